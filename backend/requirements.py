@@ -1,0 +1,29 @@
+"""Prints the requirements that pyproject.toml lists, one a line, for `pip install`.
+
+The Makefile installs the tools without building the package; pip can do that only for a list. The
+arguments name extras, or `build-system`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+
+def requirements(group: str) -> list[str]:
+    """Returns the requirements of an extra, or of `build-system`."""
+    content = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
+    groups: dict[str, list[str]] = dict(content["project"]["optional-dependencies"])
+    groups["build-system"] = content["build-system"]["requires"]
+    if group not in groups:
+        known = ", ".join(sorted(groups))
+        raise SystemExit(f"requirements: group must be one of {known}, but is {group!r}.")
+    return groups[group]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print("\n".join(requirements(name)))

@@ -1,0 +1,18 @@
+// What Python fills before there is a model.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "model/weights.h"
+
+namespace sinkstream {
+
+struct ModelBuilder {
+  // `fields`: DecoderSpec.as_dict() of python/sinkstream/spec.py.
+  explicit ModelBuilder(const pybind11::dict& fields);
+
+  DecoderSpec spec;
+  WeightStore store;
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,31 @@
+// The caches that Python holds for `model.forward`: one sequence for each row of a batch, in
+// memory of their own.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+
+namespace sinkstream {
+
+struct ForwardCache {
+  ForwardCache(PageShape shape, int64_t layers, const Window& window, int64_t batch,
+               int64_t max_length)
+      : pool(shape, batch * SequenceCache::pages_needed(window, layers, max_length),
+             poison_from_environment()) {
+    for (int64_t i = 0; i < batch; ++i) {
+      rows.push_back(std::make_unique<SequenceCache>(&pool, window, layers, max_length));
+    }
+  }
+
+  int64_t batch() const { return static_cast<int64_t>(rows.size()); }
+  const SequenceCache& row() const { return *rows.front(); }  // all rows have one length
+
+  PagePool pool;
+  std::vector<std::unique_ptr<SequenceCache>> rows;  // [batch]
+  std::atomic<bool> busy{false};                     // a forward is using it
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,15 @@
+// The module sinkstream._core: what Python sees of the native side, one file for each class.
+#include <pybind11/pybind11.h>
+
+#include "bindings/register.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The native core of sinkstream.";
+  sinkstream::register_errors(module);
+  sinkstream::register_kernels(module);
+  sinkstream::register_sampling(module);
+  sinkstream::register_tokens(module);
+  sinkstream::register_stream(module);
+  sinkstream::register_builder(module);
+  sinkstream::register_model(module);
+}

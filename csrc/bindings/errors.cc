@@ -1,0 +1,47 @@
+// Turns the core's exceptions into those of python/sinkstream/errors.py, which have the same names.
+#include "common/errors.h"
+
+#include <pybind11/pybind11.h>
+
+#include "bindings/register.h"
+
+namespace py = pybind11;
+
+namespace sinkstream {
+
+namespace {
+
+void set_error(const char* name, const Error& error) {
+  const py::object type = py::module_::import("sinkstream.errors").attr(name);
+  const py::object param = error.param.empty() ? py::object(py::none()) : py::str(error.param);
+  PyErr_SetObject(type.ptr(), type(error.what(), py::arg("param") = param).ptr());
+}
+
+void translate(std::exception_ptr thrown) {
+  if (!thrown) return;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const InvalidArgument& error) {
+    set_error("InvalidArgument", error);
+  } catch (const CheckpointError& error) {
+    set_error("CheckpointError", error);
+  } catch (const CapacityError& error) {
+    set_error("CapacityError", error);
+  } catch (const SessionBusy& error) {
+    set_error("SessionBusy", error);
+  } catch (const NonFiniteLogits& error) {
+    set_error("NonFiniteLogits", error);
+  } catch (const EngineDead& error) {
+    set_error("EngineDead", error);
+  } catch (const ForkError& error) {
+    set_error("ForkError", error);
+  } catch (const Error& error) {  // a broken promise of our own
+    set_error("SinkstreamError", error);
+  }
+}
+
+}  // namespace
+
+void register_errors(py::module_&) { py::register_local_exception_translator(&translate); }
+
+}  // namespace sinkstream

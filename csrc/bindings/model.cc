@@ -1,0 +1,148 @@
+// The model class: what python/sinkstream/model.py is built on.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/builder.h"
+#include "bindings/native_model.h"
+#include "bindings/register.h"
+#include "bindings/stream.h"
+#include "common/errors.h"
+
+namespace py = pybind11;
+
+namespace sinkstream {
+
+namespace {
+
+std::unique_ptr<NativeModel> make_model(ModelBuilder& builder, const py::dict& options,
+                                        std::shared_ptr<TokenTable> tokens,
+                                        std::vector<int32_t> end_token_ids) {
+  NativeOptions native;
+  native.dtype = options["dtype"].cast<std::string>();
+  native.kv_dtype = options["kv_dtype"].cast<std::string>();
+  native.sinks = options["sinks"].cast<int64_t>();
+  native.window = options["window"].cast<int64_t>();
+  native.max_sequences = options["max_sequences"].cast<int64_t>();
+  native.prefill_chunk = options["prefill_chunk"].cast<int64_t>();
+  native.threads = options["threads"].cast<int64_t>();
+  native.kernels = options["kernels"].cast<std::string>();
+  const py::gil_scoped_release release;
+  return std::make_unique<NativeModel>(builder.spec, std::move(builder.store), native,
+                                       std::move(tokens), std::move(end_token_ids));
+}
+
+// Marks a cache as used by one forward.
+class Borrowed {
+ public:
+  explicit Borrowed(ForwardCache* cache) : cache_(cache) {
+    if (cache_ != nullptr && cache_->busy.exchange(true)) {
+      cache_ = nullptr;
+      throw SessionBusy("forward: `cache` is in use by another forward.", "cache");
+    }
+  }
+  ~Borrowed() {
+    if (cache_ != nullptr) cache_->busy.store(false);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+
+ private:
+  ForwardCache* cache_;
+};
+
+at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cache) {
+  if (ids.scalar_type() != at::kLong || ids.device().type() != at::kCPU) {
+    throw py::type_error("forward: `ids` must be an int64 tensor on the CPU.");
+  }
+  if (ids.dim() != 2 || ids.size(0) < 1) {
+    throw InvalidArgument("forward: `ids` must have shape [batch, tokens] with a batch of at least 1.",
+                          "ids");
+  }
+  const int64_t batch = ids.size(0), tokens = ids.size(1), vocab = model.spec().vocab_size;
+  if (cache != nullptr && cache->batch() != batch) {
+    throw InvalidArgument(cat("forward: `cache` must be for a batch of ", batch,
+                              ", as `ids` is, but is for ", cache->batch(), "."),
+                          "cache");
+  }
+  const at::Tensor dense = ids.contiguous();
+  const int64_t* values = dense.const_data_ptr<int64_t>();
+  std::vector<int32_t> narrow(batch * tokens);
+  for (int64_t i = 0; i < batch * tokens; ++i) {
+    if (values[i] < 0 || values[i] >= vocab) {
+      throw InvalidArgument(cat("forward: `ids` must be in [0, ", vocab - 1, "], but holds ",
+                                values[i], " at [", i / tokens, ", ", i % tokens, "]."),
+                            "ids");
+    }
+    narrow[i] = static_cast<int32_t>(values[i]);
+  }
+  at::Tensor logits = at::empty({batch, tokens, vocab}, at::kFloat);
+  if (tokens > 0) {
+    const Borrowed borrowed(cache);
+    const py::gil_scoped_release release;
+    model.forward(narrow, batch, tokens, cache, logits.mutable_data_ptr<float>());
+  }
+  return logits;
+}
+
+void register_cache(py::module_& module) {
+  py::class_<ForwardCache>(module, "ForwardCache")
+      .def_property_readonly("batch", &ForwardCache::batch)
+      .def_property_readonly("length", [](const ForwardCache& self) { return self.row().length(); })
+      .def_property_readonly("live", [](const ForwardCache& self) { return self.row().live(); })
+      .def_property_readonly("evicted", [](const ForwardCache& self) { return self.row().evicted(); })
+      .def_property_readonly("bytes", [](const ForwardCache& self) { return self.pool.bytes(); })
+      .def("restart",
+           [](ForwardCache& self) {
+             const Borrowed borrowed(&self);
+             for (auto& row : self.rows) row->restart();
+           })
+      .def(
+          "jump",
+          [](ForwardCache& self, int64_t index) {
+            const Borrowed borrowed(&self);
+            for (auto& row : self.rows) row->jump(index);
+          },
+          py::arg("index"));
+}
+
+}  // namespace
+
+void register_model(py::module_& module) {
+  register_cache(module);
+  py::class_<NativeModel>(module, "Model")
+      .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
+           py::arg("end_token_ids"))
+      .def("close", &NativeModel::close, py::call_guard<py::gil_scoped_release>())
+      .def("forward", &forward, py::arg("ids"), py::arg("cache").none(true))
+      .def("new_cache", &NativeModel::new_cache, py::arg("batch"))
+      .def(
+          "submit",
+          [](NativeModel& self, const py::object& request) {
+            return submit_from_python(self.engine(), request);
+          },
+          py::arg("request"))
+      .def("stats", [](NativeModel& self) { return stats_for_python(self.engine()); })
+      .def(
+          "steps",
+          [](NativeModel& self, int64_t begin) { return steps_for_python(self.engine(), begin); },
+          py::arg("begin"))
+      .def_property_readonly("served_by",
+                             [](const NativeModel& self) { return self.kernels().served_by; })
+      .def_property_readonly("kernels",
+                             [](const NativeModel& self) { return self.kernels().kernels.name; })
+      .def_property_readonly("threads", &NativeModel::threads)
+      .def_property_readonly("dtype",
+                             [](const NativeModel& self) { return name_of(self.input_type()); })
+      .def_property_readonly("kv_dtype",
+                             [](const NativeModel& self) { return name_of(self.cache_type()); })
+      .def_property_readonly("prefill_chunk", &NativeModel::prefill_chunk)
+      .def_property_readonly("weight_bytes", &NativeModel::weight_bytes)
+      .def_property_readonly("scratch_bytes", &NativeModel::scratch_bytes)
+      .def_property_readonly("cache_bytes", &NativeModel::cache_bytes)
+      .def_property_readonly("bytes_per_token", &NativeModel::bytes_per_token)
+      .def_property_readonly("bytes_per_sequence", &NativeModel::bytes_per_sequence);
+}
+
+}  // namespace sinkstream

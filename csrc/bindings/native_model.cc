@@ -1,0 +1,105 @@
+#include "bindings/native_model.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace sinkstream {
+
+namespace {
+
+// A sequence without an end: far above any index, far below where sums of lengths overflow.
+constexpr int64_t kEndless = int64_t{1} << 60;
+
+DType dtype_of(const std::string& name) {
+  if (name == "float32") return DType::kFloat32;
+  if (name == "float16") return DType::kFloat16;
+  SINKSTREAM_CHECK(name == "bfloat16", "there is no type ", name);
+  return DType::kBFloat16;
+}
+
+// 256 tokens share each pass over the weights, and their activations stay in the nearer caches.
+int64_t chunk_of(const NativeOptions& options) {
+  return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
+}
+
+DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kernels) {
+  DecoderOptions chosen;
+  chosen.input_type = options.dtype == "auto" ? kernels.native_input : dtype_of(options.dtype);
+  // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
+  chosen.cache_type = options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
+  // A step has room for a chunk of a prompt and one token of every sequence.
+  chosen.max_tokens = chunk_of(options) + options.max_sequences;
+  return chosen;
+}
+
+}  // namespace
+
+NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store,
+                         const NativeOptions& options, std::shared_ptr<const TokenTable> tokens,
+                         std::vector<int32_t> end_token_ids)
+    : spec_(spec),
+      store_(std::move(store)),
+      window_{options.sinks, options.window},
+      max_sequences_(options.max_sequences),
+      prefill_chunk_(chunk_of(options)),
+      kernels_(choose_kernels(options.kernels)),
+      threads_(options.threads > 0 ? static_cast<int>(options.threads) : usable_threads()),
+      decoder_options_(decoder_options(options, kernels_.kernels)),
+      decoder_(spec, store_.finish(), kernels_.kernels, &threads_, decoder_options_),
+      pool_(decoder_.page_shape(),
+            max_sequences_ * SequenceCache::pages_needed(window_, spec.layers, kEndless),
+            poison_from_environment()) {
+  EngineOptions engine;
+  engine.pool = &pool_;
+  engine.layers = spec.layers;
+  engine.window = window_;
+  engine.max_sequences = max_sequences_;
+  engine.prefill_chunk = prefill_chunk_;
+  engine.kernels = &kernels_.kernels;
+  engine.threads = &threads_;
+  engine.tokens = std::move(tokens);
+  engine.end_token_ids = std::move(end_token_ids);
+  engine_ = std::make_unique<Engine>(decoder_, std::move(engine));
+}
+
+int64_t NativeModel::bytes_per_token() const {
+  return spec_.layers * decoder_.page_shape().bytes() / kPageRows;
+}
+
+int64_t NativeModel::bytes_per_sequence() const {
+  return SequenceCache::pages_needed(window_, spec_.layers, kEndless) *
+         decoder_.page_shape().bytes();
+}
+
+std::unique_ptr<ForwardCache> NativeModel::new_cache(int64_t batch) const {
+  return std::make_unique<ForwardCache>(decoder_.page_shape(), spec_.layers, window_, batch,
+                                        kEndless);
+}
+
+void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens,
+                          ForwardCache* cache, float* logits) {
+  std::unique_ptr<ForwardCache> dense;
+  if (cache == nullptr) {
+    dense = std::make_unique<ForwardCache>(decoder_.page_shape(), spec_.layers, Window{0, tokens},
+                                           batch, tokens);
+    cache = dense.get();
+  }
+  // All rows in one call where they fit: its logits lie as [batch, tokens, vocab] then. Else row by
+  // row, so that every call's logits are one contiguous piece.
+  const int64_t together = batch * tokens <= decoder_.max_tokens() ? batch : 1;
+  const int64_t chunk = std::min(tokens, decoder_.max_tokens());
+  std::vector<ForwardSpan> spans(together);
+  for (int64_t row = 0; row < batch; row += together) {
+    for (int64_t t = 0; t < tokens; t += chunk) {
+      for (int64_t i = 0; i < together; ++i) {
+        spans[i] = {cache->rows[row + i].get(), ids.data() + (row + i) * tokens + t,
+                    std::min(chunk, tokens - t), LogitsOf::kAll};
+      }
+      float* out = logits + (row * tokens + t) * spec_.vocab_size;
+      engine_->between_steps([&] { decoder_.forward(spans, out); });
+    }
+  }
+}
+
+}  // namespace sinkstream

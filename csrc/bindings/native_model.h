@@ -1,0 +1,71 @@
+// A loaded model: weights, threads, kernels, decoder, pages and engine, in the order in which they
+// need each other. Knows neither torch nor Python.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/cache.h"
+#include "engine/engine.h"
+#include "model/decoder.h"
+
+namespace sinkstream {
+
+// What `load` was asked for, checked and complete but for the words "auto".
+struct NativeOptions {
+  std::string dtype = "auto";     // auto, float32, bfloat16
+  std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16
+  int64_t sinks = 4;
+  int64_t window = 1;
+  int64_t max_sequences = 1;
+  int64_t prefill_chunk = 0;  // 0: the default
+  int64_t threads = 0;        // 0: what the process may use
+  std::string kernels;        // a table's name, or empty
+};
+
+class NativeModel {
+ public:
+  NativeModel(const DecoderSpec& spec, WeightStore&& store, const NativeOptions& options,
+              std::shared_ptr<const TokenTable> tokens, std::vector<int32_t> end_token_ids);
+  // Ends the generation thread; waits for the step in progress. Without the GIL, please.
+  void close() { engine_->close(); }
+
+  const DecoderSpec& spec() const { return spec_; }
+  const ChosenKernels& kernels() const { return kernels_; }
+  const Window& window() const { return window_; }
+  Engine& engine() { return *engine_; }
+  int threads() const { return threads_.threads(); }
+  DType input_type() const { return decoder_options_.input_type; }
+  DType cache_type() const { return decoder_options_.cache_type; }
+  int64_t prefill_chunk() const { return prefill_chunk_; }
+  int64_t max_sequences() const { return max_sequences_; }
+  int64_t weight_bytes() const { return store_.bytes(); }
+  int64_t scratch_bytes() const { return decoder_.scratch_bytes(); }
+  int64_t cache_bytes() const { return pool_.bytes(); }
+  int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
+  int64_t bytes_per_sequence() const;  // of the pages that an endless sequence holds
+
+  std::unique_ptr<ForwardCache> new_cache(int64_t batch) const;
+
+  // Appends ids, [batch, tokens], to the cache (null: none, plain dense attention) and writes
+  // logits, [batch, tokens, vocab]. Goes through the generation thread, chunk by chunk, so that
+  // running streams go on in between.
+  void forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens, ForwardCache* cache,
+               float* logits);
+
+ private:
+  DecoderSpec spec_;
+  WeightStore store_;
+  Window window_;
+  int64_t max_sequences_;
+  int64_t prefill_chunk_;
+  ChosenKernels kernels_;
+  ThreadPool threads_;
+  DecoderOptions decoder_options_;
+  Decoder decoder_;
+  PagePool pool_;
+  std::unique_ptr<Engine> engine_;  // last: its thread uses everything above
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,16 @@
+// One function for each file of this folder; core.cc calls them in order.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace sinkstream {
+
+void register_errors(pybind11::module_& module);
+void register_kernels(pybind11::module_& module);
+void register_sampling(pybind11::module_& module);
+void register_tokens(pybind11::module_& module);
+void register_stream(pybind11::module_& module);
+void register_builder(pybind11::module_& module);
+void register_model(pybind11::module_& module);
+
+}  // namespace sinkstream

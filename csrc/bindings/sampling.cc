@@ -1,0 +1,128 @@
+// The logits and sample ops on one row of numbers, for tests and for the curious.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/register.h"
+#include "common/errors.h"
+#include "common/float_mode.h"
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+#include "sampling/params.h"
+
+namespace py = pybind11;
+
+namespace sinkstream {
+
+namespace {
+
+using Row = std::vector<float>;
+using Pairs = std::vector<std::pair<int32_t, double>>;
+
+int64_t vocab_of(const Row& logits) {
+  if (logits.empty()) throw InvalidArgument("sampling: `logits` must not be empty.", "logits");
+  return static_cast<int64_t>(logits.size());
+}
+
+std::vector<TokenCount> counts_of(const std::vector<std::pair<int32_t, int32_t>>& pairs,
+                                  int64_t vocab) {
+  std::vector<TokenCount> counts;
+  for (const auto& [id, count] : pairs) {
+    if (id < 0 || id >= vocab || count < 1) {
+      throw InvalidArgument(cat("sampling: `counts` must hold ids in [0, ", vocab,
+                                ") and counts of at least 1, but holds (", id, ", ", count, ")."),
+                            "counts");
+    }
+    counts.push_back({id, count});
+  }
+  return counts;
+}
+
+Row process_logits(const Row& logits, const std::vector<std::pair<int32_t, int32_t>>& counts,
+                   const Pairs& bias, double repetition_penalty, double presence_penalty,
+                   double frequency_penalty, double temperature, const std::string& table) {
+  const int64_t vocab = vocab_of(logits);
+  SamplingParams params;
+  params.temperature = temperature;
+  params.repetition_penalty = repetition_penalty;
+  params.presence_penalty = presence_penalty;
+  params.frequency_penalty = frequency_penalty;
+  for (const auto& [id, value] : bias) params.logit_bias.push_back({id, static_cast<float>(value)});
+  validate(params, vocab);
+  if (temperature < kGreedyTemperature) {
+    throw InvalidArgument(cat("sampling: `temperature` must be at least ", kGreedyTemperature,
+                              " to divide logits, but is ", temperature, "."),
+                          "temperature");
+  }
+  const std::vector<TokenCount> live = counts_of(counts, vocab);
+
+  Row out(logits.size());
+  bool is_finite = false;
+  ThreadPool pool(1);
+  choose_kernels(table).kernels.logits(
+      {.input = logits.data(),
+       .out = out.data(),
+       .vocab = vocab,
+       .bias = params.logit_bias.data(),
+       .bias_count = static_cast<int64_t>(bias.size()),
+       .counts = live.data(),
+       .count_count = static_cast<int64_t>(live.size()),
+       .repetition_penalty = static_cast<float>(repetition_penalty),
+       .presence_penalty = static_cast<float>(presence_penalty),
+       .frequency_penalty = static_cast<float>(frequency_penalty),
+       .temperature = static_cast<float>(temperature),
+       .is_finite = &is_finite},
+      {&pool});
+  if (!is_finite) throw NonFiniteLogits("sampling: logits must be finite, but are not.", "logits");
+  return out;
+}
+
+std::vector<int64_t> kept_tokens(const Row& logits, int64_t top_k, double top_p, double min_p,
+                                 const std::string& table) {
+  const int64_t vocab = vocab_of(logits);
+  SamplingParams params;
+  params.top_k = top_k;
+  params.top_p = top_p;
+  params.min_p = min_p;
+  validate(params, vocab);
+  for (const float x : logits) {
+    if (!(x < INFINITY)) {
+      throw NonFiniteLogits("sampling: logits must be finite or -inf, but are not.", "logits");
+    }
+  }
+  const Buffer scratch(sample_scratch_bytes(vocab), "sampling");
+  int32_t token = 0;
+  float threshold = 0;
+  ThreadPool pool(1);
+  choose_kernels(table).kernels.sample({.logits = logits.data(),
+                                        .vocab = vocab,
+                                        .top_k = top_k,
+                                        .top_p = top_p,
+                                        .min_p = min_p,
+                                        .scratch = scratch.data(),
+                                        .token = &token,
+                                        .threshold = &threshold},
+                                       {&pool});
+  const FlushDenormals flush;  // as in the kernel
+  std::vector<int64_t> kept;
+  for (int64_t id = 0; id < vocab; ++id) {
+    if (logits[id] >= threshold) kept.push_back(id);
+  }
+  return kept;
+}
+
+}  // namespace
+
+void register_sampling(py::module_& module) {
+  module.def("process_logits", &process_logits, py::arg("logits"), py::kw_only(),
+             py::arg("counts") = std::vector<std::pair<int32_t, int32_t>>(),
+             py::arg("bias") = Pairs(), py::arg("repetition_penalty") = 1.0,
+             py::arg("presence_penalty") = 0.0, py::arg("frequency_penalty") = 0.0,
+             py::arg("temperature") = 1.0, py::arg("table") = "",
+             "Apply bias, penalties and temperature to one row of logits, as a stream does.\n\n"
+             "`counts`: (id, occurrences) of the live tokens. `table`: a kernel table by name.");
+  module.def("kept_tokens", &kept_tokens, py::arg("logits"), py::kw_only(), py::arg("top_k") = 0,
+             py::arg("top_p") = 1.0, py::arg("min_p") = 0.0, py::arg("table") = "",
+             "List the ids that top-k, then top-p, then min-p leave to be drawn.");
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,190 @@
+// The stream class: what python/sinkstream/stream.py is built on.
+#include "bindings/stream.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+
+#include "bindings/register.h"
+
+namespace py = pybind11;
+
+namespace sinkstream {
+
+namespace {
+
+// Python sees an interrupt when its main thread runs again: soon enough to feel immediate.
+constexpr std::chrono::milliseconds kSignalSlice{50};
+
+SamplingParams params_from_python(const py::object& request) {
+  SamplingParams params;
+  const py::object sampling = request.attr("sampling");
+  params.temperature = sampling.attr("temperature").cast<double>();
+  params.top_k = sampling.attr("top_k").cast<int64_t>();
+  params.top_p = sampling.attr("top_p").cast<double>();
+  params.min_p = sampling.attr("min_p").cast<double>();
+  params.repetition_penalty = sampling.attr("repetition_penalty").cast<double>();
+  params.presence_penalty = sampling.attr("presence_penalty").cast<double>();
+  params.frequency_penalty = sampling.attr("frequency_penalty").cast<double>();
+  for (const auto& [id, bias] : request.attr("logit_bias").cast<py::dict>()) {
+    params.logit_bias.push_back({id.cast<int32_t>(), bias.cast<float>()});
+  }
+  params.logprobs = request.attr("logprobs").cast<int64_t>();
+  params.seed = request.attr("seed").cast<uint64_t>();
+  params.max_tokens = request.attr("max_tokens").cast<std::optional<int64_t>>();
+  params.stop = request.attr("stop").cast<std::vector<std::string>>();
+  params.stop_token_ids = request.attr("stop_token_ids").cast<std::vector<int32_t>>();
+  params.ignore_eos = request.attr("ignore_eos").cast<bool>();
+  params.stream_interval = request.attr("stream_interval").cast<int64_t>();
+  return params;
+}
+
+py::str to_str(const char* utf8, size_t bytes) {
+  PyObject* text = PyUnicode_DecodeUTF8(utf8, static_cast<Py_ssize_t>(bytes), "strict");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+int64_t characters(const char* utf8, size_t bytes) {
+  return std::count_if(utf8, utf8 + bytes, [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
+const char* name_of(StreamMark::Kind kind) {
+  switch (kind) {
+    case StreamMark::Kind::kStarted: return "started";
+    case StreamMark::Kind::kPrefill: return "prefill";
+    case StreamMark::Kind::kEvicted: return "evicted";
+  }
+  return "";
+}
+
+// (text, ids, logprobs, characters of each token, alternatives of each token, marks); the
+// alternatives are an empty list where nobody asked for them.
+py::tuple to_python(const StreamBatch& batch) {
+  const size_t count = batch.tokens.size();
+  py::list ids(count), logprobs(count), lengths(count), alternatives, marks;
+  const char* text = batch.text.data();
+  const TokenLogprob* top = batch.top.data();
+  for (size_t i = 0; i < count; ++i) {
+    const StreamToken& token = batch.tokens[i];
+    ids[i] = py::int_(token.id);
+    logprobs[i] = py::float_(token.logprob);
+    lengths[i] = py::int_(characters(text, token.text_bytes));
+    text += token.text_bytes;
+    if (batch.top.empty()) continue;
+    py::tuple own(token.top_count);
+    for (size_t j = 0; j < token.top_count; ++j, ++top) {
+      own[j] = py::make_tuple(top->id, top->logprob);
+    }
+    alternatives.append(own);
+  }
+  for (const StreamMark& mark : batch.marks) {
+    marks.append(py::make_tuple(name_of(mark.kind), mark.tokens_before, mark.count));
+  }
+  return py::make_tuple(to_str(batch.text.data(), batch.text.size()), ids, logprobs, lengths,
+                        alternatives, marks);
+}
+
+py::object finish_reason(const StreamHandle& self) {
+  const std::optional<FinishReason> reason = self.stream().finish_reason();
+  return reason ? py::object(py::str(name_of(*reason))) : py::none();
+}
+
+py::dict stream_stats(const StreamHandle& self) {
+  const StreamStats stats = self.stream().stats();
+  const bool has_gaps = stats.decode_gaps > 0;
+  const auto or_none = [](bool is_known, double value) {
+    return is_known ? py::object(py::float_(value)) : py::none();
+  };
+  py::dict fields;
+  fields["prompt_tokens"] = stats.prompt_tokens;
+  fields["generated_tokens"] = stats.generated_tokens;
+  fields["cached_tokens"] = stats.cached_tokens;
+  fields["evicted_tokens"] = stats.evicted_tokens;
+  fields["live_tokens"] = stats.live_tokens;
+  fields["cache_bytes"] = stats.cache_bytes;
+  fields["time_to_first_token_s"] = or_none(stats.first_token_s >= 0, stats.first_token_s);
+  fields["tokens_per_s"] =
+      or_none(has_gaps, static_cast<double>(stats.decode_gaps) / std::max(stats.decode_s, 1e-9));
+  fields["token_p50_s"] = or_none(has_gaps, self.stream().gap_quantile_s(0.5));
+  fields["token_p99_s"] = or_none(has_gaps, self.stream().gap_quantile_s(0.99));
+  fields["consumer_lag"] = self.stream().pending_tokens();
+  return fields;
+}
+
+double seconds(Clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+py::object StreamHandle::take() {
+  // What is there already is not worth the GIL's way out and back.
+  TokenStream::Taken taken = stream_->take(std::chrono::nanoseconds(0), &batch_);
+  while (taken == TokenStream::Taken::kNothing) {
+    {
+      const py::gil_scoped_release release;
+      taken = stream_->take(kSignalSlice, &batch_);
+    }
+    if (taken == TokenStream::Taken::kNothing && PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
+  if (taken == TokenStream::Taken::kEnd) return py::none();
+  return to_python(batch_);
+}
+
+std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::object& request) {
+  Request native;
+  native.prompt = request.attr("prompt").cast<std::vector<int32_t>>();
+  native.params = params_from_python(request);
+  native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
+  const py::gil_scoped_release release;
+  return std::make_unique<StreamHandle>(engine.submit(std::move(native)));
+}
+
+py::dict stats_for_python(const Engine& engine) {
+  const EngineStats stats = engine.stats();
+  py::dict fields;
+  fields["waiting"] = stats.waiting;
+  fields["running"] = stats.running;
+  fields["parked"] = stats.parked;
+  fields["pages"] = stats.pages;
+  fields["free_pages"] = stats.free_pages;
+  fields["requests"] = stats.requests;
+  fields["steps"] = stats.steps;
+  fields["prompt_tokens"] = stats.prompt_tokens;
+  fields["generated_tokens"] = stats.generated_tokens;
+  fields["evicted_tokens"] = stats.evicted_tokens;
+  fields["step_s"] = stats.step_s;
+  fields["step_p50_s"] = engine.step_quantile_s(0.5);
+  fields["step_p99_s"] = engine.step_quantile_s(0.99);
+  return fields;
+}
+
+py::list steps_for_python(const Engine& engine, int64_t from) {
+  py::list steps;
+  for (const StepRecord& step : engine.steps_since(from)) {
+    steps.append(py::make_tuple(step.step, seconds(step.begin), seconds(step.forward_end),
+                                seconds(step.end), step.decoding, step.prompt_tokens));
+  }
+  return steps;
+}
+
+void register_stream(py::module_& module) {
+  py::class_<StreamHandle>(module, "TokenStream", "What one sequence produces, for one consumer.")
+      .def("take", &StreamHandle::take,
+           "Wait for the next batch: (text, ids, logprobs, lengths, alternatives, marks), or None "
+           "at the end.")
+      .def("cancel", [](StreamHandle& self) { self.stream().cancel(); })
+      .def("close", [](StreamHandle& self) { self.stream().close(); })
+      .def(
+          "rethrow", [](StreamHandle& self) { self.stream().rethrow(); },
+          "Raise the error that ended the stream, if one did.")
+      .def("stats", &stream_stats)
+      .def_property_readonly("finish_reason", &finish_reason)
+      .def_property_readonly(
+          "phase", [](const StreamHandle& self) { return name_of(self.stream().stats().phase); });
+}
+
+}  // namespace sinkstream

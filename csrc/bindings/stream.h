@@ -1,0 +1,40 @@
+// What the model's binding needs of streams: a request out of Python, a stream back to it.
+#pragma once
+
+#include <memory>
+
+#include <pybind11/pybind11.h>
+
+#include "engine/engine.h"
+
+namespace sinkstream {
+
+// A consumer's hold on a stream: when Python lets go of it, the generation ends.
+class StreamHandle {
+ public:
+  explicit StreamHandle(std::shared_ptr<TokenStream> stream) : stream_(std::move(stream)) {}
+  ~StreamHandle() { stream_->cancel(); }
+  StreamHandle(const StreamHandle&) = delete;
+  StreamHandle& operator=(const StreamHandle&) = delete;
+
+  TokenStream& stream() const { return *stream_; }
+  // The next batch as Python sees it, None at the end. Waits without the GIL, and looks for
+  // signals every 50 ms; what a signal handler raises is raised here.
+  pybind11::object take();
+
+ private:
+  std::shared_ptr<TokenStream> stream_;
+  StreamBatch batch_;
+};
+
+// `request`: a StreamRequest of python/sinkstream/params.py.
+std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const pybind11::object& request);
+
+// Counters and gauges as a plain dictionary.
+pybind11::dict stats_for_python(const Engine& engine);
+
+// The latest steps from number `from` on, as far as they are kept: tuples of (step, begin,
+// forward_end, end, decoding, prompt_tokens), times in seconds as time.monotonic() gives them.
+pybind11::list steps_for_python(const Engine& engine, int64_t from);
+
+}  // namespace sinkstream

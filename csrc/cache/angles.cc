@@ -1,0 +1,40 @@
+#include "cache/angles.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace sinkstream {
+
+namespace {
+
+constexpr double kTurn = 2 * std::numbers::pi;
+
+// What is left of `turns` >= 0 without its whole turns: exact.
+double without_whole(double turns) { return turns - std::floor(turns); }
+
+}  // namespace
+
+Angles::Angles(const std::vector<double>& inverse_frequencies, double attention_factor)
+    : attention_factor_(attention_factor) {
+  frequencies_.reserve(inverse_frequencies.size());
+  for (const double radians : inverse_frequencies) {
+    // Long double carries the bits that the lower part is made of.
+    const long double turns = radians / (2 * std::numbers::pi_v<long double>);
+    const double upper = static_cast<float>(turns);  // 24 bits
+    frequencies_.push_back({upper, static_cast<double>(turns - upper)});
+  }
+}
+
+void Angles::fill(const int64_t* positions, int64_t rows, float* cos, float* sin) const {
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto position = static_cast<double>(positions[r]);
+    for (const Frequency& frequency : frequencies_) {
+      const double angle =
+          (without_whole(position * frequency.upper) + position * frequency.lower) * kTurn;
+      *cos++ = static_cast<float>(std::cos(angle) * attention_factor_);
+      *sin++ = static_cast<float>(std::sin(angle) * attention_factor_);
+    }
+  }
+}
+
+}  // namespace sinkstream

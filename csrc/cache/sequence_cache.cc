@@ -1,0 +1,57 @@
+#include "cache/sequence_cache.h"
+
+#include "common/check.h"
+
+namespace sinkstream {
+
+int64_t SequenceCache::pages_needed(const Window& window, int64_t layers, int64_t max_length) {
+  return layers * (window.sink_pages() + window.window_pages(max_length));
+}
+
+SequenceCache::SequenceCache(PagePool* pool, const Window& window, int64_t layers,
+                             int64_t max_length)
+    : pool_(pool),
+      window_(window),
+      max_length_(max_length),
+      sink_page_count_(window.sink_pages()),
+      window_page_count_(window.window_pages(max_length)) {
+  const int64_t count = layers * pages_per_layer();
+  SINKSTREAM_CHECK(pool->free_pages() >= count, "a sequence needs ", count, " pages, but ",
+                   pool->free_pages(), " are free");
+  ids_.reserve(count);
+  pages_.reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    ids_.push_back(pool->acquire());
+    pages_.push_back(pool->page(ids_.back()));
+  }
+}
+
+SequenceCache::~SequenceCache() {
+  for (const int32_t id : ids_) pool_->release(id);
+}
+
+Slot SequenceCache::slot(int64_t layer, int64_t index) const {
+  std::byte* const* pages = pages_.data() + layer * pages_per_layer();
+  if (window_.is_sink(index)) return {pages[index / kPageRows], index % kPageRows};
+  return {pages[sink_page_count_ + window_.block(index) % window_page_count_], window_.row(index)};
+}
+
+void SequenceCache::advance(int64_t count) {
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - length_, "a sequence of ", length_,
+                   " tokens, made for ", max_length_, ", grows by ", count);
+  length_ += count;
+}
+
+void SequenceCache::restart() {
+  length_ = 0;
+  window_.begin = 0;
+}
+
+void SequenceCache::jump(int64_t index) {
+  SINKSTREAM_CHECK(length_ >= window_.sinks && index >= length_, "a sequence of ", length_,
+                   " tokens jumps to ", index);
+  length_ = index;
+  window_.begin = index;
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,70 @@
+// The arithmetic of sinks and window: which keys a token sees, at which position, in which slot.
+// Pure numbers; knows no memory. The words are those of docs/glossary.md.
+//
+// Note: [Two queries]
+// By definition (StreamingLLM, section 3.2) keys have the positions of their ranks among the live
+// tokens: sink j has j, window token i has S + i − first, and the query of token t has rank(t).
+// Rotary scores depend on differences of positions only. Between query and window key the
+// difference is rank(t) − (S + i − first) = t − i, so both may be turned by their own index and
+// no key ever has to move. Between query and sink it is rank(t) − j, so against sinks the query is
+// turned by its rank instead. Two rotations of the query, one of each key, one softmax.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/page.h"
+
+namespace sinkstream {
+
+struct Window {
+  int64_t sinks = 0;   // S >= 0: the first S tokens, which stay for ever
+  int64_t window = 1;  // W >= 1: the last W tokens, the current one included
+  int64_t begin = 0;   // window tokens before this index were cut away early; 0 where none were
+
+  // The most keys that a query ever sees.
+  int64_t capacity() const { return sinks + window; }
+
+  // The oldest window token that the query of token t sees; above t if it sees none.
+  int64_t first(int64_t t) const { return std::max({sinks, begin, t - window + 1}); }
+
+  // The position of the query of token t: its rank among the live tokens.
+  int64_t rank(int64_t t) const { return t < sinks ? t : sinks + t - first(t); }
+
+  // Tokens that are live after `length` tokens have been appended.
+  int64_t live(int64_t length) const {
+    return length == 0 ? 0 : rank(length - 1) + 1;
+  }
+
+  // Tokens that have left the cache after `length` tokens have been appended.
+  int64_t evicted(int64_t length) const { return length - live(length); }
+
+  bool is_sink(int64_t t) const { return t < sinks; }
+
+  // The block of 64 that window token i >= S lies in, and its row there. Blocks are aligned to
+  // the index, so that sums over a block have the same terms whatever the cache looked like.
+  int64_t block(int64_t i) const { return (i - sinks) / kPageRows; }
+  int64_t row(int64_t i) const { return (i - sinks) % kPageRows; }
+
+  // Pages of a ring that holds every live window token and one block that is being written:
+  // W live tokens never touch more blocks, wherever the block borders fall.
+  int64_t window_pages() const { return (window + kPageRows - 1) / kPageRows + 1; }
+  int64_t sink_pages() const { return (sinks + kPageRows - 1) / kPageRows; }
+
+  // The same for a sequence that will never be longer than `length` tokens.
+  int64_t window_pages(int64_t length) const {
+    const int64_t tokens = std::max<int64_t>(length - sinks, 1);
+    return std::min(window_pages(), (tokens + kPageRows - 1) / kPageRows);
+  }
+
+  // How many of `count` tokens from index t on may be written before their queries run: up to the
+  // end of the block of the last sink or of token t, because the ring has room for one block more
+  // than is live.
+  int64_t piece(int64_t t, int64_t count) const {
+    const int64_t block_end = t < sinks ? sinks + kPageRows
+                                        : sinks + (block(t) + 1) * kPageRows;
+    return std::min(count, block_end - t);
+  }
+};
+
+}  // namespace sinkstream

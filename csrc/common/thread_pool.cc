@@ -1,0 +1,140 @@
+#include "common/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "common/check.h"
+#include "common/float_mode.h"
+
+namespace sinkstream {
+
+namespace {
+
+// 20,000 pauses are 0.2 to 1 ms: longer than any gap inside a step, so that a step never parks;
+// short enough that an idle engine uses no processor time.
+constexpr int kSpins = 20000;
+
+// Pauses before a waiting thread offers its core to others: some 20 µs.
+constexpr int kPatience = 1000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  SINKSTREAM_CHECK(threads >= 1 && threads <= kMaxThreads, "threads is ", threads);
+  workers_.reserve(threads - 1);
+  for (int thread = 1; thread < threads; ++thread) {
+    workers_.emplace_back([this, thread] { work(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(int64_t tasks, const void* body, Call call) {
+  if (tasks <= 0) return;
+  const FlushDenormals flush;
+  if (workers_.empty() || tasks == 1) {
+    for (int64_t task = 0; task < tasks; ++task) call(body, task, 0);
+    return;
+  }
+  body_ = body;
+  call_ = call;
+  tasks_ = tasks;
+  next_task_.store(0, std::memory_order_relaxed);
+  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1);  // ordered with the parked count: either side sees the other
+  if (parked_.load() > 0) generation_.notify_all();
+
+  take_tasks(0);
+  for (int spin = 0; busy_.load(std::memory_order_acquire) > 0; ++spin) {
+    // A worker that is late has lost its core, perhaps to this thread: then give it back.
+    if (spin < kPatience) {
+      pause_briefly();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ThreadPool::take_tasks(int thread) {
+  try {
+    for (;;) {
+      const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+      if (task >= tasks_) return;
+      call_(body_, task, thread);
+    }
+  } catch (...) {
+    next_task_.store(tasks_, std::memory_order_relaxed);
+    const std::lock_guard lock(failure_mutex_);
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+void ThreadPool::work(int thread) {
+  const FlushDenormals flush;
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (generation_.load(std::memory_order_acquire) != seen) break;
+      pause_briefly();
+      if (spin % kPatience == kPatience - 1) std::this_thread::yield();
+    }
+    if (generation_.load(std::memory_order_acquire) == seen) {
+      parked_.fetch_add(1);
+      generation_.wait(seen);
+      parked_.fetch_sub(1);
+    }
+    seen = generation_.load(std::memory_order_acquire);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    take_tasks(thread);
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+namespace {
+
+// The cores that the cgroup's quota allows, or infinity where there is none or it cannot be read.
+double quota_cores() {
+  double quota = 0, period = 0;
+  std::string word;
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> word >> period) {
+    if (word == "max") return INFINITY;
+    char* end = nullptr;
+    quota = std::strtod(word.c_str(), &end);
+  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); v1 >> quota) {
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
+  }
+  return quota > 0 && period > 0 ? quota / period : INFINITY;
+}
+
+}  // namespace
+
+int usable_threads() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cores = CPU_COUNT(&allowed);
+  const double quota = std::ceil(quota_cores());
+  if (quota < cores) cores = static_cast<int>(quota);
+  return std::clamp(cores, 1, ThreadPool::kMaxThreads);
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,66 @@
+// A few threads that share one loop at a time: they spin briefly for the next loop, then park.
+// Knows nothing of what the loops compute.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sinkstream {
+
+class ThreadPool {
+ public:
+  // `threads` in [1, kMaxThreads] counts the caller of `run`, so one thread means no workers.
+  // Every thread, the caller included, runs tasks with denormals flushed to zero, because kernels
+  // must give the same bits on whichever thread they run.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  static constexpr int kMaxThreads = 1024;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls `body(task, thread)` once for each task in [0, tasks), with thread in [0, threads()),
+  // and returns when all calls have returned. Which thread takes a task is left to chance, so a
+  // task must write outputs of its own and use `thread` only to find scratch memory.
+  // One caller at a time. The first exception of a task is rethrown here, after the loop's end.
+  template <typename Body>
+  void run(int64_t tasks, const Body& body) {
+    run_erased(tasks, &body, [](const void* erased, int64_t task, int thread) {
+      (*static_cast<const Body*>(erased))(task, thread);
+    });
+  }
+
+ private:
+  using Call = void (*)(const void* body, int64_t task, int thread);
+
+  void run_erased(int64_t tasks, const void* body, Call call);
+  void take_tasks(int thread);
+  void work(int thread);
+
+  std::vector<std::thread> workers_;
+
+  // The loop in progress. Written by the caller before `generation_` rises, read by workers after.
+  const void* body_ = nullptr;
+  Call call_ = nullptr;
+  int64_t tasks_ = 0;
+
+  alignas(64) std::atomic<int64_t> next_task_{0};
+  alignas(64) std::atomic<uint32_t> generation_{0};  // one more for each loop, and for the end
+  alignas(64) std::atomic<int> busy_{0};             // workers that have not finished the loop
+  std::atomic<int> parked_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;
+};
+
+// How many threads serve best: the cores in this process's affinity mask, no more than its
+// cgroup's CPU quota (rounded up), at least 1.
+int usable_threads();
+
+}  // namespace sinkstream

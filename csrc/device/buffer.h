@@ -1,0 +1,41 @@
+// Owned memory for weights, pages and scratch, taken once and kept. Knows nothing of its contents.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace sinkstream {
+
+// Zeroed, page-aligned host memory, backed by huge pages where the system gives them.
+class Buffer {
+ public:
+  Buffer() = default;
+  // Throws CapacityError, naming `purpose`, if the system does not give the memory. All of it is
+  // resident when the constructor returns: what follows never faults and never grows.
+  Buffer(int64_t bytes, const char* purpose);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void swap(Buffer& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,41 @@
+// Wakes one sleeping thread. Shared by the engine and its streams, so that a stream may outlive the
+// engine. Knows nothing of why it rings.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace sinkstream {
+
+class Doorbell {
+ public:
+  // Any thread. A ring that nobody waits for is kept until the next wait.
+  void ring() {
+    const std::lock_guard lock(mutex_);
+    rung_ = true;
+    is_rung_.notify_one();
+  }
+
+  // One thread. Sleeps until the bell has rung since the last wait.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    is_rung_.wait(lock, [this] { return rung_; });
+    rung_ = false;
+  }
+
+  // The same with an end. Returns whether it rang.
+  bool wait_until(std::chrono::steady_clock::time_point end) {
+    std::unique_lock lock(mutex_);
+    const bool rang = is_rung_.wait_until(lock, end, [this] { return rung_; });
+    rung_ = false;
+    return rang;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable is_rung_;
+  bool rung_ = false;
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,576 @@
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/float_mode.h"
+
+namespace sinkstream {
+
+namespace {
+
+// How long a sequence waits for memory whose holders are all parked or idle. Long enough for a
+// consumer that is merely slow to read on, short enough for nobody to think of a hang.
+constexpr std::chrono::seconds kPatience{1};
+
+// Starts a thread that takes no signal, so that the system gives each to a thread of Python's.
+std::thread start_without_signals(std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread;
+  std::exception_ptr failure;
+  try {
+    thread = std::thread(std::move(body));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failure) std::rethrow_exception(failure);
+  pthread_setname_np(thread.native_handle(), "sinkstream");
+  return thread;
+}
+
+// As a sentence. Short ones need no memory, of which there may be none left.
+std::string describe(const std::exception_ptr& cause) noexcept {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::bad_alloc&) {
+    return "out of memory.";
+  } catch (const std::exception& error) {
+    try {
+      std::string sentence = error.what();
+      if (!sentence.ends_with('.')) sentence += '.';
+      return sentence;
+    } catch (...) {
+      return "out of memory.";
+    }
+  } catch (...) {
+    return "unknown.";
+  }
+}
+
+// A chunk that fits beside one token of every other sequence is never cut by the budget.
+int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) {
+  const int64_t beside_others = model.max_tokens() - options.max_sequences + 1;
+  return std::clamp(beside_others, int64_t{1}, options.prefill_chunk);
+}
+
+EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& model) {
+  SINKSTREAM_CHECK(options.layers >= 1 && options.max_sequences >= 1 && options.prefill_chunk >= 1,
+                   "layers, max_sequences and prefill_chunk are ", options.layers, ", ",
+                   options.max_sequences, " and ", options.prefill_chunk);
+  options.prefill_chunk = fitting_chunk(options, model);
+  return options;
+}
+
+}  // namespace
+
+Engine::Engine(LanguageModel& model, EngineOptions options)
+    : model_(model),
+      options_(with_fitting_chunk(std::move(options), model)),
+      end_tokens_(options_.end_token_ids),
+      owner_(getpid()),
+      logits_(static_cast<size_t>(options_.max_sequences * model.vocab())),
+      scratch_(model.vocab()) {
+  running_.reserve(static_cast<size_t>(options_.max_sequences));
+  totals_.pages = options_.pool->pages();
+  share_stats();
+  thread_ = start_without_signals([this] { run(); });
+}
+
+Engine::~Engine() { close(); }
+
+// ---- what callers do -------------------------------------------------------------------------
+
+bool Engine::is_owner_process() const { return getpid() == owner_; }
+
+void Engine::check_process(const char* where) const {
+  if (is_owner_process()) return;
+  throw ForkError(cat(where,
+                      ": the model was loaded before this process was forked, and its generation "
+                      "thread lives in the parent. Load the model in the child."));
+}
+
+void Engine::check_open(const char* where) const {
+  if (life_ == Life::kClosed) {
+    throw EngineDead(cat(where, ": the model is closed. Load it again."));
+  }
+  if (life_ == Life::kDead) {
+    throw EngineDead(cat(where, ": the generation thread has stopped after a failure: ",
+                         cause_of_death_, " Load the model again."));
+  }
+}
+
+Window Engine::window_of(const Request& request) const {
+  Window window = options_.window;
+  if (!request.sinks) return window;
+  const int64_t capacity = window.capacity();
+  if (*request.sinks < 0 || *request.sinks >= capacity) {
+    throw InvalidArgument(
+        cat("stream: `sinks` must be in [0, ", capacity - 1, "], because sinks and window share ",
+            capacity, " tokens, but is ", *request.sinks, "."),
+        "sinks");
+  }
+  window.sinks = *request.sinks;
+  window.window = capacity - window.sinks;
+  return window;
+}
+
+void Engine::check_prompt(const std::vector<int32_t>& prompt) const {
+  if (prompt.empty()) {
+    throw InvalidArgument("stream: `prompt` must hold at least 1 token, but is empty.", "prompt");
+  }
+  const int64_t vocab = model_.vocab();
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] >= 0 && prompt[i] < vocab) continue;
+    throw InvalidArgument(cat("stream: `prompt` must hold token ids in [0, ", vocab - 1,
+                              "], but holds ", prompt[i], " at place ", i, "."),
+                          "prompt");
+  }
+}
+
+void Engine::check_text(const SamplingParams& params) const {
+  if (options_.tokens || params.stop.empty()) return;
+  throw InvalidArgument(
+      "stream: `stop` must be empty, because this checkpoint has no tokenizer. Use "
+      "`stop_token_ids`.",
+      "stop");
+}
+
+void Engine::check_fits(const Sequence& sequence) const {
+  const int64_t pages = options_.pool->pages();  // never changes
+  if (sequence.pages <= pages) return;
+  throw CapacityError(cat("stream: the request needs ", sequence.pages,
+                          " pages of cache, but the "
+                          "model has ",
+                          pages,
+                          " in all. Load it with a larger `window` or "
+                          "`max_sequences`, or ask for fewer tokens."));
+}
+
+std::shared_ptr<TokenStream> Engine::submit(Request request) {
+  check_process("stream");
+  check_prompt(request.prompt);
+  validate(request.params, model_.vocab());
+  check_text(request.params);
+  const Window window = window_of(request);
+  auto stream = std::make_shared<TokenStream>(bell_);
+  auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
+                                             options_.tokens.get(), stream);
+  check_fits(*sequence);
+  {
+    const std::lock_guard lock(mutex_);
+    check_open("stream");
+    arrivals_.push_back(std::move(sequence));
+  }
+  bell_->ring();
+  return stream;
+}
+
+void Engine::between_steps(const std::function<void()>& work) {
+  check_process("forward");
+  Job job;
+  job.work = &work;
+  std::unique_lock lock(mutex_);
+  check_open("forward");
+  jobs_.push_back(&job);
+  bell_->ring();
+  job_done_.wait(lock, [&job] { return job.is_done; });
+  if (job.failure) std::rethrow_exception(job.failure);
+}
+
+void Engine::close() {
+  if (!is_owner_process()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (life_ == Life::kOpen) life_ = Life::kClosed;
+  }
+  bell_->ring();
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+std::vector<StepRecord> Engine::steps_since(int64_t step) const {
+  const std::lock_guard lock(stats_mutex_);
+  return log_.since(step);
+}
+
+// ---- the thread ------------------------------------------------------------------------------
+
+void Engine::run() {
+  const FlushDenormals flush;
+  try {
+    while (collect()) {
+      run_jobs();
+      end_early();
+      unpark();
+      plan();
+      if (plan_.empty()) {
+        rest();
+      } else {
+        stuck_since_.reset();
+        act();
+      }
+    }
+    end_all([] { return nullptr; });
+  } catch (...) {
+    die(std::current_exception());
+  }
+  refuse_jobs();
+}
+
+// Takes over what callers have handed in. Returns whether the engine is still open.
+bool Engine::collect() {
+  bool is_open;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(arrivals_, arrived_);
+    std::swap(jobs_, taken_jobs_);
+    is_open = life_ == Life::kOpen;
+  }
+  totals_.requests += static_cast<int64_t>(arrived_.size());
+  totals_.waiting += static_cast<int64_t>(arrived_.size());
+  for (std::unique_ptr<Sequence>& sequence : arrived_) waiting_.push_back(std::move(sequence));
+  arrived_.clear();
+  return is_open;
+}
+
+void Engine::run_jobs() {
+  for (Job* job : taken_jobs_) {
+    std::exception_ptr failure;
+    try {
+      (*job->work)();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    finish_job(job, std::move(failure));
+  }
+  taken_jobs_.clear();
+}
+
+// Under mutex_. Once that is released `job` is the caller's again, and may be gone.
+void Engine::finish_job(Job* job, std::exception_ptr failure) {
+  job->failure = std::move(failure);
+  job->is_done = true;
+  job_done_.notify_all();
+}
+
+// Cancelled sequences end in whatever phase they are; those that want no token never begin.
+void Engine::end_early() {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->stream->is_cancelled()) end(*sequence, FinishReason::kCancelled);
+  }
+  forget_ended();
+  bool has_ended = false;
+  for (const std::unique_ptr<Sequence>& sequence : waiting_) {
+    const bool is_cancelled = sequence->stream->is_cancelled();
+    if (!is_cancelled && sequence->sampler.params().max_tokens != 0) continue;
+    has_ended = true;
+    if (!is_cancelled) sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
+    end(*sequence, is_cancelled ? FinishReason::kCancelled : FinishReason::kLength);
+  }
+  if (has_ended)
+    std::erase_if(waiting_, [](const auto& s) { return s->phase == Phase::kFinished; });
+}
+
+void Engine::unpark() {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->phase != Phase::kParked || sequence->stream->is_full()) continue;
+    sequence->phase = Phase::kDecode;
+    --totals_.parked;
+  }
+}
+
+void Engine::plan() {
+  waiting_views_.clear();
+  const size_t places = static_cast<size_t>(options_.max_sequences) - running_.size();
+  for (size_t i = 0; i < std::min(places, waiting_.size()); ++i) {
+    waiting_views_.push_back({waiting_[i]->pages, waiting_[i]->prompt_tokens});
+  }
+  running_views_.clear();
+  for (const std::unique_ptr<Sequence>& s : running_) {
+    running_views_.push_back({.is_runnable = s->phase != Phase::kParked,
+                              .unread = s->prompt_tokens - s->read,
+                              .length = s->cache->length(),
+                              .last_turn = s->last_turn});
+  }
+  const StepLimits limits{.free_pages = options_.pool->free_pages(),
+                          .max_sequences = options_.max_sequences,
+                          .max_tokens = model_.max_tokens(),
+                          .prefill_chunk = options_.prefill_chunk};
+  planner_.plan(waiting_views_, running_views_, limits, &plan_);
+}
+
+// Nothing can run. If nobody waits for memory either, sleeps until somebody rings. Else whoever
+// holds the memory is parked or idle, and nothing here can change that: patience has an end.
+void Engine::rest() {
+  share_stats();
+  if (waiting_.empty()) {
+    stuck_since_.reset();
+    bell_->wait();
+    return;
+  }
+  if (!stuck_since_) stuck_since_ = Clock::now();
+  const Clock::time_point end = *stuck_since_ + kPatience;
+  bell_->wait_until(end);
+  if (Clock::now() >= end) refuse_waiting();
+}
+
+void Engine::refuse_waiting() {
+  for (const std::unique_ptr<Sequence>& sequence : waiting_) {
+    end(*sequence, FinishReason::kError,
+        std::make_exception_ptr(CapacityError(
+            cat("stream: the cache has room for ", options_.max_sequences,
+                " sequences at a time, and those that hold it are not being read. Read, close or "
+                "cancel one of them, or load the model with a larger `max_sequences`."))));
+  }
+  waiting_.clear();
+  stuck_since_.reset();
+}
+
+void Engine::act() {
+  step_ = StepRecord();
+  step_.step = totals_.steps;
+  step_.begin = Clock::now();
+  admit();
+  forward();
+  step_.forward_end = Clock::now();
+  deliver();
+  forget_ended();
+  record_step();
+}
+
+void Engine::admit() {
+  for (int64_t i = 0; i < plan_.admit; ++i) {
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    Sequence& sequence = *running_.back();
+    --totals_.waiting;
+    ++totals_.running;
+    sequence.phase = sequence.stats.phase = Phase::kPrefill;
+    try {
+      sequence.cache.emplace(options_.pool, sequence.window, options_.layers, sequence.max_length);
+      sequence.stats.cache_bytes = sequence.pages * options_.pool->shape().bytes();
+      sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
+      sequence.stream->publish(sequence.stats);
+    } catch (...) {  // no memory for its bookkeeping: only this one fails
+      end(sequence, FinishReason::kError, std::current_exception());
+    }
+  }
+}
+
+void Engine::forward() {
+  std::erase_if(plan_.rows, [this](const PlanRow& row) {
+    return running_[static_cast<size_t>(row.sequence)]->phase == Phase::kFinished;
+  });
+  spans_.clear();
+  for (const PlanRow& row : plan_.rows) {
+    Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
+    sequence.last_turn = step_.step;
+    spans_.push_back({.cache = &*sequence.cache,
+                      .tokens = sequence.next_tokens(),
+                      .count = row.count,
+                      .logits = row.wants_logits ? LogitsOf::kLast : LogitsOf::kNone});
+  }
+  if (!spans_.empty()) model_.forward(spans_, logits_.data());
+}
+
+void Engine::deliver() {
+  const float* logits = logits_.data();
+  for (const PlanRow& row : plan_.rows) {
+    deliver_row(row, *running_[static_cast<size_t>(row.sequence)], logits);
+    if (row.wants_logits) logits += model_.vocab();
+  }
+}
+
+void Engine::deliver_row(const PlanRow& row, Sequence& sequence, const float* logits) {
+  try {
+    account(row, sequence);
+    if (row.wants_logits) sample(sequence, logits);
+    if (sequence.phase != Phase::kFinished) publish(sequence);
+  } catch (...) {  // what happens here is one request's own: only this one fails
+    if (sequence.phase == Phase::kFinished) throw;
+    end(sequence, FinishReason::kError, std::current_exception());
+  }
+}
+
+// The row's tokens are in the cache now.
+void Engine::account(const PlanRow& row, Sequence& sequence) {
+  StreamBatch& staged = sequence.stream->staged();
+  sequence.sampler.append({sequence.next_tokens(), static_cast<size_t>(row.count)});
+  if (sequence.is_reading()) {
+    sequence.read += row.count;
+    staged.add_mark(StreamMark::Kind::kPrefill, sequence.read);
+    if (!sequence.is_reading()) sequence.prompt = std::vector<int32_t>();
+    totals_.prompt_tokens += row.count;
+    step_.prompt_tokens += static_cast<int32_t>(row.count);
+  } else {
+    ++step_.decoding;
+  }
+  const int64_t evicted = sequence.cache->evicted() - sequence.stats.evicted_tokens;
+  if (evicted > 0) staged.add_mark(StreamMark::Kind::kEvicted, evicted);
+  sequence.stats.evicted_tokens += evicted;
+  sequence.stats.live_tokens = sequence.cache->live();
+  totals_.evicted_tokens += evicted;
+}
+
+void Engine::sample(Sequence& sequence, const float* logits) {
+  const Sampled sampled = sequence.sampler.sample(
+      logits, sequence.cache->length(), *options_.kernels, Launch{options_.threads}, scratch_);
+  sequence.phase = sequence.stats.phase = Phase::kDecode;
+  sequence.last_token = sampled.token;
+  ++sequence.stats.generated_tokens;
+  ++totals_.generated_tokens;
+  time_token(sequence);
+  take_token(sequence, sampled);
+}
+
+void Engine::time_token(Sequence& sequence) {
+  const Clock::time_point now = Clock::now();
+  StreamStats& stats = sequence.stats;
+  if (sequence.last_token_at) {
+    const std::chrono::nanoseconds gap = now - *sequence.last_token_at;
+    sequence.stream->record_gap(gap.count());
+    stats.decode_s += std::chrono::duration<double>(gap).count();
+    ++stats.decode_gaps;
+  } else if (stats.first_token_s < 0) {
+    stats.first_token_s = std::chrono::duration<double>(now - sequence.submitted).count();
+  }
+  sequence.last_token_at = now;
+}
+
+void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
+  const SamplingParams& params = sequence.sampler.params();
+  const bool is_end_token = end_tokens_.contains(sampled.token);
+  const bool stops =
+      sequence.stop_tokens.contains(sampled.token) || (is_end_token && !params.ignore_eos);
+  const bool has_text = !stops && !is_end_token;
+  const bool hits_stop_string =
+      has_text && sequence.text.push(sampled.token, &sequence.stream->staged().text);
+  sequence.stream->stage_token(sampled);
+  if (stops) {
+    end(sequence, FinishReason::kStop);
+  } else if (hits_stop_string) {
+    end(sequence, FinishReason::kStopString);
+  } else if (sequence.stats.generated_tokens == params.max_tokens) {
+    end(sequence, FinishReason::kLength);
+  }
+}
+
+void Engine::publish(Sequence& sequence) {
+  const bool is_decoding = sequence.phase == Phase::kDecode;
+  const int64_t interval = sequence.sampler.params().stream_interval;
+  if (is_decoding && !sequence.stream->is_piece_complete(interval)) return;
+  if (sequence.stream->publish(sequence.stats) || !is_decoding) return;
+  sequence.phase = Phase::kParked;
+  sequence.last_token_at.reset();  // the pause is the consumer's
+  ++totals_.parked;
+}
+
+// Its pages are free, and the gauges say so, before its consumer learns of the end.
+void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
+  if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
+    reason = FinishReason::kStopString;
+  }
+  sequence.stream->stage_rest_of_text();
+  if (sequence.phase == Phase::kWaiting) {
+    --totals_.waiting;
+  } else {
+    --totals_.running;
+  }
+  if (sequence.phase == Phase::kParked) --totals_.parked;
+  sequence.cache.reset();
+  sequence.phase = sequence.stats.phase = Phase::kFinished;
+  share_stats();
+  sequence.stream->finish(reason, std::move(error), sequence.stats);
+}
+
+void Engine::forget_ended() {
+  std::erase_if(running_, [](const auto& s) { return s->phase == Phase::kFinished; });
+}
+
+void Engine::record_step() {
+  step_.end = Clock::now();
+  const std::chrono::nanoseconds duration = step_.end - step_.begin;
+  step_times_.record(duration.count());
+  totals_.step_s += std::chrono::duration<double>(duration).count();
+  ++totals_.steps;
+  totals_.free_pages = options_.pool->free_pages();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = totals_;
+  log_.add(step_);
+}
+
+void Engine::share_stats() {
+  totals_.free_pages = options_.pool->free_pages();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = totals_;
+}
+
+// Ends whatever has not ended: as cancelled, or with what `make_error` gives. Nothing can arrive
+// any more. Whatever fails on the way, no consumer is left waiting.
+void Engine::end_all(const std::function<std::exception_ptr()>& make_error) {
+  const auto end_one = [&](const std::unique_ptr<Sequence>& sequence) {
+    if (!sequence || sequence->phase == Phase::kFinished) return;
+    std::exception_ptr error;
+    try {
+      error = make_error();
+      end(*sequence, error ? FinishReason::kError : FinishReason::kCancelled, error);
+    } catch (...) {
+      sequence->stream->finish(FinishReason::kError, std::current_exception(), sequence->stats);
+    }
+  };
+  std::for_each(running_.begin(), running_.end(), end_one);
+  std::for_each(waiting_.begin(), waiting_.end(), end_one);
+  std::for_each(arrived_.begin(), arrived_.end(), end_one);
+  std::for_each(arrivals_.begin(), arrivals_.end(), end_one);
+  running_.clear();
+  waiting_.clear();
+  arrived_.clear();
+  arrivals_.clear();
+  totals_.running = totals_.waiting = totals_.parked = 0;
+  share_stats();
+}
+
+// The cache's contents are unknown now, so nobody can go on.
+void Engine::die(const std::exception_ptr& cause) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    life_ = Life::kDead;
+    cause_of_death_ = describe(cause);
+  }
+  end_all([this] {
+    return std::make_exception_ptr(
+        EngineDead(cat("stream: the generation thread has stopped after a failure in step ",
+                       totals_.steps, ": ", cause_of_death_, " Load the model again.")));
+  });
+}
+
+// Callers that came too late to be served.
+void Engine::refuse_jobs() {
+  const std::lock_guard lock(mutex_);
+  taken_jobs_.insert(taken_jobs_.end(), jobs_.begin(), jobs_.end());
+  jobs_.clear();
+  for (Job* job : taken_jobs_) {
+    try {
+      check_open("forward");
+    } catch (...) {
+      finish_job(job, std::current_exception());
+    }
+  }
+  taken_jobs_.clear();
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,54 @@
+// The text of one reply: characters out of tokens, and the stop strings that end it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sampling/detokenizer.h"
+#include "sampling/stop.h"
+
+namespace sinkstream {
+
+class ReplyText {
+ public:
+  // Without a table there is no text, and no stop string. `table` outlives this.
+  ReplyText(const TokenTable* table, const std::vector<std::string>& stops) {
+    if (table != nullptr) detokenizer_.emplace(table);
+    if (!stops.empty()) stops_.emplace(stops);
+  }
+
+  // Appends what the token adds to the text. Returns whether a stop string is complete.
+  bool push(int32_t token, std::string* out) {
+    if (!detokenizer_) return false;
+    if (!stops_) {
+      detokenizer_->push(token, out);
+      return false;
+    }
+    piece_.clear();
+    detokenizer_->push(token, &piece_);
+    return stops_->feed(piece_, out);
+  }
+
+  // The reply has ended: appends what was held back, unless a stop string ended it.
+  // Returns whether the end has completed a stop string.
+  bool flush(std::string* out) {
+    if (!detokenizer_ || (stops_ && stops_->matched())) return false;
+    if (!stops_) {
+      detokenizer_->flush(out);
+      return false;
+    }
+    piece_.clear();
+    detokenizer_->flush(&piece_);
+    if (stops_->feed(piece_, out)) return true;
+    stops_->flush(out);
+    return false;
+  }
+
+ private:
+  std::optional<Detokenizer> detokenizer_;
+  std::optional<StopMatcher> stops_;
+  std::string piece_;  // kept, so that a token allocates nothing
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,59 @@
+// One request inside the engine: what it asked for, what it holds, and how far it has come.
+// Belongs to the engine thread once it has been submitted.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "engine/reply_text.h"
+#include "engine/token_stream.h"
+#include "sampling/token_set.h"
+
+namespace sinkstream {
+
+using Clock = std::chrono::steady_clock;
+
+// The length of a sequence that never ends by itself: far above any index, far below where sums of
+// lengths overflow.
+constexpr int64_t kEndlessLength = int64_t{1} << 60;
+
+struct Request {
+  std::vector<int32_t> prompt;   // token ids, at least one
+  SamplingParams params;         // its seed drawn already
+  std::optional<int64_t> sinks;  // in place of the engine's; the capacity stays, the window shrinks
+};
+
+struct Sequence {
+  Sequence(Request request, const Window& window, int64_t layers, const TokenTable* table,
+           std::shared_ptr<TokenStream> out);
+
+  bool is_reading() const { return read < prompt_tokens; }
+  // The tokens that it takes part in the next step with.
+  const int32_t* next_tokens() const { return is_reading() ? prompt.data() + read : &last_token; }
+
+  std::vector<int32_t> prompt;  // given back once it has been read
+  const int64_t prompt_tokens;
+  const Window window;
+  const int64_t max_length;  // prompt + max_tokens; kEndlessLength
+  const int64_t pages;       // all that it will ever hold
+  const TokenSet stop_tokens;
+  const std::shared_ptr<TokenStream> stream;
+
+  Sampler sampler;
+  ReplyText text;
+  std::optional<SequenceCache> cache;  // from its admission to its end
+
+  Phase phase = Phase::kWaiting;
+  int64_t read = 0;         // prompt tokens in the cache
+  int32_t last_token = -1;  // sampled, and not in the cache yet
+  int64_t last_turn = -1;   // the step that it last took part in
+
+  const Clock::time_point submitted;
+  std::optional<Clock::time_point> last_token_at;  // none before the first, and after a pause
+  StreamStats stats;
+};
+
+}  // namespace sinkstream

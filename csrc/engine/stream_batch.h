@@ -1,0 +1,72 @@
+// What goes from the engine to a consumer at once: tokens, their text, and what happened between
+// them. Plain vectors that are swapped and used again, so that a token allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sampling/sampler.h"
+
+namespace sinkstream {
+
+struct StreamToken {
+  int32_t id;
+  float logprob;
+  uint32_t text_bytes;  // how much of the batch's text this token completed, often 0
+  uint8_t top_count;    // how many of the batch's `top` belong to it
+};
+
+// Something that is no token, and its place among the tokens.
+struct StreamMark {
+  enum class Kind : uint8_t {
+    kStarted,  // admitted: the sequence has its memory
+    kPrefill,  // `count` prompt tokens have been read in all
+    kEvicted,  // `count` more tokens have left the cache
+  };
+  Kind kind;
+  uint32_t tokens_before;  // in the same batch
+  int64_t count;
+};
+
+struct StreamBatch {
+  std::string text;  // valid UTF-8; what exceeds the tokens' text_bytes belongs to the stream's end
+  std::vector<StreamToken> tokens;
+  std::vector<TokenLogprob> top;
+  std::vector<StreamMark> marks;  // in order
+
+  bool empty() const { return tokens.empty() && marks.empty() && text.empty(); }
+
+  void clear() {
+    text.clear();
+    tokens.clear();
+    top.clear();
+    marks.clear();
+  }
+
+  // A mark of the same kind directly before takes the new one in: progress is replaced, counts of
+  // evicted tokens are added up. So a consumer that lags finds a few marks, not one for each token.
+  void add_mark(StreamMark::Kind kind, int64_t count) {
+    const auto place = static_cast<uint32_t>(tokens.size());
+    if (!marks.empty() && marks.back().kind == kind) {
+      StreamMark& last = marks.back();
+      last.tokens_before = place;
+      last.count = kind == StreamMark::Kind::kEvicted ? last.count + count : count;
+    } else {
+      marks.push_back({kind, place, count});
+    }
+  }
+
+  void append(const StreamBatch& other) {
+    const auto offset = static_cast<uint32_t>(tokens.size());
+    for (const StreamMark& mark : other.marks) {
+      add_mark(mark.kind, mark.count);
+      marks.back().tokens_before = offset + mark.tokens_before;
+    }
+    text += other.text;
+    tokens.insert(tokens.end(), other.tokens.begin(), other.tokens.end());
+    top.insert(top.end(), other.top.begin(), other.top.end());
+  }
+};
+
+}  // namespace sinkstream

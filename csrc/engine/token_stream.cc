@@ -1,0 +1,176 @@
+#include "engine/token_stream.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace sinkstream {
+
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kStopString: return "stop_string";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kError: return "error";
+  }
+  return "";
+}
+
+const char* name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kWaiting: return "waiting";
+    case Phase::kPrefill: return "prefill";
+    case Phase::kDecode: return "decode";
+    case Phase::kParked: return "parked";
+    case Phase::kFinished: return "finished";
+  }
+  return "";
+}
+
+TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell)
+    : engine_bell_(std::move(engine_bell)), owner_(getpid()) {}
+
+// ---- producer --------------------------------------------------------------------------------
+
+void TokenStream::stage_token(const Sampled& sampled) {
+  const size_t text_bytes = staged_.text.size() - accounted_text_;
+  accounted_text_ = staged_.text.size();
+  staged_.top.insert(staged_.top.end(), sampled.top.begin(), sampled.top.end());
+  staged_.tokens.push_back({sampled.token, sampled.logprob, static_cast<uint32_t>(text_bytes),
+                            static_cast<uint8_t>(sampled.top.size())});
+}
+
+void TokenStream::stage_rest_of_text() {
+  if (staged_.tokens.empty()) return;
+  staged_.tokens.back().text_bytes += static_cast<uint32_t>(staged_.text.size() - accounted_text_);
+  accounted_text_ = staged_.text.size();
+}
+
+bool TokenStream::is_piece_complete(int64_t interval) const {
+  return static_cast<int64_t>(staged_.tokens.size()) >= interval ||
+         staged_.tokens.size() >= kMaxStagedTokens || staged_.text.size() >= kMaxStagedText ||
+         staged_.top.size() >= kMaxStagedTop;
+}
+
+void TokenStream::publish_locked(const StreamStats& stats) {
+  stats_ = stats;
+  const bool was_empty = pending_.empty();
+  if (!closed_) pending_.append(staged_);
+  if (was_empty && !pending_.empty()) something_pending_.notify_one();
+}
+
+bool TokenStream::publish(const StreamStats& stats) {
+  bool has_room;
+  {
+    const std::lock_guard lock(mutex_);
+    publish_locked(stats);
+    has_room = pending_.tokens.size() < kMaxPendingTokens &&
+               pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop;
+    full_.store(!has_room, std::memory_order_release);
+  }
+  staged_.clear();
+  accounted_text_ = 0;
+  return has_room;
+}
+
+void TokenStream::finish(FinishReason reason, std::exception_ptr error, const StreamStats& stats) {
+  const std::lock_guard lock(mutex_);
+  SINKSTREAM_CHECK(!finish_reason_, "the stream has finished already");
+  try {
+    publish_locked(stats);
+  } catch (...) {  // no memory for the last piece; the end itself must arrive
+    if (!error) error = std::current_exception();
+    reason = FinishReason::kError;
+  }
+  finish_reason_ = reason;
+  error_ = std::move(error);
+  full_.store(false, std::memory_order_release);
+  something_pending_.notify_all();
+  staged_ = {};  // its memory is needed no more
+}
+
+// ---- consumer --------------------------------------------------------------------------------
+
+// In a forked child the mutex may be held for ever by a thread that does not exist there.
+bool TokenStream::is_foreign_process() const { return getpid() != owner_; }
+
+void TokenStream::check_process() const {
+  if (is_foreign_process()) {
+    throw ForkError(
+        "stream: the model was loaded before this process was forked, and its generation thread "
+        "lives in the parent. Load the model in the child.");
+  }
+}
+
+TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBatch* out) {
+  check_process();
+  // After a lag the buffers are large: memory that the next batches do not need.
+  if (out->tokens.capacity() > kMaxStagedTokens) *out = {};
+  out->clear();
+  std::unique_lock lock(mutex_);
+  if (consumer_inside_) {
+    throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
+  }
+  consumer_inside_ = true;
+  something_pending_.wait_for(lock, timeout,
+                              [this] { return !pending_.empty() || finish_reason_ || closed_; });
+  consumer_inside_ = false;
+  if (closed_ || (pending_.empty() && finish_reason_)) return Taken::kEnd;
+  if (pending_.empty()) return Taken::kNothing;
+  std::swap(*out, pending_);
+  const bool was_full = full_.exchange(false, std::memory_order_acq_rel);
+  lock.unlock();
+  if (was_full) engine_bell_->ring();
+  return Taken::kBatch;
+}
+
+void TokenStream::cancel() {
+  if (is_foreign_process()) return;
+  if (!cancelled_.exchange(true, std::memory_order_relaxed)) engine_bell_->ring();
+}
+
+void TokenStream::close() {
+  if (is_foreign_process()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    pending_ = {};
+    something_pending_.notify_all();
+  }
+  cancel();
+}
+
+std::optional<FinishReason> TokenStream::finish_reason() const {
+  check_process();
+  const std::lock_guard lock(mutex_);
+  return finish_reason_;
+}
+
+void TokenStream::rethrow() const {
+  check_process();
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = error_;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+StreamStats TokenStream::stats() const {
+  check_process();
+  const std::lock_guard lock(mutex_);
+  StreamStats stats = stats_;
+  if (is_full() && stats.phase == Phase::kDecode) stats.phase = Phase::kParked;
+  return stats;
+}
+
+int64_t TokenStream::pending_tokens() const {
+  check_process();
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(pending_.tokens.size());
+}
+
+}  // namespace sinkstream

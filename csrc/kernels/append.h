@@ -1,0 +1,30 @@
+// Writes tokens into their slots: each key is turned once, by its own index, rounded to the
+// cache's type and never touched again.
+#pragma once
+
+#include "kernels/launch.h"
+#include "kernels/page.h"
+#include "kernels/rope.h"
+
+namespace sinkstream {
+
+// A slot: a row of a page.
+struct Slot {
+  std::byte* page = nullptr;  // PageShape::bytes(), 64-byte aligned
+  int64_t row = 0;            // [0, kPageRows)
+};
+
+struct AppendArgs {
+  const float* keys = nullptr;    // [rows, stride], a row holds [kv_heads, head_dim], not turned yet
+  const float* values = nullptr;  // [rows, stride], likewise
+  int64_t key_stride = 0;         // floats from one row to the next
+  int64_t value_stride = 0;
+  const Slot* slots = nullptr;  // [rows], all different
+  int64_t rows = 0;
+  PageShape shape;
+  Rotation rotation;  // of each row's index
+};
+
+using AppendOp = void(const AppendArgs&, const Launch&);
+
+}  // namespace sinkstream

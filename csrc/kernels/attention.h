@@ -1,0 +1,60 @@
+// Attention over sinks and window in the two-query form, for one token or many, one sequence or
+// many. Every key that a query sees is in its page already, those of the same call included.
+//
+// Note: [One order of addition]
+// A split is one page. For each query and page: m = the largest visible score, then
+// l = Σ exp(s − m) and o = Σ exp(s − m) · v from fresh accumulators in an order that depends on
+// the page's rows alone; then a left fold over the pages, sinks first, then window blocks in
+// rising order. What a table rounds on the way is fixed for that table. So a query's result does
+// not depend on the other queries of the call, on how tokens were cut into calls, or on threads.
+//
+// Rows that a query does not see may hold anything, NaN too, and never reach an accumulator.
+#pragma once
+
+#include "kernels/launch.h"
+#include "kernels/page.h"
+
+namespace sinkstream {
+
+// Consecutive tokens of one sequence.
+struct AttentionSpan {
+  int64_t row = 0;    // row of the first token in `query_*`, `first` and `out`
+  int64_t count = 0;  // tokens, at least 1
+  int64_t index = 0;  // index of the first token
+  int64_t sinks = 0;  // S: query t sees the keys j < min(S, t + 1)
+  const std::byte* const* sink_pages = nullptr;    // [ceil(S / 64)]; key j is row j % 64 of j / 64
+  const std::byte* const* window_pages = nullptr;  // [window_page_count], a ring: key i >= S is
+  int64_t window_page_count = 0;  // row (i − S) % 64 of page ((i − S) / 64) % window_page_count
+};
+
+struct AttentionArgs {
+  const float* query_window = nullptr;  // [rows, heads, head_dim], turned by the token's index
+  const float* query_sink = nullptr;    // [rows, heads, head_dim], turned by its rank
+  float* out = nullptr;                 // [rows, heads, head_dim]; aliases nothing
+  // [rows]: query t also sees the keys first[t] <= i <= t; S <= first[t]. None if first[t] > t.
+  // Live window keys never span more than `window_page_count` blocks.
+  const int64_t* first = nullptr;
+  const AttentionSpan* spans = nullptr;  // [span_count]
+  int64_t span_count = 0;
+  int64_t rows = 0;   // tokens of all spans
+  int64_t heads = 0;  // a multiple of shape.kv_heads; head h reads key head h / (heads / kv_heads)
+  PageShape shape;
+  float scale = 0;  // multiplies q · k, usually 1 / sqrt(head_dim)
+  std::byte* scratch = nullptr;  // attention_scratch_bytes(...), 64-byte aligned
+};
+
+// Rows up to which a call is split over pages as well as over heads and rows: with so few, heads
+// alone do not keep all threads busy.
+constexpr int64_t kSplitRows = 16;
+
+// Enough for every table. `pages`: the most sink and window pages that one sequence holds.
+constexpr int64_t attention_scratch_bytes(int64_t heads, int64_t head_dim, int64_t pages,
+                                          int threads) {
+  const int64_t partial = kSplitRows * heads * pages * (head_dim + 16) * 4;
+  const int64_t per_thread = 64 * (head_dim * 4 + kPageRows * 2 + 64) * 4;
+  return partial + threads * per_thread + 4096;
+}
+
+using AttentionOp = void(const AttentionArgs&, const Launch&);
+
+}  // namespace sinkstream

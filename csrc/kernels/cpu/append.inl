@@ -1,0 +1,43 @@
+#include "kernels/cpu/cache_type.inl"
+#include "kernels/cpu/rotate.inl"
+
+// Rounds `from` [head_dim] to `to`; both have room for whole vectors.
+template <typename T>
+SINKSTREAM_INLINE void round_head(const float* from, int64_t head_dim, T* to) {
+  for (int64_t d = 0; d < head_dim; d += kLanes) store_as(to + d, load(from + d));
+}
+
+// Writes one head of one row. Single elements only: a neighbouring row of the same pair may be
+// written by another thread.
+template <typename T>
+SINKSTREAM_INLINE void append_head(const AppendArgs& args, int64_t r, int64_t head) {
+  const PageShape shape = {args.shape.kv_heads, args.shape.head_dim, kTypeOf<T>};
+  const int64_t head_dim = shape.head_dim;
+  const Slot slot = args.slots[r];
+  alignas(64) float exact[kMostHeadDim + kLanes] = {};
+  alignas(64) T rounded[kMostHeadDim + kLanes];
+
+  rotate(args.rotation, r, args.keys + r * args.key_stride + head * head_dim, head_dim, exact);
+  round_head(exact, head_dim, rounded);
+  T* keys = reinterpret_cast<T*>(slot.page + shape.key_offset(head));
+  for (int64_t d = 0; d < head_dim; ++d) keys[shape.key_element(slot.row, d)] = rounded[d];
+
+  __builtin_memcpy(exact, args.values + r * args.value_stride + head * head_dim,
+                   head_dim * sizeof(float));
+  round_head(exact, head_dim, rounded);
+  T* values = reinterpret_cast<T*>(slot.page + shape.value_offset(head));
+  for (int64_t d = 0; d < head_dim; ++d) values[shape.value_element(slot.row, d)] = rounded[d];
+}
+
+void append(const AppendArgs& args, const Launch& launch) {
+  // Neighbouring rows share cache lines of keys, so a task takes several rows of one head.
+  constexpr int64_t kRows = 16;
+  const int64_t chunks = (args.rows + kRows - 1) / kRows;
+  with_cache_type(args.shape.type, [&]<typename T>(T*) {
+    launch.pool->run(chunks * args.shape.kv_heads, [&](int64_t task, int) {
+      const int64_t begin = task / args.shape.kv_heads * kRows;
+      const int64_t end = begin + kRows < args.rows ? begin + kRows : args.rows;
+      for (int64_t r = begin; r < end; ++r) append_head<T>(args, r, task % args.shape.kv_heads);
+    });
+  });
+}

@@ -1,0 +1,253 @@
+// Few rows: a task takes one page of one key head, and a second loop folds what they found.
+// Many rows: a task takes a few queries of one key head and folds page by page as it goes.
+// The two do the same sums in the same order (Note [One order of addition]).
+#include "kernels/cpu/attention_page.inl"
+
+// The pages that some tokens of one span see: sink pages, then window blocks.
+struct SeenPages {
+  int64_t sink_pages = 0;
+  int64_t first_block = 0;
+  int64_t blocks = 0;
+
+  int64_t count() const { return sink_pages + blocks; }
+};
+
+SINKSTREAM_INLINE int64_t seen_sinks(const AttentionSpan& span, int64_t token) {
+  const int64_t t = span.index + token;
+  return t + 1 < span.sinks ? t + 1 : span.sinks;
+}
+
+// What the tokens [begin, end) of a span see, counted within the span.
+SINKSTREAM_INLINE SeenPages seen_pages(const AttentionArgs& args, const AttentionSpan& span,
+                                       int64_t begin, int64_t end) {
+  SeenPages seen;
+  seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;
+  int64_t first = span.index + end;
+  for (int64_t token = begin; token < end; ++token) {
+    const int64_t its_first = args.first[span.row + token];
+    first = its_first < first ? its_first : first;
+  }
+  if (first < span.index + end) {
+    seen.first_block = (first - span.sinks) / kPageRows;
+    seen.blocks = (span.index + end - 1 - span.sinks) / kPageRows - seen.first_block + 1;
+  }
+  return seen;
+}
+
+struct Rows {
+  int64_t begin;
+  int64_t end;
+};
+
+// The rows of page n of `seen` that a token sees; begin >= end if none.
+SINKSTREAM_INLINE Rows seen_rows(const AttentionArgs& args, const AttentionSpan& span,
+                                 const SeenPages& seen, int64_t n, int64_t token) {
+  Rows rows;
+  if (n < seen.sink_pages) {
+    rows = {0, seen_sinks(span, token) - n * kPageRows};
+  } else {
+    const int64_t base = span.sinks + (seen.first_block + n - seen.sink_pages) * kPageRows;
+    rows = {args.first[span.row + token] - base, span.index + token + 1 - base};
+  }
+  if (rows.begin < 0) rows.begin = 0;
+  if (rows.end > kPageRows) rows.end = kPageRows;
+  return rows;
+}
+
+// One query's running softmax over pages.
+struct Fold {
+  float largest;
+  float total;
+};
+
+SINKSTREAM_INLINE void clear(Fold& fold, float* sums, int64_t vectors) {
+  fold = {-__builtin_inff(), 0};
+  for (int64_t v = 0; v < vectors; ++v) store(sums + v * kLanes, Vec{});
+}
+
+// The next page joins.
+SINKSTREAM_INLINE void join(Fold& fold, float* sums, const Fold& next, const float* next_sums,
+                            int64_t vectors) {
+  const float largest = fold.largest > next.largest ? fold.largest : next.largest;
+  Vec differences{};
+  differences[0] = fold.largest - largest;
+  differences[1] = next.largest - largest;
+  const Vec factors = exp_nonpositive(differences);
+  fold = {largest, fold.total * factors[0] + next.total * factors[1]};
+  for (int64_t v = 0; v < vectors; ++v) {
+    const Vec added = load(next_sums + v * kLanes) * factors[1];
+    store(sums + v * kLanes, fma(load(sums + v * kLanes), broadcast(factors[0]), added));
+  }
+}
+
+SINKSTREAM_INLINE void finish(const Fold& fold, const float* sums, int64_t head_dim, float* out) {
+  if (head_dim < kLanes) return store_first(out, load(sums) / fold.total, head_dim);
+  for (int64_t d = 0; d + kLanes <= head_dim; d += kLanes) {
+    store(out + d, load(sums + d) / fold.total);
+  }
+  if (head_dim % kLanes != 0) {
+    const float* last = sums + head_dim / kLanes * kLanes;
+    store(out + head_dim - kLanes, load(last) / fold.total);
+  }
+}
+
+// A span's queries that read one key head are its pairs of token and head: pair p is head p % group
+// of token p / group, with group = heads / kv_heads.
+//
+// Attends from the pairs [begin, end) to page n of `seen`, and calls
+// take(pair, fold, sums) for each pair that sees a row of it.
+template <typename T, typename Take>
+SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan& span,
+                                  const SeenPages& seen, int64_t n, int64_t kv_head, int64_t begin,
+                                  int64_t end, const Take& take) {
+  const int64_t head_dim = args.shape.head_dim;
+  const int64_t group = args.heads / args.shape.kv_heads;
+  const bool is_sink = n < seen.sink_pages;
+  const float* queries = is_sink ? args.query_sink : args.query_window;
+  const std::byte* page =
+      is_sink ? span.sink_pages[n]
+              : span.window_pages[(seen.first_block + n - seen.sink_pages) %
+                                  span.window_page_count];
+  const PageShape shape = {args.shape.kv_heads, head_dim, kTypeOf<T>};
+  const T* keys = reinterpret_cast<const T*>(page + shape.key_offset(kv_head));
+  const T* values = reinterpret_cast<const T*>(page + shape.value_offset(kv_head));
+
+  QueryTile tile;
+  TileResult result;
+  int64_t pairs[kMostRows];
+  for (int64_t pair = begin; pair < end; ++pair) {
+    const int64_t token = pair / group;
+    const Rows rows = seen_rows(args, span, seen, n, token);
+    if (rows.begin < rows.end) {
+      const int64_t head = kv_head * group + pair % group;
+      tile.queries[tile.count] = queries + ((span.row + token) * args.heads + head) * head_dim;
+      tile.begin[tile.count] = rows.begin;
+      tile.end[tile.count] = rows.end;
+      pairs[tile.count++] = pair;
+    }
+    if (tile.count == kMostRows || (pair + 1 == end && tile.count > 0)) {
+      attend_page(keys, values, head_dim, args.scale, tile, result);
+      for (int q = 0; q < tile.count; ++q) {
+        take(pairs[q], Fold{result.largest[q], result.total[q]}, result.sums[q]);
+      }
+      tile.count = 0;
+    }
+  }
+}
+
+SINKSTREAM_INLINE float* output(const AttentionArgs& args, const AttentionSpan& span,
+                                int64_t kv_head, int64_t pair) {
+  const int64_t group = args.heads / args.shape.kv_heads;
+  const int64_t head = kv_head * group + pair % group;
+  return args.out + ((span.row + pair / group) * args.heads + head) * args.shape.head_dim;
+}
+
+// Pairs of a task that folds as it goes: their sums and a page of one head fit in 32 KiB.
+constexpr int64_t kTaskPairs = 24;
+
+template <typename T>
+void attend_by_query(const AttentionArgs& args, const Launch& launch) {
+  const int64_t kv_heads = args.shape.kv_heads;
+  const int64_t head_dim = args.shape.head_dim;
+  const int64_t group = args.heads / kv_heads;
+  const int64_t vectors = vectors_of(head_dim);
+  const auto tasks_of = [&](const AttentionSpan& span) {
+    return (span.count * group + kTaskPairs - 1) / kTaskPairs * kv_heads;
+  };
+  int64_t tasks = 0;
+  for (int64_t s = 0; s < args.span_count; ++s) tasks += tasks_of(args.spans[s]);
+
+  launch.pool->run(tasks, [&](int64_t task, int thread) {
+    const AttentionSpan* span = args.spans;
+    for (; task >= tasks_of(*span); ++span) task -= tasks_of(*span);
+    const int64_t kv_head = task % kv_heads;
+    const int64_t begin = task / kv_heads * kTaskPairs;
+    const int64_t rest = span->count * group - begin;
+    const int64_t count = rest < kTaskPairs ? rest : kTaskPairs;
+
+    Fold folds[kTaskPairs];
+    float* sums = reinterpret_cast<float*>(args.scratch) + thread * kTaskPairs * (head_dim + 16);
+    for (int64_t i = 0; i < count; ++i) clear(folds[i], sums + i * vectors * kLanes, vectors);
+    const SeenPages seen =
+        seen_pages(args, *span, begin / group, (begin + count - 1) / group + 1);
+    for (int64_t n = 0; n < seen.count(); ++n) {
+      visit_page<T>(args, *span, seen, n, kv_head, begin, begin + count,
+                    [&](int64_t pair, const Fold& next, const float* next_sums) {
+                      const int64_t i = pair - begin;
+                      join(folds[i], sums + i * vectors * kLanes, next, next_sums, vectors);
+                    });
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      finish(folds[i], sums + i * vectors * kLanes, head_dim,
+             output(args, *span, kv_head, begin + i));
+    }
+  });
+}
+
+template <typename T>
+void attend_by_page(const AttentionArgs& args, const Launch& launch) {
+  const int64_t kv_heads = args.shape.kv_heads;
+  const int64_t head_dim = args.shape.head_dim;
+  const int64_t group = args.heads / kv_heads;
+  const int64_t vectors = vectors_of(head_dim);
+
+  SeenPages seen[kSplitRows];
+  int64_t pages = 0;  // of all spans
+  int64_t most = 0;   // of one span
+  for (int64_t s = 0; s < args.span_count; ++s) {
+    seen[s] = seen_pages(args, args.spans[s], 0, args.spans[s].count);
+    pages += seen[s].count();
+    most = seen[s].count() > most ? seen[s].count() : most;
+  }
+  // Partial results: [rows][heads][most] of sums, then m and l.
+  const int64_t partial_floats = vectors * kLanes + 2;
+  float* partials = reinterpret_cast<float*>(args.scratch);
+  const auto partial = [&](int64_t row, int64_t head, int64_t n) {
+    return partials + ((row * args.heads + head) * most + n) * partial_floats;
+  };
+
+  launch.pool->run(pages * kv_heads, [&](int64_t task, int) {
+    const int64_t kv_head = task % kv_heads;
+    int64_t n = task / kv_heads;
+    int64_t s = 0;
+    for (; n >= seen[s].count(); ++s) n -= seen[s].count();
+    const AttentionSpan& span = args.spans[s];
+    visit_page<T>(args, span, seen[s], n, kv_head, 0, span.count * group,
+                  [&](int64_t pair, const Fold& fold, const float* sums) {
+                    float* to = partial(span.row + pair / group, kv_head * group + pair % group, n);
+                    for (int64_t v = 0; v < vectors; ++v) {
+                      store(to + v * kLanes, load(sums + v * kLanes));
+                    }
+                    to[vectors * kLanes] = fold.largest;
+                    to[vectors * kLanes + 1] = fold.total;
+                  });
+  });
+
+  launch.pool->run(args.rows * args.heads, [&](int64_t task, int) {
+    const int64_t row = task / args.heads;
+    const int64_t head = task % args.heads;
+    int64_t s = 0;
+    while (row < args.spans[s].row || row >= args.spans[s].row + args.spans[s].count) ++s;
+    const AttentionSpan& span = args.spans[s];
+    Fold fold;
+    alignas(64) float sums[kMostSums];
+    clear(fold, sums, vectors);
+    for (int64_t n = 0; n < seen[s].count(); ++n) {
+      const Rows rows = seen_rows(args, span, seen[s], n, row - span.row);
+      if (rows.begin >= rows.end) continue;
+      const float* from = partial(row, head, n);
+      join(fold, sums, {from[vectors * kLanes], from[vectors * kLanes + 1]}, from, vectors);
+    }
+    finish(fold, sums, head_dim, args.out + (row * args.heads + head) * head_dim);
+  });
+}
+
+void attention(const AttentionArgs& args, const Launch& launch) {
+  with_cache_type(args.shape.type, [&]<typename T>(T*) {
+    if (args.rows <= kSplitRows && launch.pool->threads() > 1) {
+      attend_by_page<T>(args, launch);
+    } else {
+      attend_by_query<T>(args, launch);
+    }
+  });
+}

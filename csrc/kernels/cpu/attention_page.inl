@@ -1,0 +1,141 @@
+// Attention of a few queries over one page: the split of Note [One order of addition].
+#pragma once
+
+#include "kernels/cpu/math.inl"
+#include "kernels/cpu/multiply.inl"
+
+// A head's sums are kept in whole vectors; see `multiply_rows` for the last one.
+SINKSTREAM_INLINE int64_t vectors_of(int64_t head_dim) { return (head_dim + kLanes - 1) / kLanes; }
+constexpr int64_t kMostSums = (kMostHeadDim + kLanes - 1) / kLanes * kLanes;
+
+// Queries of one key head, each of which sees at least one row of the page.
+struct QueryTile {
+  int count = 0;
+  const float* queries[kMostRows];  // [head_dim]
+  int64_t begin[kMostRows];         // rows [begin, end) are seen
+  int64_t end[kMostRows];
+};
+
+// What each query of a tile makes of its rows.
+struct TileResult {
+  float largest[kMostRows];  // m, the largest score
+  float total[kMostRows];    // l = Σ exp(s − m)
+  alignas(64) float sums[kMostRows][kMostSums];  // o = Σ exp(s − m) · v
+};
+
+// Which lanes of the vector at `row` stand for rows in [begin, end).
+SINKSTREAM_INLINE IntVec seen_lanes(int64_t row, int64_t begin, int64_t end) {
+  IntVec rows{};
+  for (int lane = 0; lane < kLanes; ++lane) rows[lane] = lane;
+  rows += static_cast<int32_t>(row);
+  return (rows >= static_cast<int32_t>(begin)) & (rows < static_cast<int32_t>(end));
+}
+
+// Turns the scores of one query into weights exp(s − m), in place. Those outside [begin, end) in
+// the same vectors become 0, the others are left alone.
+SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float scale, float& largest,
+                             float& total) {
+  const int64_t first = begin / kLanes * kLanes;
+  const int64_t last = (end + kLanes - 1) / kLanes * kLanes;
+  const Vec nothing = broadcast(-__builtin_inff());
+  Vec maximum = nothing;
+  for (int64_t row = first; row < last; row += kLanes) {
+    Vec scaled = load(scores + row) * scale;
+    if (row < begin || row + kLanes > end) {
+      scaled = select(seen_lanes(row, begin, end), scaled, nothing);
+    }
+    store(scores + row, scaled);
+    maximum = max(scaled, maximum);  // passes over NaN, which reaches the total
+  }
+  largest = reduce_max(maximum);
+  Vec sum{};
+  for (int64_t row = first; row < last; row += kLanes) {
+    const Vec weight = exp_nonpositive(load(scores + row) - largest);
+    store(scores + row, weight);
+    sum += weight;
+  }
+  total = reduce_add(sum);
+}
+
+// Σ weight · value for each query. The rows that all of them see are taken together; those before
+// and after, which only some see, are never multiplied for the others.
+template <typename T>
+void add_values(const QueryTile& tile, Product<T> product) {
+  const int64_t vectors = vectors_of(product.columns);
+  int64_t begin = 0;
+  int64_t end = kPageRows;
+  bool same = true;
+  for (int q = 0; q < tile.count; ++q) {
+    begin = tile.begin[q] > begin ? tile.begin[q] : begin;
+    end = tile.end[q] < end ? tile.end[q] : end;
+    same = same && tile.begin[q] == tile.begin[0] && tile.end[q] == tile.end[0];
+  }
+  const auto add_alone = [&](int q, int64_t k_begin, int64_t k_end, bool accumulate) {
+    Product<T> alone = product;
+    alone.a += q;
+    alone.out += q * product.out_stride;
+    alone.k_begin = k_begin;
+    alone.k_end = k_end;
+    alone.accumulate = accumulate;
+    multiply_rows<1>(alone, 0, vectors);
+  };
+  if (begin >= end) {  // nothing in common
+    for (int q = 0; q < tile.count; ++q) add_alone(q, tile.begin[q], tile.end[q], false);
+    return;
+  }
+  if (!same) {
+    for (int q = 0; q < tile.count; ++q) add_alone(q, tile.begin[q], begin, false);
+  }
+  product.k_begin = begin;
+  product.k_end = end;
+  product.accumulate = !same;
+  multiply(tile.count, product, 0, vectors);
+  for (int q = 0; q < tile.count; ++q) {
+    if (tile.end[q] > end) add_alone(q, end, tile.end[q], true);
+  }
+}
+
+// Heads narrower than a vector are widened, so that whole vectors can be read.
+template <typename T>
+void add_narrow_values(const QueryTile& tile, Product<T> product) {
+  constexpr int64_t kLine = kPaired<T> ? 2 : 1;  // elements side by side in a column
+  T wide[kPageRows * kLanes] = {};
+  const int64_t size = product.columns * kLine;
+  for (int64_t line = 0; line < kPageRows / kLine; ++line) {
+    __builtin_memcpy(wide + line * kLanes * kLine, product.block + line * size, size * sizeof(T));
+  }
+  product.block = wide;
+  product.columns = kLanes;
+  add_values(tile, product);
+}
+
+// `keys` and `values` are one head's halves of a page.
+template <typename T>
+void attend_page(const T* keys, const T* values, int64_t head_dim, float scale,
+                 const QueryTile& tile, TileResult& result) {
+  int64_t begin = kPageRows;
+  int64_t end = 0;
+  for (int q = 0; q < tile.count; ++q) {
+    begin = tile.begin[q] < begin ? tile.begin[q] : begin;
+    end = tile.end[q] > end ? tile.end[q] : end;
+  }
+  alignas(64) float scores[kMostRows][kPageRows];
+  const Product<T> score = {.a = tile.queries, .block = keys, .columns = kPageRows,
+                            .k_begin = 0, .k_end = head_dim,
+                            .out = scores[0], .out_stride = kPageRows, .accumulate = false};
+  multiply(tile.count, score, begin / kLanes, (end + kLanes - 1) / kLanes);
+
+  const float* weights[kMostRows];
+  for (int q = 0; q < tile.count; ++q) {
+    weights[q] = scores[q];
+    weigh(scores[q], tile.begin[q], tile.end[q], scale, result.largest[q], result.total[q]);
+  }
+  const Product<T> sum = {.a = weights, .block = values, .columns = head_dim,
+                          .k_begin = 0, .k_end = 0,
+                          .out = result.sums[0], .out_stride = kMostSums, .accumulate = false};
+  if (head_dim < kLanes) {
+    add_narrow_values(tile, sum);
+  } else {
+    add_values(tile, sum);
+  }
+}

@@ -1,0 +1,48 @@
+// The table for x86-64 with AVX2, FMA and F16C.
+#include <immintrin.h>
+
+#include <cmath>
+
+#include "common/dtype.h"
+#include "kernels/kernels.h"
+
+namespace sinkstream {
+namespace {
+
+#include "kernels/cpu/simd_avx2.inl"
+
+#include "kernels/cpu/activation.inl"
+#include "kernels/cpu/append.inl"
+#include "kernels/cpu/attention.inl"
+#include "kernels/cpu/embedding.inl"
+#include "kernels/cpu/linear.inl"
+#include "kernels/cpu/logits.inl"
+#include "kernels/cpu/rms_norm.inl"
+#include "kernels/cpu/rope.inl"
+#include "kernels/cpu/sample.inl"
+
+bool is_supported() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
+}  // namespace
+
+const Kernels& avx2_kernels() {
+  static constexpr Kernels table = {
+      .name = "avx2",
+      .supported = is_supported,
+      .embedding = embedding,
+      .rms_norm = rms_norm,
+      .linear = linear_fma,
+      .rope = rope,
+      .append = append,
+      .attention = attention,
+      .swiglu = swiglu,
+      .logits = logits,
+      .sample = sample,
+  };
+  return table;
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,43 @@
+// The table for any processor.
+#include <cmath>
+
+#include "common/dtype.h"
+#include "kernels/kernels.h"
+
+namespace sinkstream {
+namespace {
+
+#include "kernels/cpu/simd_generic.inl"
+
+#include "kernels/cpu/activation.inl"
+#include "kernels/cpu/append.inl"
+#include "kernels/cpu/attention.inl"
+#include "kernels/cpu/embedding.inl"
+#include "kernels/cpu/linear.inl"
+#include "kernels/cpu/logits.inl"
+#include "kernels/cpu/rms_norm.inl"
+#include "kernels/cpu/rope.inl"
+#include "kernels/cpu/sample.inl"
+
+bool is_supported() { return true; }
+
+}  // namespace
+
+const Kernels& generic_kernels() {
+  static constexpr Kernels table = {
+      .name = "generic",
+      .supported = is_supported,
+      .embedding = embedding,
+      .rms_norm = rms_norm,
+      .linear = linear_fma,
+      .rope = rope,
+      .append = append,
+      .attention = attention,
+      .swiglu = swiglu,
+      .logits = logits,
+      .sample = sample,
+  };
+  return table;
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,114 @@
+// linear with bfloat16 inputs and dot instructions: bfloat16 weights and codes of 8 and 4 bits,
+// which bfloat16 holds exactly. float32 and float16 weights go the way of linear.inl.
+//
+// The order along K, for every output: a group of 32 columns is 16 pairs; two chains of dot
+// products, one over its first eight pairs and one over the others, then their sum; acc takes it
+// as in Note: [One order along K]. A dot product adds the odd column's product, then the even's.
+
+// The panel is one vector wide: a word holds a pair, a quad or eight codes of one row.
+static_assert(kLanes == kPanelRows);
+
+// Bit patterns of two bfloat16 that are whole numbers of at most eight bits.
+constexpr uint32_t bf16_of(int code) {
+  return __builtin_bit_cast(uint32_t, static_cast<float>(code)) >> 16;
+}
+
+// What each 4-bit code stands for, twice over: the lookup reads five bits, and the fifth, which
+// belongs to the next code, must not matter.
+template <WeightType kType>
+SINKSTREAM_INLINE UintVec code_table() {
+  constexpr int kFirst = kType == WeightType::kInt4 ? -8 : 0;
+  UintVec table{};
+  for (int i = 0; i < kLanes; ++i) {
+    const int code = 2 * i % 16 + kFirst;
+    table[i] = bf16_of(code) | bf16_of(code + 1) << 16;
+  }
+  return table;
+}
+
+// One byte of each word, from the top one (3) down, as a number 2^24 times as large.
+SINKSTREAM_INLINE UintVec number_of_byte(UintVec words, int byte) {
+  const UintVec top = (words << (24 - 8 * byte)) & 0xff000000;
+  return as_words(to_float(reinterpret_cast<IntVec>(top)));
+}
+
+// Weights of pair `pair` in [0, 16) of a group, as bfloat16.
+template <WeightType kType>
+SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec table) {
+  if constexpr (kType == WeightType::kBFloat16) {
+    return load_words(group + pair * kPanelRows * 4);
+  } else if constexpr (kType == WeightType::kInt8) {
+    const UintVec words = load_words(group + pair / 2 * kPanelRows * 4);
+    const int byte = pair % 2 * 2;
+    return number_of_byte(words, byte) >> 16 | number_of_byte(words, byte + 1);
+  } else {
+    const UintVec words = load_words(group + pair / 4 * kPanelRows * 4);
+    switch (pair % 4) {
+      case 0: return look_up(words, table);
+      case 1: return look_up(shift_halfwords<4>(words), table);
+      case 2: return look_up(shift_halfwords<8>(words), table);
+      default: return look_up(shift_halfwords<12>(words), table);
+    }
+  }
+}
+
+template <WeightType kType, int kTokens>
+SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
+                                     const float* group_sums, UintVec table,
+                                     Vec (&acc)[kTokens][kVectors]) {
+  if constexpr (kTokens == 1) {
+    for (int64_t line = 0; line < group_bytes(kType); line += 64) {
+      prefetch(group + kPrefetchBytes + line);
+    }
+  }
+  constexpr int kPairs = static_cast<int>(kGroup) / 2;
+  Vec chain[2][kTokens] = {};
+#pragma GCC unroll 16
+  for (int i = 0; i < kPairs; ++i) {
+    const int half = i % 2;
+    const int pair = half * kPairs / 2 + i / 2;
+    const UintVec weights = pairs_at<kType>(group, pair, table);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      const UintVec input = broadcast_word(x[(pair / 4 * kTokens + t) * 4 + pair % 4]);
+      chain[half][t] = dot_bf16(chain[half][t], weights, input);
+    }
+  }
+  Vec sum[kTokens][kVectors];
+  for (int t = 0; t < kTokens; ++t) sum[t][0] = chain[0][t] + chain[1][t];
+  if constexpr (is_quantized(kType)) {
+    take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
+        group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
+  } else {
+    for (int t = 0; t < kTokens; ++t) acc[t][0] = acc[t][0] + sum[t][0];
+  }
+}
+
+template <WeightType kType, int kTokens>
+void multiply_tile_dot(const Tile& tile) {
+  constexpr int64_t kStep = kGroup / 2 * kTokens;
+  const auto* x = static_cast<const uint32_t*>(tile.input);
+  const float* sums = tile.sums;
+  const std::byte* group = tile.panel;
+  const UintVec table = code_table<kType>();
+  Vec acc[kTokens][kVectors] = {};
+  for (int64_t left = tile.cols / kGroup; left > 0; --left) {
+    add_group_dot<kType, kTokens>(group, x, sums, table, acc);
+    group += group_bytes(kType);
+    x += kStep;
+    sums += kTokens;
+  }
+  if constexpr (!is_quantized(kType)) {
+    if (tile.cols % kGroup != 0) {  // a whole group again, filled up with zeros
+      alignas(64) std::byte padded[group_bytes(kType)] = {};
+      __builtin_memcpy(padded, group, panel_bytes(kType, tile.cols % kGroup));
+      add_group_dot<kType, kTokens>(padded, x, sums, table, acc);
+    }
+  }
+  write_outputs<kTokens>(tile, acc);
+}
+
+void linear_dot(const LinearArgs& args, const Launch& launch) {
+  if (args.input_type == DType::kBFloat16) return run_linear<true>(args, launch);
+  linear_fma(args, launch);
+}

@@ -1,0 +1,23 @@
+// Functions that have no instruction.
+#pragma once
+
+// e^x for x <= 0, right to 2 units in the last place; NaN stays NaN, and what would be below the
+// smallest normal number is 0. e^0 is 1 exactly.
+SINKSTREAM_INLINE Vec exp_nonpositive(Vec x) {
+  constexpr float kShifter = 0x1.8p23f;  // a sum with it has steps of 1, and n in its low bits
+  const Vec shifted = fma(x, broadcast(0x1.715476p+0f), broadcast(kShifter));  // n + r/ln 2
+  const Vec n = shifted - kShifter;
+  // ln 2 in two parts; the upper one has so few bits that its product with n is exact.
+  Vec r = fma(n, broadcast(-0.693359375f), x);
+  r = fma(n, broadcast(2.12194440e-4f), r);
+  // |r| <= ln(2)/2. Coefficients: Cephes, expf.
+  Vec y = broadcast(1.9875691500e-4f);
+  y = fma(y, r, broadcast(1.3981999507e-3f));
+  y = fma(y, r, broadcast(8.3334519073e-3f));
+  y = fma(y, r, broadcast(4.1665795894e-2f));
+  y = fma(y, r, broadcast(1.6666665459e-1f));
+  y = fma(y, r, broadcast(5.0000001201e-1f));
+  y = fma(y, r * r, r) + 1.0f;
+  const Vec power = as_float((as_int(shifted) << 23) + 0x3f800000);  // 2^n
+  return select(x < -87.3365f, Vec{}, y * power);
+}

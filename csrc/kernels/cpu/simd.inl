@@ -1,0 +1,119 @@
+// Vectors of kLanes floats: what all tables share, written with GCC's vector operators, so that
+// bodies use + − * / < & | << >> and ?: on them directly. A table's own simd_*.inl defines kLanes
+// first, includes this file, and adds the few operations that need an instruction of its own:
+//
+//   fma  max  min  load_f16  store_f16
+//
+// Included inside an anonymous namespace. Everything is always inlined: code compiled with wide
+// instructions must leave no symbol that the linker could choose for the rest of the program.
+
+#define SINKSTREAM_INLINE inline __attribute__((always_inline))
+
+using Vec = float __attribute__((vector_size(4 * kLanes)));
+using IntVec = int32_t __attribute__((vector_size(4 * kLanes)));
+using UintVec = uint32_t __attribute__((vector_size(4 * kLanes)));
+using HalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes)));  // sixteen bits a lane
+
+// The same at any address; may_alias, because bytes of panels and pages are read through them.
+using LooseVec = float __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
+using LooseUintVec = uint32_t __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
+using LooseHalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes), aligned(1), may_alias));
+
+SINKSTREAM_INLINE Vec load(const float* from) { return *reinterpret_cast<const LooseVec*>(from); }
+SINKSTREAM_INLINE void store(float* to, Vec x) { *reinterpret_cast<LooseVec*>(to) = x; }
+SINKSTREAM_INLINE UintVec load_words(const void* from) {
+  return *static_cast<const LooseUintVec*>(from);
+}
+SINKSTREAM_INLINE HalfwordVec load_halfwords(const void* from) {
+  return *static_cast<const LooseHalfwordVec*>(from);
+}
+SINKSTREAM_INLINE void store_words(void* to, UintVec x) { *static_cast<LooseUintVec*>(to) = x; }
+SINKSTREAM_INLINE void store_halfwords(void* to, HalfwordVec x) {
+  *static_cast<LooseHalfwordVec*>(to) = x;
+}
+
+// The first `count` lanes, in [0, kLanes]; the others are read as zero and not written.
+SINKSTREAM_INLINE Vec load_first(const float* from, int64_t count) {
+  Vec x{};
+  for (int64_t lane = 0; lane < count; ++lane) x[lane] = from[lane];
+  return x;
+}
+SINKSTREAM_INLINE void store_first(float* to, Vec x, int64_t count) {
+  for (int64_t lane = 0; lane < count; ++lane) to[lane] = x[lane];
+}
+
+// x − 0 is x for every x, −0 included, where 0 + x is not.
+SINKSTREAM_INLINE Vec broadcast(float x) { return x - Vec{}; }
+SINKSTREAM_INLINE IntVec broadcast_int(int32_t x) { return x - IntVec{}; }
+SINKSTREAM_INLINE UintVec broadcast_word(uint32_t x) { return x - UintVec{}; }
+
+// Bit patterns.
+SINKSTREAM_INLINE IntVec as_int(Vec x) { return reinterpret_cast<IntVec>(x); }
+SINKSTREAM_INLINE UintVec as_words(Vec x) { return reinterpret_cast<UintVec>(x); }
+SINKSTREAM_INLINE Vec as_float(IntVec x) { return reinterpret_cast<Vec>(x); }
+SINKSTREAM_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
+
+// Numbers.
+SINKSTREAM_INLINE Vec to_float(IntVec x) { return __builtin_convertvector(x, Vec); }
+
+// To the nearest integer, ties to even, for |x| < 2^22: the sum with 1.5 · 2^23 has steps of 1.
+SINKSTREAM_INLINE IntVec round_to_int(Vec x) { return as_int(x + 0x1.8p23f) - 0x4b400000; }
+
+// `mask` comes from a comparison: all bits or none in a lane.
+SINKSTREAM_INLINE Vec select(IntVec mask, Vec chosen, Vec otherwise) {
+  return mask ? chosen : otherwise;
+}
+
+// bfloat16, rounded to nearest even; NaN stays NaN. The rounded sixteen bits stand on top.
+SINKSTREAM_INLINE UintVec bf16_words(Vec x) {
+  const UintVec bits = as_words(x);
+  const UintVec rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const UintVec quiet = bits | 0x400000;
+  return ((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) & 0xffff0000;
+}
+SINKSTREAM_INLINE Vec round_bf16(Vec x) { return as_float(bf16_words(x)); }
+
+SINKSTREAM_INLINE Vec load_bf16(const bf16* from) {
+  return as_float(__builtin_convertvector(load_halfwords(from), UintVec) << 16);
+}
+SINKSTREAM_INLINE void store_bf16(bf16* to, Vec x) {
+  store_halfwords(to, __builtin_convertvector(bf16_words(x) >> 16, HalfwordVec));
+}
+
+// Pairs lie side by side, the even element first: [kLanes][2].
+SINKSTREAM_INLINE void load_bf16_pairs(const bf16* from, Vec& even, Vec& odd) {
+  const UintVec words = load_words(from);
+  even = as_float(words << 16);
+  odd = as_float(words & 0xffff0000);
+}
+SINKSTREAM_INLINE UintVec bf16_pairs(Vec even, Vec odd) {
+  return (bf16_words(even) >> 16) | bf16_words(odd);
+}
+SINKSTREAM_INLINE void store_bf16_pairs(bf16* to, Vec even, Vec odd) {
+  store_words(to, bf16_pairs(even, odd));
+}
+
+// The vector with its lanes exchanged: lane i holds what lane i ^ distance held.
+template <int kDistance>
+SINKSTREAM_INLINE Vec exchange(Vec x) {
+  IntVec source{};
+  for (int lane = 0; lane < kLanes; ++lane) source[lane] = lane ^ kDistance;
+  return __builtin_shuffle(x, source);
+}
+
+// Sum and maximum over lanes in one fixed tree: the upper half joins the lower, and again.
+template <int kDistance = kLanes / 2>
+SINKSTREAM_INLINE float reduce_add(Vec x) {
+  if constexpr (kDistance > 0) return reduce_add<kDistance / 2>(x + exchange<kDistance>(x));
+  return x[0];
+}
+template <int kDistance = kLanes / 2>
+SINKSTREAM_INLINE float reduce_max(Vec x) {
+  if constexpr (kDistance > 0) {
+    const Vec other = exchange<kDistance>(x);
+    return reduce_max<kDistance / 2>(select(x > other, x, other));
+  }
+  return x[0];
+}
+
+SINKSTREAM_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }

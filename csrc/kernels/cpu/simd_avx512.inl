@@ -1,0 +1,34 @@
+// Sixteen lanes: AVX-512 with BW, VL and BF16.
+constexpr int kLanes = 16;
+
+#include "kernels/cpu/simd.inl"
+
+SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b if either is NaN
+SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }  // likewise
+
+SINKSTREAM_INLINE Vec load_f16(const f16* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+// acc + Σ over the two bfloat16 of each word: the upper one's product is added first, then the
+// lower one's. Denormals count as zero, in and out.
+SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {
+  return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+// Looks up each halfword of `indices` in a table of 32 halfwords, by its low five bits.
+SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
+  return reinterpret_cast<UintVec>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(indices),
+                                                            reinterpret_cast<__m512i>(table)));
+}
+
+// Shifts each halfword of `x` down and fills with zeros.
+template <int kCount>
+SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
+  return reinterpret_cast<UintVec>(_mm512_srli_epi16(reinterpret_cast<__m512i>(x), kCount));
+}

@@ -1,0 +1,25 @@
+// Four lanes with the compiler's own vectors: any processor.
+constexpr int kLanes = 4;
+
+#include "kernels/cpu/simd.inl"
+
+// Two roundings; the same everywhere, since expressions are never contracted.
+SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN
+SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }  // likewise
+
+// By integers: the exponent moves by 112, that of infinity and NaN by 224. A subnormal's fraction
+// is converted as a number, because as the bits of a float it would be flushed to zero.
+SINKSTREAM_INLINE Vec load_f16(const f16* from) {
+  const UintVec bits = __builtin_convertvector(load_halfwords(from), UintVec);
+  const UintVec magnitude = bits & 0x7fff;
+  const UintVec subnormal = as_words(to_float(reinterpret_cast<IntVec>(magnitude)) * 0x1p-24f);
+  const UintVec normal = (magnitude << 13) + (112u << 23);
+  const UintVec special = (magnitude << 13) + (224u << 23);
+  const UintVec chosen =
+      magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
+  return as_float((bits & 0x8000) << 16 | chosen);
+}
+SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
+  for (int lane = 0; lane < kLanes; ++lane) to[lane] = to_f16(x[lane]);
+}

@@ -1,0 +1,67 @@
+#include "kernels/kernels.h"
+
+#include "common/errors.h"
+
+namespace sinkstream {
+
+std::vector<const Kernels*> all_kernels() {
+  return {
+#if defined(__x86_64__)
+      &avx512_kernels(), &avx2_kernels(),
+#endif
+      &generic_kernels(), &reference_kernels()};
+}
+
+namespace {
+
+std::string supported_names() {
+  std::string names;
+  for (const Kernels* table : all_kernels()) {
+    if (table->supported()) names += (names.empty() ? "" : ", ") + std::string(table->name);
+  }
+  return names;
+}
+
+// Gives `op` of the first table from `from` on that has it.
+template <typename Op>
+void fill(const std::vector<const Kernels*>& tables, size_t from, const char* op_name,
+          Op Kernels::*op, ChosenKernels* chosen) {
+  for (size_t i = from; i < tables.size(); ++i) {
+    if (tables[i]->*op == nullptr || !tables[i]->supported()) continue;
+    chosen->kernels.*op = tables[i]->*op;
+    chosen->served_by.emplace_back(op_name, tables[i]->name);
+    return;
+  }
+}
+
+}  // namespace
+
+ChosenKernels choose_kernels(std::string_view forced) {
+  const std::vector<const Kernels*> tables = all_kernels();
+  size_t from = 0;
+  while (from < tables.size() &&
+         !(tables[from]->supported() && (forced.empty() || forced == tables[from]->name))) {
+    ++from;
+  }
+  if (from == tables.size()) {
+    throw InvalidArgument(cat("load: SINKSTREAM_KERNELS must be one of ", supported_names(),
+                              " on this processor, but is \"", forced, "\"."),
+                          "SINKSTREAM_KERNELS");
+  }
+  ChosenKernels chosen;
+  chosen.kernels.name = tables[from]->name;
+  chosen.kernels.supported = tables[from]->supported;
+  chosen.kernels.native_input = tables[from]->native_input;
+  fill(tables, from, "embedding", &Kernels::embedding, &chosen);
+  fill(tables, from, "rms_norm", &Kernels::rms_norm, &chosen);
+  fill(tables, from, "linear", &Kernels::linear, &chosen);
+  fill(tables, from, "rope", &Kernels::rope, &chosen);
+  fill(tables, from, "append", &Kernels::append, &chosen);
+  fill(tables, from, "attention", &Kernels::attention, &chosen);
+  fill(tables, from, "swiglu", &Kernels::swiglu, &chosen);
+  fill(tables, from, "logits", &Kernels::logits, &chosen);
+  fill(tables, from, "sample", &Kernels::sample, &chosen);
+  return chosen;
+}
+
+}  // namespace sinkstream

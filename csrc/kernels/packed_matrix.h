@@ -1,0 +1,83 @@
+// Weights of a linear map in the one layout that every CPU table reads.
+// Knows nothing of files; pack.h fills it.
+//
+// Note: [Panels]
+// Rows (output features) are taken 16 at a time; such a panel is contiguous and holds all of K
+// (cols, input features), so that one pass streams one address range. Rows past the end and
+// columns past the end are zero. Inside a panel, with r the row in the panel:
+//
+//   float32          [K][16]
+//   float16          [K][16]
+//   bfloat16         [K/2][16][2]       pairs along K, as vdpbf16ps and AMX read them
+//   int8             [K/32] blocks of   [8][16][4] codes, quads along K; 16 float16 scales
+//   int4             [K/32] blocks of   [4][16] words of eight 4-bit codes; 16 float16 scales
+//   int4 + minimum   the same, and 16 float16 minima
+//
+// In an int4 word, the code at bits 4n .. 4n+3 belongs to column 8·word + 2n for n < 4 and to
+// column 8·word + 2(n − 4) + 1 for n >= 4: each 16-bit half holds one element of four pairs.
+//
+// The number that a code stands for is: int8 scale · code; int4 scale · (code − 8);
+// int4 + minimum scale · code + minimum. These are GGUF's Q8_0, Q4_0 and Q4_1, bit for bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sinkstream {
+
+enum class WeightType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4, kInt4Minimum };
+
+constexpr int64_t kPanelRows = 16;
+constexpr int64_t kGroup = 32;  // columns that share a scale
+
+constexpr bool is_quantized(WeightType type) { return type >= WeightType::kInt8; }
+
+constexpr const char* name_of(WeightType type) {
+  switch (type) {
+    case WeightType::kFloat32: return "float32";
+    case WeightType::kFloat16: return "float16";
+    case WeightType::kBFloat16: return "bfloat16";
+    case WeightType::kInt8: return "int8";
+    case WeightType::kInt4: return "int4";
+    case WeightType::kInt4Minimum: return "int4_minimum";
+  }
+  return "";
+}
+
+// Bytes of one block of kGroup columns in a panel (quantised types only).
+constexpr int64_t block_bytes(WeightType type) {
+  const int64_t scales = kPanelRows * 2;
+  switch (type) {
+    case WeightType::kInt8: return kPanelRows * kGroup + scales;
+    case WeightType::kInt4: return kPanelRows * kGroup / 2 + scales;
+    case WeightType::kInt4Minimum: return kPanelRows * kGroup / 2 + 2 * scales;
+    default: return 0;
+  }
+}
+
+// `cols` must be a multiple of kGroup for the quantised types.
+constexpr int64_t panel_bytes(WeightType type, int64_t cols) {
+  switch (type) {
+    case WeightType::kFloat32: return kPanelRows * cols * 4;
+    case WeightType::kFloat16: return kPanelRows * cols * 2;
+    case WeightType::kBFloat16: return kPanelRows * (cols + cols % 2) * 2;
+    default: return cols / kGroup * block_bytes(type);
+  }
+}
+
+constexpr int64_t panel_count(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+
+constexpr int64_t packed_bytes(WeightType type, int64_t rows, int64_t cols) {
+  return panel_count(rows) * panel_bytes(type, cols);
+}
+
+struct PackedMatrix {
+  WeightType type = WeightType::kFloat32;
+  int64_t rows = 0;                   // output features
+  int64_t cols = 0;                   // input features, K
+  const std::byte* panels = nullptr;  // [panel_count(rows)][panel_bytes], 64-byte aligned
+
+  const std::byte* panel(int64_t index) const { return panels + index * panel_bytes(type, cols); }
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,18 @@
+// The definition of every op: plain loops, sums in double. Slow on purpose.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace sinkstream::reference {
+
+EmbeddingOp embedding;
+RmsNormOp rms_norm;
+LinearOp linear;
+RopeOp rope;
+AppendOp append;
+AttentionOp attention;
+SwigluOp swiglu;
+LogitsOp logits;
+SampleOp sample;
+
+}  // namespace sinkstream::reference

@@ -1,0 +1,89 @@
+// The decoder loop: one forward pass of many spans over weights and caches.
+// Reads the spec as data; knows no family, no sampling and no text.
+#pragma once
+
+#include <vector>
+
+#include "cache/angles.h"
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+#include "model/decoder_spec.h"
+#include "model/language_model.h"
+#include "model/weights.h"
+
+namespace sinkstream {
+
+struct DecoderOptions {
+  DType input_type = DType::kFloat32;  // what linear maps round their inputs to
+  DType cache_type = DType::kFloat32;
+  int64_t max_tokens = 256;  // rows of one forward; sets the size of the scratch memory
+};
+
+class Decoder : public LanguageModel {
+ public:
+  // The weights' memory and the pool outlive the decoder.
+  Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
+          ThreadPool* pool, const DecoderOptions& options);
+
+  int64_t vocab() const override { return spec_.vocab_size; }
+  int64_t max_tokens() const override { return options_.max_tokens; }
+  PageShape page_shape() const { return {spec_.kv_heads, spec_.head_dim, options_.cache_type}; }
+  int64_t scratch_bytes() const { return arena_.bytes() + attention_scratch_.bytes(); }
+
+  void forward(std::span<const ForwardSpan> spans, float* logits) override;
+
+ private:
+  // Rows whose keys may all be written before any of their queries runs (Window::piece).
+  struct Round {
+    int64_t row = 0;  // the first row
+    int64_t rows = 0;
+    size_t span = 0;  // the first of its entries in attention_spans_
+    size_t spans = 0;
+  };
+
+  void place(std::span<const ForwardSpan> spans);
+  void plan_rounds(std::span<const ForwardSpan> spans);
+  void attend(const LayerWeights& layer, int64_t index);
+  void run_round(const Round& round, int64_t layer);
+  void transform(const LayerWeights& layer);
+  void write_logits(std::span<const ForwardSpan> spans, float* logits);
+  void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
+  void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
+
+  DecoderSpec spec_;
+  DecoderWeights weights_;
+  Kernels kernels_;
+  Launch launch_;
+  DecoderOptions options_;
+  Angles angles_;
+
+  // Scratch, [max_tokens] rows each, in one piece of memory.
+  Buffer arena_;
+  float* hidden_;      // [rows, hidden]: the residual stream
+  float* normed_;      // [rows, hidden]
+  float* query_;       // [rows, heads, head_dim]
+  float* key_;         // [rows, kv_heads, head_dim]
+  float* value_;       // [rows, kv_heads, head_dim]
+  float* query_window_;  // [rows, heads, head_dim]
+  float* query_sink_;    // [rows, heads, head_dim]
+  float* attended_;      // [rows, heads, head_dim]
+  float* gate_;          // [rows, intermediate]
+  float* up_;            // [rows, intermediate]
+  float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
+  float *sink_cos_, *sink_sin_;      // [rows, rotary_dim / 2], of each token's rank
+  std::byte* linear_scratch_;
+
+  Buffer attention_scratch_;
+  int64_t attention_pages_ = 0;  // the most pages of a sequence that the scratch serves
+
+  // What this forward's rows are; reserved once.
+  int64_t rows_ = 0;
+  std::vector<int32_t> ids_;
+  std::vector<int64_t> index_, rank_, first_;
+  std::vector<Slot> slots_;
+  std::vector<Round> rounds_;
+  std::vector<AttentionSpan> attention_spans_;   // rows counted from their round's first
+  std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
+};
+
+}  // namespace sinkstream

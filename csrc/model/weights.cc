@@ -1,0 +1,128 @@
+#include "model/weights.h"
+
+#include "common/check.h"
+
+namespace sinkstream {
+
+namespace {
+// Panels start on a cache line, so that 64-byte loads do not straddle two.
+constexpr int64_t kAlignment = 64;
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+}  // namespace
+
+int64_t WeightStore::Entry::bytes() const {
+  return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols);
+}
+
+void WeightStore::declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols) {
+  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", slot, " is declared after allocation");
+  if (rows < 1 || cols < 1) {
+    throw CheckpointError(cat("load: weight \"", slot, "\" must have at least one row and column, "
+                              "but is [", rows, ", ", cols, "]."));
+  }
+  const WeightType type = weight_type_of(storage);
+  if (is_quantized(type) && cols % kGroup != 0) {
+    throw CheckpointError(cat("load: weight \"", slot, "\" must have a multiple of ", kGroup,
+                              " columns to be ", name_of(type), ", but has ", cols, "."));
+  }
+  SINKSTREAM_CHECK(entries_.emplace(slot, Entry{storage, rows, cols}).second, "weight ", slot,
+                   " is declared twice");
+  order_.push_back(slot);
+}
+
+void WeightStore::allocate() {
+  int64_t total = 0;
+  for (const std::string& slot : order_) {
+    Entry& entry = entries_.at(slot);
+    entry.offset = total;
+    total += aligned(entry.bytes());
+  }
+  memory_ = Buffer(total, "the weights");
+}
+
+void WeightStore::write(const std::string& slot, const std::byte* source, int64_t bytes,
+                        int64_t count) {
+  const auto found = entries_.find(slot);
+  SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", slot,
+                   " was not declared and allocated");
+  Entry& entry = found->second;
+  const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
+  if (count < 1 || count > entry.rows - entry.written || bytes != expected) {
+    throw CheckpointError(cat("load: weight \"", slot, "\" must get ", expected, " bytes for ", count,
+                              " rows, of which ", entry.rows - entry.written,
+                              " are missing, but gets ", bytes, "."));
+  }
+  std::byte* target = memory_.data() + entry.offset;
+  if (entry.is_vector()) {
+    unpack_vector(entry.storage, source, count, reinterpret_cast<float*>(target) + entry.written);
+  } else {
+    SINKSTREAM_CHECK(entry.written % kPanelRows == 0, "weight ", slot, " goes on in row ",
+                     entry.written);
+    pack_rows(entry.storage, source, entry.written, count, entry.cols, target);
+  }
+  entry.written += count;
+}
+
+const WeightStore::Entry& WeightStore::whole(const std::string& slot, int64_t rows,
+                                             int64_t cols) const {
+  const auto found = entries_.find(slot);
+  if (found == entries_.end()) throw CheckpointError(cat("load: weight \"", slot, "\" is missing."));
+  const Entry& entry = found->second;
+  if (entry.rows != rows || entry.cols != cols) {
+    throw CheckpointError(cat("load: weight \"", slot, "\" must have shape [", rows, ", ", cols,
+                              "], but is [", entry.rows, ", ", entry.cols, "]."));
+  }
+  SINKSTREAM_CHECK(entry.written == rows, "weight ", slot, " has ", entry.written, " of ", rows,
+                   " rows");
+  return entry;
+}
+
+PackedMatrix WeightStore::matrix(const std::string& slot, int64_t rows, int64_t cols) const {
+  const Entry& entry = whole(slot, rows, cols);
+  return {weight_type_of(entry.storage), rows, cols, memory_.data() + entry.offset};
+}
+
+const float* WeightStore::vector(const std::string& slot, int64_t count) const {
+  return reinterpret_cast<const float*>(memory_.data() + whole(slot, count, 1).offset);
+}
+
+DecoderWeights WeightStore::finish() const {
+  const int64_t hidden = spec_.hidden_size, inner = spec_.intermediate_size;
+  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  DecoderWeights weights;
+  weights.embedding = matrix("embedding", spec_.vocab_size, hidden);
+  weights.layers.reserve(spec_.layers);
+  for (int64_t index = 0; index < spec_.layers; ++index) {
+    const std::string at = cat("layers.", index, ".");
+    LayerWeights& layer = weights.layers.emplace_back();
+    layer.attention_norm = vector(at + "attention_norm", hidden);
+    layer.q = matrix(at + "q", q, hidden);
+    layer.k = matrix(at + "k", kv, hidden);
+    layer.v = matrix(at + "v", kv, hidden);
+    layer.o = matrix(at + "o", hidden, q);
+    layer.mlp_norm = vector(at + "mlp_norm", hidden);
+    layer.gate = matrix(at + "gate", inner, hidden);
+    layer.up = matrix(at + "up", inner, hidden);
+    layer.down = matrix(at + "down", hidden, inner);
+    if (spec_.qkv_bias) {
+      layer.q_bias = vector(at + "q_bias", q);
+      layer.k_bias = vector(at + "k_bias", kv);
+      layer.v_bias = vector(at + "v_bias", kv);
+    }
+    if (spec_.output_bias) layer.o_bias = vector(at + "o_bias", hidden);
+    if (spec_.mlp_bias) {
+      layer.gate_bias = vector(at + "gate_bias", inner);
+      layer.up_bias = vector(at + "up_bias", inner);
+      layer.down_bias = vector(at + "down_bias", hidden);
+    }
+    if (spec_.qk_norm) {
+      layer.q_norm = vector(at + "q_norm", spec_.head_dim);
+      layer.k_norm = vector(at + "k_norm", spec_.head_dim);
+    }
+  }
+  weights.final_norm = vector("final_norm", hidden);
+  weights.output = spec_.tie_embeddings ? weights.embedding : matrix("output", spec_.vocab_size, hidden);
+  return weights;
+}
+
+}  // namespace sinkstream

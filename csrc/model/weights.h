@@ -1,0 +1,72 @@
+// All weights of a decoder in one piece of memory, packed for the kernels.
+// Filled tensor by tensor from a checkpoint's own bytes; each is read once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "device/buffer.h"
+#include "kernels/pack.h"
+#include "model/decoder_spec.h"
+
+namespace sinkstream {
+
+// Vectors are float32; null where the spec has none.
+struct LayerWeights {
+  const float* attention_norm = nullptr;  // [hidden]
+  PackedMatrix q, k, v, o;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
+  const float* mlp_norm = nullptr;                   // [hidden]
+  PackedMatrix gate, up, down;
+  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+};
+
+struct DecoderWeights {
+  PackedMatrix embedding;  // [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  const float* final_norm = nullptr;  // [hidden]
+  PackedMatrix output;                // [vocab, hidden]; the embedding itself where they are tied
+};
+
+// Takes the weights: `declare` each, `allocate` once, `write` each from its first row to its last,
+// then `finish`. Errors name the weight; a weight that was not written whole is an error.
+class WeightStore {
+ public:
+  explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
+
+  // `slot` is one of the names in python/sinkstream/spec.py. A vector has one column.
+  void declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols);
+  void allocate();
+  // `source` holds `count` rows as they lie in the file, the next ones in order. All calls but
+  // the last for a matrix bring a multiple of kPanelRows rows.
+  void write(const std::string& slot, const std::byte* source, int64_t bytes, int64_t count);
+  // The store keeps the memory that the result points into.
+  DecoderWeights finish() const;
+
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  struct Entry {
+    Storage storage;
+    int64_t rows, cols;
+    int64_t offset = 0;   // in memory_
+    int64_t written = 0;  // rows
+    bool is_vector() const { return cols == 1; }
+    int64_t bytes() const;
+  };
+
+  const Entry& whole(const std::string& slot, int64_t rows, int64_t cols) const;
+  PackedMatrix matrix(const std::string& slot, int64_t rows, int64_t cols) const;
+  const float* vector(const std::string& slot, int64_t count) const;
+
+  DecoderSpec spec_;
+  std::vector<std::string> order_;
+  std::unordered_map<std::string, Entry> entries_;
+  Buffer memory_;
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,57 @@
+// Text out of token ids, one by one. The pieces joined are the same as decoding all ids at once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sampling/utf8.h"
+
+namespace sinkstream {
+
+// The bytes of every token of a vocabulary. Built at load, then read by any number of threads.
+class TokenTable {
+ public:
+  // `tokens` [n]: the bytes of each id, any bytes. `special` [n]: nonzero for control tokens, which
+  // have no text. `strip_leading_space`: the first space of a text belongs to the tokenizer.
+  TokenTable(std::span<const std::string> tokens, std::span<const uint8_t> special,
+             bool strip_leading_space);
+
+  int64_t size() const { return static_cast<int64_t>(special_.size()); }
+  bool strip_leading_space() const { return strip_leading_space_; }
+  bool is_special(int32_t id) const { return has(id) && special_[id] != 0; }
+  // The token's own bytes, special or not; none for an id beyond the table, which a model with a
+  // padded vocabulary may draw.
+  std::string_view bytes(int32_t id) const;
+  // The bytes that it adds to a text: none if it is special.
+  std::string_view text(int32_t id) const { return is_special(id) ? "" : bytes(id); }
+
+ private:
+  bool has(int32_t id) const { return id >= 0 && id < size(); }
+
+  std::string bytes_;             // of all tokens, end to end
+  std::vector<uint64_t> begins_;  // [n + 1]
+  std::vector<uint8_t> special_;  // [n]
+  bool strip_leading_space_;
+};
+
+class Detokenizer {
+ public:
+  // `table` outlives this.
+  explicit Detokenizer(const TokenTable* table)
+      : table_(table), strip_(table->strip_leading_space()) {}
+
+  // Appends the characters that this token completes.
+  void push(int32_t id, std::string* out);
+  // The end: appends U+FFFD for a character that stayed incomplete. Ready for another text.
+  void flush(std::string* out);
+
+ private:
+  const TokenTable* table_;
+  bool strip_;  // the next byte is the text's first
+  Utf8Assembler assembler_;
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,125 @@
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "common/check.h"
+#include "sampling/philox.h"
+
+namespace sinkstream {
+
+namespace {
+
+// The `count` largest, best first, lowest id among equals: each id is compared with the worst one
+// so far, which few exceed.
+std::vector<TokenLogprob> likeliest(const float* logits, int64_t vocab, int64_t count,
+                                    double log_sum_exp) {
+  count = std::min(count, vocab);
+  std::vector<std::pair<float, int32_t>> best;  // logit, id
+  best.reserve(count + 1);
+  float worst = -std::numeric_limits<float>::infinity();
+  for (int64_t id = 0; id < vocab && count > 0; ++id) {
+    if (!(logits[id] > worst)) continue;
+    const auto place = std::find_if(best.begin(), best.end(),
+                                    [&](const auto& entry) { return entry.first < logits[id]; });
+    best.insert(place, {logits[id], static_cast<int32_t>(id)});
+    if (static_cast<int64_t>(best.size()) > count) best.pop_back();
+    if (static_cast<int64_t>(best.size()) == count) worst = best.back().first;
+  }
+  std::vector<TokenLogprob> top;
+  top.reserve(best.size());
+  for (const auto& [logit, id] : best) top.push_back({id, static_cast<float>(logit - log_sum_exp)});
+  return top;
+}
+
+[[noreturn]] void refuse_non_finite(const float* logits, int64_t vocab, int64_t index) {
+  const float* bad =
+      std::find_if(logits, logits + vocab, [](float logit) { return !std::isfinite(logit); });
+  throw NonFiniteLogits(cat("stream: logits must be finite, but at step ", index, " token ",
+                            bad - logits, " has ", *bad,
+                            ". Other streams go on; a finer dtype may help."));
+}
+
+bool has_penalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+         params.frequency_penalty != 0;
+}
+
+}  // namespace
+
+SamplerScratch::SamplerScratch(int64_t vocab)
+    : vocab(vocab),
+      logits(vocab * static_cast<int64_t>(sizeof(float)), "logits"),
+      sample(sample_scratch_bytes(vocab), "sampling") {}
+
+Sampler::Sampler(SamplingParams params, int64_t sinks, int64_t window, int64_t max_length)
+    : params_(std::move(params)) {
+  if (has_penalties(params_)) ring_.emplace(sinks, window, max_length);
+}
+
+void Sampler::append(std::span<const int32_t> tokens) {
+  if (!ring_) return;
+  for (const int32_t token : tokens) ring_->append(token);
+}
+
+void Sampler::pop_back() {
+  if (ring_) ring_->pop_back();
+}
+
+bool Sampler::is_greedy() const { return params_.temperature < kGreedyTemperature; }
+
+// Greedy choice needs no temperature.
+bool Sampler::changes_logits() const {
+  return ring_ || !params_.logit_bias.empty() || (!is_greedy() && params_.temperature != 1);
+}
+
+Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kernels,
+                        const Launch& launch, SamplerScratch& scratch) const {
+  bool is_finite = false;
+  double log_sum_exp = 0;
+  LogitsArgs change = {.input = logits,
+                       .vocab = scratch.vocab,
+                       .is_finite = &is_finite,
+                       .log_sum_exp = &log_sum_exp};
+  if (changes_logits()) {
+    change.out = scratch.logits.as<float>();
+    change.bias = params_.logit_bias.data();
+    change.bias_count = static_cast<int64_t>(params_.logit_bias.size());
+    if (ring_) {
+      change.counts = ring_->counts().data();
+      change.count_count = static_cast<int64_t>(ring_->counts().size());
+    }
+    change.repetition_penalty = static_cast<float>(params_.repetition_penalty);
+    change.presence_penalty = static_cast<float>(params_.presence_penalty);
+    change.frequency_penalty = static_cast<float>(params_.frequency_penalty);
+    if (!is_greedy()) change.temperature = static_cast<float>(params_.temperature);
+  }
+  kernels.logits(change, launch);
+  if (!is_finite) refuse_non_finite(logits, scratch.vocab, index);
+
+  Sampled sampled;
+  kernels.sample({.logits = change.out != nullptr ? change.out : logits,
+                  .vocab = scratch.vocab,
+                  .greedy = is_greedy(),
+                  .top_k = params_.top_k,
+                  .top_p = params_.top_p,
+                  .min_p = params_.min_p,
+                  .uniform = uniform(params_.seed, static_cast<uint64_t>(index)),
+                  .scratch = scratch.sample.data(),
+                  .token = &sampled.token},
+                 launch);
+  if (sampled.token < 0) {
+    throw InvalidArgument(cat("stream: `logit_bias` must leave a token to draw, but forbids all ",
+                              scratch.vocab, " at step ", index, "."),
+                          "logit_bias");
+  }
+  sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum_exp);
+  if (params_.logprobs > 0) {
+    sampled.top = likeliest(logits, scratch.vocab, params_.logprobs, log_sum_exp);
+  }
+  return sampled;
+}
+
+}  // namespace sinkstream

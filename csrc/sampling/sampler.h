@@ -1,0 +1,65 @@
+// Chooses the tokens of one sequence from its logits. Knows no text and no model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+#include "sampling/params.h"
+#include "sampling/penalty_ring.h"
+
+namespace sinkstream {
+
+struct TokenLogprob {
+  int32_t id;
+  float logprob;
+};
+
+struct Sampled {
+  int32_t token = 0;
+  // Log-probabilities are the model's own: of the logits as they came, before bias, penalties,
+  // temperature and filters.
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // the `logprobs` likeliest, best first, lowest id among equals
+};
+
+// Working memory for one call at a time; the samplers of all sequences share it.
+struct SamplerScratch {
+  explicit SamplerScratch(int64_t vocab);
+
+  int64_t vocab;
+  Buffer logits;  // float [vocab]
+  Buffer sample;  // sample_scratch_bytes(vocab)
+};
+
+class Sampler {
+ public:
+  // `params` has passed validate(). The cache keeps the first `sinks` and the last `window`
+  // tokens; `max_length` bounds the tokens of the sequence (INT64_MAX: no bound).
+  Sampler(SamplingParams params, int64_t sinks, int64_t window, int64_t max_length);
+
+  const SamplingParams& params() const { return params_; }
+
+  // Tells which tokens enter the cache, prompt included, in order. Penalties look at nothing else.
+  void append(std::span<const int32_t> tokens);
+  // Takes back the last token appended.
+  void pop_back();
+
+  // Chooses the token at place `index` of the stream from `logits` [scratch.vocab]. Does not append
+  // it. Allocates nothing unless log-probabilities of several tokens are asked for. Throws
+  // NonFiniteLogits, and InvalidArgument where `logit_bias` forbids every token; both name `index`.
+  Sampled sample(const float* logits, int64_t index, const Kernels& kernels, const Launch& launch,
+                 SamplerScratch& scratch) const;
+
+ private:
+  bool is_greedy() const;
+  bool changes_logits() const;
+
+  SamplingParams params_;
+  std::optional<PenaltyRing> ring_;  // only where a penalty is not neutral
+};
+
+}  // namespace sinkstream

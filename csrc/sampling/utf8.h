@@ -1,0 +1,35 @@
+// Complete characters out of bytes that come in pieces.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace sinkstream {
+
+// Emits valid UTF-8 only. Bytes that are no UTF-8 become U+FFFD, one for each longest part that
+// could have begun a character, as Python's errors="replace" and Rust's from_utf8_lossy do.
+// How the bytes are cut into pieces does not matter.
+class Utf8Assembler {
+ public:
+  // Appends to `out` what is certain by now.
+  void push(std::string_view bytes, std::string* out);
+  // The end: appends U+FFFD if a character is incomplete. Ready for another text afterwards.
+  void flush(std::string* out);
+
+  int held() const { return held_; }  // bytes waiting for the rest of their character, 0 to 3
+
+ private:
+  void start(uint8_t byte, std::string* out);
+
+  char bytes_[3];  // [held_]
+  int held_ = 0;
+  int missing_ = 0;     // bytes still missing, 0 if nothing is held
+  uint8_t low_ = 0x80;  // the range of the next byte
+  uint8_t high_ = 0xBF;
+};
+
+// The offset of the first byte that is no UTF-8, or npos.
+size_t find_invalid_utf8(std::string_view text);
+
+}  // namespace sinkstream

@@ -1,0 +1,3 @@
+"""Written by the build (cmake/SinkstreamTorch.cmake)."""
+
+BUILT_AGAINST: str

@@ -1,0 +1,272 @@
+"""What a family of models is: how its descriptions become a `DecoderSpec`, and its tensors' names.
+
+The three families of today share nearly everything; what they share lies here, what each adds
+lies in its own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
+from sinkstream.spec import DecoderSpec, Pairing
+
+# Bounds of what a description may say, checked before anything is sized by it. Each is several
+# times what the largest dense decoders use.
+_MAX_VOCAB = 1 << 22
+_MAX_HIDDEN = 1 << 17
+_MAX_INTERMEDIATE = 1 << 20
+_MAX_LAYERS = 1024
+_MAX_HEADS = 1024
+_MAX_HEAD_DIM = 1024
+_MAX_LENGTH = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class WeightNames:
+    """How a format calls the tensor of each slot."""
+
+    layer_prefix: str
+    """Stands before the names of a layer's tensors, with `{}` for its number."""
+    layer: Mapping[str, str]
+    model: Mapping[str, str]
+
+    def tensor(self, slot: str) -> str:
+        """Return the tensor's name for a slot such as "embedding" or "layers.3.q"."""
+        if not slot.startswith("layers."):
+            return self.model[slot]
+        _, number, part = slot.split(".")
+        return self.layer_prefix.format(number) + self.layer[part]
+
+
+FOLDER_NAMES = WeightNames(
+    layer_prefix="model.layers.{}.",
+    model={
+        "embedding": "model.embed_tokens.weight",
+        "final_norm": "model.norm.weight",
+        "output": "lm_head.weight",
+    },
+    layer={
+        "attention_norm": "input_layernorm.weight",
+        "q": "self_attn.q_proj.weight",
+        "q_bias": "self_attn.q_proj.bias",
+        "q_norm": "self_attn.q_norm.weight",
+        "k": "self_attn.k_proj.weight",
+        "k_bias": "self_attn.k_proj.bias",
+        "k_norm": "self_attn.k_norm.weight",
+        "v": "self_attn.v_proj.weight",
+        "v_bias": "self_attn.v_proj.bias",
+        "o": "self_attn.o_proj.weight",
+        "o_bias": "self_attn.o_proj.bias",
+        "mlp_norm": "post_attention_layernorm.weight",
+        "gate": "mlp.gate_proj.weight",
+        "gate_bias": "mlp.gate_proj.bias",
+        "up": "mlp.up_proj.weight",
+        "up_bias": "mlp.up_proj.bias",
+        "down": "mlp.down_proj.weight",
+        "down_bias": "mlp.down_proj.bias",
+    },
+)
+
+GGUF_NAMES = WeightNames(
+    layer_prefix="blk.{}.",
+    model={
+        "embedding": "token_embd.weight",
+        "final_norm": "output_norm.weight",
+        "output": "output.weight",
+    },
+    layer={
+        "attention_norm": "attn_norm.weight",
+        "q": "attn_q.weight",
+        "q_bias": "attn_q.bias",
+        "q_norm": "attn_q_norm.weight",
+        "k": "attn_k.weight",
+        "k_bias": "attn_k.bias",
+        "k_norm": "attn_k_norm.weight",
+        "v": "attn_v.weight",
+        "v_bias": "attn_v.bias",
+        "o": "attn_output.weight",
+        "o_bias": "attn_output.bias",
+        "mlp_norm": "ffn_norm.weight",
+        "gate": "ffn_gate.weight",
+        "gate_bias": "ffn_gate.bias",
+        "up": "ffn_up.weight",
+        "up_bias": "ffn_up.bias",
+        "down": "ffn_down.weight",
+        "down_bias": "ffn_down.bias",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufDescription:
+    """Everything in a GGUF file that says what the decoder is."""
+
+    metadata: Fields
+    """The fields behind the architecture's prefix."""
+    tensors: frozenset[str]
+    """GGUF has no fields for biases and ties: a tensor's presence says it."""
+    tokens: int
+    """Size of the file's vocabulary list; 0 where it has none."""
+    rope_divisors: tuple[float, ...] | None
+    """The numbers of `rope_freqs.weight`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family. Its name is the `model_type` of config.json and the architecture of GGUF."""
+
+    name: str
+    spec_from_config: Callable[[Fields], DecoderSpec]
+    spec_from_gguf: Callable[[GgufDescription], DecoderSpec]
+    folder_names: WeightNames = FOLDER_NAMES
+    gguf_names: WeightNames = GGUF_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """The yes-or-no fields of a `DecoderSpec`, in which the families differ."""
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+_CONFIG_NEUTRAL = {
+    "hidden_act": "silu",
+    "is_encoder_decoder": False,
+    "quantization_config": None,
+}
+_NO_LAYER_WINDOWS = "Layers with a window of their own are not supported yet."
+
+
+def decoder_from_config(
+    config: Fields, family: str, switches: Switches, head_dim: int | None = None
+) -> DecoderSpec:
+    """Read the numbers of a config.json.
+
+    Args:
+        config: Its fields.
+        family: The family's name.
+        switches: What the family says about biases and norms.
+        head_dim: What an absent `head_dim` means; None: the hidden size divided by the heads.
+
+    Raises:
+        CheckpointError: A number is missing, out of bounds, or asks for what is not supported.
+    """
+    for name, neutral in _CONFIG_NEUTRAL.items():
+        config.must_be(name, neutral)
+    _refuse_layer_windows(config)
+    hidden_size = config.whole("hidden_size", 2, _MAX_HIDDEN)
+    heads = config.whole("num_attention_heads", 1, _MAX_HEADS)
+    kv_heads = config.whole("num_key_value_heads", 1, _MAX_HEADS, heads)
+    if heads % kv_heads:
+        raise config.error("num_key_value_heads", f"divide the {heads} heads", kv_heads)
+    if head_dim is None:
+        if not config.has("head_dim") and hidden_size % heads:
+            raise config.error(
+                "num_attention_heads", f"divide the hidden size {hidden_size}", heads
+            )
+        head_dim = hidden_size // heads
+    head_dim = _even(config, "head_dim", head_dim, _MAX_HEAD_DIM)
+    trained_length = config.whole("max_position_embeddings", 1, _MAX_LENGTH)
+    return DecoderSpec(
+        family=family,
+        vocab_size=config.whole("vocab_size", 1, _MAX_VOCAB),
+        hidden_size=hidden_size,
+        intermediate_size=config.whole("intermediate_size", 2, _MAX_INTERMEDIATE),
+        layers=config.whole("num_hidden_layers", 1, _MAX_LAYERS),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        trained_length=trained_length,
+        norm_eps=config.number("rms_norm_eps", 1e-12, 0.1),
+        rope=rope_from_config(config, head_dim, trained_length),
+        qkv_bias=switches.qkv_bias,
+        output_bias=switches.output_bias,
+        mlp_bias=switches.mlp_bias,
+        qk_norm=switches.qk_norm,
+        tie_embeddings=config.flag("tie_word_embeddings", False),
+    )
+
+
+def _refuse_layer_windows(config: Fields) -> None:
+    """Refuse windows of single layers. Qwen's configs carry one that a switch may disable."""
+    is_used = config.flag("use_sliding_window", True) and config.has("sliding_window")
+    layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
+    if is_used and config.whole("max_window_layers", 0, _MAX_LENGTH, 0) < layers:
+        window = config.whole("sliding_window", 1, _MAX_LENGTH)
+        raise config.error("sliding_window", "be null", window, _NO_LAYER_WINDOWS)
+    config.all_must_be("layer_types", "full_attention", _NO_LAYER_WINDOWS)
+
+
+_GGUF_NEUTRAL = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "attention.scale": 0.0,
+    "attn_logit_softcapping": 0.0,
+    "embedding_scale": 1.0,
+    "expert_count": 0,
+    "final_logit_softcapping": 0.0,
+    "logit_scale": 1.0,
+    "residual_scale": 1.0,
+    "use_parallel_residual": False,
+}
+
+
+def decoder_from_gguf(
+    file: GgufDescription, family: str, pairing: Pairing, switches: Switches
+) -> DecoderSpec:
+    """Read the numbers of GGUF metadata.
+
+    Raises:
+        CheckpointError: A number is missing, out of bounds, or asks for what is not supported.
+    """
+    metadata = file.metadata
+    for name, neutral in _GGUF_NEUTRAL.items():
+        metadata.must_be(name, neutral)
+    metadata.must_be("attention.sliding_window", 0, _NO_LAYER_WINDOWS)
+    hidden_size = metadata.whole("embedding_length", 2, _MAX_HIDDEN)
+    heads = metadata.whole("attention.head_count", 1, _MAX_HEADS)
+    kv_heads = metadata.whole("attention.head_count_kv", 1, _MAX_HEADS, heads)
+    if heads % kv_heads:
+        raise metadata.error("attention.head_count_kv", f"divide the {heads} heads", kv_heads)
+    if not metadata.has("attention.key_length") and hidden_size % heads:
+        raise metadata.error("attention.head_count", f"divide the hidden size {hidden_size}", heads)
+    head_dim = _even(metadata, "attention.key_length", hidden_size // heads, _MAX_HEAD_DIM)
+    metadata.must_be("attention.value_length", head_dim)
+    rotary_dim = _even(metadata, "rope.dimension_count", head_dim, head_dim)
+    trained_length = metadata.whole("context_length", 1, _MAX_LENGTH)
+    divisors = file.rope_divisors
+    if divisors is not None and len(divisors) != rotary_dim // 2:
+        rule = f"be twice the {len(divisors)} numbers of rope_freqs.weight"
+        raise metadata.error("rope.dimension_count", rule, rotary_dim)
+    return DecoderSpec(
+        family=family,
+        vocab_size=metadata.whole("vocab_size", 1, _MAX_VOCAB, file.tokens or None),
+        hidden_size=hidden_size,
+        intermediate_size=metadata.whole("feed_forward_length", 2, _MAX_INTERMEDIATE),
+        layers=metadata.whole("block_count", 1, _MAX_LAYERS),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        trained_length=trained_length,
+        norm_eps=metadata.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1),
+        rope=rope_from_gguf(metadata, pairing, rotary_dim, trained_length, divisors),
+        qkv_bias=switches.qkv_bias,
+        output_bias=switches.output_bias,
+        mlp_bias=switches.mlp_bias,
+        qk_norm=switches.qk_norm,
+        tie_embeddings="output.weight" not in file.tensors,
+    )
+
+
+def _even(fields: Fields, name: str, default: int, high: int) -> int:
+    value = fields.whole(name, 2, high, default)
+    if value % 2:
+        raise fields.error(name, "be even", value)
+    return value

@@ -1,0 +1,117 @@
+"""Named values out of an untrusted description (config.json, GGUF metadata), checked one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+
+
+class Fields:
+    """A read-only view that refuses values of a wrong type or size. Null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        """View `values`; errors name `where`, and every name is looked up behind `prefix`."""
+        self.where = where
+        self._values = values
+        self._prefix = prefix
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a value."""
+        return self._values.get(self._prefix + name) is not None
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Return a whole number in [low, high]; without a default it must be there."""
+        value = self._get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.error(name, f"be a whole number from {low} to {high}", value)
+        return value
+
+    def wholes(self, name: str, low: int, high: int) -> list[int]:
+        """Return one or several whole numbers in [low, high] as a list; absence is none of them."""
+        value = self._get(name, [])
+        found = value if isinstance(value, list) else [value]
+        if any(type(element) is not int or not low <= element <= high for element in found):
+            raise self.error(name, f"be whole numbers from {low} to {high}", value)
+        return found
+
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        """Return a finite number in [low, high]; without a default it must be there."""
+        value = self._get(name, default)
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not low <= value <= high
+            or not math.isfinite(value)
+        ):
+            raise self.error(name, f"be a number from {low:g} to {high:g}", value)
+        return float(value)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """Return true or false; without a default it must be there."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.error(name, "be true or false", value)
+        return value
+
+    def word(self, name: str, default: str | None = None) -> str:
+        """Return a text; without a default it must be there."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.error(name, "be a text", value)
+        return value
+
+    def group(self, name: str) -> Fields | None:
+        """Return the fields inside a named object, or None when it is absent or empty."""
+        value = self._get(name, {})
+        if not isinstance(value, Mapping):
+            raise self.error(name, "be an object", value)
+        return Fields(value, f"{self.where}, `{self._prefix}{name}`") if value else None
+
+    def names(self) -> list[str]:
+        """Return the names of all fields that have a value."""
+        return [
+            name.removeprefix(self._prefix)
+            for name, value in self._values.items()
+            if name.startswith(self._prefix) and value is not None
+        ]
+
+    def must_be(self, name: str, neutral: Any, reason: str = "") -> None:
+        """Refuse every value but `neutral`, which is also what absence means.
+
+        For switches that change the arithmetic in a way that the decoder does not know: ignoring
+        them would compute another model.
+        """
+        value = self._get(name, neutral)
+        if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
+            rule = "be absent" if neutral is None else f"be {shown(neutral)} or absent"
+            raise self.error(name, rule, value, reason)
+
+    def all_must_be(self, name: str, word: str, reason: str = "") -> None:
+        """Refuse a list with any other element than `word`; it may be absent."""
+        value = self._get(name, [])
+        if not isinstance(value, list) or any(element != word for element in value):
+            raise self.error(name, f"be a list of nothing but {shown(word)}", value, reason)
+
+    def error(self, name: str, rule: str, value: Any = None, remedy: str = "") -> CheckpointError:
+        """Return the error that says that `name` breaks a rule.
+
+        Args:
+            name: The field's name.
+            rule: What it must do or be.
+            value: What it is, where a default stands in for the field's own value.
+            remedy: A sentence that helps, if there is one.
+        """
+        value = self._get(name, value)
+        found = "is missing" if value is None else f"is {shown(value)}"
+        tail = f" {remedy}" if remedy else ""
+        return CheckpointError(
+            f"load: {self.where}: `{self._prefix}{name}` must {rule}, but {found}.{tail}"
+        )
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self._values.get(self._prefix + name)
+        return default if value is None else value

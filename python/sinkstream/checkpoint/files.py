@@ -1,0 +1,135 @@
+"""Files of a checkpoint: read by position, never mapped, every size checked against the file.
+
+A mapped file that shrinks kills the process; a positioned read of it is an error with a name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+
+
+class File:
+    """One regular file, opened once. Any number of threads may read it at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` and note its size.
+
+        Raises:
+            CheckpointError: It is no regular file, or cannot be opened.
+        """
+        self.name = path.name
+        try:
+            # O_NONBLOCK: opening a pipe that nobody writes to must not hang.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a file name"
+            raise CheckpointError(
+                f"load: file {shown(self.name)} cannot be opened: {reason}."
+            ) from error
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise CheckpointError(f"load: {shown(self.name)} must be a regular file, but is not.")
+
+    def read(self, begin: int, count: int, what: str) -> bytes:
+        """Read `count` bytes from `begin` on.
+
+        Args:
+            begin: The first byte's offset.
+            count: How many bytes.
+            what: What the bytes are, for the error: a tensor, or a part of the header.
+
+        Raises:
+            CheckpointError: The file ends before, or the disk fails.
+        """
+        pieces: list[bytes] = []
+        missing = count
+        while missing > 0:
+            piece = self._read_once(begin + count - missing, missing, what)
+            if not piece:
+                raise CheckpointError(
+                    f"load: {self.name} must hold {count} bytes for {what} from byte {begin} on, "
+                    f"but ends {missing} bytes earlier. It is incomplete, or it has changed."
+                )
+            pieces.append(piece)
+            missing -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_once(self, begin: int, count: int, what: str) -> bytes:
+        if self._descriptor < 0:
+            raise CheckpointError(f"load: {self.name} is closed; {what} cannot be read any more.")
+        try:
+            return os.pread(self._descriptor, count, begin)
+        except OSError as error:
+            raise CheckpointError(
+                f"load: {self.name} cannot be read at {what}: {error.strerror}."
+            ) from error
+
+    def close(self) -> None:
+        """Close the file. May be called more than once."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is something at `path` that we may look at. Never raises."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no permission, too long for a name, or with a NUL in it
+        return False
+
+
+def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Read a small JSON file that holds one object.
+
+    Raises:
+        CheckpointError: It is missing, larger than `max_bytes`, or no JSON object.
+    """
+    file = File(path)
+    try:
+        if file.size > max_bytes:
+            raise CheckpointError(
+                f"load: {file.name} must have at most {max_bytes} bytes, but has {file.size}."
+            )
+        content = file.read(0, file.size, "its text")
+    finally:
+        file.close()
+    return parse_json(content, file.name)
+
+
+def parse_json(content: bytes, name: str) -> dict[str, Any]:
+    """Parse one JSON object in UTF-8, without duplicate keys and without NaN or infinity.
+
+    Raises:
+        CheckpointError: It is anything else. `name` says which file in the error.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"the key {shown(key)} appears twice")
+            found[key] = value
+        return found
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    except RecursionError:
+        raise CheckpointError(f"load: {name} must be JSON, but is nested too deeply.") from None
+    except ValueError as error:
+        raise CheckpointError(f"load: {name} must be valid JSON, but is not: {error}.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"load: {name} must be a JSON object, but is {shown(value)}.")
+    return value

@@ -1,0 +1,307 @@
+"""Reads the header of a GGUF file: its metadata, and where its tensors lie.
+
+Nothing that the file declares is believed before it is compared with the file's size, so a hostile
+header costs neither memory nor time. Knows nothing of models; tensor data is not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import BLOCK
+from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.tensors import TensorEntry
+from sinkstream.errors import CheckpointError
+
+MAX_HEADER_BYTES = 64 << 20  # four times the header of the largest vocabularies (262,144 tokens)
+MAX_ARRAY_ELEMENTS = 1 << 22  # in all arrays together; those vocabularies need about a fifth
+MAX_ALIGNMENT = 1 << 20
+_FIRST_READ_BYTES = 1 << 20
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+_SCALARS = {  # value type -> struct letter
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_MIN_KEY_BYTES = 8 + 4 + 1  # length of the name, type, one byte of value
+_MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8  # length of the name, rank, one size, type, offset
+
+BLOCK_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
+    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
+    17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+    23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
+    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+"""GGUF's numbers for storage types: those in `BLOCK` can be loaded, the others named in errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """What a GGUF file says about itself."""
+
+    metadata: dict[str, Any]
+    """Scalars as int, float, bool or str; arrays as lists of them."""
+    tensors: dict[str, TensorEntry]
+    """By name, in the file's order; extents are checked."""
+
+
+def read_gguf_header(file: File) -> GgufHeader:
+    """Read and check the header of a GGUF file, version 2 or 3, little-endian.
+
+    Raises:
+        CheckpointError: It is damaged, truncated, of another kind, or uses a block type that
+            cannot be loaded.
+    """
+    cursor = _Cursor(file)
+    _check_magic(cursor)
+    tensor_count = cursor.count("the number of tensors", _MIN_TENSOR_BYTES)
+    key_count = cursor.count("the number of metadata keys", _MIN_KEY_BYTES)
+    metadata: dict[str, Any] = {}
+    for _ in range(key_count):
+        key = cursor.string("a metadata key")
+        if key in metadata:
+            raise CheckpointError(f"load: {file.name} has the metadata key {shown(key)} twice.")
+        metadata[key] = cursor.value(f"metadata key {shown(key)}")
+    declared = [_read_declaration(cursor) for _ in range(tensor_count)]
+    return GgufHeader(metadata, _place(file, declared, cursor.position, metadata))
+
+
+def _check_magic(cursor: _Cursor) -> None:
+    name = cursor.file.name
+    if cursor.file.size == 0:
+        raise CheckpointError(f"load: {name} must be a GGUF file, but is empty.")
+    if cursor.take(4, "its first four bytes") != _MAGIC:
+        raise CheckpointError(f'load: {name} must be a GGUF file, but does not start with "GGUF".')
+    version = cursor.u32("its version")
+    if version not in _VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
+        hint = " It is big-endian; only little-endian files can be loaded." if swapped else ""
+        raise CheckpointError(
+            f"load: {name} must have GGUF version 2 or 3, but has {version}.{hint}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    """One tensor as declared, nothing compared yet."""
+
+    name: str
+    sizes: tuple[int, ...]  # innermost first, as GGUF writes them
+    block_type: int
+    offset: int  # from the start of the tensor data
+
+
+def _read_declaration(cursor: _Cursor) -> _Declaration:
+    name = cursor.string("a tensor's name")
+    what = f"tensor {shown(name)}"
+    rank = cursor.u32(what)
+    if not 1 <= rank <= 4:
+        raise CheckpointError(
+            f"load: {what} of {cursor.file.name} must have 1 to 4 dimensions, but has {rank}."
+        )
+    sizes = tuple(cursor.u64(what) for _ in range(rank))
+    return _Declaration(name, sizes, cursor.u32(what), cursor.u64(what))
+
+
+def _place(
+    file: File, declared: list[_Declaration], header_end: int, metadata: dict[str, Any]
+) -> dict[str, TensorEntry]:
+    """Check that the tensors cover the rest of the file: in turn, no overlap, no gap."""
+    _check_block_types(file, declared)
+    alignment = _alignment(file, metadata)
+    data_begin = _round_up(header_end, alignment)
+    tensors: dict[str, TensorEntry] = {}
+    expected = 0
+    for tensor in sorted(declared, key=lambda tensor: tensor.offset):
+        what = f"tensor {shown(tensor.name)} of {file.name}"
+        if tensor.name in tensors:
+            raise CheckpointError(f"load: {what} is declared twice.")
+        if tensor.offset != expected:
+            raise CheckpointError(
+                f"load: {what} must begin at byte {expected} of the tensor data, right after the "
+                f"tensor before it, but begins at {tensor.offset}."
+            )
+        end = expected + _tensor_bytes(file, tensor)
+        if data_begin + end > file.size:
+            raise CheckpointError(
+                f"load: {what} must end at byte {data_begin + end}, but the file has only "
+                f"{file.size} bytes. It is probably an incomplete download."
+            )
+        expected = _round_up(end, alignment)
+        kind, offset = BLOCK_TYPES[tensor.block_type], data_begin + tensor.offset
+        tensors[tensor.name] = TensorEntry(file, tensor.name, tensor.sizes[::-1], kind, offset)
+    if file.size > max(data_begin + expected, header_end):
+        raise CheckpointError(
+            f"load: {file.name} must end with its last tensor at byte {data_begin + expected}, "
+            f"but has {file.size} bytes."
+        )
+    return {tensor.name: tensors[tensor.name] for tensor in declared}
+
+
+def _check_block_types(file: File, declared: list[_Declaration]) -> None:
+    unknown = [tensor for tensor in declared if BLOCK_TYPES.get(tensor.block_type) not in BLOCK]
+    if not unknown:
+        return
+    first = unknown[0]
+    kind = BLOCK_TYPES.get(first.block_type, f"number {first.block_type}")
+    others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+    raise CheckpointError(
+        f"load: tensor {shown(first.name)}{others} of {file.name} has block type {kind}; "
+        f"supported are {', '.join(sorted(BLOCK))}."
+    )
+
+
+def _alignment(file: File, metadata: dict[str, Any]) -> int:
+    alignment = metadata.get("general.alignment", 32)
+    is_whole = isinstance(alignment, int) and not isinstance(alignment, bool)
+    if not (is_whole and 1 <= alignment <= MAX_ALIGNMENT and alignment & (alignment - 1) == 0):
+        raise CheckpointError(
+            f"load: {file.name}: `general.alignment` must be a power of two of at most "
+            f"{MAX_ALIGNMENT}, but is {shown(alignment)}."
+        )
+    return int(alignment)
+
+
+def _tensor_bytes(file: File, tensor: _Declaration) -> int:
+    """Return a tensor's bytes. Python's integers do not overflow, so the product is exact."""
+    numbers, size = BLOCK[BLOCK_TYPES[tensor.block_type]]
+    if 0 in tensor.sizes or tensor.sizes[0] % numbers:
+        raise CheckpointError(
+            f"load: tensor {shown(tensor.name)} of {file.name} must have rows of a positive "
+            f"multiple of {numbers} numbers, but has shape {list(tensor.sizes[::-1])}."
+        )
+    blocks = tensor.sizes[0] // numbers
+    for factor in tensor.sizes[1:]:
+        blocks *= factor
+    return blocks * size
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+class _Cursor:
+    """Walks through the header, and reads of the file only as much as the header needs."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.position = 0
+        self._bytes = b""
+        self._elements = 0
+
+    def take(self, count: int, what: str) -> bytes:
+        begin = self.position
+        self._need(begin + count, what)
+        self.position = begin + count
+        return self._bytes[begin : self.position]
+
+    def u32(self, what: str) -> int:
+        return int(_U32.unpack(self.take(4, what))[0])
+
+    def u64(self, what: str) -> int:
+        return int(_U64.unpack(self.take(8, what))[0])
+
+    def count(self, what: str, bytes_each: int) -> int:
+        """Read a number of things, each of which takes at least `bytes_each` bytes of the file."""
+        count = self.u64(what)
+        limit = (min(self.file.size, MAX_HEADER_BYTES) - self.position) // bytes_each
+        if count > limit:
+            raise CheckpointError(
+                f"load: {self.file.name}: {what} must be at most {limit}, for which there is "
+                f"room, but is {count}."
+            )
+        return count
+
+    def string(self, what: str) -> str:
+        encoded = self.take(self.count(f"the length of {what}", 1), what)
+        try:
+            return encoded.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(what, error) from error
+
+    def value(self, what: str) -> Any:
+        kind = self.u32(what)
+        if kind == _STRING:
+            return self.string(what)
+        if kind == _ARRAY:
+            return self._array(what)
+        return self._scalars(kind, 1, what)[0]
+
+    def _array(self, what: str) -> list[Any]:
+        kind = self.u32(what)
+        count = self.count(f"the length of {what}", 8 if kind == _STRING else 1)
+        self._elements += count
+        if self._elements > MAX_ARRAY_ELEMENTS:
+            raise CheckpointError(
+                f"load: {self.file.name}: the arrays up to {what} must have at most "
+                f"{MAX_ARRAY_ELEMENTS} elements in all, but have {self._elements}."
+            )
+        return self._strings(count, what) if kind == _STRING else self._scalars(kind, count, what)
+
+    def _scalars(self, kind: int, count: int, what: str) -> list[Any]:
+        letter = _SCALARS.get(kind)
+        if letter is None:
+            raise CheckpointError(
+                f"load: {self.file.name}: the type of {what} must be one of "
+                f"{sorted([*_SCALARS, _STRING, _ARRAY])} (no arrays of arrays), but is {kind}."
+            )
+        layout = struct.Struct(f"<{count}{letter}")
+        values = list(layout.unpack(self.take(layout.size, what)))
+        if kind != _BOOL:
+            return values
+        if not set(values) <= {0, 1}:
+            raise CheckpointError(
+                f"load: {self.file.name}: {what} must be true or false (1 or 0), but is "
+                f"{max(values)}."
+            )
+        return [value == 1 for value in values]
+
+    def _strings(self, count: int, what: str) -> list[str]:
+        """Read many strings; the loop is bare because a vocabulary and its merges hold 100,000."""
+        found: list[str] = []
+        position, unpack = self.position, _U64.unpack_from
+        data, end = self._bytes, len(self._bytes)
+        try:
+            for _ in range(count):
+                begin = position + 8
+                if begin > end:
+                    data, end = self._need(begin, what)
+                position = begin + unpack(data, position)[0]
+                if position > end:
+                    data, end = self._need(position, what)
+                found.append(data[begin:position].decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(f"element {len(found)} of {what}", error) from error
+        self.position = position
+        return found
+
+    def _need(self, end: int, what: str) -> tuple[bytes, int]:
+        """Have bytes [0, end) of the file at hand; return what is there, and how much."""
+        have = len(self._bytes)
+        if end > have:
+            if end > self.file.size:
+                raise CheckpointError(
+                    f"load: {self.file.name} must hold {what} up to byte {end}, but ends at byte "
+                    f"{self.file.size}. It is probably an incomplete download."
+                )
+            if end > MAX_HEADER_BYTES:
+                raise CheckpointError(
+                    f"load: the header of {self.file.name} must have at most {MAX_HEADER_BYTES} "
+                    f"bytes, but {what} ends at byte {end}."
+                )
+            wanted = max(end, 2 * have, _FIRST_READ_BYTES)  # doubling: few reads, linear copying
+            wanted = min(wanted, self.file.size, MAX_HEADER_BYTES)
+            self._bytes += self.file.read(have, wanted - have, what)
+        return self._bytes, len(self._bytes)
+
+    def _not_utf8(self, what: str, error: UnicodeDecodeError) -> CheckpointError:
+        return CheckpointError(
+            f"load: {self.file.name}: {what} must be UTF-8 text, but is not at its byte "
+            f"{error.start}."
+        )

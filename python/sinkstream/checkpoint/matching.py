@@ -1,0 +1,92 @@
+"""Compares the weights that a decoder needs with the tensors that a checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import cast
+
+from sinkstream.checkpoint.checkpoint import Storage, TensorSource
+from sinkstream.checkpoint.families.family import WeightNames
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.tensors import TensorEntry
+from sinkstream.errors import CheckpointError
+from sinkstream.spec import DecoderSpec, Slot, slots
+
+_MAX_LISTED = 20
+PLAIN: tuple[Storage, ...] = ("BF16", "F16", "F32")
+"""What vectors may be stored as (blocks are for rows of matrices), and all in safetensors."""
+
+
+def match_tensors(
+    spec: DecoderSpec,
+    names: WeightNames,
+    entries: Mapping[str, TensorEntry],
+    storages: Collection[str],
+    unused: Collection[str],
+    where: str,
+) -> tuple[TensorSource, ...]:
+    """Find the tensor of every slot.
+
+    Args:
+        spec: What the checkpoint says it is.
+        names: How its format calls each slot.
+        entries: What its files hold.
+        storages: How matrices of this format may be stored.
+        unused: Tensors that may be there and are not wanted.
+        where: The file or folder, for the error.
+
+    Returns:
+        One source for each of `slots(spec)`, in that order.
+
+    Raises:
+        CheckpointError: Tensors are missing, superfluous, or have a wrong shape or storage. All
+            of them are listed, up to 20.
+    """
+    needed = {names.tensor(slot.name): slot for slot in slots(spec)}
+    problems = [
+        problem
+        for tensor, slot in needed.items()
+        if (problem := _problem(tensor, slot, entries.get(tensor), storages)) is not None
+    ]
+    problems += [
+        f"tensor {shown(name)} of shape {list(entry.shape)} belongs to no weight of a "
+        f"{spec.family} decoder with {spec.layers} layers"
+        for name, entry in entries.items()
+        if name not in needed and name not in unused
+    ]
+    if problems:
+        raise _error(problems, where)
+    return tuple(
+        TensorSource(slot, tensor, cast(Storage, entries[tensor].kind))
+        for tensor, slot in needed.items()
+    )
+
+
+def _problem(
+    tensor: str, slot: Slot, entry: TensorEntry | None, storages: Collection[str]
+) -> str | None:
+    """Return what is wrong with the tensor for a slot, or None."""
+    shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
+    if entry is None:
+        return f"tensor {shown(tensor)} of shape {list(shape)} is missing"
+    if entry.shape != shape:
+        return f"tensor {shown(tensor)} must have shape {list(shape)}, but has {list(entry.shape)}"
+    allowed = PLAIN if slot.cols == 1 else sorted(storages)
+    if entry.kind not in allowed:
+        return (
+            f"tensor {shown(tensor)} must be stored as one of {', '.join(allowed)}, but is "
+            f"{entry.kind}"
+        )
+    return None
+
+
+def _error(problems: list[str], where: str) -> CheckpointError:
+    if len(problems) == 1:
+        return CheckpointError(f"load: {where}: {problems[0]}.")
+    lines = problems[:_MAX_LISTED]
+    if len(problems) > len(lines):
+        lines.append(f"and {len(problems) - len(lines)} more")
+    return CheckpointError(
+        f"load: {where} does not fit its own description in {len(problems)} places:\n  "
+        + "\n  ".join(lines)
+    )

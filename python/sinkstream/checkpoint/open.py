@@ -1,0 +1,67 @@
+"""Opens any kind of checkpoint, and checks what its tokenizer and its numbers say of each other."""
+
+from __future__ import annotations
+
+import os
+
+from sinkstream.checkpoint.checkpoint import Checkpoint
+from sinkstream.checkpoint.folder import open_folder
+from sinkstream.checkpoint.gguf_checkpoint import open_gguf
+from sinkstream.checkpoint.names import resolve
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+
+
+def open_checkpoint(
+    path: str | os.PathLike[str] | None = None, *, revision: str | None = None
+) -> Checkpoint:
+    """Open a checkpoint: describe it, check it, and leave its tensors in their files.
+
+    Args:
+        path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. None:
+            `$SINKSTREAM_MODEL`, or else "smollm2".
+        revision: Branch, tag or commit of a hub repository.
+
+    Returns:
+        The checkpoint. Its `source` holds the files open until `source.close()`.
+
+    Raises:
+        CheckpointError: It is missing, damaged, of an unknown kind, or does not fit its own
+            description.
+
+    Example:
+        >>> checkpoint = open_checkpoint("smollm2")
+        >>> checkpoint.spec.layers
+        30
+        >>> checkpoint.source.close()
+    """
+    found = resolve(path, revision).absolute()  # so that "." has a name in errors
+    if found.suffix == ".safetensors" and found.is_file():
+        raise CheckpointError(
+            f"load: {shown(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
+            "safetensors file. Give the folder that holds it."
+        )
+    checkpoint = open_folder(found) if found.is_dir() else open_gguf(found)
+    try:
+        _check_vocabulary(checkpoint)
+    except BaseException:
+        checkpoint.source.close()
+        raise
+    return checkpoint
+
+
+def _check_vocabulary(checkpoint: Checkpoint) -> None:
+    """Refuse a tokenizer that can say an id for which the model has no row."""
+    text, rows = checkpoint.text, checkpoint.spec.vocab_size
+    ids = {"end_token_ids": set(text.end_token_ids)}
+    if text.bos_token_id is not None:
+        ids["bos_token_id"] = {text.bos_token_id}
+    if text.tokenizer is not None:
+        ids["the tokenizer's ids"] = set(text.tokenizer.get_vocab().values())
+    for name, values in ids.items():
+        wrong = [value for value in values if not 0 <= value < rows]
+        if wrong:
+            raise CheckpointError(
+                f"load: {name} must lie in [0, {rows}), the model's vocabulary, but reach "
+                f"{max(wrong)}."
+            )

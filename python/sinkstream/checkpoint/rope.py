@@ -1,0 +1,219 @@
+"""Rotary schemes, each reduced to its list of inverse frequencies, in float64.
+
+Dynamic NTK and longrope are refused: their frequencies change with the length of the text, and an
+endless text has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.errors import CheckpointError
+from sinkstream.spec import Pairing, RopeSpec
+
+_MAX_BASE = 1e12
+_MAX_FACTOR = 1e6
+_MAX_LENGTH = 1 << 30
+_SCHEMES = ("default", "linear", "llama3", "yarn")
+_WHY_NOT = {
+    "dynamic": "Its frequencies change with the length of the text, and a stream has no length.",
+    "longrope": "Its frequencies change with the length of the text, and a stream has no length.",
+}
+
+
+def default_frequencies(base: float, rotary_dim: int) -> list[float]:
+    """Return radians per position for each pair of dimensions (RoFormer, section 3.2)."""
+    return [base ** (-2.0 * pair / rotary_dim) for pair in range(rotary_dim // 2)]
+
+
+def linear_frequencies(frequencies: Sequence[float], factor: float) -> list[float]:
+    """Slow all frequencies by one factor (position interpolation)."""
+    return [frequency / factor for frequency in frequencies]
+
+
+def llama3_frequencies(
+    frequencies: Sequence[float], factor: float, low: float, high: float, original_length: float
+) -> list[float]:
+    """Slow those that turn less than `low` times in the original length; blend up to `high`."""
+    found = []
+    for frequency in frequencies:
+        turns = original_length * frequency / (2.0 * math.pi)
+        kept = min(max((turns - low) / (high - low), 0.0), 1.0)  # 1: as trained, 0: slowed
+        found.append((1.0 - kept) * frequency / factor + kept * frequency)
+    return found
+
+
+def yarn_frequencies(
+    frequencies: Sequence[float],
+    base: float,
+    factor: float,
+    original_length: float,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+) -> list[float]:
+    """Slow the slow pairs, keep the fast ones, blend linearly between (YaRN, section 3.2)."""
+    rotary_dim = 2 * len(frequencies)
+
+    def pair_that_turns(times: float) -> float:
+        turns = original_length / (times * 2.0 * math.pi)
+        return rotary_dim * math.log(turns) / (2.0 * math.log(base))
+
+    low, high = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0.0), min(high, rotary_dim - 1.0)
+    if low == high:
+        high += 0.001  # as transformers does, so that the blend is a step
+    found = []
+    for pair, frequency in enumerate(frequencies):
+        slowed = min(max((pair - low) / (high - low), 0.0), 1.0)
+        found.append(slowed * frequency / factor + (1.0 - slowed) * frequency)
+    return found
+
+
+def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
+    """Return what YaRN multiplies cos and sin by (section 3.4)."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def rope_from_config(config: Fields, head_dim: int, trained_length: int) -> RopeSpec:
+    """Read the rotary scheme of a config.json.
+
+    Both spellings are read: `rope_parameters` (transformers 5), and `rope_theta` with
+    `rope_scaling` (before), which wins where both are, as it does in transformers.
+
+    Raises:
+        CheckpointError: The scheme is unknown, changes with length, or its numbers make no sense.
+    """
+    config.must_be("partial_rotary_factor", 1)
+    scaling = config.group("rope_scaling") or config.group("rope_parameters")
+    base = config.number("rope_theta", 1.001, _MAX_BASE, 10_000.0)
+    if scaling is None:
+        return RopeSpec(tuple(default_frequencies(base, head_dim)), "half")
+    nested = [name for name in scaling.names() if name.endswith("_attention")]
+    if nested:
+        raise CheckpointError(
+            f"load: {scaling.where} must describe one rotary scheme for all layers, but has "
+            f"several ({', '.join(sorted(nested))})."
+        )
+    scaling.must_be("partial_rotary_factor", 1)
+    base = scaling.number("rope_theta", 1.001, _MAX_BASE, base)
+    frequencies = default_frequencies(base, head_dim)
+    name = "rope_type" if scaling.has("rope_type") else "type"
+    scheme = scaling.word(name, "default")
+    if scheme == "default":
+        return RopeSpec(tuple(frequencies), "half")
+    if scheme == "linear":
+        factor = scaling.number("factor", 1, _MAX_FACTOR)
+        return RopeSpec(tuple(linear_frequencies(frequencies, factor)), "half")
+    original = scaling.whole("original_max_position_embeddings", 1, _MAX_LENGTH, trained_length)
+    original = config.whole("original_max_position_embeddings", 1, _MAX_LENGTH, original)
+    if scheme == "llama3":
+        return _llama3(scaling, frequencies, original)
+    if scheme == "yarn":
+        return _yarn(scaling, frequencies, base, original, trained_length)
+    rule = f"be one of {', '.join(_SCHEMES)}"
+    raise scaling.error(name, rule, scheme, _WHY_NOT.get(scheme, ""))
+
+
+def _llama3(scaling: Fields, frequencies: list[float], original: int) -> RopeSpec:
+    factor = scaling.number("factor", 1, _MAX_FACTOR)
+    low = scaling.number("low_freq_factor", 1e-6, _MAX_FACTOR)
+    high = scaling.number("high_freq_factor", 1e-6, _MAX_FACTOR)
+    if high <= low:
+        raise scaling.error(
+            "high_freq_factor", f"be greater than `low_freq_factor` ({low:g})", high
+        )
+    return RopeSpec(tuple(llama3_frequencies(frequencies, factor, low, high, original)), "half")
+
+
+def _yarn(
+    scaling: Fields, frequencies: list[float], base: float, original: int, trained_length: int
+) -> RopeSpec:
+    factor = scaling.number("factor", 1, _MAX_FACTOR, max(trained_length / original, 1.0))
+    found = yarn_frequencies(
+        frequencies,
+        base,
+        factor,
+        original,
+        scaling.number("beta_fast", 1e-3, _MAX_FACTOR, 32.0),
+        scaling.number("beta_slow", 1e-3, _MAX_FACTOR, 1.0),
+        scaling.flag("truncate", True),
+    )
+    attention_factor = yarn_attention_factor(factor)
+    mscale = scaling.number("mscale", 0, 100, 0.0)
+    mscale_all_dim = scaling.number("mscale_all_dim", 0, 100, 0.0)
+    if mscale and mscale_all_dim:
+        attention_factor = yarn_attention_factor(factor, mscale)
+        attention_factor /= yarn_attention_factor(factor, mscale_all_dim)
+    attention_factor = scaling.number("attention_factor", 1e-3, 1e3, attention_factor)
+    return RopeSpec(tuple(found), "half", attention_factor)
+
+
+def rope_from_gguf(
+    metadata: Fields,
+    pairing: Pairing,
+    rotary_dim: int,
+    trained_length: int,
+    divisors: Sequence[float] | None,
+) -> RopeSpec:
+    """Read the rotary scheme of a GGUF file.
+
+    Args:
+        metadata: The fields behind the architecture's prefix.
+        pairing: Which dimensions this architecture's files turn together.
+        rotary_dim: How many dimensions are turned.
+        trained_length: What the original length is where the file names none.
+        divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They carry the
+            llama3 scheme.
+
+    Raises:
+        CheckpointError: The scheme is unknown, changes with length, or its numbers make no sense.
+    """
+    base = metadata.number("rope.freq_base", 1.001, _MAX_BASE, 10_000.0)
+    frequencies = default_frequencies(base, rotary_dim)
+    if divisors is not None:
+        frequencies = [
+            frequency / divisor for frequency, divisor in zip(frequencies, divisors, strict=True)
+        ]
+    # A factor without a type means linear; `scale_linear` is its name in the oldest files.
+    factor = metadata.number("rope.scale_linear", 1, _MAX_FACTOR, 1.0)
+    factor = metadata.number("rope.scaling.factor", 1, _MAX_FACTOR, factor)
+    scheme = metadata.word("rope.scaling.type", "linear")
+    if scheme == "none":
+        return RopeSpec(tuple(frequencies), pairing)
+    if scheme == "linear":
+        return RopeSpec(tuple(linear_frequencies(frequencies, factor)), pairing)
+    if scheme != "yarn":
+        rule = "be one of linear, none, yarn"
+        raise metadata.error("rope.scaling.type", rule, scheme, _WHY_NOT.get(scheme, ""))
+    return _gguf_yarn(metadata, pairing, frequencies, base, factor, trained_length)
+
+
+def _gguf_yarn(
+    metadata: Fields,
+    pairing: Pairing,
+    frequencies: list[float],
+    base: float,
+    factor: float,
+    trained_length: int,
+) -> RopeSpec:
+    metadata.must_be("rope.scaling.yarn_ext_factor", 1.0)
+    metadata.must_be("rope.scaling.yarn_attn_factor", 1.0)
+    metadata.must_be("rope.scaling.yarn_log_multiplier", 0.0)
+    original = metadata.whole(
+        "rope.scaling.original_context_length", 1, _MAX_LENGTH, trained_length
+    )
+    found = yarn_frequencies(
+        frequencies,
+        base,
+        factor,
+        original,
+        metadata.number("rope.scaling.yarn_beta_fast", 1e-3, _MAX_FACTOR, 32.0),
+        metadata.number("rope.scaling.yarn_beta_slow", 1e-3, _MAX_FACTOR, 1.0),
+    )
+    scale = metadata.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
+    return RopeSpec(tuple(found), pairing, scale * yarn_attention_factor(factor))

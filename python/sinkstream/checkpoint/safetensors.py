@@ -1,0 +1,113 @@
+"""Reads the header of a safetensors file: which tensors it holds, and where they lie.
+
+Nothing that the header declares is believed before it is compared with the file's size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sinkstream.checkpoint.files import File, parse_json
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.tensors import TensorEntry
+from sinkstream.errors import CheckpointError
+
+MAX_HEADER_BYTES = 16 << 20
+_MAX_RANK = 8
+_MAX_COUNT = 2**63 - 1  # JSON's integers have no end; the format's have
+
+DTYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2,
+    "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
+}  # fmt: skip
+"""Bytes of one number. More types than can be loaded: a file may carry buffers that are not."""
+
+
+def read_safetensors_header(file: File) -> dict[str, TensorEntry]:
+    """Read and check the header of a safetensors file.
+
+    Returns:
+        The tensors by name. Together they cover the file exactly.
+
+    Raises:
+        CheckpointError: The file is damaged, truncated, or of another kind.
+    """
+    if file.size < 8:
+        raise CheckpointError(
+            f"load: {file.name} must be a safetensors file, but has only {file.size} bytes."
+        )
+    length = int.from_bytes(file.read(0, 8, "the length of its header"), "little")
+    limit = min(MAX_HEADER_BYTES, file.size - 8)
+    if not 2 <= length <= limit:
+        raise CheckpointError(
+            f"load: {file.name}: the header of a safetensors file must have from 2 to {limit} "
+            f"bytes, but has {length}. It is incomplete, or another kind of file."
+        )
+    declared = parse_json(file.read(8, length, "its header"), f"the header of {file.name}")
+    declared.pop("__metadata__", None)
+    tensors = [_read_declaration(file, name, fields) for name, fields in declared.items()]
+    return _place(file, tensors, 8 + length)
+
+
+def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, int]:
+    """Return a tensor with its offset from the start of the tensor data, and its bytes."""
+    what = f"tensor {shown(name)} of {file.name}"
+    if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(
+            f"load: {what} must be described by dtype, shape and data_offsets, but is "
+            f"{shown(fields)}."
+        )
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise CheckpointError(
+            f"load: {what} has dtype {shown(dtype)}; known are {', '.join(sorted(DTYPE_BYTES))}."
+        )
+    if not _is_counts(shape) or len(shape) > _MAX_RANK:
+        raise CheckpointError(
+            f"load: the shape of {what} must be a list of at most {_MAX_RANK} sizes, but is "
+            f"{shown(shape)}."
+        )
+    size = math.prod(shape) * DTYPE_BYTES[dtype]
+    if not _is_counts(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
+        raise CheckpointError(
+            f"load: the data_offsets of {what} must be two numbers that are {size} apart, as its "
+            f"shape {list(shape)} says, but are {shown(offsets)}."
+        )
+    return TensorEntry(file, name, tuple(shape), dtype, offsets[0]), size
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        type(item) is int and 0 <= item <= _MAX_COUNT for item in value
+    )
+
+
+def _place(
+    file: File, declared: list[tuple[TensorEntry, int]], data_begin: int
+) -> dict[str, TensorEntry]:
+    """Check that the tensors cover the rest of the file: in turn, no overlap, no gap."""
+    tensors: dict[str, TensorEntry] = {}
+    expected = 0
+    for tensor, size in sorted(declared, key=lambda entry: (entry[0].offset, entry[1])):
+        what = f"tensor {shown(tensor.name)} of {file.name}"
+        if tensor.offset != expected:
+            raise CheckpointError(
+                f"load: {what} must begin at byte {expected} of the tensor data, right after the "
+                f"tensor before it, but begins at {tensor.offset}."
+            )
+        expected += size
+        if data_begin + expected > file.size:
+            raise CheckpointError(
+                f"load: {what} must end at byte {data_begin + expected}, but the file has only "
+                f"{file.size} bytes. It is probably an incomplete download."
+            )
+        tensors[tensor.name] = TensorEntry(
+            file, tensor.name, tensor.shape, tensor.kind, data_begin + tensor.offset
+        )
+    if data_begin + expected != file.size:
+        raise CheckpointError(
+            f"load: {file.name} must end with its last tensor at byte {data_begin + expected}, "
+            f"but has {file.size} bytes."
+        )
+    return tensors

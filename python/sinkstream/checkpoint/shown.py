@@ -1,0 +1,24 @@
+"""How values from untrusted files appear in error messages: short, quoted, on one line."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from typing import Any
+
+_MAX_TEXT = 100  # longer than any real tensor name, shorter than two lines of a terminal
+
+_short = reprlib.Repr()
+_short.maxlist = _short.maxtuple = 8
+_short.maxdict = 4
+_short.maxother = 60
+
+
+def shown(value: Any) -> str:
+    """Return `value` for an error message: text in double quotes, control characters escaped."""
+    if isinstance(value, str):
+        cut = value if len(value) <= _MAX_TEXT else value[: _MAX_TEXT - 1] + "…"
+        return json.dumps(cut, ensure_ascii=not cut.isprintable())
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _short.repr(value)

@@ -1,0 +1,51 @@
+"""Where tensors lie in their files, and the `Source` that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sinkstream.checkpoint.checkpoint import TensorSource, row_bytes
+from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor of a file, as its header declares it; the extent lies inside the file."""
+
+    file: File
+    name: str
+    shape: tuple[int, ...]
+    """Rows first, whatever the order in the file."""
+    kind: str
+    """The header's word for how numbers are stored; not necessarily one that we can load."""
+    offset: int
+    """Of the first byte, from the start of the file."""
+
+
+class FileSource:
+    """Reads rows of tensors from one or several files (a `Source`)."""
+
+    def __init__(self, entries: Mapping[str, TensorEntry]) -> None:
+        """Take over the files of `entries`, which are keyed by tensor name."""
+        self._entries = entries
+
+    def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
+        """Read rows [begin, end) of a tensor, as they lie in the file."""
+        if not 0 <= begin <= end <= tensor.slot.rows:
+            raise CheckpointError(
+                f"load: rows of tensor {shown(tensor.tensor)} must lie in "
+                f"[0, {tensor.slot.rows}], but are [{begin}, {end}). "
+                "This is a bug in sinkstream; please report it."
+            )
+        entry = self._entries[tensor.tensor]
+        row = row_bytes(tensor.storage, tensor.slot.cols)
+        what = f"tensor {shown(tensor.tensor)}"
+        return entry.file.read(entry.offset + begin * row, (end - begin) * row, what)
+
+    def close(self) -> None:
+        """Close the files. May be called more than once."""
+        for entry in self._entries.values():
+            entry.file.close()

@@ -1,0 +1,70 @@
+"""The exceptions of the package. Every message says where, which name, the rule, and the value."""
+
+from __future__ import annotations
+
+
+class SinkstreamError(Exception):
+    """Base of all errors of the package.
+
+    Attributes:
+        code: A stable word for programs, such as "invalid_argument".
+        param: The argument or field at fault, where there is one.
+        request_id: The request at fault, where there is one.
+    """
+
+    code = "error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, request_id: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.request_id = request_id
+
+
+class InvalidArgument(SinkstreamError, ValueError):
+    """An argument has a value that the call cannot take."""
+
+    code = "invalid_argument"
+
+
+class CheckpointError(SinkstreamError, ValueError):
+    """A checkpoint is missing, damaged, of an unknown kind, or does not fit its own description."""
+
+    code = "checkpoint"
+
+
+class CapacityError(SinkstreamError, RuntimeError):
+    """The memory that was announced at load does not hold what was asked for."""
+
+    code = "capacity"
+
+
+class SessionBusy(SinkstreamError, RuntimeError):
+    """Somebody else is using this stream or session right now."""
+
+    code = "session_busy"
+
+
+class NonFiniteLogits(SinkstreamError, RuntimeError):
+    """The model returned NaN or infinity; only the sequence concerned has ended."""
+
+    code = "non_finite_logits"
+
+
+class EngineDead(SinkstreamError, RuntimeError):
+    """The generation thread has stopped after a failure; its cause is in the message."""
+
+    code = "engine_dead"
+
+
+class ForkError(SinkstreamError, RuntimeError):
+    """A model that was loaded before a fork is used in the child process."""
+
+    code = "fork"
+
+
+class Cancelled(SinkstreamError, RuntimeError):
+    """The stream was cancelled before it had a result."""
+
+    code = "cancelled"

@@ -1,0 +1,383 @@
+"""A loaded model: streams, results, logits, and what it holds in memory."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from sinkstream import _core
+from sinkstream.checkpoint.checkpoint import Checkpoint
+from sinkstream.errors import EngineDead, InvalidArgument
+from sinkstream.numbers import as_int
+from sinkstream.params import Sampling, make_request
+from sinkstream.spec import DecoderSpec
+from sinkstream.stream import Result, Stream
+from sinkstream.text.prompt import encode_prompt
+from sinkstream.text.token_bytes import TokenBytes
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tokenizers import Tokenizer
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What `load` was asked for, checked; the native side completes the words "auto"."""
+
+    dtype: str
+    kv_dtype: str
+    sinks: int
+    window: int
+    max_sequences: int
+    prefill_chunk: int
+    threads: int
+    kernels: str
+
+    def with_window(self, window: int) -> ModelOptions:
+        """Return the same options with a window of W tokens."""
+        return replace(self, window=window)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The memory that a model has taken, all of it at load, and what fits into it."""
+
+    sinks: int
+    """S: the first tokens of a text, which stay in the cache for ever."""
+    window: int
+    """W: the last tokens, the current one included."""
+    max_sequences: int
+    """Streams that run at the same time."""
+    bytes_per_token: int
+    """Keys and values of one live token in all layers."""
+    bytes_per_sequence: int
+    """What an endless stream holds: whole pages, for sinks, window and one page of margin."""
+    cache_bytes: int
+    """All sequences together."""
+    weight_bytes: int
+    scratch_bytes: int
+    """Activations of one step."""
+
+    @property
+    def tokens(self) -> int:
+        """Return S + W, the most tokens that the model sees at once."""
+        return self.sinks + self.window
+
+
+class Cache:
+    """Keys and values for `Model.forward`: one sequence for each row of a batch.
+
+    It has sinks and window as the model has, and memory of its own, beside `Model.capacity`.
+    """
+
+    def __init__(self, native: _core.ForwardCache) -> None:
+        self._native = native
+
+    @property
+    def batch(self) -> int:
+        """Return the rows that it was made for."""
+        return self._native.batch
+
+    @property
+    def length(self) -> int:
+        """Return the tokens that each row has seen."""
+        return self._native.length
+
+    @property
+    def live(self) -> int:
+        """Return the tokens of each row that are in the cache, at most S + W."""
+        return self._native.live
+
+    @property
+    def evicted(self) -> int:
+        """Return the tokens of each row that have left the cache."""
+        return self._native.evicted
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that it holds; they never grow."""
+        return self._native.bytes
+
+
+class Model:
+    """A model that is ready to stream; made by `sinkstream.load`.
+
+    Any thread may call its methods. One native thread generates for all streams.
+
+    Example:
+        >>> with sinkstream.load() as model:
+        ...     print(model.generate("Once upon a time", max_tokens=40).text)
+    """
+
+    def __init__(
+        self,
+        builder: _core.ModelBuilder,
+        checkpoint: Checkpoint,
+        options: ModelOptions,
+        table: TokenBytes | None,
+    ) -> None:
+        self._spec = checkpoint.spec
+        self._text = checkpoint.text
+        self._path = checkpoint.path
+        self._defaults = Sampling.from_checkpoint(checkpoint.generation)
+        self._options = options
+        tokens = (
+            None
+            if table is None
+            else _core.TokenTable(table.pieces, sorted(table.special), table.strip_leading_space)
+        )
+        self._native = _core.Model(
+            builder, asdict(options), tokens, sorted(checkpoint.text.end_token_ids)
+        )
+        self._closed = False
+        _open_models.add(self)
+
+    def __repr__(self) -> str:
+        capacity = self.capacity
+        return (
+            f"<sinkstream.Model {self._spec.family}, {self._spec.layers} layers, "
+            f"{capacity.sinks} sinks + {capacity.window} window, {self._native.kernels} kernels"
+            f"{', closed' if self._closed else ''}>"
+        )
+
+    @property
+    def spec(self) -> DecoderSpec:
+        """Return the model's description."""
+        return self._spec
+
+    @property
+    def path(self) -> str:
+        """Return where the checkpoint was found."""
+        return self._path
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the checkpoint's tokenizer, None if it has none."""
+        return self._text.tokenizer
+
+    @property
+    def capacity(self) -> Capacity:
+        """Return what the model holds in memory and how many sequences fit."""
+        native = self._native
+        return Capacity(
+            sinks=self._options.sinks,
+            window=self._options.window,
+            max_sequences=self._options.max_sequences,
+            bytes_per_token=native.bytes_per_token,
+            bytes_per_sequence=native.bytes_per_sequence,
+            cache_bytes=native.cache_bytes,
+            weight_bytes=native.weight_bytes,
+            scratch_bytes=native.scratch_bytes,
+        )
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """Return how it computes: kernel tables, types and threads, as `sinkstream info` shows."""
+        native = self._native
+        return {
+            "kernels": native.kernels,
+            "served_by": dict(native.served_by),
+            "dtype": native.dtype,
+            "kv_dtype": native.kv_dtype,
+            "threads": native.threads,
+            "prefill_chunk": native.prefill_chunk,
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Return the engine's counters and gauges as a plain dictionary."""
+        return self._native.stats()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        logprobs: int = 0,
+        seed: int | None = None,
+        stream_interval: int = 1,
+        sinks: int | None = None,
+    ) -> Stream:
+        """Start to generate, and return the text as it comes.
+
+        Generation starts now and goes on beside the caller; a consumer that lags finds its text
+        merged. Leaving the loop, `close()`, a `with` block's end or Ctrl-C stop it.
+
+        Args:
+            prompt: Text, token ids, or chat messages (`{"role": …, "content": …}`). Text is plain
+                text; only messages and ids can contain control tokens. Of any length: what exceeds
+                the cache has passed through it, and is counted as evicted.
+            max_tokens: Ends the stream; None never does.
+            stop: Strings before which the stream ends.
+            stop_token_ids: Tokens at which the stream ends.
+            ignore_eos: Goes on past the model's end tokens.
+            temperature: Divides the logits, [0, 100]; 0 takes the likeliest token.
+            top_k: Keeps the k likeliest tokens; 0 keeps all.
+            top_p: Keeps the likeliest tokens that together have this probability, (0, 1].
+            min_p: Keeps tokens with at least this share of the likeliest one's probability, [0, 1].
+            repetition_penalty: Above 1 makes tokens that are live in the cache less likely.
+            presence_penalty: Subtracted from the logit of each live token.
+            frequency_penalty: The same, once for each live occurrence.
+            logit_bias: Added to the logits of these ids; minus infinity forbids one.
+            logprobs: How many of the likeliest tokens to report with each token, [0, 20].
+            seed: Makes the draws repeatable; None draws one, and `Started` reports it.
+            stream_interval: Tokens that are delivered together.
+            sinks: S of this stream; the capacity stays, so the window shrinks or grows.
+
+        A sampling argument of None takes the checkpoint's own default, and where it has none
+        temperature 0.7, top_p 0.95 and min_p 0.05; `Started` shows what is in force.
+
+        Raises:
+            InvalidArgument: A value is out of range.
+            TypeError: A value has the wrong type.
+            CapacityError: It can never fit into the memory taken at load.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        self._check_open("stream")
+        ids = encode_prompt(self._text, self._spec.vocab_size, prompt)
+        request = make_request(
+            ids,
+            defaults=self._defaults,
+            vocab_size=self._spec.vocab_size,
+            max_tokens=max_tokens,
+            stop=stop,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias,
+            logprobs=logprobs,
+            seed=seed,
+            stream_interval=stream_interval,
+            sinks=sinks,
+        )
+        return Stream(self._native.submit(request), request, self)
+
+    @overload
+    def generate(self, prompt: str | Sequence[int] | Sequence[Message], **options: Any) -> Result: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]], **options: Any
+    ) -> list[Result]: ...
+
+    def generate(self, prompt: Any, **options: Any) -> Result | list[Result]:
+        """Generate to the end and return the whole.
+
+        Args:
+            prompt: As for `stream`, or a list of prompts.
+            **options: As for `stream`; `max_tokens` should be given, because many models do not
+                end by themselves.
+
+        Returns:
+            A result, or for a list of prompts a list of results in the same order.
+        """
+        if not _is_list_of_prompts(prompt):
+            with self.stream(prompt, **options) as stream:
+                return stream.result()
+        return self._generate_all(list(prompt), options)
+
+    def _generate_all(self, prompts: list[Prompt], options: dict[str, Any]) -> list[Result]:
+        from rich.progress import track
+
+        streams: list[Stream] = []
+        try:
+            streams.extend(self.stream(prompt, **options) for prompt in prompts)
+            return [s.result() for s in track(streams, description="Generating", transient=True)]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def new_cache(self, batch: int = 1) -> Cache:
+        """Return an empty cache for `forward`, with the model's sinks and window.
+
+        Args:
+            batch: Rows, at least 1.
+        """
+        self._check_open("new_cache")
+        return Cache(self._native.new_cache(as_int("new_cache", "batch", batch, 1, 1 << 16)))
+
+    def forward(self, ids: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """Compute the logits of all given tokens.
+
+        Args:
+            ids: int64 [batch, tokens].
+            cache: Appended to; the tokens get the indices from `cache.length` on and see its sinks
+                and window, each token exactly what it would see if they were given one by one.
+                None is plain dense attention over the given tokens.
+
+        Returns:
+            float32 [batch, tokens, vocab].
+
+        Raises:
+            InvalidArgument: An id is not in the vocabulary, or the cache is for another batch.
+            TypeError: `ids` is no int64 tensor on the CPU.
+            SessionBusy: Another forward is using the cache.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        self._check_open("forward")
+        if not isinstance(ids, torch.Tensor):
+            raise TypeError(f"forward: `ids` must be a torch.Tensor, but is {type(ids).__name__}.")
+        return self._native.forward(ids, None if cache is None else cache._native)
+
+    def close(self) -> None:
+        """End all streams and the generation thread. May be called more than once."""
+        self._closed = True
+        self._native.close()
+        _open_models.discard(self)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self, where: str) -> None:
+        if self._closed:
+            raise EngineDead(f"{where}: the model is closed. Load it again.")
+
+
+def _is_list_of_prompts(prompt: Any) -> bool:
+    """Tell several prompts from one: a list of texts, of id lists, or of message lists."""
+    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    first = prompt[0]
+    return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, bytes))
+
+
+# A thread that is alive when the interpreter ends would abort the process: close what is open.
+_open_models: weakref.WeakSet[Model] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_open_models() -> None:
+    for model in list(_open_models):
+        model.close()

@@ -1,0 +1,210 @@
+"""What one stream asks for: its types are checked here, its ranges by the native `validate`."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.numbers import as_bool, as_int
+
+# Python's ints have no end, the native ones have; the limits are those of csrc/sampling/params.h.
+_MAX_TOKENS = 1 << 53
+_MAX_TOP_K = (1 << 31) - 1
+_MAX_SEED = (1 << 64) - 1
+_MAX_LOGPROBS = 20
+_MAX_STREAM_INTERVAL = 1 << 20
+
+# Any of these in a checkpoint says how its makers want it sampled.
+_CHOICES = ("temperature", "top_k", "top_p", "min_p")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. Every default is neutral: it changes nothing."""
+
+    temperature: float = 1.0
+    """Divides the logits, [0, 100]; 0 takes the likeliest token."""
+    top_k: int = 0
+    """Keeps the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keeps the likeliest tokens that together have this probability, (0, 1]."""
+    min_p: float = 0.0
+    """Keeps tokens with at least this share of the likeliest one's probability, [0, 1]."""
+    repetition_penalty: float = 1.0
+    """Makes tokens that are live in the cache less likely, [0.01, 100]."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each live token, [-100, 100]."""
+    frequency_penalty: float = 0.0
+    """The same, once for each live occurrence, [-100, 100]."""
+
+    @classmethod
+    def from_checkpoint(cls, generation: Mapping[str, float | int]) -> Sampling:
+        """Return the defaults of a checkpoint.
+
+        Args:
+            generation: What its generation config names. Where that says nothing about the choice
+                of tokens, temperature 0.7, top_p 0.95 and min_p 0.05 are taken.
+        """
+        values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+        if any(name in generation for name in _CHOICES):
+            values = {}
+        known = {field.name for field in fields(cls)}
+        values.update((name, value) for name, value in generation.items() if name in known)
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """One request, complete: nothing is left to a default."""
+
+    prompt: list[int]
+    sampling: Sampling
+    seed: int
+    logit_bias: dict[int, float]
+    logprobs: int
+    max_tokens: int | None
+    stop: list[str]
+    stop_token_ids: list[int]
+    ignore_eos: bool
+    stream_interval: int
+    sinks: int | None
+
+
+def make_request(
+    prompt: list[int],
+    *,
+    defaults: Sampling,
+    vocab_size: int,
+    max_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    stop_token_ids: Sequence[int] = (),
+    ignore_eos: bool = False,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    logprobs: int = 0,
+    seed: int | None = None,
+    stream_interval: int = 1,
+    sinks: int | None = None,
+) -> StreamRequest:
+    """Check the arguments of `Model.stream` and complete them.
+
+    Args:
+        prompt: Token ids.
+        defaults: Stand in for sampling arguments of None.
+        vocab_size: The ids' bound.
+        max_tokens: As for `Model.stream`, like all that follow.
+        stop: See there.
+        stop_token_ids: See there.
+        ignore_eos: See there.
+        temperature: See there.
+        top_k: See there.
+        top_p: See there.
+        min_p: See there.
+        repetition_penalty: See there.
+        presence_penalty: See there.
+        frequency_penalty: See there.
+        logit_bias: See there.
+        logprobs: See there.
+        seed: See there.
+        stream_interval: See there.
+        sinks: See there.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        InvalidArgument: A whole number is out of range, or a text is not Unicode. Ranges of other
+            numbers are checked when the request is submitted.
+    """
+    numbers = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+    }
+    given: dict[str, Any] = {
+        name: _as_number(name, value) for name, value in numbers.items() if value is not None
+    }
+    if top_k is not None:
+        given["top_k"] = _as_int("top_k", top_k, 0, _MAX_TOP_K)
+    return StreamRequest(
+        prompt=prompt,
+        sampling=replace(defaults, **given),
+        seed=secrets.randbits(64) if seed is None else _as_int("seed", seed, 0, _MAX_SEED),
+        logit_bias=_as_logit_bias(logit_bias, vocab_size),
+        logprobs=_as_int("logprobs", logprobs, 0, _MAX_LOGPROBS),
+        max_tokens=None
+        if max_tokens is None
+        else _as_int("max_tokens", max_tokens, 0, _MAX_TOKENS),
+        stop=_as_stop(stop),
+        stop_token_ids=_as_ids("stop_token_ids", stop_token_ids, vocab_size),
+        ignore_eos=as_bool("stream", "ignore_eos", ignore_eos),
+        stream_interval=_as_int("stream_interval", stream_interval, 1, _MAX_STREAM_INTERVAL),
+        sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_TOKENS),
+    )
+
+
+def _as_int(name: str, value: Any, low: int, high: int) -> int:
+    return as_int("stream", name, value, low, high)
+
+
+def _as_number(name: str, value: Any) -> float:
+    """Return any float, NaN and infinity included: their sentence names the range."""
+    if isinstance(value, bool | str | bytes | bytearray) or not hasattr(value, "__float__"):
+        raise TypeError(
+            f"stream: `{name}` must be a number, but is of type {type(value).__name__}."
+        )
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond every float
+        return math.inf if value > 0 else -math.inf
+
+
+def _as_stop(stop: Any) -> list[str]:
+    texts = [stop] if isinstance(stop, str) else stop
+    if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Sequence):
+        raise TypeError(
+            f"stream: `stop` must be a text or several, but is of type {type(stop).__name__}."
+        )
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"stream: `stop` must hold texts, but holds {type(text).__name__}.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                "stream: `stop` must hold Unicode text, but one has a lone surrogate at place "
+                f"{error.start}.",
+                param="stop",
+            ) from None
+    return list(texts)
+
+
+def _as_ids(name: str, ids: Any, vocab_size: int) -> list[int]:
+    if isinstance(ids, str | bytes | bytearray | Mapping) or not hasattr(ids, "__iter__"):
+        raise TypeError(f"stream: `{name}` must be token ids, but is of type {type(ids).__name__}.")
+    return [_as_int(name, token, 0, vocab_size - 1) for token in ids]
+
+
+def _as_logit_bias(bias: Any, vocab_size: int) -> dict[int, float]:
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping):
+        raise TypeError(
+            "stream: `logit_bias` must map token ids to numbers, but is of type "
+            f"{type(bias).__name__}."
+        )
+    return {
+        _as_int("logit_bias", token, 0, vocab_size - 1): _as_number("logit_bias", value)
+        for token, value in bias.items()
+    }

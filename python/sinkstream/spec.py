@@ -1,0 +1,108 @@
+"""What a decoder is, as data: families fill a `DecoderSpec`, one native loop reads it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Pairing = Literal["half", "interleaved"]
+"""Which two dimensions rotary turns together: `d` with `d + rotary_dim/2`, or `2d` with `2d + 1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary positions with fixed frequencies.
+
+    Every scheme (default, linear, llama3, YaRN) is a list of frequencies and one factor, so the
+    core needs to know no scheme by name.
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    """Radians per position, one for each pair; `2 * len(...)` is the number of rotated dimensions."""
+    pairing: Pairing
+    attention_factor: float = 1.0
+    """Multiplies cos and sin on both sides (YaRN); 1 for the other schemes."""
+
+    @property
+    def rotary_dim(self) -> int:
+        """Return the number of leading dimensions of a head that are rotated."""
+        return 2 * len(self.inverse_frequencies)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A decoder-only transformer, described completely by its numbers and switches."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    trained_length: int
+    """Tokens that the model saw at most in one training text; capacity should not exceed it."""
+    norm_eps: float
+    rope: RopeSpec
+    qkv_bias: bool = False
+    output_bias: bool = False
+    """Whether the linear map behind the attention has a bias."""
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """Whether each query and key head is RMS-normalised before it is rotated (Qwen3)."""
+    tie_embeddings: bool = False
+    """Whether the logits use the embedding's own weights."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, the form that the native core reads."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One weight that the decoder needs: its place and its shape. A vector has `cols` = 1."""
+
+    name: str
+    rows: int
+    cols: int
+
+
+def slots(spec: DecoderSpec) -> tuple[Slot, ...]:
+    """List every weight that a decoder of this spec needs, in the order in which they are loaded.
+
+    Returns:
+        Matrices as [out_features, in_features], vectors as [n, 1].
+    """
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    found = [Slot("embedding", spec.vocab_size, hidden)]
+    for layer in range(spec.layers):
+        at = f"layers.{layer}."
+        found += [
+            Slot(at + "attention_norm", hidden, 1),
+            Slot(at + "q", q, hidden),
+            Slot(at + "k", kv, hidden),
+            Slot(at + "v", kv, hidden),
+            Slot(at + "o", hidden, q),
+            Slot(at + "mlp_norm", hidden, 1),
+            Slot(at + "gate", inner, hidden),
+            Slot(at + "up", inner, hidden),
+            Slot(at + "down", hidden, inner),
+        ]
+        if spec.qkv_bias:
+            found += [Slot(at + "q_bias", q, 1), Slot(at + "k_bias", kv, 1), Slot(at + "v_bias", kv, 1)]
+        if spec.output_bias:
+            found.append(Slot(at + "o_bias", hidden, 1))
+        if spec.mlp_bias:
+            found += [
+                Slot(at + "gate_bias", inner, 1),
+                Slot(at + "up_bias", inner, 1),
+                Slot(at + "down_bias", hidden, 1),
+            ]
+        if spec.qk_norm:
+            found += [Slot(at + "q_norm", spec.head_dim, 1), Slot(at + "k_norm", spec.head_dim, 1)]
+    found.append(Slot("final_norm", hidden, 1))
+    if not spec.tie_embeddings:
+        found.append(Slot("output", spec.vocab_size, hidden))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Text: tokenizers, chat templates, prompts, and the bytes of tokens."""

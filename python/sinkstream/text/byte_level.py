@@ -1,0 +1,136 @@
+"""Builds byte-level BPE tokenizers, which GGUF files call `gpt2`.
+
+A GGUF file holds the vocabulary and the merges, but of the pre-tokenizer (the rule that cuts a text
+into the words inside which merges happen) only a name. The table below says what the names mean;
+llama.cpp's `llm_tokenizer_bpe` defined them, and the models' own `tokenizer.json` confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}"
+_QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreTokenizer:
+    """How one name cuts a text into words."""
+
+    splits: tuple[str, ...]
+    """Regular expressions, applied one after the other; each cuts out what it matches."""
+    whole_words: bool = False
+    """Whether a word that is a token is taken whole, whatever the merges would make of it."""
+    composed: bool = False
+    """Whether the text is brought into Unicode's composed form (NFC) first."""
+    adds_bos: bool = False
+    """Whether a text starts with the beginning-of-text token, where the file does not say."""
+
+
+_PLAIN = _PreTokenizer((_GPT2,))
+_SINGLE_DIGITS = _PreTokenizer((r"\p{N}", _GPT2))
+_LLAMA = _PreTokenizer((_LLAMA3,), whole_words=True, adds_bos=True)
+# The models' own tokenizers compose; llama.cpp does not, and differs on decomposed accents.
+_QWEN = _PreTokenizer((_QWEN2,), composed=True)
+
+PRE_TOKENIZERS = {
+    "dbrx": _PreTokenizer((_LLAMA3,)),
+    "deepseek-r1-qwen": _QWEN,
+    # What llama.cpp takes for files whose converter did not know the model.
+    "default": _PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+    "exaone4": _PLAIN,
+    "falcon3": _LLAMA,
+    "gpt-2": _PLAIN,
+    "lfm2": _LLAMA,
+    "llama-bpe": _LLAMA,
+    "llama-v3": _LLAMA,
+    "llama3": _LLAMA,
+    "mpt": _PLAIN,
+    "olmo": _PLAIN,
+    "phi-2": _PLAIN,
+    "pixtral": _LLAMA,
+    "qwen2": _QWEN,
+    "refact": _SINGLE_DIGITS,
+    "smaug-bpe": _PreTokenizer((_LLAMA3,)),
+    "smollm": _SINGLE_DIGITS,
+    "stablelm2": _PreTokenizer((_QWEN2,)),
+    "starcoder": _SINGLE_DIGITS,
+    "tekken": _PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True),
+}
+"""What `tokenizer.ggml.pre` may say."""
+
+
+def pre_tokenizer(name: str) -> _PreTokenizer:
+    """Return the rule that a name stands for.
+
+    Raises:
+        CheckpointError: Nobody knows the name; the message lists those that are known.
+    """
+    found = PRE_TOKENIZERS.get(name)
+    if found is None:
+        raise CheckpointError(
+            f"load: GGUF metadata has the pre-tokenizer {shown(name)}; "
+            f"supported are {', '.join(sorted(PRE_TOKENIZERS))}."
+        )
+    return found
+
+
+def byte_level_tokenizer(
+    vocabulary: dict[str, int], merges: Sequence[str], rule: _PreTokenizer
+) -> Tokenizer:
+    """Build a byte-level BPE tokenizer without special tokens.
+
+    Args:
+        vocabulary: Tokens in GPT-2's byte alphabet, with their ids.
+        merges: Pairs of tokens with a space between them, the first to be merged first.
+        rule: How texts are cut into words.
+
+    Raises:
+        CheckpointError: A merge is no pair of tokens, or uses or makes one that does not exist.
+    """
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    try:
+        model = models.BPE(vocabulary, pairs, ignore_merges=rule.whole_words)
+    except Exception as error:  # the package raises nothing more special
+        raise _bad_merge(vocabulary, merges, error) from None
+    tokenizer = Tokenizer(model)
+    if rule.composed:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(split), "isolated") for split in rule.splits),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _bad_merge(
+    vocabulary: dict[str, int], merges: Sequence[str], error: Exception
+) -> CheckpointError:
+    """Say which merge is the first that is wrong."""
+    where = "load: GGUF metadata: entry {} of `tokenizer.ggml.merges`"
+    for index, merge in enumerate(merges):
+        pair = merge.split(" ")
+        if len(pair) != 2 or not all(token in vocabulary for token in [*pair, "".join(pair)]):
+            return CheckpointError(
+                f"{where.format(index)} must be two tokens with a space between them that make a "
+                f"third, but is {shown(merge)}."
+            )
+    return CheckpointError(f"load: GGUF metadata has no usable merges: {shown(str(error))}.")

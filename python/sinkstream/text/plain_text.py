@@ -1,0 +1,140 @@
+"""Encodes plain text: whatever it says, no control token comes out."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.control_tokens import control_tokens
+from sinkstream.text.panics import without_panics
+
+
+class PlainEncoder:
+    """A tokenizer that knows no control tokens. Cheap to make: it shares the original's model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        control = control_tokens(tokenizer)
+        # A character that the vocabulary lacks becomes the unknown token; that is its meaning.
+        unknown = getattr(tokenizer.model, "unk_token", None)
+        self._forbidden = {
+            token_id for token_id, token in control.items() if token.content != unknown
+        }
+        kept = [token for token_id, token in sorted(_added(tokenizer)) if token_id not in control]
+        pre_tokenizer = tokenizer.pre_tokenizer
+        self._at_start = _twin(tokenizer, pre_tokenizer, kept)
+        later = _behind_the_start(pre_tokenizer)
+        self._inside = self._at_start if later is None else _twin(tokenizer, later, kept)
+        # Added tokens outside of the model's own vocabulary are numbered anew in the twins.
+        known = {token.content: token_id for token_id, token in _added(tokenizer)}
+        renumbered = (
+            (token_id, known[token.content]) for token_id, token in _added(self._at_start)
+        )
+        self._ids = {new: old for new, old in renumbered if new != old}
+
+    def encode(self, text: str, *, at_start: bool = True) -> list[int]:
+        """Encode a text.
+
+        Args:
+            text: Any text; literals of control tokens in it are letters like any others.
+            at_start: Whether nothing stands before it (some tokenizers put a space there).
+
+        Raises:
+            CheckpointError: The tokenizer breaks down over it.
+            InvalidArgument: A single character is a control token of this vocabulary.
+        """
+        done: list[int] = []
+        pending = [text]  # in reverse order
+        while pending:
+            part = pending.pop()
+            tokenizer = self._at_start if at_start else self._inside
+            with without_panics("stream: the checkpoint's tokenizer fails on `prompt`"):
+                encoding = tokenizer.encode(part, add_special_tokens=False)
+            ids = encoding.ids
+            if self._ids:
+                ids = [self._ids.get(token_id, token_id) for token_id in ids]
+            if self._forbidden.isdisjoint(ids):
+                done += ids
+                at_start = False
+                continue
+            # The merges of some vocabularies lead to control tokens. Such a merge cannot happen
+            # across a cut.
+            places = [
+                (begin + end) // 2
+                for token_id, (begin, end) in zip(ids, encoding.offsets, strict=True)
+                if token_id in self._forbidden
+            ]
+            pending += reversed(_cut(part, places))
+        return done
+
+
+def _added(tokenizer: Tokenizer) -> Iterable[tuple[int, AddedToken]]:
+    return tokenizer.get_added_tokens_decoder().items()
+
+
+def _twin(
+    tokenizer: Tokenizer, pre_tokenizer: PreTokenizer | None, added: list[AddedToken]
+) -> Tokenizer:
+    """Return a tokenizer that shares the model and has only these added tokens."""
+    twin = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        twin.normalizer = tokenizer.normalizer
+    if pre_tokenizer is not None:
+        twin.pre_tokenizer = pre_tokenizer
+    twin.add_tokens(added)
+    return twin
+
+
+def _behind_the_start(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:
+    """Return the pre-tokenizer for what is not the start of a text, or None if it is the same.
+
+    Metaspace with the scheme "first" is the only part of a tokenizer that treats the start of a
+    text unlike the start of a piece behind a control token.
+    """
+    if pre_tokenizer is None:
+        return None
+    state = json.loads(pre_tokenizer.__getstate__())
+    is_sequence = state["type"] == "Sequence"
+    steps = state["pretokenizers"] if is_sequence else [state]
+    firsts = [i for i, step in enumerate(steps) if step.get("prepend_scheme") == "first"]
+    if not firsts:
+        return None
+    changed = copy.deepcopy(pre_tokenizer)
+    parts: Any = changed  # the stubs know neither a sequence's parts nor their fields
+    for i in firsts:
+        step = parts[i] if is_sequence else parts
+        step.prepend_scheme = "never"
+    return changed
+
+
+def _cut(text: str, places: list[int]) -> list[str]:
+    """Cut a text at places that must lie inside it."""
+    if not all(0 < place < len(text) for place in places):
+        raise InvalidArgument(
+            "stream: `prompt` must consist of characters that have a token, but "
+            f"U+{ord(text[0]):04X} is only a control token in this vocabulary.",
+            param="prompt",
+        )
+    ends = [*places, len(text)]
+    return [text[begin:end] for begin, end in zip([0, *places], ends, strict=True)]
+
+
+def check_characters(text: str, where: str) -> None:
+    """Check that a text consists of characters; half of a surrogate pair is none.
+
+    Raises:
+        InvalidArgument: It does not; the message names the first place.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{where} must be made of Unicode characters, but has the lone surrogate "
+            f"U+{ord(text[error.start]):04X} at position {error.start}.",
+            param="prompt",
+        ) from None

@@ -1,0 +1,104 @@
+"""Turns what a caller may give as a prompt into token ids: a text, ids, or chat messages."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.chat import encode_chat
+from sinkstream.text.control_tokens import ControlLiterals, control_tokens
+from sinkstream.text.plain_text import PlainEncoder, check_characters
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+
+
+def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int]:
+    """Encode a prompt.
+
+    Args:
+        text: The checkpoint's tokenizer and template.
+        vocab_size: Rows of the model's embedding.
+        prompt: A text, which is plain text whatever it says, and gets the beginning-of-text token
+            where the checkpoint adds one; token ids, taken as they are; or chat messages, which go
+            through the chat template.
+
+    Returns:
+        At least one id, each in [0, vocab_size).
+
+    Raises:
+        TypeError: The prompt is of another type.
+        InvalidArgument: It is empty, holds lone surrogates or ids outside of the vocabulary, or the
+            checkpoint lacks what it needs.
+
+    Example:
+        >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
+        [6403, 1980, 253, 655]
+    """
+    if isinstance(prompt, str):
+        return _encode_text(text, prompt)
+    if isinstance(prompt, bytes | bytearray | Mapping) or not hasattr(prompt, "__getitem__"):
+        raise TypeError(
+            "stream: `prompt` must be a text, token ids or a list of messages, but is of type "
+            f"{type(prompt).__name__}."
+        )
+    if len(prompt) == 0:
+        raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
+    if isinstance(prompt[0], Mapping):
+        return encode_chat(text, prompt)  # type: ignore[arg-type]  # checked there, one by one
+    return [_check_id(token_id, i, vocab_size) for i, token_id in enumerate(prompt)]
+
+
+def _encode_text(text: TextFormat, prompt: str) -> list[int]:
+    if text.tokenizer is None:
+        raise InvalidArgument(
+            "stream: `prompt` must not be a text, because the checkpoint has no tokenizer. "
+            "Give token ids instead.",
+            param="prompt",
+        )
+    check_characters(prompt, "stream: `prompt`")
+    start = [text.bos_token_id] if text.add_bos and text.bos_token_id is not None else []
+    _warn_of_literals(text.tokenizer, prompt)
+    ids = start + PlainEncoder(text.tokenizer).encode(prompt) if prompt else start
+    if not ids:
+        raise InvalidArgument(
+            "stream: `prompt` must not be empty, because the checkpoint has no token for the "
+            "beginning of a text.",
+            param="prompt",
+        )
+    return ids
+
+
+def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
+    literal = ControlLiterals(control_tokens(tokenizer)).first_in(prompt)
+    if literal is not None:
+        warnings.warn(
+            f"stream: `prompt` holds {literal!r}, which is taken as plain text. If it is meant as "
+            "a control token, give a list of messages, or token ids.",
+            UserWarning,
+            stacklevel=5,  # whoever called `stream`
+        )
+
+
+def _check_id(token_id: Any, index: int, vocab_size: int) -> int:
+    try:
+        if isinstance(token_id, bool):
+            raise TypeError
+        value = operator.index(token_id)  # integers of every kind, and nothing else
+    except TypeError:
+        raise TypeError(
+            f"stream: item {index} of `prompt` must be a token id, a whole number, but is of type "
+            f"{type(id).__name__}."
+        ) from None
+    if not 0 <= value < vocab_size:
+        raise InvalidArgument(
+            f"stream: item {index} of `prompt` must be a token id in [0, {vocab_size}), "
+            f"but is {str(value)[:40]}.",
+            param="prompt",
+        )
+    return value

@@ -1,0 +1,100 @@
+"""Time between tokens over a long stream: flat before, at and after the cache fills.
+
+    python tests/bench/latency_bench.py --tokens 20000 --plot latency.png
+
+Times are those at which the consumer has each token; the consumer does nothing else. Beside them
+stands a spin loop of the same length on the same machine, so that the machine's own noise is seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from array import array
+
+from machine import report
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Return the value below which a share q of all values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def spin_noise(milliseconds: float, count: int) -> float:
+    """Return p99/p50 of a fixed piece of arithmetic that takes about so long."""
+    loops, taken = 1000, 0.0
+    while taken < milliseconds / 1000:
+        loops *= 2
+        started = time.perf_counter()
+        for _ in range(loops):
+            pass
+        taken = time.perf_counter() - started
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        for _ in range(loops):
+            pass
+        times.append(time.perf_counter() - started)
+    return quantile(times, 0.99) / quantile(times, 0.5)
+
+
+def main() -> None:
+    """Stream and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--window", type=int, default=1020)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--path", default=None)
+    parser.add_argument("--plot", default=None, help="write a picture of all times")
+    args = parser.parse_args()
+    import sinkstream
+
+    model = sinkstream.load(args.path, window=args.window, max_sequences=1, threads=args.threads)
+    capacity = model.capacity.tokens
+    stamps = array("d")
+    stream = model.stream(
+        "Once upon a time", max_tokens=args.tokens, ignore_eos=True, seed=1, temperature=1.0
+    )
+    for event in stream.events():
+        if isinstance(event, sinkstream.Token):
+            stamps.append(time.perf_counter())
+    gaps = [1000 * (b - a) for a, b in zip(stamps, stamps[1:], strict=False)]
+    fill = capacity - stream.stats.prompt_tokens
+    half = capacity // 2
+    model.close()
+    p50 = quantile(gaps, 0.5)
+    report(
+        "latency",
+        {
+            "tokens": len(stamps),
+            "capacity": capacity,
+            "threads": model.runtime["threads"],
+            "p50_ms": round(p50, 3),
+            "p99_ms": round(quantile(gaps, 0.99), 3),
+            "p99_over_p50": round(quantile(gaps, 0.99) / p50, 3),
+            "largest_ms": round(max(gaps), 3),
+            "median_ms_of_100_before_the_fill": round(quantile(gaps[fill - 100 : fill], 0.5), 3),
+            "median_ms_of_100_at_the_fill": round(quantile(gaps[fill - 50 : fill + 50], 0.5), 3),
+            "median_ms_of_a_window_after": round(quantile(gaps[fill : fill + half], 0.5), 3),
+            "median_ms_of_the_last_tenth": round(quantile(gaps[-len(gaps) // 10 :], 0.5), 3),
+            "spin_p99_over_p50": round(spin_noise(p50, 1000), 3),
+        },
+    )
+    if args.plot:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(10, 4))
+        axes.plot(gaps, ",", color="#0072b2")
+        axes.axvline(fill, color="#d55e00", linewidth=1, label="the cache is full")
+        axes.set(xlabel="token", ylabel="ms since the last token", ylim=(0, 4 * p50))
+        axes.legend()
+        figure.tight_layout()
+        figure.savefig(args.plot, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

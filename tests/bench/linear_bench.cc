@@ -1,0 +1,220 @@
+// How near `linear` comes to what the machine can do: to a plain read of the same bytes for one
+// token, to a loop of multiply-adds for many.
+//
+//   linear_bench [table] [threads]     default: the best table, 1 and 2 threads
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/dtype.h"
+#include "kernels/kernels.h"
+
+namespace {
+
+using namespace sinkstream;
+
+constexpr WeightType kTypes[] = {WeightType::kFloat32,  WeightType::kFloat16,
+                                 WeightType::kBFloat16, WeightType::kInt8,
+                                 WeightType::kInt4,     WeightType::kInt4Minimum};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+template <typename T>
+using Memory = std::unique_ptr<T[], Free>;
+
+template <typename T>
+Memory<T> allocate(int64_t count) {
+  return Memory<T>(
+      static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
+}
+
+// Panels whose numbers are small and finite: one block's pattern, repeated.
+void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
+  constexpr int64_t kPattern = 1 << 16;
+  std::vector<std::byte> pattern(kPattern);
+  uint32_t state = 1;
+  for (int64_t i = 0; i < kPattern; ++i) {
+    state = state * 1664525 + 1013904223;
+    pattern[i] = static_cast<std::byte>(state >> 24);
+  }
+  const int64_t width = type == WeightType::kFloat32 ? 4 : 2;
+  if (!is_quantized(type)) {
+    for (int64_t i = width - 1; i < kPattern; i += width) {
+      pattern[i] = (pattern[i] & std::byte{0x81}) | std::byte{0x38};  // exponents near zero
+    }
+  }
+  for (int64_t at = 0; at < bytes; at += kPattern) {
+    std::copy_n(pattern.data(), std::min(kPattern, bytes - at), panels + at);
+  }
+  if (!is_quantized(type)) return;
+  const int64_t block = block_bytes(type);
+  const int64_t scales = (type == WeightType::kInt4Minimum ? 2 : 1) * kPanelRows * 2;
+  for (int64_t end = block; end <= bytes; end += block) {
+    for (int64_t i = 1; i <= scales; i += 2) panels[end - i] = std::byte{0x20};
+  }
+}
+
+// Bytes a second of a read that does nothing else.
+double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool) {
+  using Words = uint64_t __attribute__((vector_size(32), aligned(1), may_alias));
+  constexpr int64_t kChunk = 1 << 18;
+  std::vector<uint64_t> sums(pool->threads() * 8);
+  const double start = now_s();
+  pool->run(count / kChunk, [&](int64_t chunk, int thread) {
+    const std::byte* from = bytes + chunk * kChunk;
+    Words sum[4] = {};
+    for (int64_t i = 0; i < kChunk; i += 128) {
+      __builtin_prefetch(from + i + 4096);
+      __builtin_prefetch(from + i + 4096 + 64);
+      for (int k = 0; k < 4; ++k) sum[k] += *reinterpret_cast<const Words*>(from + i + k * 32);
+    }
+    sums[thread * 8] += (sum[0] + sum[1] + sum[2] + sum[3])[0];
+  });
+  const double seconds = now_s() - start;
+  volatile uint64_t sink = sums[0];
+  (void)sink;
+  return count / kChunk * kChunk / seconds;
+}
+
+// Floating-point operations a second of independent multiply-adds in registers.
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma")))
+void multiply_add(int64_t rounds, float* out) {
+  using Floats = float __attribute__((vector_size(32)));
+  Floats a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};
+  const Floats one = {1, 1, 1, 1, 1, 1, 1, 1};
+  for (int64_t round = 0; round < rounds; ++round) {
+    asm volatile(
+        "vfmadd231ps %10, %10, %0\n vfmadd231ps %10, %10, %1\n vfmadd231ps %10, %10, %2\n"
+        "vfmadd231ps %10, %10, %3\n vfmadd231ps %10, %10, %4\n vfmadd231ps %10, %10, %5\n"
+        "vfmadd231ps %10, %10, %6\n vfmadd231ps %10, %10, %7\n vfmadd231ps %10, %10, %8\n"
+        "vfmadd231ps %10, %10, %9\n"
+        : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j)
+        : "x"(one));
+  }
+  *out = (a + b + c + d + e + f + g + h + i + j)[0];
+}
+constexpr double kRoundWork = 10 * 16;
+#else
+void multiply_add(int64_t rounds, float* out) {
+  using Floats = float __attribute__((vector_size(16)));
+  Floats sums[10] = {};
+  Floats one = {1, 1, 1, 1};
+  for (int64_t round = 0; round < rounds; ++round) {
+    asm volatile("" : "+w"(one));
+    for (Floats& sum : sums) sum = sum * one + one;
+  }
+  for (const Floats& sum : sums) *out += sum[0];
+}
+constexpr double kRoundWork = 10 * 8;
+#endif
+
+double peak_rate(ThreadPool* pool) {
+  constexpr int64_t kRounds = 1000000;
+  std::vector<float> out(pool->threads() * 16);
+  const double start = now_s();
+  pool->run(pool->threads(), [&](int64_t, int thread) { multiply_add(kRounds, &out[thread * 16]); });
+  return pool->threads() * kRounds * kRoundWork / (now_s() - start);
+}
+
+struct Call {
+  LinearArgs args;
+  LinearPart part;
+  Memory<float> input;
+  Memory<float> out;
+  Memory<std::byte> scratch;
+
+  Call(const PackedMatrix& weights, int64_t tokens, DType input_type)
+      : input(allocate<float>(tokens * weights.cols)),
+        out(allocate<float>(tokens * weights.rows)),
+        scratch(allocate<std::byte>(linear_scratch_bytes(tokens, weights.cols))) {
+    for (int64_t i = 0; i < tokens * weights.cols; ++i) input[i] = static_cast<float>(i % 17 - 8);
+    part = {.weights = weights, .out = out.get(), .out_stride = weights.rows};
+    args = {.input = input.get(),
+            .input_stride = weights.cols,
+            .tokens = tokens,
+            .cols = weights.cols,
+            .input_type = input_type,
+            .part_count = 1,
+            .scratch = scratch.get()};
+  }
+
+  double seconds(const Kernels& kernels, ThreadPool* pool) {
+    args.parts = &part;
+    const double start = now_s();
+    kernels.linear(args, {pool});
+    return now_s() - start;
+  }
+};
+
+// The best of several short runs: what else the machine does can only take away.
+double best(const std::vector<double>& rates) { return *std::max_element(rates.begin(), rates.end()); }
+
+// One token, weights from memory; the plain read alternates with it.
+void measure_decode(const Kernels& kernels, ThreadPool* pool) {
+  constexpr int64_t kCols = 1536;
+  constexpr int64_t kBytes = int64_t{320} << 20;
+  const Memory<std::byte> panels = allocate<std::byte>(kBytes);
+  for (const WeightType type : kTypes) {
+    const int64_t rows = kBytes / panel_bytes(type, kCols) * kPanelRows;
+    const int64_t bytes = packed_bytes(type, rows, kCols);
+    fill_panels(type, bytes, panels.get());
+    Call call({type, rows, kCols, panels.get()}, 1, kernels.native_input);
+    std::vector<double> rates, reads;
+    for (int repeat = 0; repeat < 15; ++repeat) {
+      reads.push_back(read_rate(panels.get(), bytes, pool));
+      rates.push_back(bytes / call.seconds(kernels, pool));
+    }
+    std::printf("  %-13s %6.1f GB/s, plain read %6.1f GB/s: %3.0f %%\n", name_of(type),
+                best(rates) * 1e-9, best(reads) * 1e-9, 100 * best(rates) / best(reads));
+  }
+}
+
+// Many tokens, weights of one layer; the peak alternates with it.
+void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, int64_t rows,
+                     int64_t cols) {
+  std::printf(" %lld tokens, %lld x %lld:\n", static_cast<long long>(tokens),
+              static_cast<long long>(rows), static_cast<long long>(cols));
+  for (const WeightType type : kTypes) {
+    const int64_t bytes = packed_bytes(type, rows, cols);
+    const Memory<std::byte> panels = allocate<std::byte>(bytes);
+    fill_panels(type, bytes, panels.get());
+    Call call({type, rows, cols, panels.get()}, tokens, kernels.native_input);
+    const double work = 2.0 * tokens * rows * cols;
+    std::vector<double> rates, peaks;
+    for (int repeat = 0; repeat < 30; ++repeat) {
+      peaks.push_back(peak_rate(pool));
+      rates.push_back(work / call.seconds(kernels, pool));
+    }
+    std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name_of(type),
+                best(rates) * 1e-9, best(peaks) * 1e-9, 100 * best(rates) / best(peaks));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const ChosenKernels chosen = choose_kernels(argc > 1 ? argv[1] : "");
+  const std::vector<int> threads =
+      argc > 2 ? std::vector<int>{std::atoi(argv[2])} : std::vector<int>{1, 2};
+  for (const int count : threads) {
+    ThreadPool pool(count);
+    std::printf("%s, threads: %d\n one token, 320 MB of weights, 1536 columns:\n",
+                chosen.kernels.name, count);
+    measure_decode(chosen.kernels, &pool);
+    for (const int64_t tokens : {1, 8, 64, 512}) {
+      measure_prefill(chosen.kernels, &pool, tokens, 1536 * 2, 576);
+      measure_prefill(chosen.kernels, &pool, tokens, 576, 1536);
+    }
+  }
+}

@@ -1,0 +1,61 @@
+#include "cache/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "common/errors.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr PageShape kShape{2, 8, DType::kFloat32};
+
+TEST(PagePool, LendsEveryPageOnceAndTakesThemBack) {
+  PagePool pool(kShape, 5);
+  std::set<int32_t> lent;
+  for (int i = 0; i < 5; ++i) lent.insert(pool.acquire());
+  EXPECT_EQ(lent.size(), 5u);
+  EXPECT_EQ(pool.free_pages(), 0);
+  EXPECT_THROW(pool.acquire(), InternalError);
+  for (const int32_t id : lent) pool.release(id);
+  EXPECT_EQ(pool.free_pages(), 5);
+}
+
+TEST(PagePool, KeepsASharedPageUntilItsLastHolderLeaves) {
+  PagePool pool(kShape, 1);
+  const int32_t id = pool.acquire();
+  pool.share(id);
+  pool.release(id);
+  EXPECT_EQ(pool.free_pages(), 0);
+  pool.release(id);
+  EXPECT_EQ(pool.free_pages(), 1);
+  EXPECT_THROW(pool.release(id), InternalError);
+  EXPECT_THROW(pool.share(id), InternalError);
+}
+
+TEST(PagePool, PagesDoNotOverlap) {
+  PagePool pool(kShape, 4);
+  for (int32_t a = 0; a < 4; ++a) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(pool.page(a)) % 64, 0u);
+    for (int32_t b = 0; b < a; ++b) EXPECT_GE(pool.page(a) - pool.page(b), kShape.bytes());
+  }
+  EXPECT_EQ(pool.bytes(), 4 * kShape.bytes());
+}
+
+TEST(PagePool, PoisonedPagesHoldNaNBeforeAndAfterUse) {
+  PagePool pool(kShape, 1, true);
+  const int32_t id = pool.acquire();
+  auto* numbers = reinterpret_cast<float*>(pool.page(id));
+  const int64_t count = kShape.bytes() / 4;
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_TRUE(std::isnan(numbers[i]));
+    numbers[i] = 1;
+  }
+  pool.release(id);
+  for (int64_t i = 0; i < count; ++i) ASSERT_TRUE(std::isnan(numbers[i]));
+}
+
+}  // namespace
+}  // namespace sinkstream

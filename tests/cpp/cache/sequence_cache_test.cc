@@ -1,0 +1,115 @@
+#include "cache/sequence_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "common/errors.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr PageShape kShape{1, 4, DType::kFloat16};
+constexpr int64_t kLayers = 2;
+constexpr int64_t kEndless = int64_t{1} << 60;
+
+TEST(SequenceCache, TakesExactlyItsPagesAndReturnsThem) {
+  const Window window{70, 100};
+  EXPECT_EQ(SequenceCache::pages_needed(window, kLayers, kEndless), kLayers * (2 + 3));
+  PagePool pool(kShape, 10);
+  {
+    const SequenceCache cache(&pool, window, kLayers, kEndless);
+    EXPECT_EQ(pool.free_pages(), 0);
+    EXPECT_EQ(cache.sink_page_count(), 2);
+    EXPECT_EQ(cache.window_page_count(), 3);
+    EXPECT_THROW(SequenceCache(&pool, window, kLayers, kEndless), InternalError);
+  }
+  EXPECT_EQ(pool.free_pages(), 10);
+}
+
+TEST(SequenceCache, TakesFewerPagesWhenItWillStayShort) {
+  const Window window{4, 1000};
+  EXPECT_EQ(SequenceCache::pages_needed(window, 1, 4), 1 + 1);
+  EXPECT_EQ(SequenceCache::pages_needed(window, 1, 4 + 64), 1 + 1);
+  EXPECT_EQ(SequenceCache::pages_needed(window, 1, 4 + 65), 1 + 2);
+  EXPECT_EQ(SequenceCache::pages_needed(window, 1, kEndless), 1 + 17);
+}
+
+// Writes tokens piece by piece and remembers which index each slot holds: when a piece's queries
+// run, every key that they see must still be in its slot.
+TEST(SequenceCache, NeverOverwritesAKeyThatAQueryOfThePieceSees) {
+  for (const int64_t sinks : {0, 1, 4, 63, 64, 65, 130}) {
+    for (const int64_t window : {1, 2, 63, 64, 65, 127, 128, 129, 200}) {
+      for (const int64_t chunk : {1, 5, 64, 100, 1000}) {
+        const Window rule{sinks, window};
+        PagePool pool(kShape, SequenceCache::pages_needed(rule, 1, kEndless));
+        SequenceCache cache(&pool, rule, 1, kEndless);
+        std::map<std::pair<std::byte*, int64_t>, int64_t> holds;
+        const int64_t end = 4 * (sinks + window) + 150;
+        while (cache.length() < end) {
+          const int64_t begin = cache.length();
+          const int64_t count = rule.piece(begin, std::min(chunk, end - begin));
+          ASSERT_GE(count, 1);
+          for (int64_t t = begin; t < begin + count; ++t) {
+            const Slot slot = cache.slot(0, t);
+            holds[{slot.page, slot.row}] = t;
+          }
+          for (int64_t t = begin; t < begin + count; ++t) {
+            for (int64_t j = 0; j < std::min(sinks, t + 1); ++j) {
+              const Slot slot = cache.slot(0, j);
+              ASSERT_EQ((holds[{slot.page, slot.row}]), j);
+            }
+            for (int64_t i = rule.first(t); i <= t; ++i) {
+              const Slot slot = cache.slot(0, i);
+              ASSERT_EQ((holds[{slot.page, slot.row}]), i) << sinks << " " << window << " " << t;
+            }
+          }
+          cache.advance(count);
+        }
+      }
+    }
+  }
+}
+
+TEST(SequenceCache, CountsLiveAndEvictedTokens) {
+  const Window window{3, 5};
+  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  SequenceCache cache(&pool, window, 1, kEndless);
+  EXPECT_EQ(cache.live(), 0);
+  cache.advance(8);
+  EXPECT_EQ(cache.live(), 8);
+  EXPECT_EQ(cache.evicted(), 0);
+  cache.advance(1);
+  EXPECT_EQ(cache.live(), 8);
+  EXPECT_EQ(cache.evicted(), 1);
+  cache.advance(1'000'000);
+  EXPECT_EQ(cache.live(), 8);
+  EXPECT_EQ(cache.evicted(), 1'000'001);
+}
+
+TEST(SequenceCache, RefusesToGrowPastItsLength) {
+  PagePool pool(kShape, 4);
+  SequenceCache cache(&pool, Window{1, 100}, 1, 10);
+  cache.advance(10);
+  EXPECT_THROW(cache.advance(1), InternalError);
+}
+
+TEST(SequenceCache, JumpsToAnIndexFarAway) {
+  const Window window{4, 10};
+  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  SequenceCache cache(&pool, window, 1, kEndless);
+  EXPECT_THROW(cache.jump(10'000'000), InternalError);  // the sinks are not there yet
+  cache.advance(4);
+  cache.jump(10'000'000);
+  EXPECT_EQ(cache.window().first(10'000'000), 10'000'000);
+  EXPECT_EQ(cache.window().rank(10'000'000), 4);
+  EXPECT_EQ(cache.live(), 4);
+  cache.advance(3);
+  EXPECT_EQ(cache.live(), 7);
+  cache.restart();
+  EXPECT_EQ(cache.length(), 0);
+  EXPECT_EQ(cache.window().begin, 0);
+}
+
+}  // namespace
+}  // namespace sinkstream

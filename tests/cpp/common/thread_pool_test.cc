@@ -1,0 +1,108 @@
+#include "common/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <ctime>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace sinkstream {
+namespace {
+
+TEST(ThreadPool, RunsEveryTaskOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (const int64_t tasks : {0, 1, 2, 7, 1000}) {
+      std::vector<int> calls(tasks, 0);
+      pool.run(tasks, [&](int64_t task, int) { ++calls[task]; });
+      EXPECT_EQ(calls, std::vector<int>(tasks, 1)) << threads << " threads, " << tasks << " tasks";
+    }
+  }
+}
+
+TEST(ThreadPool, GivesThreadNumbersBelowTheCount) {
+  ThreadPool pool(3);
+  std::vector<std::atomic<int>> seen(3);
+  for (int round = 0; round < 200; ++round) {
+    pool.run(64, [&](int64_t, int thread) { ++seen.at(thread); });
+  }
+  int total = 0;
+  for (const auto& count : seen) total += count;
+  EXPECT_EQ(total, 200 * 64);
+}
+
+TEST(ThreadPool, NeverRunsTwoTasksOnOneThreadNumberAtOnce) {
+  ThreadPool pool(4);
+  std::vector<std::atomic<int>> inside(4);
+  std::atomic<int> collisions{0};
+  for (int round = 0; round < 500; ++round) {
+    pool.run(16, [&](int64_t, int thread) {
+      if (inside[thread].fetch_add(1) != 0) ++collisions;
+      inside[thread].fetch_sub(1);
+    });
+  }
+  EXPECT_EQ(collisions.load(), 0);
+}
+
+TEST(ThreadPool, SeesWritesOfEarlierLoops) {
+  ThreadPool pool(2);
+  std::vector<int64_t> values(512, 0);
+  for (int round = 1; round <= 2000; ++round) {
+    pool.run(512, [&](int64_t task, int) { values[task] += task; });
+  }
+  for (int64_t i = 0; i < 512; ++i) ASSERT_EQ(values[i], 2000 * i);
+}
+
+TEST(ThreadPool, WakesParkedWorkers) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 3; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // long past the spinning
+    std::atomic<int> calls{0};
+    pool.run(10, [&](int64_t, int) { ++calls; });
+    EXPECT_EQ(calls.load(), 10);
+  }
+}
+
+TEST(ThreadPool, UsesNoProcessorTimeWhenIdle) {
+  ThreadPool pool(2);
+  pool.run(2, [](int64_t, int) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const std::clock_t before = std::clock();  // of all threads of the process
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.02);
+}
+
+TEST(ThreadPool, RethrowsATasksExceptionAndGoesOn) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(pool.run(100,
+                          [](int64_t task, int) {
+                            if (task == 41) throw std::runtime_error("no");
+                          }),
+                 std::runtime_error);
+  }
+  std::atomic<int> calls{0};
+  pool.run(5, [&](int64_t, int) { ++calls; });
+  EXPECT_EQ(calls.load(), 5);
+}
+
+TEST(ThreadPool, FlushesDenormalsOnEveryThreadAndRestoresTheCaller) {
+  ThreadPool pool(3);
+  volatile float tiny = 1e-39f;
+  std::atomic<int> kept{0};
+  pool.run(64, [&](int64_t, int) {
+    if (tiny * 1.0f != 0.0f) ++kept;
+  });
+  EXPECT_EQ(kept.load(), 0);
+  EXPECT_NE(tiny * 1.0f, 0.0f);
+}
+
+TEST(UsableThreads, IsBetweenOneAndTheMachine) {
+  EXPECT_GE(usable_threads(), 1);
+  EXPECT_LE(usable_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,165 @@
+// An engine over the FakeModel with a tiny cache, and the ways in which tests read its streams.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/errors.h"
+#include "engine/engine.h"
+#include "fake_model.h"
+
+namespace sinkstream {
+
+using namespace std::chrono_literals;
+
+// Token 1 ends a reply, 2 and 3 are control tokens too. Tokens from 4 on are one character each:
+// first ASCII from '!', then two-byte characters.
+inline constexpr int32_t kEndToken = 1;
+
+inline std::string fake_bytes(int32_t id) {
+  if (id < 4) return "<" + std::to_string(id) + ">";
+  if (id < 98) return std::string(1, static_cast<char>('!' + id - 4));
+  return {static_cast<char>(0xC4 + id % 4), static_cast<char>(0x80 + id % 64)};
+}
+
+inline std::shared_ptr<const TokenTable> fake_table() {
+  std::vector<std::string> tokens;
+  std::vector<uint8_t> special;
+  for (int32_t id = 0; id < kFakeVocab; ++id) {
+    tokens.push_back(fake_bytes(id));
+    special.push_back(id < 4);
+  }
+  return std::make_shared<TokenTable>(tokens, special, /*strip_leading_space=*/false);
+}
+
+inline std::string text_of(const std::vector<int32_t>& ids) {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id >= 4) text += fake_bytes(id);
+  }
+  return text;
+}
+
+// All that a stream has given.
+struct Reply {
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<StreamMark> marks;  // with places counted over all batches
+  std::vector<int64_t> pieces;    // tokens of each batch that has any
+  bool has_ended = false;
+};
+
+// Takes until `enough` says so, or the stream ends. Ten seconds without news are a failure.
+inline Reply read_until(TokenStream& stream, const std::function<bool(const Reply&)>& enough) {
+  Reply reply;
+  StreamBatch batch;
+  while (!enough(reply)) {
+    const TokenStream::Taken taken = stream.take(10s, &batch);
+    if (taken == TokenStream::Taken::kEnd) {
+      reply.has_ended = true;
+      break;
+    }
+    if (taken == TokenStream::Taken::kNothing) {
+      ADD_FAILURE() << "the stream gives nothing";
+      break;
+    }
+    for (StreamMark mark : batch.marks) {
+      mark.tokens_before += static_cast<uint32_t>(reply.ids.size());
+      reply.marks.push_back(mark);
+    }
+    for (const StreamToken& token : batch.tokens) reply.ids.push_back(token.id);
+    if (!batch.tokens.empty()) reply.pieces.push_back(static_cast<int64_t>(batch.tokens.size()));
+    reply.text += batch.text;
+  }
+  return reply;
+}
+
+inline Reply read_all(TokenStream& stream) {
+  return read_until(stream, [](const Reply&) { return false; });
+}
+
+inline Reply read_tokens(TokenStream& stream, size_t count) {
+  return read_until(stream, [count](const Reply& reply) { return reply.ids.size() >= count; });
+}
+
+// Waits until `condition` holds; a failure after ten seconds.
+inline void wait_until(const std::function<bool()>& condition) {
+  const auto end = Clock::now() + 10s;
+  while (!condition()) {
+    if (Clock::now() > end) {
+      ADD_FAILURE() << "it does not come to pass";
+      return;
+    }
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t> max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.params.temperature = 0;
+  request.params.max_tokens = max_tokens;
+  request.params.ignore_eos = true;
+  return request;
+}
+
+class EngineTest : public testing::Test {
+ protected:
+  static constexpr PageShape kShape{.kv_heads = 1, .head_dim = 2};
+  static constexpr int64_t kLayers = 2;
+
+  EngineTest() {
+    options.layers = kLayers;
+    options.window = {.sinks = 4, .window = 60};
+    options.max_sequences = 4;
+    options.prefill_chunk = 16;
+    options.tokens = fake_table();
+    options.end_token_ids = {kEndToken};
+  }
+
+  ~EngineTest() override {
+    if (!engine_) return;
+    engine_->close();
+    EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has kept its pages";
+    EXPECT_FALSE(model.too_long);
+  }
+
+  // Starts the engine with what `options` and `model` say by now.
+  Engine& engine() {
+    if (engine_) return *engine_;
+    const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
+    pool_ = std::make_unique<PagePool>(kShape, each * options.max_sequences, /*poison=*/true);
+    options.pool = pool_.get();
+    options.kernels = &reference_kernels();
+    options.threads = &threads_;
+    engine_ = std::make_unique<Engine>(model, options);
+    return *engine_;
+  }
+
+  std::shared_ptr<TokenStream> submit(Request request) {
+    return engine().submit(std::move(request));
+  }
+
+  // Whether nobody runs or waits, and all memory is back.
+  bool is_idle() {
+    const EngineStats stats = engine().stats();
+    return stats.running == 0 && stats.waiting == 0 && stats.parked == 0 &&
+           stats.free_pages == stats.pages;
+  }
+
+  FakeModel model;
+  EngineOptions options;
+
+ private:
+  ThreadPool threads_{1};
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace sinkstream

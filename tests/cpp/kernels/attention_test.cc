@@ -1,0 +1,387 @@
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "common/errors.h"
+#include "kernels/tables.h"
+#include "kernels/test_stream.h"
+#include "kernels/tolerance.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+StreamSpec make_spec(int64_t sinks, int64_t window, int64_t heads, int64_t kv_heads,
+                     int64_t head_dim, DType type) {
+  return {.window = {.sinks = sinks, .window = window},
+          .heads = heads,
+          .shape = {kv_heads, head_dim, type},
+          .rotary_dim = head_dim,
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
+}
+
+std::string text_of(const StreamSpec& spec) {
+  return cat("S ", spec.window.sinks, " W ", spec.window.window, " heads ", spec.heads, "/",
+             spec.shape.kv_heads, " of ", spec.shape.head_dim, " ", name_of(spec.shape.type));
+}
+
+double largest_of(const std::vector<float>& numbers) {
+  double largest = 0;
+  for (const float x : numbers) largest = std::max(largest, std::abs(double{x}));
+  return largest;
+}
+
+// What the query of token t reads, from DESIGN's definition: every live key is rotated to its
+// place in the cache, in double; no page, no ring, no rounding. [heads, head_dim]
+std::vector<double> literal_row(const StreamSpec& spec, int64_t t) {
+  const Window& window = spec.window;
+  const int64_t head_dim = spec.shape.head_dim;
+  const std::vector<double> frequencies = spec.frequencies();
+  const auto rotated = [&](const std::vector<float>& part, int64_t head, int64_t position) {
+    std::vector<double> x(part.begin() + head * head_dim, part.begin() + (head + 1) * head_dim);
+    const auto pairs = static_cast<int64_t>(frequencies.size());
+    for (int64_t d = 0; d < pairs; ++d) {
+      const bool half = spec.pairing == Pairing::kHalf;
+      double& a = x[half ? d : 2 * d];
+      double& b = x[half ? d + pairs : 2 * d + 1];
+      const double angle = static_cast<double>(position) * frequencies[d];
+      const double cos = std::cos(angle) * spec.attention_factor;
+      const double sin = std::sin(angle) * spec.attention_factor;
+      const double turned = a * cos - b * sin;
+      b = b * cos + a * sin;
+      a = turned;
+    }
+    return x;
+  };
+
+  std::vector<int64_t> live;  // its ranks are the positions
+  for (int64_t j = 0; j < window.sinks && j <= t; ++j) live.push_back(j);
+  const int64_t oldest = std::max({window.sinks, window.begin, t - window.window + 1});
+  for (int64_t i = oldest; i <= t; ++i) live.push_back(i);
+  const auto own_position = static_cast<int64_t>(live.size()) - 1;
+
+  std::vector<std::vector<float>> keys, values;
+  for (const int64_t i : live) {
+    keys.push_back(random_part(spec, Part::kKey, i));
+    values.push_back(random_part(spec, Part::kValue, i));
+  }
+  const std::vector<float> queries = random_part(spec, Part::kQuery, t);
+  std::vector<double> out(spec.heads * head_dim);
+  for (int64_t h = 0; h < spec.heads; ++h) {
+    const int64_t kv_head = h / (spec.heads / spec.shape.kv_heads);
+    const std::vector<double> query = rotated(queries, h, own_position);
+    std::vector<double> weights;
+    double total = 0;
+    for (size_t position = 0; position < live.size(); ++position) {
+      const std::vector<double> key =
+          rotated(keys[position], kv_head, static_cast<int64_t>(position));
+      double score = 0;
+      for (int64_t d = 0; d < head_dim; ++d) score += query[d] * key[d];
+      weights.push_back(std::exp(score * spec.scale));
+      total += weights.back();
+    }
+    for (size_t k = 0; k < live.size(); ++k) {
+      for (int64_t d = 0; d < head_dim; ++d) {
+        out[h * head_dim + d] += weights[k] / total * values[k][kv_head * head_dim + d];
+      }
+    }
+  }
+  return out;
+}
+
+// Feeds the tokens [begin, end) in pieces of at most `cut` and returns what all of them read.
+std::vector<float> read_all(TestStream* stream, const Kernels& kernels, ThreadPool* pool,
+                            int64_t begin, int64_t end, int64_t cut) {
+  std::vector<float> all;
+  for (int64_t t = begin, count; t < end; t += count) {
+    count = stream->spec().window.piece(t, std::min(cut, end - t));
+    stream->append(t, count, pool);
+    const std::vector<float> out = AttentionCall({{stream, t, count}}, pool).run(kernels.attention);
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  return all;
+}
+
+class AttentionTest : public TableTest {
+ protected:
+  void SetUp() override {
+    TableTest::SetUp();
+    if (table().attention == nullptr) GTEST_SKIP() << table().name << " has no attention";
+  }
+
+  // Runs the call and compares every `step`-th row with the reference on the same pages.
+  void expect_reference(const AttentionCall& call, const std::vector<float>& out, int64_t step,
+                        const std::string& what) {
+    for (int64_t row = 0; row < call.rows(); row += step) {
+      const std::vector<float> expected = call.expected(row);
+      EXPECT_LE(worst_error(out.data() + row * call.row_size(), expected.data(), call.row_size(),
+                            largest_of(expected)),
+                tolerance_of(DType::kFloat32))
+          << what << " row " << row;
+    }
+  }
+
+  // Whether a row's literal definition is met, as well as the cache's type allows.
+  void expect_literal(const StreamSpec& spec, int64_t t, const float* out) {
+    const std::vector<double> literal = literal_row(spec, t);
+    const std::vector<float> expected(literal.begin(), literal.end());
+    EXPECT_LE(worst_error(out, expected.data(), static_cast<int64_t>(expected.size()),
+                          largest_of(expected)),
+              tolerance_of(spec.shape.type))
+        << text_of(spec) << " token " << t;
+  }
+};
+
+TEST_P(AttentionTest, MatchesTheReferenceForTenWindows) {
+  constexpr int64_t kSinksAndWindow[][2] = {{0, 1},  {0, 64},  {1, 1},    {4, 60}, {4, 64},
+                                            {3, 65}, {70, 66}, {64, 128}, {130, 7}};
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    for (const auto& [sinks, window] : kSinksAndWindow) {
+      const StreamSpec spec = make_spec(sinks, window, 3, 1, 16, type);
+      TestStream stream(spec, table());
+      const int64_t end = sinks + 10 * window + 5;
+      // By turns one token, a few, and as many as fit.
+      for (int64_t t = 0, turn = 0, count; t < end; t += count, ++turn) {
+        constexpr int64_t kCuts[] = {1, 5, 64};
+        count = spec.window.piece(t, std::min(kCuts[turn % 3], end - t));
+        stream.append(t, count, &pool);
+        AttentionCall call({{&stream, t, count}}, &pool);
+        expect_reference(call, call.run(table().attention), 1, cat(text_of(spec), " from ", t));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, MatchesTheReferenceForEveryShape) {
+  constexpr int64_t kHeads[][2] = {{1, 1}, {3, 3}, {4, 2}, {9, 3}, {8, 1}, {10, 2}, {71, 1}};
+  constexpr int64_t kHeadDims[] = {2, 6, 16, 18, 32, 64, 80, 96, 128, 256};
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    for (const auto& [heads, kv_heads] : kHeads) {
+      for (const int64_t head_dim : kHeadDims) {
+        if (heads == 71 && head_dim != 64) continue;  // Falcon-7B
+        const StreamSpec spec = make_spec(5, 70, heads, kv_heads, head_dim, type);
+        TestStream stream(spec, table());
+        int64_t t = 0;
+        while (t < 150) {
+          const int64_t count = spec.window.piece(t, 150 - t);
+          stream.append(t, count, &pool);
+          t += count;
+        }
+        for (const int64_t count : {1, 21}) {
+          stream.append(t, count, &pool);
+          AttentionCall call({{&stream, t, count}}, &pool);
+          expect_reference(call, call.run(table().attention), 5, cat(text_of(spec), " from ", t));
+          t += count;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, EqualsRotatingEveryLiveKeyToItsPlace) {
+  struct Scheme {
+    int64_t rotary_dim;
+    Pairing pairing;
+    double attention_factor;
+  };
+  constexpr Scheme kSchemes[] = {{16, Pairing::kHalf, 1},
+                                 {16, Pairing::kInterleaved, 1},
+                                 {6, Pairing::kHalf, 1},
+                                 {6, Pairing::kInterleaved, 1.2},
+                                 {0, Pairing::kHalf, 1}};
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    for (const Scheme& scheme : kSchemes) {
+      for (const auto& [sinks, window] : {std::pair{4, 27}, {0, 70}, {67, 30}}) {
+        StreamSpec spec = make_spec(sinks, window, 2, 1, 16, type);
+        spec.rotary_dim = scheme.rotary_dim;
+        spec.pairing = scheme.pairing;
+        spec.attention_factor = scheme.attention_factor;
+        TestStream stream(spec, table());
+        const int64_t end = sinks + 10 * window;
+        const auto out = read_all(&stream, table(), &pool, 0, end, 64);
+        for (int64_t t = 0; t < end; t += t < sinks + window + 3 ? 1 : 7) {
+          expect_literal(spec, t, out.data() + t * 2 * 16);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, IsAsExactAtIndexTenMillion) {
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    for (const int64_t start : {int64_t{10'000'000}, int64_t{1'000'000'000}}) {
+      StreamSpec spec = make_spec(4, 90, 3, 1, 32, type);
+      spec.window.begin = start;  // what lies between the sinks and `start` was cut away
+      TestStream stream(spec, table());
+      stream.append(0, 4, &pool);
+      const auto out = read_all(&stream, table(), &pool, start, start + 200, 64);
+      for (int64_t t = start; t < start + 200; t += 9) {
+        expect_literal(spec, t, out.data() + (t - start) * 3 * 32);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {
+  for (const DType type : kTypes) {
+    for (const auto& [heads, kv_heads] : {std::pair{3, 1}, {2, 2}, {30, 1}}) {
+      const StreamSpec spec = make_spec(6, 75, heads, kv_heads, 18, type);
+      const int64_t end = 190;
+      ThreadPool one(1);
+      TestStream stream(spec, table());
+      const auto one_by_one = read_all(&stream, table(), &one, 0, end, 1);
+      // kSplitRows and one more are where the work is shared out differently.
+      for (const auto& [threads, cut] :
+           {std::pair{1, 2}, {1, 64}, {2, 1}, {2, 7}, {2, 16}, {2, 17}, {3, 5}, {3, 64}}) {
+        ThreadPool pool(threads);
+        TestStream again(spec, table());
+        const auto out = read_all(&again, table(), &pool, 0, end, cut);
+        EXPECT_TRUE(same_bits(out.data(), one_by_one.data(), end * heads * 18))
+            << text_of(spec) << " in pieces of " << cut << " on " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, GivesTheSameBitsInAnyCompany) {
+  for (const DType type : kTypes) {
+    for (const int64_t longest : {1, 5, 30}) {  // 5 rows or fewer, and more than kSplitRows
+      std::vector<std::unique_ptr<TestStream>> streams;
+      std::vector<Piece> pieces;
+      ThreadPool pool(2);
+      for (const auto& [sinks, window, length] :
+           {std::array<int64_t, 3>{4, 70, 200}, {0, 64, 64}, {66, 3, 40}, {2, 130, 1}}) {
+        StreamSpec spec = make_spec(sinks, window, 6, 2, 20, type);
+        spec.seed = 10 + sinks;
+        streams.push_back(std::make_unique<TestStream>(spec, table()));
+        read_all(streams.back().get(), table(), &pool, 0, length, 64);
+        const int64_t count = spec.window.piece(length, longest);
+        streams.back()->append(length, count, &pool);
+        pieces.push_back({streams.back().get(), length, count});
+      }
+      const auto together = AttentionCall(pieces, &pool).run(table().attention);
+      int64_t row = 0;
+      for (const Piece& piece : pieces) {
+        ThreadPool one(1);
+        const auto alone = AttentionCall({piece}, &one).run(table().attention);
+        EXPECT_TRUE(same_bits(together.data() + row * 6 * 20, alone.data(),
+                              static_cast<int64_t>(alone.size())))
+            << text_of(piece.stream->spec());
+        row += piece.count;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, ReadsEverySink) {
+  ThreadPool pool(1);
+  for (const DType type : kTypes) {
+    const StreamSpec spec = make_spec(66, 64, 2, 1, 16, type);
+    TestStream stream(spec, table());
+    read_all(&stream, table(), &pool, 0, 400, 64);
+    const auto before = AttentionCall({{&stream, 399, 1}}, &pool).run(table().attention);
+    for (const int64_t sink : {0, 1, 63, 64, 65}) {
+      const PageShape& shape = spec.shape;
+      const Slot slot = stream.slot(sink);
+      std::byte* values = slot.page + shape.value_offset(0);
+      const int64_t element = shape.value_element(slot.row, 7);
+      const float kept = reference::read_element(values, element, type);
+      reference::write_element(values, element, type, kept + 1000);
+      const auto after = AttentionCall({{&stream, 399, 1}}, &pool).run(table().attention);
+      EXPECT_NE(before[7], after[7]) << name_of(type) << " sink " << sink;
+      reference::write_element(values, element, type, kept);
+    }
+  }
+}
+
+TEST_P(AttentionTest, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    const StreamSpec spec = make_spec(4, 40, 3, 1, 16, type);
+    const auto read = [&](bool poisoned) {
+      TestStream stream(spec, table());
+      read_all(&stream, table(), &pool, 0, 68, 64);
+      const int64_t count = spec.window.piece(68, 60);
+      stream.append(68, count, &pool);
+      if (poisoned) stream.poison(80);
+      return AttentionCall({{&stream, 68, count}}, &pool).run(table().attention);
+    };
+    const auto clean = read(false), mixed = read(true);
+    for (int64_t row = 0; row < 60; ++row) {
+      const int64_t t = 68 + row;
+      const float* out = mixed.data() + row * 3 * 16;
+      if (t >= 80 && t < 80 + 40) {
+        for (int64_t d = 0; d < 3 * 16; ++d) EXPECT_TRUE(std::isnan(out[d])) << "token " << t;
+      } else {
+        EXPECT_TRUE(same_bits(out, clean.data() + row * 3 * 16, 3 * 16)) << "token " << t;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, AveragesWhatScoresTheSame) {
+  ThreadPool pool(1);
+  for (const DType type : kTypes) {
+    StreamSpec spec = make_spec(4, 100, 2, 1, 16, type);
+    spec.scale = 0;  // all scores are equal
+    TestStream stream(spec, table());
+    const auto out = read_all(&stream, table(), &pool, 0, 300, 64);
+    expect_literal(spec, 299, out.data() + 299 * 2 * 16);
+  }
+}
+
+TEST_P(AttentionTest, MatchesTheReferenceForScoresHundredsApart) {
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    for (const float scale : {-3.0f, 20.0f, 300.0f}) {
+      StreamSpec spec = make_spec(4, 100, 3, 1, 16, type);
+      spec.scale = scale;
+      TestStream stream(spec, table());
+      read_all(&stream, table(), &pool, 0, 260, 64);
+      AttentionCall call({{&stream, 250, 10}}, &pool);
+      const auto out = call.run(table().attention);
+      // Scores of a thousand are rounded to 6e-5, and so are the logarithms of weights.
+      for (int64_t row = 0; row < call.rows(); ++row) {
+        const std::vector<float> expected = call.expected(row);
+        EXPECT_LE(worst_error(out.data() + row * call.row_size(), expected.data(),
+                              call.row_size(), largest_of(expected)),
+                  tolerance_of(DType::kFloat32) * std::max(1.0f, std::abs(scale)))
+            << name_of(type) << " scale " << scale;
+      }
+    }
+  }
+}
+
+SINKSTREAM_TEST_ALL_TABLES(AttentionTest);
+
+TEST(AttentionReference, MeetsTheDefinitionToTheLastBits) {
+  ThreadPool pool(2);
+  for (const auto& [sinks, window] : {std::pair{4, 27}, {0, 64}, {67, 70}, {1, 1}}) {
+    const StreamSpec spec = make_spec(sinks, window, 2, 1, 16, DType::kFloat32);
+    TestStream stream(spec, reference_kernels());
+    const int64_t end = sinks + 10 * window;
+    const auto out = read_all(&stream, reference_kernels(), &pool, 0, end, 64);
+    for (int64_t t = 0; t < end; ++t) {
+      const std::vector<double> literal = literal_row(spec, t);
+      const std::vector<float> expected(literal.begin(), literal.end());
+      // Rotated queries and keys are rounded to float32: 1e-6 is a few units of that.
+      EXPECT_LE(worst_error(out.data() + t * 2 * 16, expected.data(), 2 * 16,
+                            largest_of(expected)),
+                1e-6)
+          << text_of(spec) << " token " << t;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream

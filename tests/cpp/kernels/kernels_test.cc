@@ -1,0 +1,82 @@
+#include "kernels/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "common/errors.h"
+
+namespace sinkstream {
+namespace {
+
+TEST(ChooseKernels, TakesTheBestTableThatTheProcessorSupports) {
+  const ChosenKernels chosen = choose_kernels("");
+  for (const Kernels* table : all_kernels()) {
+    if (!table->supported()) continue;
+    EXPECT_STREQ(chosen.kernels.name, table->name);
+    break;
+  }
+}
+
+TEST(ChooseKernels, ObeysAForcedName) {
+  for (const Kernels* table : all_kernels()) {
+    if (!table->supported()) continue;
+    const ChosenKernels chosen = choose_kernels(table->name);
+    EXPECT_STREQ(chosen.kernels.name, table->name);
+    EXPECT_EQ(chosen.kernels.native_input, table->native_input);
+    if (table->linear == nullptr) continue;
+    EXPECT_EQ(chosen.kernels.linear, table->linear);
+  }
+}
+
+TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
+  const std::set<std::string> ops = {"embedding", "rms_norm",  "linear", "rope",  "append",
+                                     "attention", "swiglu",    "logits", "sample"};
+  for (const Kernels* table : all_kernels()) {
+    if (!table->supported()) continue;
+    const ChosenKernels chosen = choose_kernels(table->name);
+    std::set<std::string> served;
+    for (const auto& [op, by] : chosen.served_by) {
+      EXPECT_TRUE(served.insert(op).second) << op << " is listed twice";
+      bool is_known = false;
+      for (const Kernels* known : all_kernels()) is_known |= known->name == by;
+      EXPECT_TRUE(is_known) << by;
+    }
+    EXPECT_EQ(served, ops);
+    const Kernels& kernels = chosen.kernels;
+    EXPECT_TRUE(kernels.embedding != nullptr && kernels.rms_norm != nullptr &&
+                kernels.linear != nullptr && kernels.rope != nullptr &&
+                kernels.append != nullptr && kernels.attention != nullptr &&
+                kernels.swiglu != nullptr && kernels.logits != nullptr &&
+                kernels.sample != nullptr);
+  }
+}
+
+TEST(ChooseKernels, NeverTakesAnOpFromABetterTable) {
+  for (const auto& [op, by] : choose_kernels("reference").served_by) EXPECT_EQ(by, "reference");
+}
+
+TEST(ChooseKernels, NamesWhatItSupportsWhenTheNameIsUnknown) {
+  try {
+    choose_kernels("sse9");
+    FAIL() << "accepted an unknown table";
+  } catch (const InvalidArgument& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(error.param, "SINKSTREAM_KERNELS");
+    EXPECT_NE(message.find("but is \"sse9\"."), std::string::npos) << message;
+    for (const Kernels* table : all_kernels()) {
+      const bool is_listed = message.find(table->name) != std::string::npos;
+      EXPECT_EQ(is_listed, table->supported()) << table->name << " in: " << message;
+    }
+  }
+}
+
+TEST(ChooseKernels, RefusesATableThatTheProcessorLacks) {
+  for (const Kernels* table : all_kernels()) {
+    if (table->supported()) continue;
+    EXPECT_THROW(choose_kernels(table->name), InvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream

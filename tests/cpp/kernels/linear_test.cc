@@ -1,0 +1,307 @@
+#include "kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "kernels/guarded.h"
+#include "kernels/matrix.h"
+#include "kernels/tables.h"
+#include "kernels/tolerance.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr DType kInputTypes[] = {DType::kFloat32, DType::kBFloat16};
+
+// What one call reads, and who computes it.
+struct Inputs {
+  std::vector<float> numbers;  // [tokens, stride], from `offset` floats past the start
+  int64_t tokens;
+  int64_t cols;
+  int64_t stride;
+  int64_t offset = 0;
+  DType type = DType::kFloat32;
+
+  const float* token(int64_t i) const { return numbers.data() + offset + i * stride; }
+  Inputs slice(int64_t first, int64_t count) const {
+    Inputs slice = *this;
+    slice.offset += first * stride;
+    slice.tokens = count;
+    return slice;
+  }
+};
+
+Inputs random_inputs(int64_t tokens, int64_t cols, DType type, uint32_t seed,
+                     int64_t padding = 3) {
+  const int64_t stride = cols + padding;
+  return {random_floats(tokens * stride + 1, seed), tokens, cols, stride, 1, type};
+}
+
+void run(const Kernels& table, const Inputs& inputs, const std::vector<LinearPart>& parts,
+         int threads = 1) {
+  ThreadPool pool(threads);
+  const Panels scratch = make_panels(linear_scratch_bytes(inputs.tokens, inputs.cols));
+  table.linear({.input = inputs.token(0),
+                .input_stride = inputs.stride,
+                .tokens = inputs.tokens,
+                .cols = inputs.cols,
+                .input_type = inputs.type,
+                .parts = parts.data(),
+                .part_count = static_cast<int64_t>(parts.size()),
+                .scratch = scratch.get()},
+               {&pool});
+}
+
+// One part, dense output.
+std::vector<float> run(const Kernels& table, const Inputs& inputs, const Matrix& matrix,
+                       int threads = 1) {
+  Guarded out(inputs.tokens * matrix.rows);
+  run(table, inputs, {{.weights = matrix.packed(), .out = out.get(), .out_stride = matrix.rows}},
+      threads);
+  return {out.get(), out.get() + out.count()};
+}
+
+// The largest Σ |weight · x| of any output: what rounding errors are measured by.
+double scale_of(const Matrix& matrix, const Inputs& inputs) {
+  double largest = 0;
+  for (int64_t token = 0; token < inputs.tokens; ++token) {
+    for (const std::vector<double>& row : matrix.plain) {
+      double sum = 0;
+      for (int64_t col = 0; col < inputs.cols; ++col) {
+        sum += std::abs(row[col] * inputs.token(token)[col]);
+      }
+      largest = std::max(largest, sum);
+    }
+  }
+  return largest;
+}
+
+std::vector<int64_t> cols_of(Storage storage) {
+  if (is_quantized(weight_type_of(storage))) return {32, 64, 576};
+  return {1, 2, 3, 5, 31, 32, 33, 64, 95, 576};
+}
+
+class LinearTest : public TableTest {
+ protected:
+  void SetUp() override {
+    TableTest::SetUp();
+    if (!IsSkipped() && table().linear == nullptr) GTEST_SKIP() << table().name << " has no linear";
+  }
+
+  // One shape against the reference, with gaps between the rows of input and output.
+  void compare(const Matrix& matrix, const Inputs& inputs, bool has_bias, bool accumulates) {
+    const int64_t gap = 2;
+    const int64_t stride = matrix.rows + gap;
+    const std::vector<float> bias = random_floats(matrix.rows, 7);
+    const std::vector<float> before = random_floats(inputs.tokens * stride, 8);
+    Guarded actual(inputs.tokens * stride, 5), expected(inputs.tokens * stride);
+    const auto compute = [&](const Kernels& by, Guarded* out) {
+      for (int64_t i = 0; accumulates && i < out->count(); ++i) (*out)[i] = before[i];
+      run(by, inputs,
+          {{.weights = matrix.packed(),
+            .bias = has_bias ? bias.data() : nullptr,
+            .out = out->get(),
+            .out_stride = stride,
+            .accumulate = accumulates}});
+    };
+    compute(table(), &actual);
+    compute(reference_kernels(), &expected);
+    EXPECT_TRUE(actual.is_intact());
+    const double scale = scale_of(matrix, inputs) + 20;  // of bias and of what was there
+    for (int64_t token = 0; token < inputs.tokens; ++token) {
+      const int64_t at = token * stride;
+      ASSERT_LE(worst_error(actual.get() + at, expected.get() + at, matrix.rows, scale),
+                tolerance_of(DType::kFloat32))
+          << name_of(matrix.packed().type) << " rows " << matrix.rows << " cols " << matrix.cols
+          << " token " << token << " of " << inputs.tokens << " input " << name_of(inputs.type);
+      for (int64_t i = 0; i < gap; ++i) {  // the gap is nobody's
+        const float left = actual[at + matrix.rows + i];
+        ASSERT_TRUE(accumulates ? left == before[at + matrix.rows + i] : std::isnan(left));
+      }
+    }
+  }
+};
+
+TEST_P(LinearTest, EqualsTheReferenceForEveryShape) {
+  int count = 0;
+  for (const Storage storage : kStorages) {
+    for (const int64_t rows : {1, 15, 16, 17, 33}) {
+      for (const int64_t cols : cols_of(storage)) {
+        const Matrix matrix = random_matrix(storage, rows, cols, 1);
+        for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 65}) {
+          if (tokens >= 64 && rows != 17) continue;
+          for (const DType type : kInputTypes) {
+            ++count;
+            compare(matrix, random_inputs(tokens, cols, type, 2), count % 2 == 0, count % 3 == 0);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
+  constexpr int64_t kTokens = 65;
+  for (const Storage storage : kStorages) {
+    const Matrix matrix = random_matrix(storage, 33, 96, 3);
+    for (const DType type : kInputTypes) {
+      const Inputs inputs = random_inputs(kTokens, 96, type, 4);
+      const std::vector<float> together = run(table(), inputs, matrix);
+      for (const int64_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 64}) {
+        for (int64_t first = 0; first < kTokens; first += batch) {
+          const int64_t count = std::min(batch, kTokens - first);
+          const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
+          ASSERT_TRUE(same_bits(apart.data(), &together[first * matrix.rows],
+                                count * matrix.rows))
+              << name_of(matrix.packed().type) << " batch " << batch << " at " << first;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, GivesARowTheSameBitsBesideAnyOthers) {
+  for (const Storage storage : kStorages) {
+    const Matrix matrix = random_matrix(storage, 33, 64, 5);
+    Matrix last = random_matrix(storage, 33, 64, 5);
+    // The last row alone in a matrix.
+    const int64_t row_bytes = row_bytes_of(storage, 64);
+    last.rows = 1;
+    last.panels = make_panels(packed_bytes(weight_type_of(storage), 1, 64));
+    pack_rows(storage, matrix.source.data() + 32 * row_bytes, 0, 1, 64, last.panels.get());
+    const Inputs inputs = random_inputs(3, 64, table().native_input, 6);
+    const std::vector<float> all = run(table(), inputs, matrix);
+    const std::vector<float> alone = run(table(), inputs, last);
+    for (int64_t token = 0; token < 3; ++token) {
+      EXPECT_EQ(float_bits(alone[token]), float_bits(all[token * 33 + 32]));
+    }
+  }
+}
+
+TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {
+  for (const Storage storage : kStorages) {
+    const Matrix matrix = random_matrix(storage, 33 * 16 + 1, 64, 7);
+    for (const int64_t tokens : {1, 2, 65}) {
+      const Inputs inputs = random_inputs(tokens, 64, table().native_input, 8);
+      const std::vector<float> one = run(table(), inputs, matrix, 1);
+      for (const int threads : {2, 3}) {
+        const std::vector<float> several = run(table(), inputs, matrix, threads);
+        ASSERT_TRUE(same_bits(one.data(), several.data(), static_cast<int64_t>(one.size())))
+            << name_of(matrix.packed().type) << " tokens " << tokens << " threads " << threads;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, GivesAPartTheSameBitsBesideOtherParts) {
+  for (const DType type : kInputTypes) {
+    const Inputs inputs = random_inputs(7, 64, type, 9);
+    std::vector<Matrix> matrices;
+    std::vector<Guarded> outs;
+    int64_t rows = 0;
+    for (const Storage storage : kStorages) {
+      matrices.push_back(random_matrix(storage, rows, 64, 10));  // the first has no rows at all
+      rows += 13;
+    }
+    for (const Matrix& matrix : matrices) outs.emplace_back(inputs.tokens * matrix.rows);
+    std::vector<LinearPart> parts;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      parts.push_back({.weights = matrices[i].packed(),
+                       .out = outs[i].get(),
+                       .out_stride = matrices[i].rows});
+    }
+    run(table(), inputs, parts, 2);
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      EXPECT_TRUE(outs[i].is_intact());
+      const std::vector<float> alone = run(table(), inputs, matrices[i]);
+      EXPECT_TRUE(same_bits(outs[i].get(), alone.data(), outs[i].count()))
+          << name_of(matrices[i].packed().type);
+    }
+  }
+}
+
+TEST_P(LinearTest, RoundsInputsOnlyWhenAsked) {
+  // 1 + 2^-9 rounds to 1 in bfloat16; a sum that cancels the ones shows which was used.
+  const float weights[2] = {1.0f, -1.0f};
+  const Panels panels = make_panels(packed_bytes(WeightType::kFloat32, 1, 2));
+  pack_rows(Storage::kF32, reinterpret_cast<const std::byte*>(weights), 0, 1, 2, panels.get());
+  for (const DType type : kInputTypes) {
+    const Inputs inputs = {{1.0f + 0x1p-9f, 1.0f}, 1, 2, 2, 0, type};
+    float out;
+    run(table(), inputs,
+        {{.weights = {WeightType::kFloat32, 1, 2, panels.get()}, .out = &out, .out_stride = 1}});
+    EXPECT_EQ(out, type == DType::kFloat32 ? 0x1p-9f : 0.0f);
+  }
+}
+
+TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
+  for (const Storage storage : kStorages) {
+    const Matrix matrix = random_matrix(storage, 17, 64, 11);
+    Inputs inputs = random_inputs(7, 64, table().native_input, 12);
+    const std::vector<float> clean = run(table(), inputs, matrix);
+    inputs.numbers[inputs.offset + 3 * inputs.stride + 40] =
+        std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> mixed = run(table(), inputs, matrix);
+    for (int64_t i = 0; i < 7 * 17; ++i) {
+      if (i / 17 == 3) {
+        EXPECT_TRUE(std::isnan(mixed[i])) << name_of(matrix.packed().type);
+      } else {
+        EXPECT_EQ(mixed[i], clean[i]) << name_of(matrix.packed().type);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, WritesNothingForNoTokensAndNoParts) {
+  const Matrix matrix = random_matrix(Storage::kQ4_1, 16, 32, 13);
+  Guarded out(16);
+  run(table(), random_inputs(0, 32, DType::kFloat32, 14),
+      {{.weights = matrix.packed(), .out = out.get(), .out_stride = 16}});
+  run(table(), random_inputs(3, 32, DType::kFloat32, 14), std::vector<LinearPart>{});
+  EXPECT_TRUE(out.is_intact());
+  for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(out[i]));
+}
+
+SINKSTREAM_TEST_ALL_TABLES(LinearTest);
+
+// The reference itself, against sums over numbers that never saw a panel.
+TEST(ReferenceLinear, EqualsPlainSums) {
+  for (const Storage storage : kStorages) {
+    for (const DType type : kInputTypes) {
+      const Matrix matrix = random_matrix(storage, 17, 64, 15);
+      const Inputs inputs = random_inputs(3, 64, type, 16);
+      const std::vector<float> actual = run(reference_kernels(), inputs, matrix);
+      for (int64_t token = 0; token < 3; ++token) {
+        for (int64_t row = 0; row < 17; ++row) {
+          double sum = 0;
+          for (int64_t col = 0; col < 64; ++col) {
+            const float x = inputs.token(token)[col];
+            sum += matrix.plain[row][col] * (type == DType::kFloat32 ? x : to_float(to_bf16(x)));
+          }
+          ASSERT_EQ(actual[token * 17 + row], static_cast<float>(sum));
+        }
+      }
+    }
+  }
+}
+
+TEST(WorstError, SeesOneWrongNumberAndAnyNan) {
+  const float expected[3] = {1, -2, 4};
+  const float right[3] = {1, -2, 4};
+  const float wrong[3] = {1, -2.5f, 4};
+  const float nan[3] = {1, std::numeric_limits<float>::quiet_NaN(), 4};
+  const float infinite[3] = {1, -std::numeric_limits<float>::infinity(), 4};
+  EXPECT_EQ(worst_error(right, expected, 3, 4), 0);
+  EXPECT_EQ(worst_error(wrong, expected, 3, 4), 0.125);
+  EXPECT_EQ(worst_error(nan, expected, 3, 4), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(worst_error(nan, nan, 3, 4), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(worst_error(infinite, expected, 3, 4), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(worst_error(wrong, expected, 1, 4), 0);
+}
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,75 @@
+#include "kernels/rope.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/guarded.h"
+#include "kernels/matrix.h"
+#include "kernels/tables.h"
+#include "kernels/tolerance.h"
+
+namespace sinkstream {
+namespace {
+
+class RopeTest : public TableTest {};
+
+struct Shape {
+  int64_t rows, heads, head_dim, rotary_dim;
+};
+
+constexpr Shape kShapes[] = {{0, 2, 16, 16}, {1, 1, 2, 2},   {1, 9, 64, 64}, {5, 3, 80, 80},
+                             {3, 2, 96, 24}, {2, 1, 18, 18}, {2, 2, 32, 0},  {70, 4, 128, 128},
+                             {1, 1, 256, 256}};
+
+TEST_P(RopeTest, TurnsEveryPairByItsAngle) {
+  for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
+    for (const auto& [rows, heads, head_dim, rotary_dim] : kShapes) {
+      for (const int threads : {1, 2}) {
+        ThreadPool pool(threads);
+        const int64_t stride = heads * head_dim + 5;
+        const auto input = random_floats(rows * stride + 1, 3);
+        const auto cos = random_floats(rows * rotary_dim / 2 + 1, 4);
+        const auto sin = random_floats(rows * rotary_dim / 2 + 1, 5);
+        Guarded out(rows * heads * head_dim, 1), expected(out.count());
+        RopeArgs args = {.input = input.data() + 1,
+                         .input_stride = stride,
+                         .out = out.get(),
+                         .rows = rows,
+                         .heads = heads,
+                         .head_dim = head_dim,
+                         .rotation = {cos.data() + 1, sin.data() + 1, rotary_dim, pairing}};
+        table().rope(args, {&pool});
+        EXPECT_TRUE(out.is_intact());
+        args.out = expected.get();
+        reference_kernels().rope(args, {&pool});
+        // Some numbers are 20, times an angle's 20: that is the scale of what is rounded.
+        EXPECT_LE(worst_error(out.get(), expected.get(), out.count(), 400),
+                  tolerance_of(DType::kFloat32))
+            << rows << " x " << heads << " x " << head_dim << ", rotary " << rotary_dim;
+        for (int64_t i = 0; i < out.count(); ++i) {
+          if (i % head_dim >= rotary_dim) EXPECT_EQ(out[i], expected[i]) << "passes through";
+        }
+      }
+    }
+  }
+}
+
+// Both pairings of a head of four, by hand.
+TEST_P(RopeTest, TurnsAQuarterAndAHalf) {
+  ThreadPool pool(1);
+  const float input[] = {1, 2, 3, 4};
+  const float cos[] = {0, -1};
+  const float sin[] = {1, 0};
+  float out[4];
+  RopeArgs args = {.input = input, .input_stride = 4, .out = out, .rows = 1, .heads = 1,
+                   .head_dim = 4, .rotation = {cos, sin, 4, Pairing::kHalf}};
+  table().rope(args, {&pool});
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{-3, -2, 1, -4}));
+  args.rotation.pairing = Pairing::kInterleaved;
+  table().rope(args, {&pool});
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{-2, 1, -3, -4}));
+}
+
+SINKSTREAM_TEST_ALL_TABLES(RopeTest);
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,59 @@
+// Sixteen lanes in plain code: the interface of csrc/kernels/cpu/simd_avx512.inl and, bit for bit,
+// its arithmetic. So the bodies' AVX-512 paths are tested on machines that lack it.
+constexpr int kLanes = 16;
+
+#include "kernels/cpu/simd.inl"
+
+// Not inlined: sixteen calls into the C library at each use would swamp the compiler.
+__attribute__((noinline)) void fma_lanes(const Vec& a, const Vec& b, Vec& c) {
+  for (int lane = 0; lane < kLanes; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+}
+SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) {
+  fma_lanes(a, b, c);
+  return c;
+}
+SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
+
+SINKSTREAM_INLINE Vec load_f16(const f16* from) {
+  Vec x;
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = to_float(from[lane]);
+  return x;
+}
+SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
+  for (int lane = 0; lane < kLanes; ++lane) to[lane] = to_f16(x[lane]);
+}
+
+// Denormals become zeros of their sign.
+float flushed(float x) { return (float_bits(x) & 0x7f800000) == 0 ? x * 0.0f : x; }
+
+// VDPBF16PS: the odd product joins first, then the even one, each with one rounding; it ignores
+// the processor's float mode.
+__attribute__((noinline)) void dot_bf16_lanes(Vec& acc, const UintVec& a, const UintVec& b) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto odd = [](uint32_t word) { return flushed(float_from_bits(word & 0xffff0000)); };
+    const auto even = [](uint32_t word) { return flushed(float_from_bits(word << 16)); };
+    const float first =
+        flushed(__builtin_fmaf(odd(a[lane]), odd(b[lane]), flushed(acc[lane])));
+    acc[lane] = flushed(__builtin_fmaf(even(a[lane]), even(b[lane]), first));
+  }
+}
+SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {
+  dot_bf16_lanes(acc, a, b);
+  return acc;
+}
+
+using HalfwordsVec = uint16_t __attribute__((vector_size(64)));
+
+SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
+  const auto wanted = reinterpret_cast<HalfwordsVec>(indices);
+  const auto entries = reinterpret_cast<HalfwordsVec>(table);
+  HalfwordsVec found{};
+  for (int i = 0; i < 32; ++i) found[i] = entries[wanted[i] & 31];
+  return reinterpret_cast<UintVec>(found);
+}
+
+template <int kCount>
+SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
+  return reinterpret_cast<UintVec>(reinterpret_cast<HalfwordsVec>(x) >> kCount);
+}

@@ -1,0 +1,294 @@
+// One endless stream as the attention tests see it: random queries, keys and values of any token,
+// the pages of a sequence, and a ring in which everything that is not live is NaN.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "cache/angles.h"
+#include "cache/window.h"
+#include "kernels/guarded.h"
+#include "kernels/kernels.h"
+#include "kernels/reference/page_element.h"
+
+namespace sinkstream {
+
+struct FreeBytes {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Bytes = std::unique_ptr<std::byte[], FreeBytes>;
+
+// Every float, float16 and bfloat16 in it is NaN.
+inline Bytes nan_bytes(int64_t count) {
+  Bytes memory(static_cast<std::byte*>(std::aligned_alloc(64, (count + 63) / 64 * 64)));
+  std::memset(memory.get(), 0xff, count);
+  return memory;
+}
+
+// What a stream is made of.
+struct StreamSpec {
+  Window window;
+  int64_t heads = 1;
+  PageShape shape;
+  int64_t rotary_dim = 0;
+  Pairing pairing = Pairing::kHalf;
+  double base = 10000;
+  double attention_factor = 1;
+  float scale = 0.3f;
+  uint64_t seed = 1;
+
+  std::vector<double> frequencies() const {
+    std::vector<double> found;
+    for (int64_t d = 0; d < rotary_dim; d += 2) {
+      found.push_back(std::pow(base, -static_cast<double>(d) / rotary_dim));
+    }
+    return found;
+  }
+};
+
+enum class Part : uint64_t { kQuery, kKey, kValue };
+
+// The same numbers for the same token, whenever they are asked for: about ±1, with outliers.
+inline std::vector<float> random_part(const StreamSpec& spec, Part part, int64_t token) {
+  const int64_t heads = part == Part::kQuery ? spec.heads : spec.shape.kv_heads;
+  uint64_t state = (spec.seed * 3 + static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15 +
+                   static_cast<uint64_t>(token) * 0xd1342543de82ef95;
+  std::vector<float> numbers(heads * spec.shape.head_dim);
+  for (float& number : numbers) {
+    state += 0x9e3779b97f4a7c15;  // splitmix64
+    uint64_t x = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    x ^= x >> 31;
+    number = static_cast<float>(static_cast<int64_t>(x) >> 11) * 0x1p-52f;
+    if (x % 64 == 0) number *= 6;
+  }
+  return numbers;
+}
+
+class TestStream {
+ public:
+  // The ops rope and append come from `kernels`.
+  TestStream(const StreamSpec& spec, const Kernels& kernels)
+      : spec_(spec),
+        kernels_(kernels),
+        angles_(spec.frequencies(), spec.attention_factor),
+        memory_(nan_bytes((spec.window.sink_pages() + spec.window.window_pages()) *
+                          spec.shape.bytes())) {
+    for (int64_t p = 0; p < spec.window.sink_pages() + spec.window.window_pages(); ++p) {
+      pages_.push_back(memory_.get() + p * spec.shape.bytes());
+    }
+  }
+
+  const StreamSpec& spec() const { return spec_; }
+  int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
+
+  // The slot of token i.
+  Slot slot(int64_t i) const {
+    const Window& window = spec_.window;
+    if (window.is_sink(i)) return {pages_[i / kPageRows], i % kPageRows};
+    return {pages_[window.sink_pages() + window.block(i) % window.window_pages()], window.row(i)};
+  }
+
+  // Writes the tokens [t, t + count), after everything that the query of t does not see any more
+  // has become NaN.
+  void append(int64_t t, int64_t count, ThreadPool* pool) {
+    const Window& window = spec_.window;
+    // Older ones have been overwritten: the ring is that long.
+    forgotten_ = std::max({forgotten_, window.sinks, t - window.window_pages() * kPageRows});
+    for (; forgotten_ < std::min(window.first(t), t); ++forgotten_) poison(forgotten_);
+    std::vector<float> keys, values;
+    std::vector<Slot> slots;
+    std::vector<int64_t> positions;
+    for (int64_t i = t; i < t + count; ++i) {
+      const std::vector<float> key = random_part(spec_, Part::kKey, i);
+      const std::vector<float> value = random_part(spec_, Part::kValue, i);
+      keys.insert(keys.end(), key.begin(), key.end());
+      values.insert(values.end(), value.begin(), value.end());
+      slots.push_back(slot(i));
+      positions.push_back(i);
+    }
+    const Turns turns(*this, positions);
+    kernels_.append({.keys = keys.data(),
+                     .values = values.data(),
+                     .key_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
+                     .value_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
+                     .slots = slots.data(),
+                     .rows = count,
+                     .shape = spec_.shape,
+                     .rotation = turns.rotation()},
+                    {pool});
+  }
+
+  // The queries of [t, t + count), turned by the tokens' indices or by their ranks.
+  std::vector<float> queries(int64_t t, int64_t count, bool by_rank, ThreadPool* pool) const {
+    std::vector<float> plain;
+    std::vector<int64_t> positions;
+    for (int64_t i = t; i < t + count; ++i) {
+      const std::vector<float> query = random_part(spec_, Part::kQuery, i);
+      plain.insert(plain.end(), query.begin(), query.end());
+      positions.push_back(by_rank ? spec_.window.rank(i) : i);
+    }
+    std::vector<float> turned(plain.size());
+    const Turns turns(*this, positions);
+    kernels_.rope({.input = plain.data(),
+                   .input_stride = spec_.heads * spec_.shape.head_dim,
+                   .out = turned.data(),
+                   .rows = count,
+                   .heads = spec_.heads,
+                   .head_dim = spec_.shape.head_dim,
+                   .rotation = turns.rotation()},
+                  {pool});
+    return turned;
+  }
+
+  AttentionSpan span(int64_t row, int64_t t, int64_t count) const {
+    return {.row = row,
+            .count = count,
+            .index = t,
+            .sinks = spec_.window.sinks,
+            .sink_pages = pages_.data(),
+            .window_pages = pages_.data() + spec_.window.sink_pages(),
+            .window_page_count = spec_.window.window_pages()};
+  }
+
+  // What token i left behind becomes NaN.
+  void poison(int64_t i) {
+    const PageShape& shape = spec_.shape;
+    const Slot at = slot(i);
+    for (int64_t h = 0; h < shape.kv_heads; ++h) {
+      for (int64_t d = 0; d < shape.head_dim; ++d) {
+        reference::write_element(at.page + shape.key_offset(h), shape.key_element(at.row, d),
+                                 shape.type, NAN);
+        reference::write_element(at.page + shape.value_offset(h), shape.value_element(at.row, d),
+                                 shape.type, NAN);
+      }
+    }
+  }
+
+ private:
+  // Cosines and sines of some positions.
+  class Turns {
+   public:
+    Turns(const TestStream& stream, const std::vector<int64_t>& positions)
+        : stream_(stream),
+          cos_(positions.size() * stream.angles_.pairs()),
+          sin_(cos_.size()) {
+      stream.angles_.fill(positions.data(), static_cast<int64_t>(positions.size()), cos_.data(),
+                          sin_.data());
+    }
+    Rotation rotation() const {
+      return {cos_.data(), sin_.data(), stream_.spec_.rotary_dim, stream_.spec_.pairing};
+    }
+
+   private:
+    const TestStream& stream_;
+    std::vector<float> cos_, sin_;
+  };
+
+  StreamSpec spec_;
+  const Kernels& kernels_;
+  Angles angles_;
+  Bytes memory_;
+  std::vector<std::byte*> pages_;  // sink pages, then the ring
+  int64_t forgotten_ = 0;          // window tokens before this one have become NaN
+};
+
+// Some tokens of one stream in a call.
+struct Piece {
+  TestStream* stream;
+  int64_t index;
+  int64_t count;
+};
+
+// One call of attention over pieces of one or several streams, which have been appended before.
+// All streams share heads, shape and scale.
+class AttentionCall {
+ public:
+  AttentionCall(const std::vector<Piece>& pieces, ThreadPool* pool) : pool_(pool) {
+    const StreamSpec& spec = pieces[0].stream->spec();
+    int64_t pages = 0;
+    for (const Piece& piece : pieces) {
+      const TestStream& stream = *piece.stream;
+      spans_.push_back(stream.span(rows_, piece.index, piece.count));
+      const auto window = stream.queries(piece.index, piece.count, false, pool);
+      const auto sink = stream.queries(piece.index, piece.count, true, pool);
+      query_window_.insert(query_window_.end(), window.begin(), window.end());
+      query_sink_.insert(query_sink_.end(), sink.begin(), sink.end());
+      for (int64_t i = piece.index; i < piece.index + piece.count; ++i) {
+        first_.push_back(stream.spec().window.first(i));
+      }
+      rows_ += piece.count;
+      pages = std::max(pages, stream.page_count());
+    }
+    scratch_bytes_ = attention_scratch_bytes(spec.heads, spec.shape.head_dim, pages,
+                                             pool->threads());
+    scratch_ = nan_bytes(scratch_bytes_ + kGuardBytes);
+    args_ = {.query_window = query_window_.data(),
+             .query_sink = query_sink_.data(),
+             .first = first_.data(),
+             .spans = spans_.data(),
+             .span_count = static_cast<int64_t>(spans_.size()),
+             .rows = rows_,
+             .heads = spec.heads,
+             .shape = spec.shape,
+             .scale = spec.scale,
+             .scratch = scratch_.get()};
+  }
+
+  // All rows, [rows, heads, head_dim].
+  std::vector<float> run(AttentionOp* op) {
+    Guarded out(row_size() * rows_, 3);
+    AttentionArgs args = args_;
+    args.out = out.get();
+    op(args, {pool_});
+    EXPECT_TRUE(out.is_intact());
+    for (int64_t i = 0; i < kGuardBytes; ++i) {
+      EXPECT_EQ(scratch_[scratch_bytes_ + i], std::byte{0xff}) << "scratch is overrun";
+    }
+    return {out.get(), out.get() + out.count()};
+  }
+
+  // One row alone, by the reference.
+  std::vector<float> expected(int64_t row) const {
+    size_t s = 0;
+    while (row >= spans_[s].row + spans_[s].count) ++s;
+    AttentionSpan span = spans_[s];
+    span.index += row - span.row;
+    span.row = 0;
+    span.count = 1;
+    std::vector<float> out(row_size());
+    AttentionArgs args = args_;
+    args.query_window += row * row_size();
+    args.query_sink += row * row_size();
+    args.first += row;
+    args.out = out.data();
+    args.spans = &span;
+    args.span_count = 1;
+    args.rows = 1;
+    reference_kernels().attention(args, {pool_});
+    return out;
+  }
+
+  int64_t rows() const { return rows_; }
+  int64_t row_size() const { return args_.heads * args_.shape.head_dim; }
+
+ private:
+  static constexpr int64_t kGuardBytes = 256;
+
+  ThreadPool* pool_;
+  int64_t rows_ = 0;
+  std::vector<AttentionSpan> spans_;
+  std::vector<float> query_window_, query_sink_;
+  std::vector<int64_t> first_;
+  int64_t scratch_bytes_ = 0;
+  Bytes scratch_;
+  AttentionArgs args_;
+};
+
+}  // namespace sinkstream

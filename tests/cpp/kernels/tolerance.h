@@ -1,0 +1,37 @@
+// How far a kernel may be from its reference: one table for all kernel tests, relative to the
+// output's scale. The type is the narrowest that a table rounds to where the reference does not.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "common/dtype.h"
+
+namespace sinkstream {
+
+constexpr double tolerance_of(DType rounded_to) {
+  switch (rounded_to) {
+    case DType::kFloat32: return 1e-5;
+    case DType::kFloat16: return 1e-2;
+    case DType::kBFloat16: return 4e-2;
+  }
+  return 0;
+}
+
+// The largest |actual − expected| over `count` numbers, in units of `scale` (above 0).
+// Infinity if any number is NaN or infinite, on either side: no tolerance covers that.
+inline double worst_error(const float* actual, const float* expected, int64_t count,
+                          double scale) {
+  double worst = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double error = std::abs(double{actual[i]} - double{expected[i]}) / scale;
+    if (!(error <= std::numeric_limits<double>::max())) {
+      return std::numeric_limits<double>::infinity();
+    }
+    worst = std::fmax(worst, error);
+  }
+  return worst;
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,195 @@
+#include "model/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "common/errors.h"
+
+#include "model/random_decoder.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr int64_t kEndless = int64_t{1} << 60;
+
+std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab);
+  return tokens;
+}
+
+// One sequence with pages of its own, poisoned.
+struct OneSequence {
+  OneSequence(const RandomDecoder& model, const Window& window)
+      : pool(model.decoder->page_shape(),
+             SequenceCache::pages_needed(window, model.spec.layers, kEndless), true),
+        cache(&pool, window, model.spec.layers, kEndless) {}
+  PagePool pool;
+  SequenceCache cache;
+};
+
+// The logits of all tokens, read in pieces of `chunk`.
+std::vector<float> logits_of(RandomDecoder& model, const Window& window,
+                             const std::vector<int32_t>& tokens, int64_t chunk) {
+  OneSequence sequence(model, window);
+  const auto count = static_cast<int64_t>(tokens.size());
+  std::vector<float> logits(count * model.spec.vocab_size, NAN);
+  for (int64_t t = 0; t < count; t += chunk) {
+    const ForwardSpan span{&sequence.cache, tokens.data() + t, std::min(chunk, count - t),
+                           LogitsOf::kAll};
+    model.decoder->forward({&span, 1}, logits.data() + t * model.spec.vocab_size);
+  }
+  return logits;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
+ protected:
+  void SetUp() override {
+    if (!GetParam()->supported()) GTEST_SKIP() << "this processor lacks " << GetParam()->name;
+    kernels_ = choose_kernels(GetParam()->name).kernels;
+  }
+  RandomDecoder make(int threads, DType cache_type = DType::kFloat32) {
+    return {kernels_, threads, {DType::kFloat32, cache_type, 400}};
+  }
+  Kernels kernels_;
+};
+
+TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    // The slow table has one body for all types.
+    if (type != DType::kFloat32 && GetParam() == &reference_kernels()) break;
+    RandomDecoder model = make(2, type);
+    for (const Window window : {Window{4, 9}, Window{0, 64}, Window{3, 130}, Window{70, 5}}) {
+      const auto tokens = random_tokens(400, model.spec.vocab_size, 1);
+      const auto whole = logits_of(model, window, tokens, 400);
+      for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
+      for (const int64_t chunk : {1, 3, 63, 64, 65, 200}) {
+        ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
+            << name_of(type) << " S " << window.sinks << " W " << window.window << " chunk " << chunk;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {
+  const Window window{4, 100};
+  std::vector<float> expected;
+  for (const int threads : {1, 2, 3}) {
+    RandomDecoder model = make(threads);
+    const auto logits = logits_of(model, window, random_tokens(300, model.spec.vocab_size, 2), 77);
+    if (expected.empty()) expected = logits;
+    EXPECT_TRUE(same_bits(expected, logits)) << threads;
+  }
+}
+
+TEST_P(DecoderOnTable, CompanyChangesNoBit) {
+  RandomDecoder model = make(2);
+  const int64_t vocab = model.spec.vocab_size;
+  const Window windows[] = {{4, 20}, {0, 70}, {66, 3}, {1, 1}};
+  constexpr int64_t kTokens = 120;
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<std::vector<float>> alone, together;
+  std::vector<std::unique_ptr<OneSequence>> sequences;
+  for (int i = 0; i < 4; ++i) {
+    tokens.push_back(random_tokens(kTokens, vocab, 10 + i));
+    alone.push_back(logits_of(model, windows[i], tokens[i], kTokens));
+    together.emplace_back(kTokens * vocab, NAN);
+    sequences.push_back(std::make_unique<OneSequence>(model, windows[i]));
+  }
+  // Steps in which each sequence brings none, one or many tokens.
+  std::mt19937 random(3);
+  for (bool is_done = false; !is_done;) {
+    is_done = true;
+    std::vector<ForwardSpan> spans;
+    std::vector<std::pair<int, int64_t>> places;
+    for (int i = 0; i < 4; ++i) {
+      const int64_t at = sequences[i]->cache.length();
+      const int64_t wishes[] = {0, 1, 1, 7, 80};
+      const int64_t count = std::min(wishes[random() % 5], kTokens - at);
+      is_done = is_done && at == kTokens;
+      if (count == 0) continue;
+      spans.push_back({&sequences[i]->cache, tokens[i].data() + at, count, LogitsOf::kAll});
+      places.emplace_back(i, at);
+    }
+    if (spans.empty()) continue;
+    int64_t rows = 0;
+    for (const ForwardSpan& span : spans) rows += span.count;
+    std::vector<float> logits(rows * vocab, NAN);
+    model.decoder->forward(spans, logits.data());
+    const float* from = logits.data();
+    for (size_t k = 0; k < spans.size(); ++k) {
+      const auto [i, at] = places[k];
+      std::copy(from, from + spans[k].count * vocab, together[i].data() + at * vocab);
+      from += spans[k].count * vocab;
+    }
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(same_bits(alone[i], together[i])) << "sequence " << i;
+}
+
+TEST_P(DecoderOnTable, WritesOnlyTheWantedLogits) {
+  RandomDecoder model = make(1);
+  const int64_t vocab = model.spec.vocab_size;
+  const Window window{4, 20};
+  const auto tokens = random_tokens(10, vocab, 4);
+  const auto all = logits_of(model, window, tokens, 10);
+  OneSequence none(model, window), last(model, window);
+  const ForwardSpan spans[] = {{&none.cache, tokens.data(), 10, LogitsOf::kNone},
+                               {&last.cache, tokens.data(), 10, LogitsOf::kLast}};
+  std::vector<float> logits(2 * vocab, -77.0f);
+  model.decoder->forward(spans, logits.data());
+  EXPECT_EQ(0, std::memcmp(logits.data(), all.data() + 9 * vocab, vocab * 4));
+  for (int64_t i = vocab; i < 2 * vocab; ++i) ASSERT_EQ(logits[i], -77.0f);
+}
+
+TEST_P(DecoderOnTable, AgreesWithTheReferenceTable) {
+  const Window window{4, 30};
+  const Kernels reference = choose_kernels("reference").kernels;
+  RandomDecoder expected_model(reference, 1, {DType::kFloat32, DType::kFloat32, 400});
+  RandomDecoder model = make(2);
+  const auto tokens = random_tokens(300, model.spec.vocab_size, 5);
+  const auto expected = logits_of(expected_model, window, tokens, 400);
+  const auto logits = logits_of(model, window, tokens, 400);
+  float largest = 0, error = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    error = std::max(error, std::abs(expected[i] - logits[i]));
+    ASSERT_FALSE(std::isnan(logits[i]));
+  }
+  EXPECT_LT(error, 1e-5f * largest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, DecoderOnTable, testing::ValuesIn(all_kernels()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+TEST(WeightStore, NamesAWeightThatIsMissingOrHasAnotherShape) {
+  WeightStore store(small_spec());
+  store.declare("embedding", Storage::kF32, 53, 41);
+  store.allocate();
+  try {
+    store.finish();
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_STREQ(error.what(),
+                 "load: weight \"embedding\" must have shape [53, 42], but is [53, 41].");
+  }
+}
+
+TEST(WeightStore, RefusesTooManyOrTooFewBytes) {
+  WeightStore store(small_spec());
+  store.declare("embedding", Storage::kF32, 53, 42);
+  store.allocate();
+  const std::vector<std::byte> bytes(54 * 42 * 4);
+  EXPECT_THROW(store.write("embedding", bytes.data(), 54 * 42 * 4, 54), CheckpointError);
+  EXPECT_THROW(store.write("embedding", bytes.data(), 16 * 42 * 4 - 1, 16), CheckpointError);
+  store.write("embedding", bytes.data(), 16 * 42 * 4, 16);
+  EXPECT_THROW(store.write("embedding", bytes.data(), 38 * 42 * 4, 38), CheckpointError);
+}
+
+}  // namespace
+}  // namespace sinkstream

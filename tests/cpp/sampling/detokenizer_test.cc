@@ -1,0 +1,108 @@
+#include "sampling/detokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace sinkstream {
+namespace {
+
+// Ids 0 to 255 are single bytes; 256 is special.
+TokenTable byte_table(bool strip_leading_space = false) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  tokens.emplace_back("<|end|>");
+  std::vector<uint8_t> special(257);
+  special[256] = 1;
+  return {tokens, special, strip_leading_space};
+}
+
+std::string decode(const TokenTable& table, const std::vector<int32_t>& ids) {
+  Detokenizer detokenizer(&table);
+  std::string out;
+  for (const int32_t id : ids) detokenizer.push(id, &out);
+  detokenizer.flush(&out);
+  return out;
+}
+
+TEST(TokenTable, GivesEachTokensBytes) {
+  const std::vector<std::string> tokens = {"a", "", "\xE2\x82", "<s>"};
+  const std::vector<uint8_t> special = {0, 0, 0, 1};
+  const TokenTable table(tokens, special, false);
+  EXPECT_EQ(table.size(), 4);
+  for (int32_t id = 0; id < 4; ++id) EXPECT_EQ(table.bytes(id), tokens[id]);
+  EXPECT_TRUE(table.is_special(3));
+  EXPECT_FALSE(table.is_special(0));
+  EXPECT_EQ(table.text(3), "");
+  EXPECT_EQ(table.text(0), "a");
+}
+
+TEST(TokenTable, HasNothingForIdsBeyondIt) {
+  const TokenTable table = byte_table();
+  for (const int32_t id : {-1, 257, INT32_MAX, INT32_MIN}) {
+    EXPECT_EQ(table.bytes(id), "");
+    EXPECT_FALSE(table.is_special(id));
+  }
+}
+
+TEST(Detokenizer, JoinsACharacterOverTokens) {
+  const TokenTable table = byte_table();
+  Detokenizer detokenizer(&table);
+  std::string out;
+  for (const int32_t id : {0xF0, 0x9F, 0x99}) detokenizer.push(id, &out);
+  EXPECT_EQ(out, "");
+  detokenizer.push(0x82, &out);
+  EXPECT_EQ(out, "🙂");
+}
+
+TEST(Detokenizer, SpecialTokensHaveNoTextAndBreakNoCharacter) {
+  const TokenTable table = byte_table();
+  EXPECT_EQ(decode(table, {256, 0xE2, 0x82, 256, 0xAC, 256}), "€");
+}
+
+TEST(Detokenizer, StripsOneLeadingSpaceOfTheText) {
+  const TokenTable table = byte_table(true);
+  EXPECT_EQ(decode(table, {' ', ' ', 'a', ' '}), " a ");
+  EXPECT_EQ(decode(table, {256, ' ', 'a'}), "a");  // a special token is no text
+  EXPECT_EQ(decode(table, {'a', ' '}), "a ");
+  EXPECT_EQ(decode(byte_table(false), {' ', 'a'}), " a");
+}
+
+TEST(Detokenizer, FlushEndsAnIncompleteCharacter) {
+  EXPECT_EQ(decode(byte_table(), {'a', 0xE2, 0x82}), "a\xEF\xBF\xBD");
+}
+
+// Random vocabularies of pieces of up to five bytes, so that characters are cut in every way.
+TEST(Detokenizer, PiecesJoinedEqualDecodingAllAtOnce) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::string> tokens;
+    std::vector<uint8_t> special;
+    for (int id = 0; id < 50; ++id) {
+      std::string token;
+      for (uint32_t i = random() % 6; i > 0; --i) {
+        token += static_cast<char>(random() % 2 ? 0x80 + random() % 0x80 : random());
+      }
+      tokens.push_back(token);
+      special.push_back(random() % 10 == 0);
+    }
+    const TokenTable table(tokens, special, false);
+    std::string all, streamed;
+    Detokenizer detokenizer(&table);
+    for (int i = 0; i < 500; ++i) {
+      const int32_t id = static_cast<int32_t>(random() % 52);
+      all += table.text(id);
+      detokenizer.push(id, &streamed);
+      ASSERT_EQ(find_invalid_utf8(streamed), std::string::npos);
+    }
+    detokenizer.flush(&streamed);
+    std::string at_once;
+    Utf8Assembler assembler;
+    assembler.push(all, &at_once);
+    assembler.flush(&at_once);
+    ASSERT_EQ(streamed, at_once);
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream

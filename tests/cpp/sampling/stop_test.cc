@@ -1,0 +1,167 @@
+#include "sampling/stop.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace sinkstream {
+namespace {
+
+struct Outcome {
+  std::string text;
+  bool matched = false;
+  bool operator==(const Outcome&) const = default;
+};
+
+// The definition: the match that ends first, the longest of those that end there.
+Outcome defined(const std::string& text, const std::vector<std::string>& stops) {
+  size_t best_end = std::string::npos, best_begin = std::string::npos;
+  for (const std::string& stop : stops) {
+    const size_t begin = text.find(stop);
+    if (begin == std::string::npos) continue;
+    const size_t end = begin + stop.size();
+    if (best_end == std::string::npos || end < best_end ||
+        (end == best_end && begin < best_begin)) {
+      best_end = end;
+      best_begin = begin;
+    }
+  }
+  if (best_end == std::string::npos) return {text, false};
+  return {text.substr(0, best_begin), true};
+}
+
+Outcome stream(const std::vector<std::string>& pieces, const std::vector<std::string>& stops) {
+  StopMatcher matcher(stops);
+  Outcome outcome;
+  for (const std::string& piece : pieces) {
+    if (matcher.feed(piece, &outcome.text)) break;
+  }
+  if (!matcher.matched()) matcher.flush(&outcome.text);
+  outcome.matched = matcher.matched();
+  return outcome;
+}
+
+std::vector<std::string> letters(const std::string& text) {
+  std::vector<std::string> pieces;
+  for (const char letter : text) pieces.emplace_back(1, letter);
+  return pieces;
+}
+
+TEST(Stop, IsFoundSplitAtEveryPoint) {
+  const std::string text = "one two STOP three";
+  for (size_t first = 0; first <= text.size(); ++first) {
+    for (size_t second = first; second <= text.size(); ++second) {
+      EXPECT_EQ(stream({text.substr(0, first), text.substr(first, second - first),
+                        text.substr(second)},
+                       {"STOP"}),
+                (Outcome{"one two ", true}));
+    }
+  }
+}
+
+TEST(Stop, TellsAtTheVeryByteThatCompletesIt) {
+  StopMatcher matcher({"</s>"});
+  std::string out;
+  for (const char* piece : {"a", "<", "/", "s"}) EXPECT_FALSE(matcher.feed(piece, &out));
+  EXPECT_EQ(out, "a");
+  EXPECT_EQ(matcher.held(), 3);
+  EXPECT_TRUE(matcher.feed(">", &out));
+  EXPECT_EQ(out, "a");
+}
+
+TEST(Stop, ShowsWhatTurnedOutToBeNone) {
+  StopMatcher matcher({"</s>"});
+  std::string out;
+  EXPECT_FALSE(matcher.feed("a</", &out));
+  EXPECT_EQ(out, "a");
+  EXPECT_FALSE(matcher.feed("b>", &out));
+  EXPECT_EQ(out, "a</b>");
+  EXPECT_EQ(matcher.held(), 0);
+}
+
+TEST(Stop, HoldsOnlyWhatMayStillBegin) {
+  StopMatcher matcher({"aab"});
+  std::string out;
+  matcher.feed("aaaa", &out);
+  EXPECT_EQ(out, "aa");
+  EXPECT_EQ(matcher.held(), 2);
+  EXPECT_TRUE(matcher.feed("b", &out));
+  EXPECT_EQ(out, "aa");
+}
+
+TEST(Stop, FlushGivesBackWhatWasHeld) {
+  StopMatcher matcher({"</s>"});
+  std::string out;
+  matcher.feed("a</s", &out);
+  matcher.flush(&out);
+  EXPECT_EQ(out, "a</s");
+  EXPECT_FALSE(matcher.feed(">", &out));  // the text before does not count any more
+}
+
+TEST(Stop, TheMatchThatEndsFirstWins) {
+  EXPECT_EQ(stream({"abcd"}, {"abcd", "bc"}), (Outcome{"a", true}));
+  EXPECT_EQ(stream({"abcd"}, {"bcd", "abcd", "cd"}), (Outcome{"", true}));
+}
+
+TEST(Stop, EmitsNothingAfterAMatch) {
+  StopMatcher matcher({"x"});
+  std::string out;
+  EXPECT_TRUE(matcher.feed("axb", &out));
+  EXPECT_TRUE(matcher.feed("c", &out));
+  matcher.flush(&out);
+  EXPECT_EQ(out, "a");
+}
+
+TEST(Stop, WithoutStopStringsTextPassesThrough) {
+  EXPECT_EQ(stream({"a", "", "bc"}, {}), (Outcome{"abc", false}));
+}
+
+TEST(Stop, NeverCutsInsideACharacter) {
+  // é and è share their first byte.
+  const std::string text = "caf\xC3\xA8 caf\xC3\xA9!";
+  EXPECT_EQ(stream({"caf\xC3\xA8", " caf", "\xC3\xA9", "!"}, {"\xC3\xA9"}),
+            (Outcome{"caf\xC3\xA8 caf", true}));
+}
+
+// Two letters and short stop strings make overlaps of every kind.
+TEST(Stop, EqualsAPlainSearchForRandomTextsAndSplits) {
+  std::mt19937 random(4);
+  const auto word = [&](int longest) {
+    std::string letters;
+    for (uint32_t i = 1 + random() % longest; i > 0; --i) letters += random() % 2 ? 'a' : 'b';
+    return letters;
+  };
+  int matches = 0;
+  for (int round = 0; round < 30000; ++round) {
+    std::vector<std::string> stops;
+    for (uint32_t i = 1 + random() % 4; i > 0; --i) stops.push_back(word(6));
+    const std::string text = word(40);
+    const Outcome expected = defined(text, stops);
+    matches += expected.matched;
+    ASSERT_EQ(stream({text}, stops), expected);
+    ASSERT_EQ(stream(letters(text), stops), expected);
+    std::vector<std::string> pieces;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t length = random() % 7;
+      pieces.push_back(text.substr(begin, length));
+      begin += pieces.back().size();
+    }
+    ASSERT_EQ(stream(pieces, stops), expected);
+  }
+  EXPECT_GT(matches, 1000);
+  EXPECT_LT(matches, 29500);
+}
+
+TEST(Stop, HoldsBoundedMemoryOver100000Bytes) {
+  StopMatcher matcher({"aaaaaaab", "abababac"});
+  std::string out;
+  for (int i = 0; i < 100000; ++i) {
+    ASSERT_FALSE(matcher.feed(i % 3 ? "a" : "ab", &out) && false);
+    if (matcher.matched()) FAIL() << "at " << i;
+    ASSERT_LE(matcher.held(), 7);
+    out.clear();
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,1 @@
+"""What tests read and write: tiny checkpoints, and prose."""

@@ -1,0 +1,323 @@
+"""Tiny seeded checkpoints of every family, written as Hugging Face folders and as GGUF files.
+
+The shapes are awkward on purpose: head counts that are no powers of two, head_dim times heads
+unlike the hidden size, a vocabulary that is no multiple of 16. Weights are drawn wide enough that
+attention is far from uniform, so that a key at a wrong position changes the logits visibly.
+Run as a script, it writes all of them: `python -m tests.data.tiny FOLDER`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.data.tiny_tokenizer import TinyTokenizer
+
+Weights = dict[str, npt.NDArray[np.float32]]
+
+STORAGES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A checkpoint in memory: what config.json says, and the weights under Hugging Face names."""
+
+    name: str
+    config: dict[str, Any]
+    weights: Weights
+    tokenizer: TinyTokenizer | None  # None: ids in and ids out
+
+
+def _config(model_type: str, **fields: Any) -> dict[str, Any]:
+    architecture = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[model_type]
+    return {
+        "architectures": [architecture + "ForCausalLM"],
+        "model_type": model_type,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "torch_dtype": "float32",
+        **fields,
+    }
+
+
+_LLAMA = _config(
+    "llama",
+    vocab_size=293,
+    hidden_size=96,
+    intermediate_size=160,
+    num_hidden_layers=3,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    rope_theta=10_000.0,  # the layout of configs before transformers 5
+    tie_word_embeddings=False,
+)
+_QWEN2 = _config(
+    "qwen2",
+    vocab_size=307,
+    hidden_size=96,
+    intermediate_size=160,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    num_key_value_heads=1,
+    rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+    tie_word_embeddings=True,
+    use_sliding_window=False,
+)
+_QWEN3 = _config(
+    "qwen3",
+    vocab_size=131,
+    hidden_size=48,
+    intermediate_size=112,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    head_dim=32,
+    rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+    tie_word_embeddings=False,
+    rms_norm_eps=1e-6,
+)
+_SCHEMES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 256,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+}
+
+CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "llama": (_LLAMA, "smollm"),
+    "qwen2": (_QWEN2, "qwen2"),
+    "qwen3": (_QWEN3, None),
+    "llama-one-layer": ({**_LLAMA, "num_hidden_layers": 1}, None),
+    **{
+        f"llama-{name}": ({**_LLAMA, "rope_scaling": scheme}, None)
+        for name, scheme in _SCHEMES.items()
+    },
+}
+"""For each name: its config, and the pre-tokenizer of its tokenizer where it has one."""
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+ROPE_SCHEMES = tuple(f"llama-{name}" for name in _SCHEMES)
+
+
+def build(name: str) -> TinyModel:
+    """Draw the checkpoint of this name; the same name gives the same numbers everywhere."""
+    config, pre = CONFIGS[name]
+    draw = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
+    weights = {
+        tensor: _draw(draw, tensor, shape, config["tie_word_embeddings"]).astype(np.float32)
+        for tensor, shape in _shapes(config).items()
+    }
+    return TinyModel(name, config, weights, None if pre is None else TinyTokenizer(pre))
+
+
+def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or hidden // heads
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden)
+    }
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        shapes[at + "input_layernorm.weight"] = (hidden,)
+        for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            shapes[at + f"self_attn.{name}_proj.weight"] = (rows * head_dim, hidden)
+            if config["model_type"] == "qwen2":
+                shapes[at + f"self_attn.{name}_proj.bias"] = (rows * head_dim,)
+        if config["model_type"] == "qwen3":
+            shapes[at + "self_attn.q_norm.weight"] = (head_dim,)
+            shapes[at + "self_attn.k_norm.weight"] = (head_dim,)
+        shapes[at + "self_attn.o_proj.weight"] = (hidden, heads * head_dim)
+        shapes[at + "post_attention_layernorm.weight"] = (hidden,)
+        shapes[at + "mlp.gate_proj.weight"] = (inner, hidden)
+        shapes[at + "mlp.up_proj.weight"] = (inner, hidden)
+        shapes[at + "mlp.down_proj.weight"] = (hidden, inner)
+    shapes["model.norm.weight"] = (hidden,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+    return shapes
+
+
+def _draw(
+    draw: np.random.Generator, tensor: str, shape: tuple[int, ...], tied: bool
+) -> npt.NDArray[np.float64]:
+    if "norm" in tensor:
+        return draw.uniform(0.6, 1.4, shape)
+    if tensor.endswith(".bias"):
+        return draw.normal(0.0, 0.5, shape)
+    if "embed_tokens" in tensor:
+        # Tied to the output, rows of length 1 would make logits of dozens and a softmax of one id.
+        return draw.normal(0.0, 0.2 if tied else 1.0, shape)
+    # Queries and keys wider than the rest: scores of a few units make a peaked softmax.
+    gain = 1.6 if "q_proj" in tensor or "k_proj" in tensor else 1.0
+    return draw.normal(0.0, gain / np.sqrt(shape[-1]), shape)
+
+
+# ---- Hugging Face folders ----
+
+
+def write_folder(model: TinyModel, folder: Path, *, shards: int = 1, dtype: str = "F32") -> Path:
+    """Write config.json, the weights, and the tokenizer where there is one.
+
+    Args:
+        model: From `build`.
+        folder: Is made.
+        shards: Number of safetensors files; more than one come with an index.
+        dtype: "F32", "F16" or "BF16".
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    torch_dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]
+    config = {**model.config, "torch_dtype": str(torch_dtype).removeprefix("torch.")}
+    if model.tokenizer is not None:
+        model.tokenizer.write_folder(folder)
+        config |= model.tokenizer.end_ids()
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+    names = list(model.weights)
+    if shards == 1:
+        files = {"model.safetensors": names}
+    else:
+        files = {
+            f"model-{i + 1:05}-of-{shards:05}.safetensors": names[i::shards] for i in range(shards)
+        }
+        places = {name: file for file, held in files.items() for name in held}
+        size = sum(w.size for w in model.weights.values()) * torch_dtype.itemsize
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    for file, held in files.items():
+        tensors = {name: torch.from_numpy(model.weights[name]).to(torch_dtype) for name in held}
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    return folder
+
+
+# ---- GGUF ----
+
+
+def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
+    """Write a GGUF file the way llama.cpp's converter does.
+
+    Matrices are stored as `storage`, vectors as F32. Files of llama hold q and k with their rows
+    permuted for interleaved rotary; qwen2 and qwen3 keep them as they are.
+    """
+    import gguf
+
+    config, architecture = model.config, model.config["model_type"]
+    if {"rope_scaling", "head_dim"} & config.keys() and architecture == "llama":
+        raise ValueError(f"write_gguf: {model.name} needs metadata that this writer does not write")
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name(model.name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_rope_freq_base(theta)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    if architecture == "llama":
+        writer.add_rope_dimension_count(head_dim)
+    if "head_dim" in config:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if model.tokenizer is not None:
+        model.tokenizer.write_gguf(writer, config["vocab_size"])
+    for name, weight in model.weights.items():
+        kind = gguf.GGMLQuantizationType[storage if weight.ndim == 2 else "F32"]
+        permuted = _permute(weight, name, config) if architecture == "llama" else weight
+        writer.add_tensor(_gguf_name(name), gguf.quants.quantize(permuted, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def as_stored(model: TinyModel, storage: str) -> TinyModel:
+    """Return the model with the numbers that a file of this storage really holds."""
+    import gguf
+
+    def rounded(weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if weight.ndim == 1:
+            return weight
+        kind = gguf.GGMLQuantizationType[storage]
+        stored = gguf.quants.dequantize(gguf.quants.quantize(weight, kind), kind)
+        return np.asarray(stored, np.float32)
+
+    return replace(model, weights={name: rounded(w) for name, w in model.weights.items()})
+
+
+def _permute(
+    weight: npt.NDArray[np.float32], name: str, config: dict[str, Any]
+) -> npt.NDArray[np.float32]:
+    """Interleave the two halves of each query and key head, as llama's GGUF files have them."""
+    if "q_proj" in name:
+        heads = config["num_attention_heads"]
+    elif "k_proj" in name:
+        heads = config["num_key_value_heads"]
+    else:
+        return weight
+    halves = weight.reshape(heads, 2, -1, *weight.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+
+
+_GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def _gguf_name(name: str) -> str:
+    place, kind = name.rsplit(".", 1)
+    if not place.startswith("model.layers."):
+        return f"{_GGUF_NAMES[place]}.{kind}"
+    layer, part = place.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{_GGUF_NAMES[part]}.{kind}"
+
+
+def main(folder: Path) -> None:
+    """Write every checkpoint below `folder`: folders, a sharded folder, and GGUF files."""
+    for name in CONFIGS:
+        write_folder(build(name), folder / name)
+    write_folder(build("llama"), folder / "llama-sharded", shards=3)
+    for name in FAMILIES:
+        write_gguf(build(name), folder / f"{name}-F32.gguf")
+    for storage in STORAGES[1:]:
+        write_gguf(build("llama"), folder / f"llama-{storage}.gguf", storage)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,275 @@
+"""From config.json and GGUF metadata to a `DecoderSpec`: every field, and every field's bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sinkstream.checkpoint.families import FAMILIES, GgufDescription, find_family
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.errors import CheckpointError
+from sinkstream.spec import DecoderSpec, slots
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 293,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+}
+
+
+def from_config(family: str, **changes: Any) -> DecoderSpec:
+    values = {**LLAMA, "model_type": family, **changes}
+    return FAMILIES[family].spec_from_config(Fields(values, "config.json"))
+
+
+def test_llama_reads_every_number() -> None:
+    spec = from_config("llama")
+    assert (spec.family, spec.vocab_size, spec.hidden_size) == ("llama", 293, 96)
+    assert (spec.intermediate_size, spec.layers, spec.heads) == (160, 3, 6)
+    assert (spec.kv_heads, spec.head_dim, spec.trained_length) == (2, 16, 2048)
+    assert (spec.norm_eps, spec.rope.pairing, spec.rope.rotary_dim) == (1e-5, "half", 16)
+    assert not any((spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm))
+    assert not spec.tie_embeddings
+
+
+def test_switches_of_llama_come_from_its_config() -> None:
+    spec = from_config("llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True)
+    assert (spec.qkv_bias, spec.output_bias, spec.mlp_bias) == (True, True, True)
+    assert spec.tie_embeddings
+    assert from_config("llama", head_dim=32).head_dim == 32
+    assert from_config("llama", num_key_value_heads=None).kv_heads == 6
+
+
+def test_qwen2_has_biases_on_query_key_and_value_only() -> None:
+    spec = from_config("qwen2", use_sliding_window=False, sliding_window=4096)
+    assert (spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm) == (
+        True, False, False, False,
+    )  # fmt: skip
+
+
+def test_qwen3_normalises_heads_of_128_unless_its_config_says_otherwise() -> None:
+    spec = from_config("qwen3")
+    assert (spec.qk_norm, spec.qkv_bias, spec.head_dim) == (True, False, 128)
+    assert from_config("qwen3", head_dim=32).head_dim == 32
+    assert from_config("qwen3", attention_bias=True).output_bias
+
+
+def test_a_window_that_reaches_no_layer_is_accepted() -> None:
+    spec = from_config(
+        "qwen2", use_sliding_window=True, sliding_window=64, max_window_layers=3,
+        layer_types=["full_attention"] * 3,
+    )  # fmt: skip
+    assert spec.layers == 3
+
+
+WHOLE_NUMBERS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "vocab_size", "max_position_embeddings", "head_dim",
+)  # fmt: skip
+NEVER_A_WHOLE_NUMBER = (
+    0, -1, 2**31, 2**53, 2**63, 10**400, 1.5, math.nan, math.inf, "1", True, [8], {"a": 1},
+)  # fmt: skip
+REQUIRED = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+    "max_position_embeddings", "rms_norm_eps",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("field", WHOLE_NUMBERS)
+@pytest.mark.parametrize("value", NEVER_A_WHOLE_NUMBER, ids=str)
+def test_a_number_out_of_bounds_is_refused(family: str, field: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=f"load: config.json: `{field}` must be a whole"):
+        from_config(family, **{field: value})
+
+
+@pytest.mark.parametrize("field", REQUIRED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_missing_number_is_named(family: str, field: str) -> None:
+    with pytest.raises(CheckpointError, match=f"`{field}` must .*, but is missing"):
+        from_config(family, **{field: None})
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"rms_norm_eps": 0}, "`rms_norm_eps` must be a number from"),
+    ({"rms_norm_eps": -1e-5}, "but is -1e-05"),
+    ({"rms_norm_eps": math.nan}, "but is nan"),
+    ({"rms_norm_eps": "1e-5"}, 'but is "1e-5"'),
+    ({"hidden_act": "gelu"}, '`hidden_act` must be "silu" or absent, but is "gelu"'),
+    ({"hidden_act": ["silu"]}, "`hidden_act` must be"),
+    ({"num_key_value_heads": 4}, "`num_key_value_heads` must divide the 6 heads, but is 4"),
+    ({"hidden_size": 100}, "`num_attention_heads` must divide the hidden size 100, but is 6"),
+    ({"hidden_size": 18}, "`head_dim` must be even, but is 3"),
+    ({"head_dim": 17}, "`head_dim` must be even, but is 17"),
+    ({"tie_word_embeddings": 1}, "`tie_word_embeddings` must be true or false, but is 1"),
+    ({"attention_bias": "yes"}, '`attention_bias` must be true or false, but is "yes"'),
+    ({"rope_interleaved": True}, "`rope_interleaved` must be false or absent, but is true"),
+    ({"is_encoder_decoder": True}, "`is_encoder_decoder` must be false or absent"),
+    ({"quantization_config": {"bits": 4}}, "`quantization_config` must be absent"),
+    ({"sliding_window": 4096}, "`sliding_window` must be null, but is 4096. Layers with a window"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must be a list of"),
+    ({"layer_types": "full_attention"}, "`layer_types` must be a list of"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED)
+def test_what_the_decoder_cannot_compute_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(CheckpointError, match=sentence):
+        from_config("llama", **changes)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_windows_of_single_layers_are_refused(family: str) -> None:
+    with pytest.raises(CheckpointError, match="Layers with a window of their own"):
+        from_config(family, use_sliding_window=True, sliding_window=64, max_window_layers=2)
+
+
+FIELDS = (
+    *WHOLE_NUMBERS, "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling", "rope_parameters",
+    "tie_word_embeddings", "attention_bias", "layer_types", "sliding_window", "max_window_layers",
+)  # fmt: skip
+SCALING_FIELDS = (
+    "type", "rope_type", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+    "original_max_position_embeddings", "mscale", "mscale_all_dim", "attention_factor",
+    "rope_theta",
+)  # fmt: skip
+ANY_JSON = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    | st.sampled_from([0, 1, 2, 64, 2**31, 2**63, 10**400, 1e-300, 1e300])
+    | st.lists(st.integers(), max_size=3)
+)  # fmt: skip
+ANY_SCALING = st.dictionaries(
+    st.sampled_from(SCALING_FIELDS),
+    st.sampled_from(["default", "linear", "llama3", "yarn"]) | ANY_JSON,
+)
+
+
+@settings(max_examples=500, deadline=1000)
+@given(
+    st.sampled_from(sorted(FAMILIES)),
+    st.dictionaries(st.sampled_from(FIELDS), ANY_JSON | ANY_SCALING, max_size=4),
+)
+def test_any_config_gives_an_error_or_a_sound_description(
+    family: str, changes: dict[str, Any]
+) -> None:
+    try:
+        spec = from_config(family, **changes)
+    except CheckpointError as error:
+        assert str(error).startswith("load: config.json")  # noqa: PT017 - both outcomes are good
+    else:
+        assert 2 * len(spec.rope.inverse_frequencies) == spec.head_dim
+        assert all(math.isfinite(value) for value in spec.rope.inverse_frequencies)
+        assert spec.heads % spec.kv_heads == 0
+        assert math.isfinite(spec.rope.attention_factor)
+
+
+def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        find_family("gpt2", "config.json has model_type")
+    assert str(caught.value) == (
+        'load: config.json has model_type "gpt2"; supported are llama, qwen2, qwen3.'
+    )
+
+
+GGUF: dict[str, Any] = {
+    "block_count": 3,
+    "context_length": 2048,
+    "embedding_length": 96,
+    "feed_forward_length": 160,
+    "attention.head_count": 6,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "vocab_size": 293,
+}
+
+
+def from_gguf(
+    family: str,
+    *,
+    tensors: tuple[str, ...] = (),
+    tokens: int = 0,
+    divisors: tuple[float, ...] | None = None,
+    **changes: Any,
+) -> DecoderSpec:
+    values = {**GGUF, **{name.replace("__", "."): value for name, value in changes.items()}}
+    metadata = Fields({f"{family}.{k}": v for k, v in values.items()}, "m.gguf", f"{family}.")
+    file = GgufDescription(metadata, frozenset(tensors), tokens, divisors)
+    return FAMILIES[family].spec_from_gguf(file)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gguf_file_and_a_folder_describe_the_same_decoder(family: str) -> None:
+    ours = from_gguf(family, tensors=("output.weight",), attention__key_length=16).as_dict()
+    theirs = from_config(family, head_dim=16).as_dict()
+    # Files of the llama architecture hold the rows of q and k permuted.
+    assert ours["rope"].pop("pairing") == ("interleaved" if family == "llama" else "half")
+    assert theirs["rope"].pop("pairing") == "half"
+    assert ours == theirs
+
+
+def test_gguf_says_biases_and_ties_by_its_tensors() -> None:
+    assert from_gguf("llama").tie_embeddings
+    spec = from_gguf(
+        "llama",
+        tensors=("output.weight", "blk.0.attn_q.bias", "blk.0.attn_output.bias",
+                 "blk.0.ffn_gate.bias"),
+    )  # fmt: skip
+    assert (spec.tie_embeddings, spec.qkv_bias, spec.output_bias, spec.mlp_bias) == (
+        False, True, True, True,
+    )  # fmt: skip
+
+
+def test_gguf_counts_its_tokens_where_it_does_not_say_the_vocabulary() -> None:
+    assert from_gguf("qwen2", vocab_size=None, tokens=307).vocab_size == 307
+    with pytest.raises(CheckpointError, match=r"`qwen2.vocab_size` must .* but is missing"):
+        from_gguf("qwen2", vocab_size=None)
+
+
+def test_gguf_may_rotate_a_part_of_each_head() -> None:
+    spec = from_gguf("llama", rope__dimension_count=8)
+    assert (spec.head_dim, spec.rope.rotary_dim) == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"expert_count": 8}, "`llama.expert_count` must be 0 or absent, but is 8"),
+        ({"logit_scale": 0.5}, "`llama.logit_scale` must be 1.0 or absent, but is 0.5"),
+        ({"attention__causal": False}, "`llama.attention.causal` must be true or absent"),
+        ({"attention__sliding_window": 64}, "Layers with a window of their own"),
+        ({"attention__value_length": 32}, "`llama.attention.value_length` must be 16 or absent"),
+        ({"attention__head_count_kv": [2, 2, 1]}, r"must be a whole number .* but is \[2, 2, 1\]"),
+        ({"attention__head_count_kv": 4}, "must divide the 6 heads, but is 4"),
+        ({"embedding_length": 100}, "must divide the hidden size 100, but is 6"),
+        ({"rope__dimension_count": 7}, "must be even, but is 7"),
+        ({"rope__dimension_count": 32}, "must be a whole number from 2 to 16, but is 32"),
+        ({"block_count": 2**32 - 1}, "must be a whole number from 1 to 1024"),
+        ({"context_length": 0}, "`llama.context_length` must be a whole number"),
+        ({"divisors": (1.0,) * 5}, "must be twice the 5 numbers of rope_freqs.weight, but is 16"),
+    ],
+)
+def test_gguf_metadata_that_the_decoder_cannot_compute_is_refused(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(CheckpointError, match=sentence):
+        from_gguf("llama", **changes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_slot_has_a_name_of_its_own_in_both_formats(family: str) -> None:
+    spec = from_config(family, tie_word_embeddings=False)
+    for names in (FAMILIES[family].folder_names, FAMILIES[family].gguf_names):
+        found = [names.tensor(slot.name) for slot in slots(spec)]
+        assert len(set(found)) == len(found)

@@ -1,0 +1,333 @@
+"""Opening Hugging Face folders: one file or shards, what must be in them, and what must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sinkstream.checkpoint import Checkpoint, open_checkpoint
+from sinkstream.checkpoint.families import FAMILIES
+from sinkstream.errors import CheckpointError
+from sinkstream.spec import slots
+from tests.data import tiny
+
+TinyFolder = Callable[[str], Path]
+
+
+@pytest.fixture
+def folder(tiny_folder: TinyFolder, tmp_path: Path) -> Path:
+    """Give a copy of a tiny llama that a test may damage."""
+    return shutil.copytree(tiny_folder("llama"), tmp_path / "llama")
+
+
+@pytest.fixture
+def sharded(tiny_folder: TinyFolder, tmp_path: Path) -> Path:
+    """Give a copy of a tiny llama in three shards that a test may damage."""
+    return shutil.copytree(tiny_folder("llama-sharded"), tmp_path / "sharded")
+
+
+def edit(path: Path, **changes: Any) -> None:
+    values = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**values, **changes}))
+
+
+def assert_holds(checkpoint: Checkpoint, weights: tiny.Weights) -> None:
+    """Compare every weight with what was written."""
+    names = FAMILIES[checkpoint.spec.family].folder_names
+    for tensor in checkpoint.tensors:
+        assert tensor.tensor == names.tensor(tensor.slot.name)
+        content = checkpoint.source.read_rows(tensor, 0, tensor.slot.rows)
+        found = np.frombuffer(content, np.float32)
+        np.testing.assert_array_equal(found, weights[tensor.tensor].ravel())
+
+
+@pytest.mark.parametrize("form", ["", "-sharded"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_folder_gives_every_weight_as_it_was_written(
+    tiny_folder: TinyFolder, family: str, form: str
+) -> None:
+    checkpoint = open_checkpoint(tiny_folder(family + form))
+    assert checkpoint.spec.family == family
+    assert [tensor.slot for tensor in checkpoint.tensors] == list(slots(checkpoint.spec))
+    assert_holds(checkpoint, tiny.build(family).weights)
+    checkpoint.source.close()
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_half_precision_weights_open_as_they_are(tmp_path: Path, dtype: str) -> None:
+    path = tiny.write_folder(tiny.build("llama"), tmp_path / "half", dtype=dtype)
+    checkpoint = open_checkpoint(path)
+    assert {tensor.storage for tensor in checkpoint.tensors} == {dtype}
+    checkpoint.source.close()
+
+
+def test_a_folder_of_links_opens_as_hub_caches_need(folder: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for path in folder.iterdir():
+        (linked / path.name).symlink_to(path)
+    checkpoint = open_checkpoint(linked)
+    assert_holds(checkpoint, tiny.build("llama").weights)
+    checkpoint.source.close()
+
+
+def test_end_tokens_and_sampling_defaults_of_the_generation_config_count(folder: Path) -> None:
+    edit(
+        folder / "generation_config.json",
+        eos_token_id=[2, 7], temperature=0.6, top_k=20, top_p=0.9, min_p=None,
+        repetition_penalty=1.1, max_new_tokens=5,
+    )  # fmt: skip
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.text.end_token_ids >= {2, 7}
+    assert checkpoint.generation == {
+        "temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1,
+    }  # fmt: skip
+    checkpoint.source.close()
+
+
+def test_a_generation_config_that_does_not_sample_means_greedy(folder: Path) -> None:
+    edit(folder / "generation_config.json", do_sample=False, temperature=0.6)
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.generation == {"temperature": 0.0}
+    checkpoint.source.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"temperature": -1}, "`temperature` must be a number from 0"),
+        ({"temperature": "hot"}, 'but is "hot"'),
+        ({"top_k": 2.5}, "`top_k` must be a whole number"),
+        ({"top_p": 0}, "`top_p` must be a number"),
+        ({"top_p": 1.5}, "but is 1.5"),
+        ({"min_p": True}, "but is true"),
+        ({"repetition_penalty": 0}, "`repetition_penalty` must be a number"),
+        ({"eos_token_id": -1}, "`eos_token_id` must be whole numbers from 0"),
+        ({"eos_token_id": [2, "x"]}, "`eos_token_id` must be whole numbers"),
+        ({"eos_token_id": 100_000}, r"end_token_ids must lie in \[0, 293\)"),
+        ({"do_sample": "no"}, "`do_sample` must be true or false"),
+    ],
+)
+def test_a_generation_config_that_makes_no_sense_is_an_error(
+    folder: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    edit(folder / "generation_config.json", **changes)
+    with pytest.raises(CheckpointError, match=sentence):
+        open_checkpoint(folder)
+
+
+def save(folder: Path, weights: dict[str, Any]) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_what_older_savers_wrote_beside_the_weights_is_no_mismatch(tmp_path: Path) -> None:
+    path = tiny.write_folder(tiny.build("qwen2"), tmp_path / "qwen2")
+    weights: dict[str, Any] = dict(tiny.build("qwen2").weights)
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]  # tied
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(16, np.float32)
+    save(path, weights)
+    open_checkpoint(path).source.close()
+
+
+def test_every_mismatch_is_listed_at_once(folder: Path) -> None:
+    weights: dict[str, Any] = dict(tiny.build("llama").weights)
+    del weights["model.norm.weight"]
+    weights["model.layers.1.mlp.up_proj.weight"] = np.zeros((96, 160), np.float32)
+    weights["model.layers.2.self_attn.q_proj.weight"] = np.zeros((96, 96), np.int64)
+    weights["model.layers.0.self_attn.q_proj.bias"] = np.zeros(96, np.float32)
+    save(folder, weights)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder)
+    assert str(caught.value) == (
+        "load: llama does not fit its own description in 4 places:\n"
+        '  tensor "model.layers.1.mlp.up_proj.weight" must have shape [160, 96], '
+        "but has [96, 160]\n"
+        '  tensor "model.layers.2.self_attn.q_proj.weight" must be stored as one of '
+        "BF16, F16, F32, but is I64\n"
+        '  tensor "model.norm.weight" of shape [96] is missing\n'
+        '  tensor "model.layers.0.self_attn.q_proj.bias" of shape [96] belongs to no weight of a '
+        "llama decoder with 3 layers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "places"),
+    [
+        ("vocab_size", 294, 2),
+        ("hidden_size", 192, 30),
+        ("intermediate_size", 161, 9),
+        ("num_hidden_layers", 2, 9),
+        ("num_hidden_layers", 4, 9),
+        ("num_key_value_heads", 3, 6),
+        ("head_dim", 32, 12),
+        ("tie_word_embeddings", True, 0),
+        ("attention_bias", True, 12),
+        ("mlp_bias", True, 9),
+    ],
+)
+def test_a_config_that_disagrees_with_its_weights_is_an_error(
+    folder: Path, field: str, value: Any, places: int
+) -> None:
+    edit(folder / "config.json", **{field: value})
+    if places == 0:
+        open_checkpoint(folder).source.close()
+        return
+    with pytest.raises(CheckpointError, match=f"does not fit its own .* in {places} places"):
+        open_checkpoint(folder)
+
+
+CODE_FIELDS = {
+    "auto_map": {"AutoModel": "modeling_evil.Evil"},
+    "custom_pipelines": {"evil": {"impl": "evil.Evil"}},
+    "custom_generate": "evil.py",
+    "_attn_implementation": "evil/kernels",
+    "_attn_implementation_internal": "evil/kernels",
+}
+
+
+@pytest.mark.parametrize("field", CODE_FIELDS)
+def test_a_config_that_names_code_is_refused(folder: Path, field: str) -> None:
+    edit(folder / "config.json", **{field: CODE_FIELDS[field]})
+    with pytest.raises(CheckpointError, match=f'must not name code to run, but has .* "{field}"'):
+        open_checkpoint(folder)
+
+
+def test_an_unknown_model_type_is_an_error_that_lists_the_known(folder: Path) -> None:
+    edit(folder / "config.json", model_type="../evil")
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder)
+    assert str(caught.value) == (
+        'load: config.json has model_type "../evil"; supported are llama, qwen2, qwen3.'
+    )
+
+
+def test_a_folder_without_a_config_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"must hold config.json, but does not.$"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(CheckpointError, match=r'It holds "model.gguf": give the path of that file'):
+        open_checkpoint(tmp_path)
+
+
+def test_the_current_folder_has_its_name_in_errors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=f'folder "{tmp_path.name}" must hold config.json'):
+        open_checkpoint(".")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "config.json must be valid JSON"),
+        (b"[]", "config.json must be a JSON object"),
+        (b"\xff\xfe", "config.json must be valid JSON"),
+        (b'{"model_type": "llama", "model_type": "qwen2"}', 'the key "model_type" appears twice'),
+        (b'{"vocab_size": NaN}', "NaN is no number"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "config.json must be valid JSON"),
+        (b"[" * 100_000, "config.json must be JSON, but is nested too deeply"),
+        (b" " * ((1 << 20) + 1), "config.json must have at most 1048576 bytes, but has 1048577"),
+        (b"{}", "`model_type` must be a text, but is missing"),
+        (b'{"model_type": ["llama"]}', "`model_type` must be a text"),
+    ],
+)
+def test_a_config_that_is_no_description_is_an_error(
+    folder: Path, content: bytes, sentence: str
+) -> None:
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=sentence):
+        open_checkpoint(folder)
+
+
+def test_a_config_that_is_a_pipe_is_an_error_and_no_hang(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    with pytest.raises(CheckpointError, match=r'"config.json" must be a regular file'):
+        open_checkpoint(folder)
+
+
+def test_a_folder_with_pickled_weights_only_is_an_error_that_says_why(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"must hold model.safetensors or .*, but does not.$"):
+        open_checkpoint(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(CheckpointError, match="Pickled weights are never read: convert them to"):
+        open_checkpoint(folder)
+
+
+def test_a_truncated_shard_is_an_error_that_names_it(sharded: Path) -> None:
+    shard = sorted(sharded.glob("*.safetensors"))[1]
+    os.truncate(shard, shard.stat().st_size - 1)
+    with pytest.raises(CheckpointError, match=f"tensor .* of {shard.name} must end at byte"):
+        open_checkpoint(sharded)
+
+
+def test_a_missing_shard_is_an_error_that_names_it(sharded: Path) -> None:
+    shard = sorted(sharded.glob("*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=f'file "{shard.name}" cannot be opened: No such'):
+        open_checkpoint(sharded)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ".", "", 7, None,
+        "model\0.safetensors", "..\\model.safetensors", "pytorch_model.bin",
+    ],
+)  # fmt: skip
+def test_a_shard_outside_the_folder_is_refused(sharded: Path, name: Any) -> None:
+    index = sharded / "model.safetensors.index.json"
+    places = json.loads(index.read_text())["weight_map"]
+    edit(index, weight_map={**places, "model.norm.weight": name})
+    with pytest.raises(CheckpointError, match="a shard must be the plain name of a safetensors"):
+        open_checkpoint(sharded)
+
+
+@pytest.mark.parametrize("value", [None, {}, [], "model.safetensors"])
+def test_an_index_without_a_map_is_an_error(sharded: Path, value: Any) -> None:
+    edit(sharded / "model.safetensors.index.json", weight_map=value)
+    with pytest.raises(CheckpointError, match="`weight_map` must name the file of each tensor"):
+        open_checkpoint(sharded)
+
+
+def test_an_index_with_too_many_shards_is_an_error(sharded: Path) -> None:
+    places = {f"t{i}": f"m{i}.safetensors" for i in range(1025)}
+    edit(sharded / "model.safetensors.index.json", weight_map=places)
+    with pytest.raises(CheckpointError, match="at most 1024 shards, but names 1025"):
+        open_checkpoint(sharded)
+
+
+def test_an_index_that_disagrees_with_its_shards_is_an_error(sharded: Path) -> None:
+    index = sharded / "model.safetensors.index.json"
+    places = json.loads(index.read_text())["weight_map"]
+    elsewhere = next(shard for shard in places.values() if shard != places["model.norm.weight"])
+    edit(index, weight_map={**places, "model.norm.weight": elsewhere})
+    with pytest.raises(CheckpointError, match=r'says that tensor "model.norm.weight" is in'):
+        open_checkpoint(sharded)
+
+
+def test_a_tensor_in_two_shards_is_an_error(sharded: Path) -> None:
+    first, second, _ = sorted(sharded.glob("*.safetensors"))
+    shutil.copy(first, second)
+    with pytest.raises(CheckpointError, match="is both in"):
+        open_checkpoint(sharded)
+
+
+def test_a_failed_opening_leaves_no_file_open(sharded: Path) -> None:
+    edit(sharded / "config.json", num_hidden_layers=4)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(CheckpointError):
+            open_checkpoint(sharded)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,0 +1,231 @@
+"""Opening GGUF files whole: the description, the tensors that must match it, and reading them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sinkstream.checkpoint import open_checkpoint
+from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.gguf import read_gguf_header
+from sinkstream.errors import CheckpointError
+from sinkstream.spec import slots
+from tests.data import tiny
+from tests.python.checkpoint.gguf_bytes import F32, STRING, U32, GgufBytes, llama_bytes
+
+TinyGguf = Callable[[str, str], Path]
+
+
+def test_smollm2_is_described_as_it_is(smollm2: Path) -> None:
+    checkpoint = open_checkpoint(smollm2)
+    spec = checkpoint.spec
+    assert (spec.layers, spec.hidden_size, spec.heads, spec.kv_heads) == (30, 576, 9, 3)
+    assert (spec.head_dim, spec.intermediate_size, spec.vocab_size) == (64, 1536, 49152)
+    assert spec.trained_length == 8192
+    assert spec.norm_eps == pytest.approx(1e-5)
+    assert spec.rope.pairing == "interleaved"
+    assert spec.rope.inverse_frequencies[1] == pytest.approx(100_000 ** (-1 / 32), rel=1e-12)
+    assert spec.tie_embeddings
+    assert not any((spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm))
+    assert [tensor.slot for tensor in checkpoint.tensors] == list(slots(spec))
+    assert checkpoint.tensors[0].storage == "Q8_0"
+    assert checkpoint.text.tokenizer is not None
+    assert checkpoint.text.tokenizer.get_vocab_size() == 49152
+    assert 2 in checkpoint.text.end_token_ids
+    checkpoint.source.close()
+
+
+def test_the_header_of_smollm2_reads_in_under_a_third_of_a_second(smollm2: Path) -> None:
+    import time
+
+    def once() -> float:
+        begin = time.perf_counter()
+        file = File(smollm2)
+        read_gguf_header(file)
+        file.close()
+        return time.perf_counter() - begin
+
+    assert min(once() for _ in range(5)) < 0.3  # the gguf package takes 1.8 s
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_rows_read_are_the_rows_written(tiny_gguf: TinyGguf, family: str) -> None:
+    checkpoint = open_checkpoint(tiny_gguf(family, "F32"))
+    weights = tiny.build(family).weights
+    names = {"embedding": "model.embed_tokens.weight", "layers.1.down": "model.layers.1.mlp."}
+    for tensor in checkpoint.tensors:
+        for slot, start in names.items():
+            if tensor.slot.name != slot:
+                continue
+            wanted = next(value for name, value in weights.items() if name.startswith(start)
+                          and value.shape == (tensor.slot.rows, tensor.slot.cols))  # fmt: skip
+            content = checkpoint.source.read_rows(tensor, 3, tensor.slot.rows)
+            found = np.frombuffer(content, np.float32).reshape(-1, tensor.slot.cols)
+            np.testing.assert_array_equal(found, wanted[3:])
+    checkpoint.source.close()
+
+
+@pytest.mark.parametrize("storage", tiny.STORAGES)
+def test_every_storage_opens(tiny_gguf: TinyGguf, storage: str) -> None:
+    checkpoint = open_checkpoint(tiny_gguf("llama", storage))
+    assert {tensor.storage for tensor in checkpoint.tensors} == {"F32", storage}
+    checkpoint.source.close()
+
+
+def test_a_file_without_a_tokenizer_opens(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(llama_bytes().write(tmp_path / "m.gguf"))
+    assert checkpoint.text.tokenizer is None
+    assert checkpoint.spec.tie_embeddings
+    checkpoint.source.close()
+
+
+def test_sampling_defaults_come_from_the_metadata(tmp_path: Path) -> None:
+    file = llama_bytes().add("general.sampling.temp", F32, 0.5)
+    file.add("general.sampling.top_k", U32, 20)
+    checkpoint = open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert checkpoint.generation == {"temperature": 0.5, "top_k": 20}
+    checkpoint.source.close()
+
+
+def test_rope_freqs_divide_the_frequencies(tmp_path: Path) -> None:
+    plain = open_checkpoint(llama_bytes().write(tmp_path / "plain.gguf"))
+    divisors = struct.pack("<8f", *[1.0] * 4, *[8.0] * 4)
+    file = llama_bytes().add_tensor("rope_freqs.weight", (8,), divisors)
+    scaled = open_checkpoint(file.write(tmp_path / "scaled.gguf"))
+    before, after = (c.spec.rope.inverse_frequencies for c in (plain, scaled))
+    assert after == before[:4] + tuple(value / 8 for value in before[4:])
+    plain.source.close()
+    scaled.source.close()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_divisors_that_make_no_sense_are_refused(tmp_path: Path, value: float) -> None:
+    file = llama_bytes().add_tensor("rope_freqs.weight", (8,), struct.pack("<8f", *[value] * 8))
+    with pytest.raises(CheckpointError, match=r'tensor "rope_freqs.weight" must hold numbers from'):
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+
+
+def test_every_mismatch_is_listed_at_once(tmp_path: Path) -> None:
+    file = llama_bytes()
+    by_name = {tensor.name: tensor for tensor in file.tensors}
+    by_name["token_embd.weight"].sizes = (5, 32)
+    by_name["blk.0.ffn_norm.weight"].name = "blk.0.odd.weight"
+    by_name["output_norm.weight"].block_type = 8
+    by_name["output_norm.weight"].content = bytes(34)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert str(caught.value) == (
+        "load: m.gguf does not fit its own description in 4 places:\n"
+        '  tensor "token_embd.weight" must have shape [5, 32], but has [32, 5]\n'
+        '  tensor "blk.0.ffn_norm.weight" of shape [32] is missing\n'
+        '  tensor "output_norm.weight" must be stored as one of BF16, F16, F32, but is Q8_0\n'
+        '  tensor "blk.0.odd.weight" of shape [32] belongs to no weight of a llama decoder with '
+        "1 layers"
+    )
+
+
+def test_a_long_list_of_mismatches_is_cut_at_twenty(tmp_path: Path) -> None:
+    file = llama_bytes(layers=4)
+    file.tensors = file.tensors[:1]
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 1 + 20 + 1
+    assert "37 places" in lines[0]
+    assert lines[-1] == "  and 17 more"
+
+
+def test_a_single_mismatch_is_one_sentence(tmp_path: Path) -> None:
+    file = llama_bytes().add_tensor("extra.weight", (4, 2), bytes(32))
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert str(caught.value) == (
+        'load: m.gguf: tensor "extra.weight" of shape [2, 4] belongs to no weight of a llama '
+        "decoder with 1 layers."
+    )
+
+
+def test_an_unknown_architecture_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
+    file = GgufBytes().add("general.architecture", STRING, "gpt2")
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert str(caught.value) == (
+        'load: m.gguf has architecture "gpt2"; supported are llama, qwen2, qwen3.'
+    )
+
+
+def test_a_file_without_an_architecture_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"`general.architecture` must be a text, but is miss"
+    ):
+        open_checkpoint(GgufBytes().write(tmp_path / "m.gguf"))
+
+
+def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
+    file = llama_bytes().add("split.count", U32, 2)
+    with pytest.raises(
+        CheckpointError, match=r"`split.count` must be 1 or absent, but is 2. Merge"
+    ):
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_an_error(tmp_path: Path) -> None:
+    from tests.data.tiny_tokenizer import TinyTokenizer
+
+    model = tiny.TinyModel("wide", *_narrow_vocabulary(), TinyTokenizer("smollm"))
+    path = tiny.write_gguf(model, tmp_path / "m.gguf")
+    with pytest.raises(CheckpointError, match=r"must lie in \[0, 128\), the model's vocabulary"):
+        open_checkpoint(path)
+
+
+def _narrow_vocabulary() -> tuple[dict[str, object], tiny.Weights]:
+    model = tiny.build("llama-one-layer")
+    weights = {
+        name: value[:128] if value.shape[0] == model.config["vocab_size"] else value
+        for name, value in model.weights.items()
+    }
+    return {**model.config, "vocab_size": 128}, weights
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error_that_names_the_tensor(
+    tmp_path: Path,
+) -> None:
+    path = llama_bytes().write(tmp_path / "m.gguf")
+    checkpoint = open_checkpoint(path)
+    os.truncate(path, path.stat().st_size - 64)
+    for tensor in checkpoint.tensors[:-1]:
+        checkpoint.source.read_rows(tensor, 0, tensor.slot.rows)
+    with pytest.raises(CheckpointError, match=r'm.gguf must hold 128 bytes for tensor "output_nor'):
+        checkpoint.source.read_rows(checkpoint.tensors[-1], 0, 32)
+    checkpoint.source.close()
+
+
+def test_a_closed_checkpoint_says_so(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(llama_bytes().write(tmp_path / "m.gguf"))
+    checkpoint.source.close()
+    checkpoint.source.close()
+    with pytest.raises(CheckpointError, match=r"m.gguf is closed"):
+        checkpoint.source.read_rows(checkpoint.tensors[0], 0, 1)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1, 1), (0, 6), (3, 2), (5, 2**63)])
+def test_rows_outside_the_tensor_are_refused(tmp_path: Path, begin: int, end: int) -> None:
+    checkpoint = open_checkpoint(llama_bytes().write(tmp_path / "m.gguf"))
+    with pytest.raises(CheckpointError, match=r"must lie in \[0, 5\]"):
+        checkpoint.source.read_rows(checkpoint.tensors[0], begin, end)
+    checkpoint.source.close()
+
+
+def test_a_failed_opening_leaves_no_file_open(tmp_path: Path) -> None:
+    file = llama_bytes().add_tensor("extra.weight", (4, 2), bytes(32))
+    path = file.write(tmp_path / "m.gguf")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(CheckpointError):
+            open_checkpoint(path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

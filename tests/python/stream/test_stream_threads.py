@@ -1,0 +1,114 @@
+"""Streams and threads: the generation never waits for the GIL, and one thread reads a stream."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+
+PROMPT = [5, 9, 17]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
+    folder = tiny_folder("llama")
+    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=16) as loaded:
+        yield loaded
+
+
+def endless(model: sinkstream.Model) -> sinkstream.Stream:
+    return model.stream(PROMPT, temperature=1.0, ignore_eos=True)
+
+
+def hold_gil(seconds: float) -> None:
+    """Sleep without giving the GIL to anybody."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def test_generation_goes_on_while_python_holds_the_gil(model: sinkstream.Model) -> None:
+    with endless(model) as running:
+        next(running)
+        before = model.stats()["generated_tokens"]
+        hold_gil(0.5)
+        produced = model.stats()["generated_tokens"] - before
+    # Several hundred a second and more; it stops only where the stream is full.
+    assert produced > 100
+
+
+def test_waiting_lets_other_threads_run(model: sinkstream.Model) -> None:
+    """A reader that sleeps does not hold the GIL: another thread counts meanwhile."""
+    holders = [endless(model) for _ in range(16)]
+    deadline = time.monotonic() + 30
+    while model.stats()["parked"] < 16 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    waiting = endless(model)  # there is no place for it: it gives nothing for a second
+    ended = threading.Event()
+
+    def read() -> None:
+        with pytest.raises(sinkstream.CapacityError):
+            next(waiting)
+        ended.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    count = 0
+    begin = time.monotonic()
+    while not ended.is_set() and time.monotonic() < begin + 0.5:
+        count += 1
+    assert count > 10_000
+    reader.join()
+    for holder in holders:
+        holder.close()
+
+
+def test_a_second_reader_is_refused_and_the_first_one_goes_on(model: sinkstream.Model) -> None:
+    holders = [endless(model) for _ in range(16)]
+    waiting = model.stream(PROMPT, max_tokens=5, ignore_eos=True)
+    results: list[sinkstream.Result] = []
+    first = threading.Thread(target=lambda: results.append(waiting.result()))
+    first.start()
+    time.sleep(0.1)
+    for read in (lambda: next(waiting), lambda: next(waiting.events()), waiting.result):
+        with pytest.raises(sinkstream.SessionBusy, match="another one is reading"):
+            read()
+    for holder in holders:
+        holder.close()
+    first.join()
+    assert len(results[0].token_ids) == 5
+
+
+def test_a_stream_may_be_closed_while_another_thread_reads_it(model: sinkstream.Model) -> None:
+    for delay in (0.0, 0.001, 0.02):
+        running = endless(model)
+        count: list[int] = []
+        reader = threading.Thread(target=lambda r=running, c=count: c.append(sum(map(len, r))))
+        reader.start()
+        time.sleep(delay)
+        running.close()
+        reader.join(timeout=5)
+        assert not reader.is_alive()
+        assert len(count) == 1
+
+
+def test_streams_of_many_threads_are_what_each_is_alone(model: sinkstream.Model) -> None:
+    def generate(seed: int) -> list[int]:
+        options = {"temperature": 1.0, "seed": seed, "ignore_eos": True}
+        return model.generate(PROMPT, max_tokens=80, **options).token_ids
+
+    alone = [generate(seed) for seed in range(24)]
+    together: dict[int, list[int]] = {}
+    threads = [
+        threading.Thread(target=lambda s=seed: together.update({s: generate(s)}))
+        for seed in range(24)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[seed] for seed in range(24)] == alone

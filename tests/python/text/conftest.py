@@ -1,0 +1,29 @@
+"""Fixtures: the real tokenizer, as GGUF metadata and as a text format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.gguf import read_gguf_header
+from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+
+
+@pytest.fixture(scope="session")
+def smollm2_metadata(smollm2: Path) -> dict[str, Any]:
+    """Give the metadata of SmolLM2's GGUF file."""
+    file = File(smollm2)
+    try:
+        return read_gguf_header(file).metadata
+    finally:
+        file.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2_text(smollm2_metadata: dict[str, Any]) -> TextFormat:
+    """Give SmolLM2's text format."""
+    return text_format_from_gguf(smollm2_metadata)

@@ -1,0 +1,207 @@
+"""Tokenizers of Hugging Face folders: what starts and ends a text, and damaged files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from sinkstream.errors import CheckpointError
+from sinkstream.text import folder_tokenizer
+from sinkstream.text.chat import encode_chat
+from sinkstream.text.folder_tokenizer import text_format_from_folder
+from sinkstream.text.prompt import encode_prompt
+from tests.python.text import templates, vocabularies
+from tests.python.text.vocabularies import FAMILIES, PROSE
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a folder: qwen3's tokenizer, and files given as JSON values or as texts."""
+
+    def folder(tokenizer: Tokenizer | None = None, /, **files: Any) -> Path:
+        chosen = tokenizer or vocabularies.qwen3().tokenizer
+        assert chosen is not None
+        chosen.save(str(tmp_path / "tokenizer.json"))
+        for name, value in files.items():
+            path = tmp_path / (name.replace("__", "."))
+            path.write_text(value if isinstance(value, str) else json.dumps(value))
+        return tmp_path
+
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_encodes_and_decodes_as_transformers(write: Write, family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    text = FAMILIES[family]()
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": templates.QWEN3}
+    folder = write(text.tokenizer, tokenizer_config__json=settings | dict(text.special_tokens))
+    found = text_format_from_folder(folder, {})
+    assert found.tokenizer is not None
+    oracle = transformers.AutoTokenizer.from_pretrained(folder)
+    for sample in (PROSE[:4000], " x  y", "naïve 日本 🎉"):
+        ids = oracle.encode(sample)
+        assert encode_prompt(found, 1000, sample) == ids
+        assert found.tokenizer.decode(ids) == oracle.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+    messages = [{"role": "user", "content": "Hello"}]
+    expected = oracle.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert encode_chat(found, messages) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whether_a_text_gets_a_start_is_read_off_the_tokenizer(write: Write, family: str) -> None:
+    text = FAMILIES[family]()
+    folder = write(text.tokenizer, tokenizer_config__json=dict(text.special_tokens))
+    found = text_format_from_folder(folder, {})
+    # This form carries no post-processor, which is what adds it.
+    assert found.add_bos is (text.add_bos and family != "metaspace_first")
+    assert found.special_tokens == text.special_tokens
+
+
+def test_end_tokens_come_from_every_file_that_names_some(write: Write) -> None:
+    tokenizer = vocabularies.llama3().tokenizer
+    assert tokenizer is not None
+    ids = [tokenizer.token_to_id(f"<|reserved_special_token_{i}|>") for i in range(4)]
+    folder = write(
+        tokenizer,
+        generation_config__json={"eos_token_id": [ids[0], ids[1]]},
+        tokenizer_config__json={"eos_token": {"content": "<|eot_id|>", "special": True}},
+        special_tokens_map__json={"eos_token": "<|end_of_text|>"},
+    )
+    found = text_format_from_folder(folder, {"eos_token_id": ids[2]})
+    assert found.end_token_ids == {*ids[:3], tokenizer.token_to_id("<|eot_id|>")}
+    assert found.special_tokens["eos_token"] == "<|eot_id|>"
+
+
+def test_the_start_may_come_from_the_config_alone(write: Write) -> None:
+    tokenizer = vocabularies.llama3().tokenizer
+    assert tokenizer is not None
+    bos = tokenizer.token_to_id("<|begin_of_text|>")
+    found = text_format_from_folder(write(tokenizer), {"bos_token_id": bos})
+    assert (found.bos_token_id, found.add_bos) == (bos, True)
+
+
+def test_an_end_token_that_is_ordinary_text_becomes_special(write: Write) -> None:
+    copy = Tokenizer.from_str(vocabularies.qwen3().tokenizer.to_str())  # type: ignore[union-attr]
+    copy.add_tokens(["<end>"])
+    found = text_format_from_folder(write(copy, tokenizer_config__json={"eos_token": "<end>"}), {})
+    assert found.tokenizer is not None
+    assert found.tokenizer.decode(found.tokenizer.encode("x<end>").ids) == "x"
+
+
+def test_saved_truncation_and_padding_are_left_aside(write: Write) -> None:
+    copy = Tokenizer.from_str(vocabularies.qwen3().tokenizer.to_str())  # type: ignore[union-attr]
+    copy.enable_truncation(3)
+    copy.enable_padding(length=50)
+    found = text_format_from_folder(write(copy), {})
+    expected = encode_prompt(vocabularies.qwen3(), 1000, "one two three four five")
+    assert encode_prompt(found, 1000, "one two three four five") == expected
+    assert 3 < len(expected) < 50
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"tokenizer_config__json": {"chat_template": "A"}}, "A"),
+        (
+            {
+                "tokenizer_config__json": {
+                    "chat_template": [
+                        {"name": "tool_use", "template": "T"},
+                        {"name": "default", "template": "D"},
+                    ]
+                }
+            },
+            "D",
+        ),
+        ({"tokenizer_config__json": {"chat_template": "A"}, "chat_template__jinja": "B"}, "B"),
+        ({"chat_template__json": {"chat_template": "C"}}, "C"),
+    ],
+)
+def test_the_chat_template_is_found(write: Write, files: dict[str, Any], expected: Any) -> None:
+    assert text_format_from_folder(write(**files), {}).chat_template == expected
+
+
+def test_a_folder_without_tokenizer_has_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "A"}')
+    text = text_format_from_folder(tmp_path, {})
+    assert (text.tokenizer, text.chat_template) == (None, "A")
+
+
+_VALID = json.loads(vocabularies.qwen3().tokenizer.to_str())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"tokenizer__json": ""}, "tokenizer.json must describe a tokenizer, but does not"),
+        ({"tokenizer__json": "[]"}, "tokenizer.json must describe a tokenizer"),
+        ({"tokenizer__json": '{"model": {}}'}, "tokenizer.json must describe a tokenizer"),
+        ({"tokenizer__json": "[" * 100_000}, "tokenizer.json must describe a tokenizer"),
+        (
+            {"tokenizer__json": _VALID | {"model": _VALID["model"] | {"merges": [["a", "Ω"]]}}},
+            "tokenizer.json must describe a tokenizer",
+        ),
+        ({"tokenizer_config__json": "{"}, "tokenizer_config.json must be valid JSON"),
+        ({"tokenizer_config__json": {"chat_template": 3}}, "`chat_template` must be a text or a"),
+        ({"generation_config__json": {"eos_token_id": "x"}}, "`eos_token_id` must be whole"),
+        ({"generation_config__json": {"eos_token_id": [1, True]}}, "`eos_token_id` must be whole"),
+        ({"chat_template__jinja": "x" * (1 << 20) + "x"}, "at most 1048576 bytes, but has 1048577"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_damaged_file_is_named(write: Write, files: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(CheckpointError, match=sentence):
+        text_format_from_folder(write(**files), {})
+
+
+def test_a_tokenizer_that_is_too_large_is_refused(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_tokenizer, "MAX_TOKENIZER_BYTES", 1000)
+    with pytest.raises(CheckpointError, match=r"tokenizer.json must have at most 1000 bytes, but"):
+        text_format_from_folder(write(), {})
+
+
+def test_a_template_that_is_no_utf8_is_refused(write: Write) -> None:
+    folder = write()
+    (folder / "chat_template.jinja").write_bytes(b"ab\xff")
+    with pytest.raises(
+        CheckpointError, match=r"chat_template.jinja must be UTF-8 .* at its byte 2"
+    ):
+        text_format_from_folder(folder, {})
+
+
+def test_a_tokenizer_cut_anywhere_is_an_error(write: Write) -> None:
+    folder = write()
+    whole = (folder / "tokenizer.json").read_bytes()
+    for length in range(0, len(whole) - 1, max(1, len(whole) // 50)):
+        (folder / "tokenizer.json").write_bytes(whole[:length])
+        with pytest.raises(CheckpointError):
+            text_format_from_folder(folder, {})
+
+
+# Two of the damages at which the tokenizers package panics instead of raising an error.
+def test_a_tokenizer_that_panics_when_it_is_read_is_an_error(write: Write) -> None:
+    model = _VALID["model"] | {"continuing_subword_prefix": "日本"}
+    with pytest.raises(
+        CheckpointError, match=r"tokenizer.json must describe a tokenizer, but does"
+    ):
+        text_format_from_folder(write(tokenizer__json=_VALID | {"model": model}), {})
+
+
+def test_a_tokenizer_that_panics_when_it_encodes_is_an_error(write: Write) -> None:
+    damaged = json.loads(vocabularies.llama3().tokenizer.to_str())  # type: ignore[union-attr]
+    damaged["post_processor"]["single"][0]["SpecialToken"]["id"] = "nobody"
+    with pytest.raises(CheckpointError, match="a tokenizer that can encode"):
+        text_format_from_folder(write(tokenizer__json=damaged), {})

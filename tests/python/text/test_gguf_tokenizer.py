@@ -1,0 +1,269 @@
+"""Tokenizers from GGUF metadata equal transformers' own, and contradictions are named."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers import pre_tokenizers as pre
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import CheckpointError
+from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+from tests.python.text import vocabularies
+from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
+
+# No digits: transformers' reader of GGUF does not know that smollm takes them one by one.
+ORDINARY = [
+    "",
+    " ",
+    "Once upon a time, there was a café; naïve façade — “quoted”…",
+    "def f(x):\n\treturn  x ** y  # why\n\n\n    pass\r\n\r\n",
+    "日本語のテキスト 한국어 ไทย हिन्दी עברית",
+    "🎉👨‍👩‍👧‍👦🇩🇪 e\u0301 \u00a0\u2003\u3000\ufeff",
+    "don't I'LL we'Ve 'S ''' \"x\"",
+    "<|im_start|>user\n<|im_end|><|im_end|> <|endoftext|>x<repo_name>",
+    "\x00\x01\x7f\u2028\u2029",
+]
+DIGITS = ["12345", "a1b22c333", "  1  22   333", " 3.14159e-10", "٣٤٥ ²³ ½ ⅷ 一二三", "x=1;y=23\n4"]
+
+
+def tokenizer_of(text: TextFormat) -> Tokenizer:
+    assert text.tokenizer is not None
+    return text.tokenizer
+
+
+def byte_level_metadata(**changes: Any) -> dict[str, Any]:
+    """Return a tiny byte-level vocabulary as metadata, with some keys changed or (None) removed."""
+    tokens = ["<s>", "</s>", *sorted(pre.ByteLevel.alphabet()), "ab", "Ġab", "<tool>"]
+    kinds = [CONTROL, CONTROL, *[NORMAL] * 258, USER_DEFINED]
+    values: dict[str, Any] = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": kinds,
+        "merges": ["a b", "Ġ ab"],
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    } | changes
+    return {f"tokenizer.ggml.{k}": value for k, value in values.items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def oracle(smollm2: Path) -> Any:
+    """Give SmolLM2's tokenizer as transformers makes it from the same file."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
+
+
+@pytest.mark.parametrize("sample", ORDINARY)
+def test_smollm2_equals_transformers(smollm2_text: TextFormat, oracle: Any, sample: str) -> None:
+    ids = tokenizer_of(smollm2_text).encode(sample).ids
+    assert ids == oracle.encode(sample, add_special_tokens=False)
+
+
+def test_smollm2_equals_transformers_on_prose(smollm2_text: TextFormat, oracle: Any) -> None:
+    prose = "".join(letter for letter in vocabularies.PROSE if not letter.isnumeric())
+    ids = tokenizer_of(smollm2_text).encode(prose).ids
+    assert ids == oracle.encode(prose, add_special_tokens=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sample=st.text(st.characters(exclude_categories=("Cs", "Nd", "Nl", "No"))))
+def test_smollm2_equals_transformers_on_any_text(
+    smollm2_text: TextFormat, oracle: Any, sample: str
+) -> None:
+    ids = tokenizer_of(smollm2_text).encode(sample).ids
+    assert ids == oracle.encode(sample, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("sample", DIGITS)
+def test_smollm2_takes_digits_one_by_one(smollm2_text: TextFormat, sample: str) -> None:
+    tokenizer = tokenizer_of(smollm2_text)
+    twin = Tokenizer(tokenizer.model)
+    # What the model's own tokenizer.json says.
+    twin.pre_tokenizer = pre.Sequence(
+        [pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)]
+    )
+    assert tokenizer.encode(sample).ids == twin.encode(sample).ids
+
+
+def test_smollm2s_special_tokens_are_known(smollm2_text: TextFormat) -> None:
+    assert smollm2_text.bos_token_id == 1
+    assert smollm2_text.add_bos is False
+    assert smollm2_text.end_token_ids == {0, 2}
+    assert smollm2_text.special_tokens == {
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "unk_token": "<|endoftext|>",
+    }
+    assert smollm2_text.chat_template is not None
+    assert smollm2_text.chat_template.startswith("{% for message in messages %}")
+    assert tokenizer_of(smollm2_text).get_vocab_size() == 49152
+
+
+def test_smollm2s_tokenizer_is_made_quickly(smollm2_metadata: dict[str, Any]) -> None:
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        text_format_from_gguf(smollm2_metadata)
+        took.append(time.process_time() - began)
+    assert min(took) < 0.5  # 0.15 s on an idle core
+
+
+@pytest.mark.parametrize("sample", [*ORDINARY, *DIGITS])
+def test_text_survives_encoding_and_decoding(smollm2_text: TextFormat, sample: str) -> None:
+    tokenizer = tokenizer_of(smollm2_text)
+    assert tokenizer.decode(tokenizer.encode(sample).ids, skip_special_tokens=False) == sample
+
+
+def test_kinds_of_tokens_are_followed() -> None:
+    tokenizer = tokenizer_of(text_format_from_gguf(byte_level_metadata()))
+    added = tokenizer.get_added_tokens_decoder()
+    assert {token.content: token.special for token in added.values()} == {
+        "<s>": True,
+        "</s>": True,
+        "<tool>": False,
+    }
+    ids = tokenizer.encode("ab<tool> ab</s>").ids
+    assert ids == [258, 260, 259, 1]
+    assert tokenizer.decode(ids) == "ab<tool> ab"
+
+
+def test_unused_tokens_have_no_text() -> None:
+    tokens = byte_level_metadata()["tokenizer.ggml.tokens"]
+    kinds = byte_level_metadata()["tokenizer.ggml.token_type"]
+    metadata = byte_level_metadata(
+        tokens=[*tokens, "[PAD261]", "[PAD261]"], token_type=[*kinds, UNUSED, UNUSED]
+    )
+    tokenizer = tokenizer_of(text_format_from_gguf(metadata))
+    assert tokenizer.decode([258, 261, 262]) == "ab"
+    assert tokenizer.token_to_id("[PAD261]") is None
+
+
+def test_an_end_token_that_the_file_forgot_to_mark_is_special() -> None:
+    metadata = byte_level_metadata(token_type=None)
+    text = text_format_from_gguf(metadata)
+    assert tokenizer_of(text).encode("ab</s>").ids == [258, 1]
+    assert tokenizer_of(text).decode([258, 1]) == "ab"
+
+
+def test_all_declared_and_all_customary_end_tokens_end_a_text() -> None:
+    extra = ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|custom|>", "<|other|>"]
+    base = byte_level_metadata()
+    metadata = byte_level_metadata(
+        tokens=[*base["tokenizer.ggml.tokens"], *extra],
+        token_type=[*base["tokenizer.ggml.token_type"], CONTROL, CONTROL, NORMAL, NORMAL, CONTROL],
+        eot_token_id=264,
+    )
+    # 263 is no control token, so its text is just a text.
+    assert text_format_from_gguf(metadata).end_token_ids == {1, 261, 262, 264}
+
+
+@pytest.mark.parametrize(
+    ("changes", "add_bos"),
+    [
+        ({}, False),
+        ({"pre": "llama-bpe"}, True),
+        ({"pre": "llama-bpe", "add_bos_token": False}, False),
+        ({"pre": "llama-bpe", "bos_token_id": None}, False),
+        ({"add_bos_token": True}, True),
+    ],
+)
+def test_the_start_of_a_text_is_as_the_file_says(changes: dict[str, Any], add_bos: bool) -> None:
+    text = text_format_from_gguf(byte_level_metadata(**changes))
+    assert text.add_bos is add_bos
+    assert tokenizer_of(text).encode("").ids == ([0] if add_bos else [])
+
+
+def test_words_that_are_tokens_are_taken_whole_where_the_rule_says_so() -> None:
+    # "ba" cannot be merged, yet is a token.
+    base = byte_level_metadata()
+    tokens = [*base["tokenizer.ggml.tokens"], "ba"]
+    kinds = [*base["tokenizer.ggml.token_type"], NORMAL]
+    for name, ids in (("llama-bpe", [261]), ("gpt-2", None)):
+        metadata = byte_level_metadata(tokens=tokens, token_type=kinds, pre=name)
+        found = tokenizer_of(text_format_from_gguf(metadata)).encode("ba", add_special_tokens=False)
+        assert found.ids == ids or (ids is None and len(found.ids) == 2)
+
+
+def test_arrays_may_be_of_numpy() -> None:
+    metadata = vocabularies.sentencepiece_metadata()
+    arrays = dict(metadata)
+    for name, dtype in (("token_type", np.int32), ("scores", np.float32)):
+        arrays[f"tokenizer.ggml.{name}"] = np.array(metadata[f"tokenizer.ggml.{name}"], dtype)
+    expected = tokenizer_of(text_format_from_gguf(metadata)).encode(vocabularies.PROSE).ids
+    assert tokenizer_of(text_format_from_gguf(arrays)).encode(vocabularies.PROSE).ids == expected
+
+
+@pytest.mark.parametrize("model", [None, "none", "no_vocab"])
+def test_a_file_without_tokenizer_has_none(model: str | None) -> None:
+    text = text_format_from_gguf({} if model is None else {"tokenizer.ggml.model": model})
+    assert text.tokenizer is None
+
+
+_TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": "bert"}, r'tokenizer model "bert"; supported are gpt2, llama, no_vocab, none'),
+        ({"model": 3}, "`tokenizer.ggml.model` must be a text, but is 3"),
+        ({"pre": "foo"}, r'pre-tokenizer "foo"; supported are dbrx, deepseek.*qwen2.*smollm'),
+        ({"tokens": None}, "`tokenizer.ggml.tokens` must be an array of texts, but is missing"),
+        ({"tokens": "abc"}, "must be an array of texts"),
+        ({"tokens": [*_TOKENS[:-1], 7]}, "entry 260 of `tokenizer.ggml.tokens` must be a text"),
+        (
+            {"tokens": [*_TOKENS[:-1], "ab"]},
+            'must not repeat a token, but entries 258 and 260 are both "ab"',
+        ),
+        ({"token_type": [1, 1]}, "one entry for each of the 261 tokens, but has 2"),
+        ({"token_type": ["x"] * 261}, "entry 0 of `tokenizer.ggml.token_type` must be a number"),
+        ({"merges": None}, "`tokenizer.ggml.merges` must be an array of texts, but is missing"),
+        ({"merges": ["a b", "ab"]}, 'entry 1 of `tokenizer.ggml.merges` must be two tokens .*"ab"'),
+        ({"merges": ["a b c"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
+        ({"merges": ["a é́"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
+        ({"merges": ["a b", "b a"]}, "entry 1 of .* that make a third"),
+        ({"eos_token_id": 261}, "`tokenizer.ggml.eos_token_id` must be one of the 261 used tokens"),
+        ({"bos_token_id": -1}, "`tokenizer.ggml.bos_token_id` must be a whole number from 0"),
+        (
+            {"bos_token_id": None, "add_bos_token": True},
+            "`tokenizer.ggml.bos_token_id` must be the",
+        ),
+        ({"add_bos_token": "yes"}, "`tokenizer.ggml.add_bos_token` must be true or false"),
+    ],
+)
+def test_a_contradiction_in_the_metadata_is_named(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(CheckpointError, match=sentence):
+        text_format_from_gguf(byte_level_metadata(**changes))
+
+
+def test_a_chat_template_that_is_no_text_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"`tokenizer.chat_template` must be a text"):
+        text_format_from_gguf(byte_level_metadata() | {"tokenizer.chat_template": 3})
+
+
+@pytest.mark.parametrize("score", [float("nan"), "x", None])
+def test_a_score_that_is_no_number_is_refused(score: Any) -> None:
+    metadata = dict(vocabularies.sentencepiece_metadata())
+    scores = list(metadata["tokenizer.ggml.scores"])
+    scores[300] = score
+    with pytest.raises(
+        CheckpointError, match=r"entry 300 of `tokenizer.ggml.scores` must be a num"
+    ):
+        text_format_from_gguf(metadata | {"tokenizer.ggml.scores": scores})
+
+
+def test_byte_pieces_stand_for_bytes() -> None:
+    metadata = vocabularies.sentencepiece_metadata()
+    assert metadata["tokenizer.ggml.token_type"][3] == BYTE
+    text = text_format_from_gguf(metadata)
+    ids = tokenizer_of(text).encode("\x00", add_special_tokens=False).ids
+    assert ids[-1] == 3

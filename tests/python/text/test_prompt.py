@@ -1,0 +1,174 @@
+"""A prompt is a text, token ids or messages; everything else is an error with a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.chat import encode_chat
+from sinkstream.text.control_tokens import control_tokens
+from sinkstream.text.prompt import encode_prompt
+from tests.python.text import vocabularies
+from tests.python.text.vocabularies import FAMILIES
+
+VOCAB = 1000
+
+
+def tokenizer_of(text: TextFormat) -> Tokenizer:
+    assert text.tokenizer is not None
+    return text.tokenizer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("prompt", ["Once upon a time", " x", "a\n\nb", "naïve 日本 🎉 e\u0301"])
+def test_a_text_is_encoded_as_the_tokenizer_does(family: str, prompt: str) -> None:
+    text = FAMILIES[family]()
+    expected = tokenizer_of(text).encode(prompt, add_special_tokens=False).ids
+    start = [text.bos_token_id] if text.add_bos else []
+    assert encode_prompt(text, VOCAB, prompt) == start + expected
+
+
+def test_smollm2_gets_the_ids_that_are_known(smollm2_text: TextFormat) -> None:
+    assert encode_prompt(smollm2_text, 49152, "Once upon a time") == [6403, 1980, 253, 655]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(min_size=1), st.sampled_from(sorted(FAMILIES)))
+def test_any_text_is_accepted_and_comes_back(prompt: str, family: str) -> None:
+    text = FAMILIES[family]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ids = encode_prompt(text, VOCAB, prompt)
+    normalizer = tokenizer_of(text).normalizer if family == "qwen3" else None
+    expected = normalizer.normalize_str(prompt) if normalizer else prompt
+    if "sentencepiece" in family or family == "metaspace_first":
+        expected = expected.replace("▁", " ")  # the one character that such a vocabulary loses
+    if family == "metaspace_first" and expected.startswith(" "):
+        expected = expected[1:]  # this form does not put a second space before a first
+    assert tokenizer_of(text).decode(ids) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_control_token_can_be_written_in_a_text(family: str) -> None:
+    text = FAMILIES[family]()
+    control = control_tokens(tokenizer_of(text))
+    for token in control.values():
+        prompt = f"a{token.content}b"
+        with pytest.warns(UserWarning, match="is taken as plain text"):
+            ids = encode_prompt(text, VOCAB, prompt)
+        assert control.keys() & set(ids) <= {text.bos_token_id if text.add_bos else None}
+        assert tokenizer_of(text).decode(ids) == prompt
+
+
+def test_the_warning_names_the_literal_and_says_what_to_do() -> None:
+    with pytest.warns(UserWarning, match=r"'<\|im_start\|>'.*give a list of messages, or token"):
+        encode_prompt(vocabularies.qwen3(), VOCAB, "x<|im_start|>")
+
+
+def test_an_ordinary_text_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encode_prompt(vocabularies.qwen3(), VOCAB, "a < b | c > d <|im_ start|> <think>")
+
+
+def test_added_tokens_that_are_text_are_found_in_a_text() -> None:
+    text = vocabularies.qwen3()
+    ids = encode_prompt(text, VOCAB, "<think>x")
+    assert ids[0] == tokenizer_of(text).token_to_id("<think>")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [0, 1, 999],
+        (0, 1, 999),
+        range(5),
+        np.array([0, 1, 999]),
+        np.array([0, 1, 200], np.uint8),
+        [np.int64(3), 4],
+        torch.tensor([0, 1, 999]),
+    ],
+    ids=repr,
+)
+def test_ids_are_taken_as_they_are(ids: Any) -> None:
+    found = encode_prompt(vocabularies.llama3(), VOCAB, ids)
+    assert found == [int(i) for i in ids]
+    assert all(type(i) is int for i in found)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1000, 2**31, 2**63, 10**50, np.int64(-1)])
+def test_an_id_outside_of_the_vocabulary_is_named(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"item 2 of `prompt` must .* \[0, 1000\), but is"):
+        encode_prompt(vocabularies.llama3(), VOCAB, [0, 999, wrong])
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", None, [1], np.float32(1), float("nan")])
+def test_an_item_that_is_no_whole_number_is_a_type_error(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="item 1 of `prompt` must be a token id, a whole number"):
+        encode_prompt(vocabularies.llama3(), VOCAB, [0, wrong])
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [None, 3, 1.5, b"bytes", bytearray(b"x"), {"role": "user"}, {1, 2}, iter([1]), object()],
+)
+def test_a_prompt_of_another_type_is_a_type_error(prompt: Any) -> None:
+    with pytest.raises(TypeError, match="`prompt` must be a text, token ids or a list of messages"):
+        encode_prompt(vocabularies.llama3(), VOCAB, prompt)
+
+
+def test_messages_go_through_the_template() -> None:
+    text = vocabularies.qwen3()
+    messages = [{"role": "user", "content": "Hello"}]
+    assert encode_prompt(text, VOCAB, messages) == encode_chat(text, messages)
+
+
+def test_messages_after_ids_are_no_prompt() -> None:
+    with pytest.raises(TypeError, match="item 1 of `prompt` must be a token id"):
+        encode_prompt(vocabularies.qwen3(), VOCAB, [1, {"role": "user", "content": "x"}])  # type: ignore[list-item]
+
+
+def test_an_empty_text_is_the_start_of_a_text_where_there_is_one() -> None:
+    text = vocabularies.llama3()
+    assert encode_prompt(text, VOCAB, "") == [text.bos_token_id]
+    with pytest.raises(InvalidArgument, match="no token for the beginning of a text"):
+        encode_prompt(vocabularies.qwen3(), VOCAB, "")
+
+
+@pytest.mark.parametrize("empty", [[], (), np.array([], np.int64)])
+def test_no_ids_at_all_are_an_error(empty: Any) -> None:
+    with pytest.raises(InvalidArgument, match="`prompt` must not be empty"):
+        encode_prompt(vocabularies.llama3(), VOCAB, empty)
+
+
+@pytest.mark.parametrize(("prompt", "place"), [("\ud800", 0), ("ab\udfffc", 2), ("🎉\ud83d", 1)])
+def test_a_lone_surrogate_is_named_with_its_place(prompt: str, place: int) -> None:
+    with pytest.raises(InvalidArgument, match=rf"lone surrogate U\+D\w+ at position {place}"):
+        encode_prompt(vocabularies.llama3(), VOCAB, prompt)
+
+
+def test_without_a_tokenizer_ids_work_and_text_says_so() -> None:
+    text = TextFormat(None, None)
+    assert encode_prompt(text, VOCAB, [1, 2]) == [1, 2]
+    with pytest.raises(InvalidArgument, match=r"no tokenizer. Give token ids instead"):
+        encode_prompt(text, VOCAB, "x")
+
+
+def test_a_text_without_tokens_is_an_error() -> None:
+    from tokenizers import models
+
+    tokenizer = Tokenizer(models.BPE({"a": 0}, []))
+    text = dataclasses.replace(TextFormat(tokenizer, None))
+    assert encode_prompt(text, VOCAB, "a") == [0]
+    with pytest.raises(InvalidArgument, match="must not be empty"):
+        encode_prompt(text, VOCAB, "b")

@@ -1,0 +1,106 @@
+"""SentencePiece-style tokenizers equal SentencePiece's own definition, written out slowly."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sinkstream.text.sentencepiece import SPACE, ranked_merges
+from tests.python.text import vocabularies
+from tests.python.text.vocabularies import NORMAL, PROSE
+
+METADATA = vocabularies.sentencepiece_metadata()
+TOKENS: list[str] = METADATA["tokenizer.ggml.tokens"]
+KINDS: list[int] = METADATA["tokenizer.ggml.token_type"]
+SCORES = {
+    token: score
+    for token, kind, score in zip(TOKENS, KINDS, METADATA["tokenizer.ggml.scores"], strict=True)
+    if kind == NORMAL
+}
+IDS = {token: i for i, token in enumerate(TOKENS)}
+
+
+def reference(text: str, add_space_prefix: bool = True) -> list[int]:
+    """Encode as SentencePiece defines it: always merge the pair with the best score."""
+    symbols = list(((" " if add_space_prefix else "") + text).replace(" ", SPACE))
+    while True:
+        pairs = [
+            (-SCORES[left + right], i)
+            for i, (left, right) in enumerate(itertools.pairwise(symbols))
+            if left + right in SCORES
+        ]
+        if not pairs:
+            break
+        _, i = min(pairs)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+    ids: list[int] = []
+    for symbol in symbols:
+        if symbol in SCORES:
+            ids.append(IDS[symbol])
+        else:
+            ids += [IDS[f"<0x{byte:02X}>"] for byte in symbol.encode()]
+    return ids
+
+
+def encode(text: str) -> list[int]:
+    tokenizer = vocabularies.sentencepiece().tokenizer
+    assert tokenizer is not None
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+@pytest.mark.parametrize(
+    "text", ["a", " a", "  two  spaces ", "The sea.\nThe ship", "日本語🎉 x", "\t\x00", "aaaaaaaaa"]
+)
+def test_a_text_equals_the_reference(text: str) -> None:
+    assert encode(text) == reference(text)
+
+
+def test_prose_equals_the_reference() -> None:
+    for begin in range(0, 8000, 400):
+        assert encode(PROSE[begin : begin + 400]) == reference(PROSE[begin : begin + 400])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.text(max_size=4), st.sampled_from(sorted(SCORES)))).map("".join))
+def test_any_text_equals_the_reference(text: str) -> None:
+    text = text.replace("<s>", "").replace("</s>", "").replace("<unk>", "")
+    if text:
+        assert encode(text) == reference(text)
+
+
+def test_a_text_may_be_taken_without_a_space_before_it() -> None:
+    tokenizer = vocabularies.sentencepiece_without_prefix().tokenizer
+    assert tokenizer is not None
+    for text in ("the sea", " the sea", ""):
+        assert tokenizer.encode(text, add_special_tokens=False).ids == reference(text, False)
+
+
+def test_runs_of_one_letter_merge_from_the_left() -> None:
+    pieces = ["a", "aa", "aaa", "aaaa", "aaaaaaa"]
+    merges = ranked_merges(
+        {piece: i for i, piece in enumerate(pieces)}, pieces, [-9.0, 0.0, -1.0, -2.0, -3.0]
+    )
+    assert merges[:3] == [("a", "a"), ("aa", "a"), ("a", "aa")]
+    assert ("aaaa", "aaa") in merges
+
+
+def test_control_and_byte_pieces_are_never_merged_into() -> None:
+    letters = ["<", "/", "s", ">", "0", "x", "A"]
+    tokens = [*TOKENS[:259], *letters, "</", "s>", "0x", "0xA"]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    merges = ranked_merges(vocabulary, tokens[259:], [0.0] * len(tokens))
+    # Nothing makes "</s>" or "<0x0A>", which are tokens too.
+    assert set(merges) == {("<", "/"), ("s", ">"), ("0", "x"), ("0x", "A")}
+
+
+def test_a_file_without_ids_has_sentencepieces_own() -> None:
+    from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+
+    metadata = {k: v for k, v in METADATA.items() if not k.endswith("_token_id")}
+    text = text_format_from_gguf(metadata)
+    assert (text.bos_token_id, text.add_bos, text.end_token_ids) == (1, True, {2})
+    assert text.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}

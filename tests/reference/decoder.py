@@ -1,0 +1,92 @@
+"""A whole decoder of the families llama, qwen2 and qwen3 on top of the literal attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.reference.attention import attend
+from tests.reference.rope import Array, Rope, rope_from_config
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Embedding, layers, final norm and logits, with weights under their Hugging Face names.
+
+    Whether there are biases of q, k and v, norms of q and k, and an output matrix of its own is
+    read off the weights that are there.
+    """
+
+    weights: Mapping[str, Array]
+    layers: int
+    heads: int
+    kv_heads: int
+    norm_eps: float
+    rope: Rope
+
+    @classmethod
+    def from_hugging_face(
+        cls, config: Mapping[str, Any], weights: Mapping[str, np.ndarray]
+    ) -> Decoder:
+        """Take a config.json and its tensors; what was stored is widened to float64."""
+        heads = config["num_attention_heads"]
+        head_dim = config.get("head_dim") or config["hidden_size"] // heads
+        return cls(
+            weights={name: np.asarray(w, np.float64) for name, w in weights.items()},
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config["num_key_value_heads"],
+            norm_eps=config["rms_norm_eps"],
+            rope=rope_from_config(config, head_dim),
+        )
+
+    def forward(self, ids: Sequence[int], sinks: int = 0, window: int | None = None) -> Array:
+        """Return the logits [tokens, vocab] of one stream that starts at index 0.
+
+        Args:
+            ids: Token ids; there may be none.
+            sinks: S.
+            window: W; None sees everything, which is ordinary dense attention.
+        """
+        window = max(len(ids), 1) if window is None else window
+        hidden = self.weights["model.embed_tokens.weight"][list(ids)]
+        for layer in range(self.layers):
+            at = f"model.layers.{layer}."
+            normed = self._norm(hidden, at + "input_layernorm.weight")
+            hidden = hidden + self._attention(normed, at + "self_attn.", sinks, window)
+            normed = self._norm(hidden, at + "post_attention_layernorm.weight")
+            hidden = hidden + self._mlp(normed, at + "mlp.")
+        hidden = self._norm(hidden, "model.norm.weight")
+        output = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
+        return hidden @ output.T
+
+    def _attention(self, x: Array, at: str, sinks: int, window: int) -> Array:
+        queries = self._heads(x, at + "q_proj", self.heads)
+        keys = self._heads(x, at + "k_proj", self.kv_heads)
+        values = self._heads(x, at + "v_proj", self.kv_heads)
+        if at + "q_norm.weight" in self.weights:
+            queries = self._norm(queries, at + "q_norm.weight")
+            keys = self._norm(keys, at + "k_norm.weight")
+        read = attend(queries, keys, values, self.rope, sinks, window)
+        return self._linear(read.reshape(len(x), read.shape[1] * read.shape[2]), at + "o_proj")
+
+    def _heads(self, x: Array, name: str, heads: int) -> Array:
+        y = self._linear(x, name)
+        return y.reshape(len(x), heads, y.shape[1] // heads)
+
+    def _mlp(self, x: Array, at: str) -> Array:
+        gate = self._linear(x, at + "gate_proj")
+        silu = gate / (1 + np.exp(-gate))
+        return self._linear(silu * self._linear(x, at + "up_proj"), at + "down_proj")
+
+    def _linear(self, x: Array, name: str) -> Array:
+        y = x @ self.weights[name + ".weight"].T
+        return y + self.weights[name + ".bias"] if name + ".bias" in self.weights else y
+
+    def _norm(self, x: Array, name: str) -> Array:
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        normed: Array = x / np.sqrt(mean_square + self.norm_eps) * self.weights[name]
+        return normed
