@@ -16,7 +16,18 @@ namespace sinkstream {
 
 namespace {
 
-std::unique_ptr<NativeModel> make_model(ModelBuilder& builder, const py::dict& options,
+// Frees a model without the GIL, because its thread is joined; in a forked child, where the threads
+// do not exist, leaves it behind.
+struct ModelDeleter {
+  void operator()(NativeModel* model) const {
+    if (!model->engine().is_owner_process()) return;
+    const py::gil_scoped_release release;
+    delete model;
+  }
+};
+using ModelHolder = std::unique_ptr<NativeModel, ModelDeleter>;
+
+ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
                                         std::shared_ptr<TokenTable> tokens,
                                         std::vector<int32_t> end_token_ids) {
   NativeOptions native;
@@ -29,8 +40,8 @@ std::unique_ptr<NativeModel> make_model(ModelBuilder& builder, const py::dict& o
   native.threads = options["threads"].cast<int64_t>();
   native.kernels = options["kernels"].cast<std::string>();
   const py::gil_scoped_release release;
-  return std::make_unique<NativeModel>(builder.spec, std::move(builder.store), native,
-                                       std::move(tokens), std::move(end_token_ids));
+  return ModelHolder(new NativeModel(builder.spec, std::move(builder.store), native,
+                                     std::move(tokens), std::move(end_token_ids)));
 }
 
 // Marks a cache as used by one forward.
@@ -111,7 +122,7 @@ void register_cache(py::module_& module) {
 
 void register_model(py::module_& module) {
   register_cache(module);
-  py::class_<NativeModel>(module, "Model")
+  py::class_<NativeModel, ModelHolder>(module, "Model")
       .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
            py::arg("end_token_ids"))
       .def("close", &NativeModel::close, py::call_guard<py::gil_scoped_release>())

@@ -28,19 +28,19 @@ struct SamplingParams {
   double frequency_penalty = 0;
   // Added to logits. Ids in [0, vocab), each once; finite, or −infinity to forbid a token, but
   // not all of them. Empty is neutral.
-  std::vector<TokenBias> logit_bias;
+  std::vector<TokenBias> logit_bias = {};
   // How many of the likeliest tokens to report with each token. [0, 20]
   int64_t logprobs = 0;
   // Keys the draws: the same seed draws the same tokens. Any value.
   uint64_t seed = 0;
   // Tokens after which the stream ends. [0, 2^53]; none: it never ends by length.
-  std::optional<int64_t> max_tokens;
+  std::optional<int64_t> max_tokens = {};
   // The stream ends before the first of these. Up to kMaxStops strings of 1 to kMaxStopBytes
   // bytes of UTF-8.
-  std::vector<std::string> stop;
+  std::vector<std::string> stop = {};
   // The stream ends at any of these, as at an end token, even with `ignore_eos`.
   // Up to kMaxStopTokens ids in [0, vocab).
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids = {};
   // The tokenizer's end tokens do not end the stream.
   bool ignore_eos = false;
   // Tokens per delivered piece of text. [1, 2^20]

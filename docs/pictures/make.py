@@ -56,7 +56,7 @@ def draw_sink() -> Canvas:
                 x, y = left + i * step, top + t * step
                 canvas.box(x, y, side, side, "unseen" if seen == "gone" else seen)
     canvas.text(36, 330, "One row for each query, one column for each key.", kind="quiet")
-    legend(canvas, 434, 318, ["sink", "window", "current", "unseen"])
+    legend(canvas, 420, 318, ["sink", "window", "current", "unseen"])
     return canvas
 
 

@@ -55,7 +55,10 @@ class Tail:
         self._block_characters += self._piece_characters
         self._pieces.clear()
         self._piece_characters = 0
-        while self._block_characters - len(self._blocks[0]) >= self._max_characters:
+        while (
+            len(self._blocks) > 1
+            and self._block_characters - len(self._blocks[0]) >= self._max_characters
+        ):
             self._block_characters -= len(self._blocks.popleft())
 
     @property

@@ -1,15 +1,16 @@
 // linear: one panel of 16 outputs times a tile of tokens at a time, sums in registers.
 //
 // Note: [One order along K]
-// Columns come in groups of 32, a group in four chains of 8. For every output, whatever tile its
+// Columns come in groups of 32, a group in two chains of 16. For every output, whatever tile its
 // token is in:
 //
-//   chain = weight · x of its first column, then one fma for each of the other seven;
-//   sum   = 0 + chain 0 + chain 1 + chain 2 + chain 3, from the left;
+//   chain = weight · x of its first column, then one fma for each of the other fifteen;
+//   sum   = 0 + chain 0 + chain 1, from the left;
 //   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the group, acc).
 //
-// Tiles differ in how many chains they keep in flight, which no single output can see. Four short
-// chains, because one token alone must hide the latency of fma behind independent work.
+// A token alone keeps both chains in flight, which no single output can see: it must hide the
+// latency of fma. Chains of 8 would hide more of it, but sums of many short chains slow a whole
+// tile down (80 instead of 94 GFLOP/s on Zen 3, of 104).
 //
 // Note: [Codes in place]
 // A 4-bit code is not shifted down: masked where it stands and converted, it is 16^n times the
@@ -18,8 +19,9 @@
 // down. 8-bit codes are moved to the top byte, sign and all, and the scale takes the 2^-24.
 
 constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;  // of one panel
-constexpr int kChainCols = 8;
+constexpr int kChainCols = 16;
 constexpr int kChains = static_cast<int>(kGroup) / kChainCols;
+constexpr int kRun = 8;  // inputs of one token that lie together; the codes of an int4 word
 
 // Tokens in a tile: as many as leave registers for a weight and an input. A last tile between two
 // sizes is padded.
@@ -34,11 +36,22 @@ constexpr int64_t group_bytes(WeightType type) {
   return is_quantized(type) ? block_bytes(type) : panel_bytes(type, kGroup);
 }
 
+// Bytes of kRun columns of a panel, scales aside.
+constexpr int64_t run_bytes(WeightType type) {
+  switch (type) {
+    case WeightType::kFloat32: return kRun * kPanelRows * 4;
+    case WeightType::kFloat16:
+    case WeightType::kBFloat16: return kRun * kPanelRows * 2;
+    case WeightType::kInt8: return kRun * kPanelRows;
+    default: return kRun * kPanelRows / 2;
+  }
+}
+
 // One panel and one tile of tokens.
 struct Tile {
   const std::byte* panel;
   int64_t cols;
-  const void* input;   // [cols / 8][size][8], as the kernel wants it; cols padded to kGroup
+  const void* input;   // [cols / kRun][size][kRun], as the kernel wants it; cols padded to kGroup
   const float* sums;   // [cols / kGroup][size]: Σx of each group
   const float* bias;   // [rows], or null
   float* out;          // [tokens, out_stride]
@@ -49,10 +62,9 @@ struct Tile {
 };
 using TileKernel = void(const Tile&);
 
-// Weights of vector `v` at step `n` of chain `c` in a group. See Note: [Codes in place].
+// Weights of vector `v` in column `col` of a group. See Note: [Codes in place].
 template <WeightType kType>
-SINKSTREAM_INLINE Vec weights_at(const std::byte* group, int c, int n, int v) {
-  const int col = c * kChainCols + n;
+SINKSTREAM_INLINE Vec weights_at(const std::byte* group, int col, int v) {
   const int row = v * kLanes;
   if constexpr (kType == WeightType::kFloat32) {
     return load(reinterpret_cast<const float*>(group) + col * kPanelRows + row);
@@ -60,38 +72,45 @@ SINKSTREAM_INLINE Vec weights_at(const std::byte* group, int c, int n, int v) {
     return load_f16(reinterpret_cast<const f16*>(group) + col * kPanelRows + row);
   } else if constexpr (kType == WeightType::kBFloat16) {
     const UintVec words = load_words(group + (col / 2 * kPanelRows + row) * 4);
-    return as_float(n % 2 == 0 ? words << 16 : words & 0xffff0000);
+    return as_float(col % 2 == 0 ? words << 16 : words & 0xffff0000);
   } else if constexpr (kType == WeightType::kInt8) {
     const UintVec words = load_words(group + (col / 4 * kPanelRows + row) * 4);
-    const int byte = n % 4;
+    const int byte = col % 4;
     const UintVec top = byte == 0 ? words << 24 : (words << (24 - 8 * byte)) & 0xff000000;
     return to_float(reinterpret_cast<IntVec>(top));
-  } else {
-    const UintVec words = load_words(group + (c * kPanelRows + row) * 4);
+  } else {  // columns in the order of a word's codes
+    const UintVec words = load_words(group + (col / 8 * kPanelRows + row) * 4);
+    const int n = col % 8;
     const UintVec code = n == 7 ? words >> 28 : words & (0xfu << (4 * n));
     return to_float(reinterpret_cast<IntVec>(code));
   }
 }
 
-// sum[t][v] = Σ weights · x over one group.
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
-                                 Vec (&sum)[kTokens][kVectors]) {
-  // Chains in flight together: one token alone leaves registers for several.
-  constexpr int kTogether = kTokens == 1 ? 2 : 1;
+// sum[g][t][v] = Σ weights · x over each of kGroups groups.
+template <WeightType kType, int kTokens, int kGroups>
+SINKSTREAM_INLINE void sum_groups(const std::byte* group, const float* x,
+                                  Vec (&sum)[kGroups][kTokens][kVectors]) {
+  // Chains of one group in flight together: a few tokens leave registers for both.
+  constexpr int kTogether = kTokens * kVectors <= 4 ? kChains : 1;
 #pragma GCC unroll 1
   for (int first = 0; first < kChains; first += kTogether) {
-    Vec chain[kTogether][kTokens][kVectors];
-#pragma GCC unroll 8
+    Vec chain[kGroups * kTogether][kTokens][kVectors];
+#pragma GCC unroll 16
     for (int n = 0; n < kChainCols; ++n) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kTogether; ++c) {
+      // There are no registers for all words: they are read again for each of their codes.
+      if constexpr (is_quantized(kType)) asm("" : "+r"(group));
+#pragma GCC unroll 8
+      for (int c = 0; c < kGroups * kTogether; ++c) {
+        const int col = c % kTogether * kChainCols + n;
         Vec weights[kVectors];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) weights[v] = weights_at<kType>(group, first + c, n, v);
+        for (int v = 0; v < kVectors; ++v) {
+          weights[v] = weights_at<kType>(group + c / kTogether * group_bytes(kType), col, v);
+        }
 #pragma GCC unroll 8
         for (int t = 0; t < kTokens; ++t) {
-          const Vec input = broadcast(x[((first + c) * kTokens + t) * kChainCols + n]);
+          const int run = (c / kTogether * static_cast<int>(kGroup) + col) / kRun * kTokens + t;
+          const Vec input = broadcast(x[run * kRun + n % kRun]);
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) {
             chain[c][t][v] =
@@ -100,14 +119,18 @@ SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
         }
       }
     }
-#pragma GCC unroll 4
-    for (int c = 0; c < kTogether; ++c) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kGroups * kTogether; ++c) {
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[t][v] = sum[t][v] + chain[c][t][v];
+        for (int v = 0; v < kVectors; ++v) {
+          sum[c / kTogether][t][v] = sum[c / kTogether][t][v] + chain[c][t][v];
+        }
       }
     }
+    group += kChainCols / kRun * run_bytes(kType);
+    x += kChainCols * kTokens;
   }
 }
 
@@ -158,44 +181,59 @@ SINKSTREAM_INLINE void write_outputs(const Tile& tile, const Vec (&acc)[kTokens]
   }
 }
 
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void add_group(const std::byte* group, const float* x, const float* group_sums,
-                                 Vec (&acc)[kTokens][kVectors]) {
+// The next kGroups groups, one after the other into acc.
+template <WeightType kType, int kTokens, int kGroups>
+SINKSTREAM_INLINE void add_groups(const std::byte* group, const float* x, const float* group_sums,
+                                  Vec (&acc)[kTokens][kVectors]) {
   if constexpr (kTokens == 1) {
-    for (int64_t line = 0; line < group_bytes(kType); line += 64) {
+    for (int64_t line = 0; line < kGroups * group_bytes(kType); line += 64) {
       prefetch(group + kPrefetchBytes + line);
     }
   }
-  Vec sum[kTokens][kVectors] = {};
-  sum_group<kType, kTokens>(group, x, sum);
-  if constexpr (is_quantized(kType)) {
-    take_group<kType, kTokens, kType != WeightType::kInt8>(
-        group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
-  } else {
-    for (int t = 0; t < kTokens; ++t) {
-      for (int v = 0; v < kVectors; ++v) acc[t][v] = acc[t][v] + sum[t][v];
+  Vec sum[kGroups][kTokens][kVectors] = {};
+  sum_groups<kType, kTokens, kGroups>(group, x, sum);
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) {
+    if constexpr (is_quantized(kType)) {
+      take_group<kType, kTokens, kType != WeightType::kInt8>(
+          group + g * group_bytes(kType), kType == WeightType::kInt8 ? 0x1p-24f : 1.0f,
+          group_sums + g * kTokens, sum[g], acc);
+    } else {
+      for (int t = 0; t < kTokens; ++t) {
+        for (int v = 0; v < kVectors; ++v) acc[t][v] = acc[t][v] + sum[g][t][v];
+      }
     }
   }
 }
 
 template <WeightType kType, int kTokens>
 void multiply_tile(const Tile& tile) {
-  constexpr int64_t kStep = kGroup * kTokens;
+  // Groups in flight together: one token alone has too few chains in one to hide their latency.
+  constexpr int kGroups = kTokens == 1 ? 4 / kVectors : 1;
   const auto* x = static_cast<const float*>(tile.input);
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
   Vec acc[kTokens][kVectors] = {};
-  for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    add_group<kType, kTokens>(group, x, sums, acc);
-    group += group_bytes(kType);
-    x += kStep;
-    sums += kTokens;
+  int64_t left = tile.cols / kGroup;
+  const auto step = [&](int64_t groups) {
+    left -= groups;
+    group += groups * group_bytes(kType);
+    x += groups * kGroup * kTokens;
+    sums += groups * kTokens;
+  };
+  while (left >= kGroups) {
+    add_groups<kType, kTokens, kGroups>(group, x, sums, acc);
+    step(kGroups);
+  }
+  while (kGroups > 1 && left > 0) {
+    add_groups<kType, kTokens, 1>(group, x, sums, acc);
+    step(1);
   }
   if constexpr (!is_quantized(kType)) {
     if (tile.cols % kGroup != 0) {  // a whole group again, filled up with zeros
       alignas(64) std::byte padded[group_bytes(kType)] = {};
       __builtin_memcpy(padded, group, panel_bytes(kType, tile.cols % kGroup));
-      add_group<kType, kTokens>(padded, x, sums, acc);
+      add_groups<kType, kTokens, 1>(padded, x, sums, acc);
     }
   }
   write_outputs<kTokens>(tile, acc);
@@ -207,9 +245,9 @@ void multiply_tile_dot(const Tile& tile);
 
 // How a kernel wants its input laid out.
 enum class Form {
-  kPlain,   // [cols / 8][size][8] floats
+  kPlain,   // [cols / kRun][size][kRun] floats
   kScaled,  // the same in the order of an int4 word's codes, multiplied by 16^-n
-  kPairs,   // [cols / 8][size][4] pairs of bfloat16
+  kPairs,   // [cols / kRun][size][kRun / 2] pairs of bfloat16
 };
 
 template <bool kDots>
@@ -275,30 +313,30 @@ int tile_size(int64_t tokens) {
   return kMaxTile;
 }
 
-// One group of 32 inputs of one token, rounded and laid out. `chain` is where its first chain
-// lies in a form, `step` the distance to the next one; both in floats.
+// One group of 32 inputs of one token, rounded and laid out. `first` is where its first run lies
+// in a form, `step` the distance to the next one; both in floats.
 template <bool kDots>
-void prepare_group(const float (&x)[kGroup], const Inputs& inputs, int64_t chain, int64_t step) {
-  constexpr float kScales[kChainCols] = {1,        0x1p-4f,  0x1p-8f,  0x1p-12f,
-                                         0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
-  for (int c = 0; c < kChains; ++c) {
-    const float* from = x + c * kChainCols;
+void prepare_group(const float (&x)[kGroup], const Inputs& inputs, int64_t first, int64_t step) {
+  constexpr float kScales[kRun] = {1,        0x1p-4f,  0x1p-8f,  0x1p-12f,
+                                   0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
+  for (int run = 0; run < kGroup / kRun; ++run) {
+    const float* from = x + run * kRun;
     if (inputs.plain != nullptr) {
-      float* to = inputs.plain + chain + c * step;
-      for (int n = 0; n < kChainCols; ++n) to[n] = from[n];
+      float* to = inputs.plain + first + run * step;
+      for (int n = 0; n < kRun; ++n) to[n] = from[n];
     }
     if (inputs.other == nullptr) continue;
     if constexpr (kDots) {
       // Half as long: a pair of bfloat16 takes the room of one float. The inputs are rounded.
-      float* to = inputs.other + (chain + c * step) / 2;
-      for (int n = 0; n < kChainCols / 2; ++n) {
+      float* to = inputs.other + (first + run * step) / 2;
+      for (int n = 0; n < kRun / 2; ++n) {
         const uint32_t even = __builtin_bit_cast(uint32_t, from[2 * n]) >> 16;
         const uint32_t odd = __builtin_bit_cast(uint32_t, from[2 * n + 1]);
         to[n] = __builtin_bit_cast(float, even | odd);
       }
     } else {
-      float* to = inputs.other + chain + c * step;
-      for (int n = 0; n < kChainCols; ++n) to[n] = from[n % 4 * 2 + n / 4] * kScales[n];
+      float* to = inputs.other + first + run * step;
+      for (int n = 0; n < kRun; ++n) to[n] = from[n % 4 * 2 + n / 4] * kScales[n];
     }
   }
 }
@@ -325,8 +363,8 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
       sum = sum + part;
     }
     inputs.sums[first * groups + group * size + t] = reduce_add(sum);
-    const int64_t chain = first * inputs.cols + (group * kChains * size + t) * kChainCols;
-    prepare_group<kDots>(x, inputs, chain, size * kChainCols);
+    const int64_t run = first * inputs.cols + (group * (kGroup / kRun) * size + t) * kRun;
+    prepare_group<kDots>(x, inputs, run, size * kRun);
   }
 }
 

@@ -1,18 +1,14 @@
 """Runs Jinja templates that came with a checkpoint, which may be hostile.
 
-Jinja's own sandbox keeps a template away from Python's internals. This one also bounds what it may
-cost. Python can interrupt a template only between operations, so both are needed: a clock that is
-looked at in every loop, call and filter, and a limit on the size of every value before an
-operation makes it, since one operation (`"a" * 10**9`) may do all the harm.
+Jinja's own sandbox keeps a template away from Python's internals. This one lets it see even less,
+and bounds what it may cost: every loop, call and filter looks at the clock, and every operation
+that makes a larger value out of smaller ones is checked before it does.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from datetime import datetime
 from functools import wraps
 from typing import Any, cast
@@ -27,92 +23,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
-_MAX_WHOLE = 100_000  # of numbers given to functions: widths, counts, places
-_MAX_BITS = 4096
-_MAX_VALUES = 64  # of the largest size admitted; templates in use make less than ten
-# A field whose width is a thousand or more, or comes from an argument.
-_WIDE = re.compile(
-    r"%(\([^)]*\))?[^a-zA-Z]*(\d{4}|\*)"  # "%1000d", "%(name)*d"
-    r"|(?<!\{)\{(?!\{)[^{}]*(\d{4}|\{)"  # "{:1000}", "{:{width}}"
+from sinkstream.text.template_limits import (
+    MAX_BITS,
+    Limits,
+    check_amplifiers,
+    check_format,
+    check_numbers,
+    checked,
+    current_limits,
+    size_of,
 )
-
-
-class Limits:
-    """What one rendering may cost."""
-
-    def __init__(self, seconds: float, max_size: int) -> None:
-        """Start the clock.
-
-        Args:
-            seconds: How long the template may run.
-            max_size: Characters and elements that the output, and any value on the way to it, may
-                have. All values together may have a fixed multiple of it.
-        """
-        self._deadline = time.monotonic() + seconds
-        self._max_size = max_size
-        self._left = _MAX_VALUES * max_size
-
-    def tick(self) -> None:
-        """Stop the template when its time is over."""
-        if time.monotonic() > self._deadline:
-            raise TemplateError("it takes too long")
-
-    def admit(self, size: int) -> None:
-        """Stop the template when a value is, or is about to become, too large."""
-        if size > self._max_size:
-            raise TemplateError("it makes something too large")
-
-    def spend(self, size: int) -> None:
-        """Count what was made, parts that existed before aside, and stop when it is too much."""
-        self._left -= size
-        if self._left < 0:
-            raise TemplateError("it makes too much")
-
-
-_limits: ContextVar[Limits] = ContextVar("limits")
-
-
-def _size(value: Any, known: dict[int, int] | None = None) -> int:
-    """Return the characters and elements of a value as if it were written out.
-
-    Lists that share their parts are small in memory and huge when they are written: each part is
-    looked at once, and counted as often as it appears.
-    """
-    if isinstance(value, str):
-        return len(value)
-    parts: Iterable[Any]
-    if isinstance(value, list | tuple):
-        parts = value
-    elif isinstance(value, Mapping):
-        parts = (part for pair in value.items() for part in pair)
-    else:
-        return 1
-    known = {} if known is None else known
-    if id(value) not in known:
-        known[id(value)] = 1 + sum(_size(part, known) for part in parts)
-    return known[id(value)]
-
-
-def _checked(value: Any) -> Any:
-    limits = _limits.get()
-    limits.admit(_size(value))
-    if isinstance(value, str | list | tuple | Mapping):
-        limits.spend(len(value))
-    return value
-
-
-def _check_numbers(arguments: Iterable[Any]) -> None:
-    for value in arguments:
-        if isinstance(value, int) and abs(value) > _MAX_WHOLE:
-            raise TemplateError("it gives a function a number that is too large")
-
-
-def _check_format(template: str, arguments: Any) -> None:
-    if _WIDE.search(template):
-        raise TemplateError("it formats with a width that is too large")
-    fields = template.count("%") + template.count("{")
-    # A field has at most 999 characters of its own, or the arguments' own.
-    _limits.get().admit(len(template) + fields * (1000 + _size(arguments)))
 
 
 class _Namespace(Namespace):
@@ -151,7 +71,7 @@ def _join(
     if attribute is not None:
         value = map(make_attrgetter(environment, attribute), value)
     parts = [str(part) for part in value]
-    _limits.get().admit(_size(parts) + len(parts) * len(separator))
+    current_limits.get().admit(size_of(parts) + len(parts) * len(separator))
     return separator.join(parts)
 
 
@@ -160,7 +80,7 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(layout: str) -> str:
-    _check_format(layout, ())
+    check_format(layout, ())
     return datetime.now().strftime(layout)
 
 
@@ -192,48 +112,27 @@ _FILTERS = frozenset({
 })  # fmt: skip
 
 
-def _check_amplifiers(name: str, arguments: Sequence[Any]) -> None:
-    """Refuse the filters and methods that make much out of little, before they do."""
-    limits = _limits.get()
-    first, *others = arguments
-    if name == "replace" and len(others) >= 2:
-        text, old, new = str(first), str(others[0]), str(others[1])
-        limits.admit(len(text) + text.count(old) * len(new))
-    elif name == "join" and isinstance(first, str) and others:
-        parts = others[0]
-        if not isinstance(parts, str | list | tuple | Mapping):
-            raise TemplateError("it joins something that is not a list")
-        limits.admit(_size(parts) + len(parts) * len(first))
-    elif name == "indent":
-        widths = [len(other) if isinstance(other, str) else int(other) for other in others]
-        limits.admit(str(first).count("\n") * max(widths, default=4))
-    elif name == "format":
-        _check_format(str(first), tuple(others))
-    elif name == "sum" and any(not isinstance(other, int | float | str) for other in others):
-        raise TemplateError("it sums up something other than numbers")
-
-
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap one of Jinja's filters: look at the clock, at what it is given and what it returns."""
 
     @wraps(function)  # carries the marks that say what Jinja passes along
     def bounded(*arguments: Any, **named: Any) -> Any:
-        limits = _limits.get()
+        limits = current_limits.get()
         limits.tick()
         given = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
-        _check_numbers([*given[1:], *named.values()])
+        check_numbers([*given[1:], *named.values()])
         if named and name == "replace":  # the check below tells its arguments by their places
             raise TemplateError("it gives `replace` arguments by name")
-        _check_amplifiers(name, [*given, *named.values()])
+        check_amplifiers(name, [*given, *named.values()])
         result = function(*arguments, **named)
         if not isinstance(result, Iterator):
-            return _checked(result)
+            return checked(result)
         # Consumed here, so that it cannot grow unseen; still an iterator, which is always true.
         taken: list[Any] = []
         size = 0
         for item in result:
             limits.tick()
-            size += _size(item)
+            size += size_of(item)
             limits.admit(size)
             limits.spend(1)
             taken.append(item)
@@ -243,15 +142,15 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _timed(items: Iterable[Any]) -> Iterator[Any]:
-    limits = _limits.get()
+    limits = current_limits.get()
     for item in items:
         limits.tick()
         yield item
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:
-    _limits.get().admit(_size(parts))
-    return _checked("".join(map(str, parts)))
+    current_limits.get().admit(size_of(parts))
+    return checked("".join(map(str, parts)))
 
 
 class _Bounds(NodeTransformer):
@@ -304,7 +203,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         own = {"join": _join, "tojson": _tojson}
         chosen = {name: self.filters[name] for name in _FILTERS} | own
         self.filters = {name: _bounded_filter(name, f) for name, f in chosen.items()}
-        self.filters |= {"_timed": _timed, "_checked": _checked, "_concatenated": _concatenated}
+        self.filters |= {"_timed": _timed, "_checked": checked, "_concatenated": _concatenated}
         self.globals = {
             "cycler": Cycler,
             "dict": _make_dict,
@@ -325,16 +224,16 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             TemplateError: It fails, refuses, or exceeds its limits.
             Exception: Whatever else its operations raise.
         """
-        token = _limits.set(limits)
+        token = current_limits.set(limits)
         try:
             # Not `render`: it executes code to give errors the template's line numbers.
             return self.concat(template.root_render_func(template.new_context(dict(variables))))
         finally:
-            _limits.reset(token)
+            current_limits.reset(token)
 
     def concat(self, parts: Iterable[str]) -> str:
         """Join the pieces of an output, as long as they are not too many."""
-        limits = _limits.get()
+        limits = current_limits.get()
         taken: list[str] = []
         size = 0
         for part in parts:
@@ -361,34 +260,34 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         template = value.__self__
 
         def bounded(*arguments: Any, **named: Any) -> str:
-            _check_numbers([*arguments, *named.values()])
-            _check_format(template, (arguments, named))
+            check_numbers([*arguments, *named.values()])
+            check_format(template, (arguments, named))
             return sandboxed(*arguments, **named)
 
         return bounded
 
     def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
         """Call a function or method for a template."""
-        _limits.get().tick()
-        _check_numbers([*arguments, *named.values()])
+        current_limits.get().tick()
+        check_numbers([*arguments, *named.values()])
         text = getattr(function, "__self__", None)
         if isinstance(text, str):
-            _check_amplifiers(function.__name__, [text, *arguments, *named.values()])
-        return _checked(super().call(context, function, *arguments, **named))
+            check_amplifiers(function.__name__, [text, *arguments, *named.values()])
+        return checked(super().call(context, function, *arguments, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator whose result may be larger than its operands."""
         sequence = (str, list, tuple)
         if operator == "%" and isinstance(left, str):
-            _check_format(left, right)
+            check_format(left, right)
         elif operator == "+" and isinstance(left, sequence):
-            _limits.get().admit(_size(left) + _size(right))
+            current_limits.get().admit(size_of(left) + size_of(right))
         elif operator == "*" and isinstance(left, sequence) and isinstance(right, int):
-            _limits.get().admit(_size(left) * right)
+            current_limits.get().admit(size_of(left) * right)
         elif operator == "*" and isinstance(right, sequence) and isinstance(left, int):
-            _limits.get().admit(_size(right) * left)
+            current_limits.get().admit(size_of(right) * left)
         elif isinstance(left, int) and isinstance(right, int):
             grown = left.bit_length() * (abs(right) if operator == "**" else 1)
-            if grown + right.bit_length() > _MAX_BITS:
+            if grown + right.bit_length() > MAX_BITS:
                 raise SecurityError("it computes with numbers that are too large")
-        return _checked(super().call_binop(context, operator, left, right))
+        return checked(super().call_binop(context, operator, left, right))

@@ -92,8 +92,10 @@ TEST(Detokenizer, PiecesJoinedEqualDecodingAllAtOnce) {
     for (int i = 0; i < 500; ++i) {
       const int32_t id = static_cast<int32_t>(random() % 52);
       all += table.text(id);
-      detokenizer.push(id, &streamed);
-      ASSERT_EQ(find_invalid_utf8(streamed), std::string::npos);
+      std::string piece;
+      detokenizer.push(id, &piece);
+      ASSERT_EQ(find_invalid_utf8(piece), std::string::npos);
+      streamed += piece;
     }
     detokenizer.flush(&streamed);
     std::string at_once;

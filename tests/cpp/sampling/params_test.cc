@@ -64,8 +64,9 @@ TEST(Params, TakeTheEndsOfEveryRangeAndNothingBeyond) {
     for (const double bad : {std::nextafter(range.low, -kInfinity),
                              std::nextafter(range.high, kInfinity), range.low - 1, range.high + 1,
                              kNan, kInfinity, -kInfinity, 0x1p31, 0x1p53, 0x1p63, -0x1p63}) {
-      EXPECT_NE(complaint_at(bad).find(cat("`", range.name, "` must be in ", range.text, ", but is ")),
-                std::string::npos)
+      EXPECT_NE(
+          complaint_at(bad).find(cat("`", range.name, "` must be in ", range.text, ", but is ")),
+          std::string::npos)
           << bad;
     }
   }

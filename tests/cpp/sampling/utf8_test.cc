@@ -59,9 +59,9 @@ std::string defined(const std::string& bytes) {
 
 // Bytes that often come near being characters.
 std::string random_bytes(std::mt19937* random, int length) {
-  static const uint8_t kEdges[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0,
-                                   0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0,
-                                   0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
+  static const uint8_t kEdges[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF,
+                                   0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE,
+                                   0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
   std::string bytes;
   for (int i = 0; i < length; ++i) {
     bytes += static_cast<char>((*random)() % 4 == 0 ? (*random)()
@@ -71,7 +71,8 @@ std::string random_bytes(std::mt19937* random, int length) {
 }
 
 TEST(Utf8, PassesValidTextThrough) {
-  const std::string text = "plain, größer, Ω, 한국어, ไทย, 🙂👩‍👩‍👧, \xF4\x8F\xBF\xBF";
+  const std::string text =
+      "plain, größer, Ω, 한국어, ไทย, 🙂👩‍👩‍👧, \xF4\x8F\xBF\xBF";
   EXPECT_EQ(whole(text), text);
   EXPECT_EQ(find_invalid_utf8(text), std::string::npos);
 }
@@ -81,10 +82,10 @@ TEST(Utf8, ReplacesEachMaximalPart) {
   EXPECT_EQ(whole("\x80"), kBad);
   EXPECT_EQ(whole("a\xC3"), "a" + kBad);
   EXPECT_EQ(whole("\xC3\x28"), kBad + "(");
-  EXPECT_EQ(whole("\xC0\xAF"), kBad + kBad);                   // overlong "/"
-  EXPECT_EQ(whole("\xE0\x80\xAF"), kBad + kBad + kBad);        // overlong too
-  EXPECT_EQ(whole("\xED\xA0\x80"), kBad + kBad + kBad);        // a surrogate
-  EXPECT_EQ(whole("\xF0\x9F\x99"), kBad);                      // three quarters of a smile
+  EXPECT_EQ(whole("\xC0\xAF"), kBad + kBad);             // overlong "/"
+  EXPECT_EQ(whole("\xE0\x80\xAF"), kBad + kBad + kBad);  // overlong too
+  EXPECT_EQ(whole("\xED\xA0\x80"), kBad + kBad + kBad);  // a surrogate
+  EXPECT_EQ(whole("\xF0\x9F\x99"), kBad);                // three quarters of a smile
   EXPECT_EQ(whole("\xF0\x9F\x99z"), kBad + "z");
   EXPECT_EQ(whole("\xF4\x90\x80\x80"), kBad + kBad + kBad + kBad);  // beyond U+10FFFF
   EXPECT_EQ(whole("\xE2\x82\xE2\x82\xAC"), kBad + "€");
@@ -100,8 +101,8 @@ TEST(Utf8, EqualsTheDefinitionForRandomBytesAtEverySplit) {
       for (size_t second = first; second <= bytes.size(); ++second) {
         Utf8Assembler assembler;
         std::string out;
-        for (const auto& piece : {bytes.substr(0, first), bytes.substr(first, second - first),
-                                  bytes.substr(second)}) {
+        for (const auto& piece :
+             {bytes.substr(0, first), bytes.substr(first, second - first), bytes.substr(second)}) {
           assembler.push(piece, &out);
           ASSERT_EQ(find_invalid_utf8(out), std::string::npos);
           ASSERT_LE(assembler.held(), 3);
@@ -153,8 +154,7 @@ TEST(Utf8, FindsTheFirstInvalidByte) {
   std::mt19937 random(2);
   for (int round = 0; round < 20000; ++round) {
     const std::string bytes = random_bytes(&random, 1 + round % 8);
-    ASSERT_EQ(find_invalid_utf8(bytes) == std::string::npos, defined(bytes) == bytes ||
-              bytes.find(kBad) != std::string::npos && defined(bytes) == bytes);
+    ASSERT_EQ(find_invalid_utf8(bytes) == std::string::npos, defined(bytes) == bytes);
   }
 }
 

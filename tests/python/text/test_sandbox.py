@@ -12,7 +12,8 @@ import pytest
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import compile_template
-from sinkstream.text.sandbox import Limits, TemplateSandbox
+from sinkstream.text.sandbox import TemplateSandbox
+from sinkstream.text.template_limits import Limits
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 

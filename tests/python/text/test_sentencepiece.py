@@ -90,10 +90,10 @@ def test_runs_of_one_letter_merge_from_the_left() -> None:
 
 def test_control_and_byte_pieces_are_never_merged_into() -> None:
     letters = ["<", "/", "s", ">", "0", "x", "A"]
-    tokens = [*TOKENS[:259], *letters, "</", "s>", "0x", "0xA"]
+    tokens = [*TOKENS[:259], *letters, "</", "s>", "0x", "0xA", "A</s>"]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     merges = ranked_merges(vocabulary, tokens[259:], [0.0] * len(tokens))
-    # Nothing makes "</s>" or "<0x0A>", which are tokens too.
+    # Nothing makes "</s>" or "<0x0A>", which are tokens too, and nothing is made of them.
     assert set(merges) == {("<", "/"), ("s", ">"), ("0", "x"), ("0x", "A")}
 
 

@@ -67,7 +67,7 @@ def llama3() -> TextFormat:
         special(
             "<|begin_of_text|>",
             "<|end_of_text|>",
-            *(f"<|reserved_special_token_{i}|>" for i in range(40)),
+            *(f"<|reserved_special_token_{i}|>" for i in range(8)),
             "<|start_header_id|>",
             "<|end_header_id|>",
             "<|eot_id|>",
