@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import Checkpoint
@@ -165,6 +167,11 @@ class Model:
         return self._text.tokenizer
 
     @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Return the tokens that end a text, unless `ignore_eos` says otherwise."""
+        return self._text.end_token_ids
+
+    @property
     def capacity(self) -> Capacity:
         """Return what the model holds in memory and how many sequences fit."""
         native = self._native
@@ -301,12 +308,18 @@ class Model:
         return self._generate_all(list(prompt), options)
 
     def _generate_all(self, prompts: list[Prompt], options: dict[str, Any]) -> list[Result]:
-        from rich.progress import track
-
+        console = Console(stderr=True)
         streams: list[Stream] = []
         try:
             streams.extend(self.stream(prompt, **options) for prompt in prompts)
-            return [s.result() for s in track(streams, description="Generating", transient=True)]
+            shown = track(
+                streams,
+                description="Generating",
+                console=console,
+                transient=True,
+                disable=not console.is_terminal,
+            )
+            return [stream.result() for stream in shown]
         finally:
             for stream in streams:
                 stream.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from sinkstream import _core
 from sinkstream.errors import SessionBusy
@@ -38,6 +38,11 @@ __all__ = [
     "Stream",
     "Token",
 ]
+
+_T = TypeVar("_T")
+
+# What a person or a shutdown ends a program with. It may strike at any place.
+_INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 # A reply of known length is kept whole up to the first number of tokens; of an endless one, the
 # last tokens and characters.
@@ -73,7 +78,7 @@ class Stream:
         self._seed = request.seed
         is_whole = request.max_tokens is not None and request.max_tokens <= _WHOLE_TOKENS
         self._tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
-        self._reading = threading.Lock()
+        self._reader: dict[str, int] = {}  # "thread": the one that is reading
         self._events: deque[Event] = deque()  # taken from the native side, not yet given
         self._rest = ""  # text that belongs to no token: what was held back when the stream ended
         self._finish_reason: FinishReason | None = None
@@ -99,16 +104,10 @@ class Stream:
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
-        with _Reader(self):
-            text = "".join(_text_of(event) for event in self._events)
-            self._events.clear()
-            while not text:
-                batch = self._take()
-                if batch is None:
-                    self._raise_error_once()
-                    raise StopIteration
-                text = batch[0]
-            return text
+        text = self._read(self._next_text)
+        if text is None:
+            raise StopIteration
+        return text
 
     def events(self) -> Iterator[Event]:
         """Yield what happens: Started, Prefill, Token, Evicted, and Finished at the end.
@@ -119,13 +118,12 @@ class Stream:
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
-        while True:
-            with _Reader(self):
-                event = self._next_event()
-                if event is None:
-                    self._raise_error_once()
-                    return
-            yield event
+        try:
+            while (event := self._read(self._next_event)) is not None:
+                yield event
+        except _INTERRUPTS:
+            self.cancel()
+            raise
 
     def result(self) -> Result:
         """Read to the end and return the whole.
@@ -138,12 +136,7 @@ class Stream:
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
-        with _Reader(self):
-            self._events.clear()
-            while self._take() is not None:
-                pass
-            if self._finish_reason == "error":
-                self._native.rethrow()
+        self._read(self._read_to_end)
         return Result(
             text=self._tail.text,
             token_ids=self._tail.token_ids,
@@ -203,7 +196,54 @@ class Stream:
         """Return the seed in force: given, or drawn."""
         return self._seed
 
-    # ---- inside, while reading -------------------------------------------------------------------
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _read(self, step: Callable[[], _T]) -> _T:
+        """Call `step` for one thread at a time; end the generation where it is interrupted."""
+        me = threading.get_ident()
+        try:
+            if self._reader.setdefault("thread", me) != me:
+                raise SessionBusy(
+                    "stream: one thread at a time may read a stream, but another one is reading."
+                )
+            return step()
+        except _INTERRUPTS:
+            # The traceback keeps this stream alive, in a notebook for long.
+            self.cancel()
+            raise
+        finally:
+            if self._reader.get("thread") == me:
+                del self._reader["thread"]
+
+    def _next_text(self) -> str | None:
+        text = "".join(_text_of(event) for event in self._events)
+        self._events.clear()
+        while not text:
+            batch = self._take()
+            if batch is None:
+                self._raise_error_once()
+                return None
+            text = batch[0]
+        return text
+
+    def _next_event(self) -> Event | None:
+        while not self._events:
+            if self._is_closed or self._finish_reason is not None:
+                self._raise_error_once()
+                return None
+            batch = self._take()
+            if batch is not None:
+                self._add_events(batch)
+            elif self._finish_reason is not None:
+                self._events.append(Finished(self._finish_reason, self._rest))
+        return self._events.popleft()
+
+    def _read_to_end(self) -> None:
+        self._events.clear()
+        while self._take() is not None:
+            pass
+        if self._finish_reason == "error":
+            self._native.rethrow()
 
     def _take(self) -> _core.Batch | None:
         """Return the next batch, None at the end."""
@@ -220,17 +260,6 @@ class Stream:
         if self._finish_reason == "error" and not self._is_error_given:
             self._is_error_given = True
             self._native.rethrow()
-
-    def _next_event(self) -> Event | None:
-        while not self._events:
-            if self._is_closed or self._finish_reason is not None:
-                return None
-            batch = self._take()
-            if batch is not None:
-                self._add_events(batch)
-            elif self._finish_reason is not None:
-                self._events.append(Finished(self._finish_reason, self._rest))
-        return self._events.popleft()
 
     def _add_events(self, batch: _core.Batch) -> None:
         text, ids, logprobs, lengths, alternatives, marks = batch
@@ -253,30 +282,6 @@ class Stream:
         if kind == "prefill":
             return Prefill(count, self._prompt_tokens)
         return Evicted(count)
-
-
-class _Reader:
-    """Admits one reader at a time, and cancels the stream when waiting is interrupted."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        if not self._stream._reading.acquire(blocking=False):
-            raise SessionBusy(
-                "stream: one thread at a time may read a stream, but another one is reading."
-            )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stream._reading.release()
-        # A traceback keeps this stream alive, maybe for long: an interrupt must end it by itself.
-        if error is not None and not isinstance(error, Exception):
-            self._stream.cancel()
 
 
 def _text_of(event: Event) -> str:

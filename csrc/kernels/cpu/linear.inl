@@ -8,7 +8,7 @@
 //   sum   = 0 + chain 0 + chain 1, from the left;
 //   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the group, acc).
 //
-// A token alone keeps both chains in flight, which no single output can see: it must hide the
+// A token or two keep both chains in flight, which no single output can see: they must hide the
 // latency of fma. Chains of 8 would hide more of it, but sums of many short chains slow a whole
 // tile down (80 instead of 94 GFLOP/s on Zen 3, of 104).
 //
@@ -23,10 +23,10 @@ constexpr int kChainCols = 16;
 constexpr int kChains = static_cast<int>(kGroup) / kChainCols;
 constexpr int kRun = 8;  // inputs of one token that lie together; the codes of an int4 word
 
-// Tokens in a tile: as many as leave registers for a weight and an input. A last tile between two
-// sizes is padded.
-constexpr int kMaxTile = kLanes == 4 ? 3 : kLanes == 8 ? 6 : 8;
-constexpr int kTileSizes[] = {1, 2, kLanes == 16 ? 4 : 3, kLanes == 8 ? 4 : kMaxTile, kMaxTile};
+// Tokens in a tile: as many as leave registers for a weight and an input. The last tile of a call
+// is of the next size that holds what is left, padded.
+constexpr int kMaxTile = kLanes == 4 ? 2 : kLanes == 8 ? 6 : 8;
+constexpr int kTileSizes[] = {1, 2, 4, kMaxTile};  // those up to kMaxTile are in use
 
 // How far ahead one token alone asks for weights. See tests/bench/linear_bench.cc.
 constexpr int64_t kPrefetchBytes = 4096;
@@ -86,30 +86,30 @@ SINKSTREAM_INLINE Vec weights_at(const std::byte* group, int col, int v) {
   }
 }
 
-// sum[g][t][v] = Σ weights · x over each of kGroups groups.
-template <WeightType kType, int kTokens, int kGroups>
-SINKSTREAM_INLINE void sum_groups(const std::byte* group, const float* x,
-                                  Vec (&sum)[kGroups][kTokens][kVectors]) {
-  // Chains of one group in flight together: a few tokens leave registers for both.
+// Adds Σ weights · x over one group to sum[t][v].
+template <WeightType kType, int kTokens>
+SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
+                                 Vec (&sum)[kTokens][kVectors]) {
+  // Chains in flight together: a few tokens leave registers for both.
   constexpr int kTogether = kTokens * kVectors <= 4 ? kChains : 1;
 #pragma GCC unroll 1
   for (int first = 0; first < kChains; first += kTogether) {
-    Vec chain[kGroups * kTogether][kTokens][kVectors];
+    Vec chain[kTogether][kTokens][kVectors];
 #pragma GCC unroll 16
     for (int n = 0; n < kChainCols; ++n) {
-      // There are no registers for all words: they are read again for each of their codes.
-      if constexpr (is_quantized(kType)) asm("" : "+r"(group));
-#pragma GCC unroll 8
-      for (int c = 0; c < kGroups * kTogether; ++c) {
-        const int col = c % kTogether * kChainCols + n;
+      // A full tile leaves no registers for words of codes: they are read again for each code,
+      // or the compiler would keep a sum in memory instead.
+      if constexpr (is_quantized(kType) && kTokens == kMaxTile) asm("" : "+r"(group));
+#pragma GCC unroll 2
+      for (int c = 0; c < kTogether; ++c) {
         Vec weights[kVectors];
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          weights[v] = weights_at<kType>(group + c / kTogether * group_bytes(kType), col, v);
+          weights[v] = weights_at<kType>(group, c * kChainCols + n, v);
         }
 #pragma GCC unroll 8
         for (int t = 0; t < kTokens; ++t) {
-          const int run = (c / kTogether * static_cast<int>(kGroup) + col) / kRun * kTokens + t;
+          const int run = (c * kChainCols + n) / kRun * kTokens + t;
           const Vec input = broadcast(x[run * kRun + n % kRun]);
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) {
@@ -119,14 +119,12 @@ SINKSTREAM_INLINE void sum_groups(const std::byte* group, const float* x,
         }
       }
     }
-#pragma GCC unroll 8
-    for (int c = 0; c < kGroups * kTogether; ++c) {
+#pragma GCC unroll 2
+    for (int c = 0; c < kTogether; ++c) {
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          sum[c / kTogether][t][v] = sum[c / kTogether][t][v] + chain[c][t][v];
-        }
+        for (int v = 0; v < kVectors; ++v) sum[t][v] = sum[t][v] + chain[c][t][v];
       }
     }
     group += kChainCols / kRun * run_bytes(kType);
@@ -181,59 +179,44 @@ SINKSTREAM_INLINE void write_outputs(const Tile& tile, const Vec (&acc)[kTokens]
   }
 }
 
-// The next kGroups groups, one after the other into acc.
-template <WeightType kType, int kTokens, int kGroups>
-SINKSTREAM_INLINE void add_groups(const std::byte* group, const float* x, const float* group_sums,
-                                  Vec (&acc)[kTokens][kVectors]) {
+template <WeightType kType, int kTokens>
+SINKSTREAM_INLINE void add_group(const std::byte* group, const float* x, const float* group_sums,
+                                 Vec (&acc)[kTokens][kVectors]) {
   if constexpr (kTokens == 1) {
-    for (int64_t line = 0; line < kGroups * group_bytes(kType); line += 64) {
+    for (int64_t line = 0; line < group_bytes(kType); line += 64) {
       prefetch(group + kPrefetchBytes + line);
     }
   }
-  Vec sum[kGroups][kTokens][kVectors] = {};
-  sum_groups<kType, kTokens, kGroups>(group, x, sum);
-#pragma GCC unroll 4
-  for (int g = 0; g < kGroups; ++g) {
-    if constexpr (is_quantized(kType)) {
-      take_group<kType, kTokens, kType != WeightType::kInt8>(
-          group + g * group_bytes(kType), kType == WeightType::kInt8 ? 0x1p-24f : 1.0f,
-          group_sums + g * kTokens, sum[g], acc);
-    } else {
-      for (int t = 0; t < kTokens; ++t) {
-        for (int v = 0; v < kVectors; ++v) acc[t][v] = acc[t][v] + sum[g][t][v];
-      }
+  Vec sum[kTokens][kVectors] = {};
+  sum_group<kType, kTokens>(group, x, sum);
+  if constexpr (is_quantized(kType)) {
+    take_group<kType, kTokens, kType != WeightType::kInt8>(
+        group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
+  } else {
+    for (int t = 0; t < kTokens; ++t) {
+      for (int v = 0; v < kVectors; ++v) acc[t][v] = acc[t][v] + sum[t][v];
     }
   }
 }
 
 template <WeightType kType, int kTokens>
 void multiply_tile(const Tile& tile) {
-  // Groups in flight together: one token alone has too few chains in one to hide their latency.
-  constexpr int kGroups = kTokens == 1 ? 4 / kVectors : 1;
+  constexpr int64_t kStep = kGroup * kTokens;
   const auto* x = static_cast<const float*>(tile.input);
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
   Vec acc[kTokens][kVectors] = {};
-  int64_t left = tile.cols / kGroup;
-  const auto step = [&](int64_t groups) {
-    left -= groups;
-    group += groups * group_bytes(kType);
-    x += groups * kGroup * kTokens;
-    sums += groups * kTokens;
-  };
-  while (left >= kGroups) {
-    add_groups<kType, kTokens, kGroups>(group, x, sums, acc);
-    step(kGroups);
-  }
-  while (kGroups > 1 && left > 0) {
-    add_groups<kType, kTokens, 1>(group, x, sums, acc);
-    step(1);
+  for (int64_t left = tile.cols / kGroup; left > 0; --left) {
+    add_group<kType, kTokens>(group, x, sums, acc);
+    group += group_bytes(kType);
+    x += kStep;
+    sums += kTokens;
   }
   if constexpr (!is_quantized(kType)) {
     if (tile.cols % kGroup != 0) {  // a whole group again, filled up with zeros
       alignas(64) std::byte padded[group_bytes(kType)] = {};
       __builtin_memcpy(padded, group, panel_bytes(kType, tile.cols % kGroup));
-      add_groups<kType, kTokens, 1>(padded, x, sums, acc);
+      add_group<kType, kTokens>(padded, x, sums, acc);
     }
   }
   write_outputs<kTokens>(tile, acc);

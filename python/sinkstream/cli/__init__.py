@@ -1,0 +1,73 @@
+"""The command line: `sinkstream demo`, `sinkstream generate` and `sinkstream info`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+import typer
+
+from sinkstream.cli.demo import demo
+from sinkstream.cli.generate import generate
+from sinkstream.cli.info import info
+from sinkstream.errors import SinkstreamError
+
+__all__ = ["main"]
+
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+FAILED = 2
+
+app = typer.Typer(
+    name="sinkstream",
+    help="Stream text from a language model for ever, in a fixed amount of memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(generate)
+app.command()(info)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code: 0, 2 after an error of one sentence, 130 after Ctrl-C.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            result = app(args=arguments, prog_name="sinkstream", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has gone, as `head` does. Python would complain at exit once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SinkstreamError as error:
+        return _fail(str(error))
+    except Exception as error:
+        # The parser's own errors have no public base class, but all can say themselves in words.
+        if not hasattr(error, "format_message"):
+            raise
+        return _fail(str(error.format_message()))
+
+
+def _fail(sentence: str) -> int:
+    # The progress bar or the text may have left the cursor in the middle of a line.
+    print(f"sinkstream: {sentence}", file=sys.stderr)
+    return FAILED
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object
+) -> None:
+    print(f"sinkstream: {message}", file=sys.stderr)

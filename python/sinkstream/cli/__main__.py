@@ -1,0 +1,9 @@
+"""`python -m sinkstream.cli`, for an environment whose scripts are not on PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from sinkstream.cli import main
+
+sys.exit(main())

@@ -1,0 +1,146 @@
+"""`sinkstream demo`: a small cache that wraps again and again under a text that goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from sinkstream.cli import options
+from sinkstream.cli.loading import load_model
+from sinkstream.cli.memory import resident_bytes
+from sinkstream.cli.screen import open_screen
+from sinkstream.model import Model
+from sinkstream.stream import Stats, Stream
+
+# A small window shows eviction within seconds. The sampling keeps a small model readable in it: at
+# temperature 0.7 it falls into loops, and the penalties act on what the window still holds.
+PROMPT = (
+    "The Long Voyage\n\nChapter One\n\nThe ship left the harbour at dawn. Nobody on board knew how "
+    "far the sea would take them, and the old captain began to tell a story that had no end."
+)
+SINKS = 4
+WINDOW = 252
+TOKENS = 2048
+TEMPERATURE = 0.9
+MIN_P = 0.05
+REPETITION_PENALTY = 1.1
+SEED = 1
+
+
+def demo(
+    tokens: Annotated[int, typer.Option(help="Tokens to write.")] = TOKENS,
+    endless: Annotated[bool, typer.Option("--endless", help="Write until Ctrl-C.")] = False,
+    prompt: Annotated[str, typer.Option(help="How the text begins.")] = PROMPT,
+    sinks: options.Sinks = SINKS,
+    window: Annotated[int, typer.Option(help="Last tokens that the model sees.")] = WINDOW,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
+    min_p: Annotated[
+        float, typer.Option(help="Least share of the likeliest token's probability.")
+    ] = MIN_P,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 makes tokens in the cache less likely.")
+    ] = REPETITION_PENALTY,
+    seed: Annotated[int, typer.Option(help="Another one gives another text.")] = SEED,
+    model: options.ModelPath = None,
+    threads: options.Threads = None,
+) -> int:
+    """Watch a model write while a small cache wraps under it, in memory that does not grow."""
+    with load_model(model, sinks=sinks, window=window, threads=threads) as loaded:
+        stream = loaded.stream(
+            prompt,
+            max_tokens=None if endless else tokens,
+            temperature=temperature,
+            top_k=0,
+            top_p=1.0,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            logit_bias=forbid_control_tokens(loaded),
+            seed=seed,
+        )
+        with stream:
+            return show(stream, prompt)
+
+
+def forbid_control_tokens(model: Model) -> dict[int, float]:
+    """Return the bias that keeps a model from ending its text or beginning another one."""
+    if model.tokenizer is None:
+        return {}
+    added = model.tokenizer.get_added_tokens_decoder()
+    return {
+        token: float("-inf")
+        for token, entry in added.items()
+        if entry.special and token < model.spec.vocab_size
+    }
+
+
+@dataclass
+class Watch:
+    """What the demo notices besides the stream's own statistics."""
+
+    started: float
+    resident_when_full: int | None = None
+
+    def look(self, stats: Stats) -> None:
+        """Note the resident memory when the first token leaves the cache."""
+        if self.resident_when_full is None and stats.evicted_tokens > 0:
+            self.resident_when_full = resident_bytes()
+
+
+def show(stream: Stream, prompt: str) -> int:
+    """Write the text as it comes, then the summary; return the exit code."""
+    watch = Watch(time.monotonic())
+    code = 0
+    try:
+        with open_screen(lambda: status_line(stream.stats)) as screen:
+            screen.write(prompt)
+            for text in stream:
+                screen.write(text)
+                watch.look(stream.stats)
+    except KeyboardInterrupt:  # how an endless demo ends: its summary is wanted all the same
+        code = 130
+    sys.stdout.write("\n" + summary(stream.stats, watch) + "\n")
+    return code
+
+
+def status_line(stats: Stats) -> str:
+    """Return what the stream is doing now, in one line."""
+    parts = [f"{stats.generated_tokens:,} tokens"]
+    if stats.tokens_per_s is not None:
+        parts.append(f"{stats.tokens_per_s:.1f} tokens/s")
+    if stats.token_p50_s is not None and stats.token_p99_s is not None:
+        parts.append(f"p50 {stats.token_p50_s * 1e3:.1f} ms, p99 {stats.token_p99_s * 1e3:.1f} ms")
+    parts += [
+        f"live {stats.live_tokens:,}",
+        f"evicted {stats.evicted_tokens:,}",
+        f"cache {decimal(stats.cache_bytes)}",
+        f"resident {decimal(resident_bytes())}",
+    ]
+    return " " + " · ".join(parts) + " "
+
+
+def summary(stats: Stats, watch: Watch) -> str:
+    """Return what happened, in a few lines."""
+    seconds = time.monotonic() - watch.started
+    lines = [f"{stats.generated_tokens:,} tokens in {seconds:.1f} s"]
+    if stats.tokens_per_s is not None:
+        lines[0] += f", {stats.tokens_per_s:.1f} tokens/s"
+    if stats.token_p50_s is not None and stats.token_p99_s is not None:
+        lines[0] += (
+            f"; between two tokens {stats.token_p50_s * 1e3:.1f} ms (p50) and "
+            f"{stats.token_p99_s * 1e3:.1f} ms (p99)"
+        )
+    lines.append(
+        f"{stats.live_tokens:,} tokens are live, {stats.evicted_tokens:,} were evicted; the cache "
+        f"took {decimal(stats.cache_bytes)} all the time"
+    )
+    if watch.resident_when_full is not None:
+        lines.append(
+            f"resident memory was {decimal(watch.resident_when_full)} when the cache was first "
+            f"full, and is {decimal(resident_bytes())} now"
+        )
+    return ".\n".join(line[0].upper() + line[1:] for line in lines) + "."

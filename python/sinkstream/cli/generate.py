@@ -1,0 +1,203 @@
+"""`sinkstream generate`: one prompt, one text, with every sampling option."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from sinkstream.cli import options
+from sinkstream.cli.loading import load_model
+from sinkstream.cli.screen import printable
+from sinkstream.stream import Event, Finished, Prefill, Stream, Token
+
+# A prompt shorter than this is read before a bar could be seen.
+_LONG_PROMPT = 512
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads standard input.")],
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Take the prompt as a message and let the model answer.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="A system message before it; implies --chat.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-n", help="Default: until the model ends.")
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text. May be repeated.")
+    ] = None,
+    stop_token_id: Annotated[
+        list[int] | None, typer.Option(help="End at this token. May be repeated.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", "-t", help="0 takes the likeliest token.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep this much probability.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Least share of the likeliest token's probability.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1 makes tokens in the cache less likely.")
+    ] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="Subtracted for each token in the cache.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="Subtracted for each occurrence in the cache.")
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID=NUMBER", help="Added to a token's logit. May be repeated."),
+    ] = None,
+    logprobs: Annotated[
+        int, typer.Option(help="Likeliest tokens to report with each, with --json.")
+    ] = 0,
+    seed: Annotated[int | None, typer.Option(help="Repeats the draws.")] = None,
+    stream_interval: Annotated[int, typer.Option(help="Tokens that come together.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write events, one JSON object a line.")
+    ] = False,
+    model: options.ModelPath = None,
+    sinks: options.Sinks = 4,
+    window: options.Window = None,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(help="Prompt tokens in one step; changes no result.")
+    ] = None,
+    threads: options.Threads = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    kv_dtype: options.KvDtype = "auto",
+    revision: Annotated[str | None, typer.Option(help='Of a model named "org/name".')] = None,
+) -> int:
+    """Write the text that follows a prompt."""
+    text = read_prompt(prompt)
+    bias = parse_logit_bias(logit_bias or ())
+    with load_model(
+        model,
+        sinks=sinks,
+        window=window,
+        prefill_chunk=prefill_chunk,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        revision=revision,
+    ) as loaded:
+        stream = loaded.stream(
+            as_messages(text, system) if chat or system is not None else text,
+            max_tokens=max_tokens,
+            stop=stop or (),
+            stop_token_ids=stop_token_id or (),
+            ignore_eos=ignore_eos,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=bias or None,
+            logprobs=logprobs,
+            seed=seed,
+            stream_interval=stream_interval,
+        )
+        with stream:
+            write_json(stream) if as_json else write_text(stream)
+    return 0
+
+
+def read_prompt(prompt: str) -> str:
+    """Return the prompt, or what standard input holds where it is "-"."""
+    if prompt != "-":
+        return prompt
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(
+            f"generate: standard input must be UTF-8, but byte {error.start} is not."
+        ) from None
+
+
+def parse_logit_bias(entries: Sequence[str]) -> dict[int, float]:
+    """Return token ids and numbers from texts like "17=-2.5"."""
+    bias: dict[int, float] = {}
+    for entry in entries:
+        token, _, number = entry.partition("=")
+        try:
+            bias[int(token)] = float(number)
+        except ValueError:
+            raise typer.BadParameter(
+                f"generate: `--logit-bias` must be ID=NUMBER, but is {entry!r}."
+            ) from None
+    return bias
+
+
+def as_messages(text: str, system: str | None) -> list[dict[str, str]]:
+    """Return the conversation that a prompt begins."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]
+
+
+def write_json(stream: Stream) -> None:
+    """Write one JSON object a line, one for each event, the last one with the statistics."""
+    for event in stream.events():
+        line: dict[str, Any] = {"event": type(event).__name__.lower(), **asdict(event)}
+        if isinstance(event, Finished):
+            line["stats"] = asdict(stream.stats)
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def write_text(stream: Stream) -> None:
+    """Write the text as it comes, and on a terminal a bar while a long prompt is read."""
+    is_terminal = Console().is_terminal
+    with ExitStack() as stack:
+        bar: PromptBar | None = None
+        for event in stream.events():
+            if isinstance(event, Prefill) and is_terminal and event.total >= _LONG_PROMPT:
+                bar = bar or stack.enter_context(PromptBar(event.total))
+                bar.update(event.done)
+            elif text := text_of(event):
+                stack.close()
+                sys.stdout.write(printable(text) if is_terminal else text)
+                sys.stdout.flush()
+    sys.stdout.write("\n")
+
+
+def text_of(event: Event) -> str:
+    """Return the text that an event brings."""
+    return event.text if isinstance(event, Token | Finished) else ""
+
+
+class PromptBar:
+    """A bar on standard error that disappears with the first token."""
+
+    def __init__(self, total: int) -> None:
+        columns = (TextColumn("Reading the prompt"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task: TaskID = self._progress.add_task("prompt", total=total)
+
+    def __enter__(self) -> PromptBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, done: int) -> None:
+        """Show how many prompt tokens have been read."""
+        self._progress.update(self._task, completed=done)

@@ -1,0 +1,147 @@
+"""`sinkstream info`: what a model takes, and what computes it on this machine."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+import sinkstream
+from sinkstream import _core
+from sinkstream.cli import options
+from sinkstream.cli.loading import load_model
+from sinkstream.model import Model
+
+# The instruction sets that a kernel table may ask for, in the kernel's own words.
+_INSTRUCTIONS = (
+    "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8",
+    "asimd", "asimddp", "bf16", "i8mm", "sve",
+)  # fmt: skip
+
+Facts = dict[str, dict[str, object]]
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+    model: options.ModelPath = None,
+    sinks: options.Sinks = 4,
+    window: options.Window = None,
+    threads: options.Threads = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    kv_dtype: options.KvDtype = "auto",
+) -> int:
+    """Show the model, its cache, the processor, and which kernels serve which operation."""
+    with load_model(
+        model,
+        sinks=sinks,
+        window=window,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+    ) as loaded:
+        facts = collect(loaded)
+    if as_json:
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+    else:
+        write(facts)
+    return 0
+
+
+def collect(model: Model) -> Facts:
+    """Return everything that is shown, by section; sizes in bytes."""
+    spec, capacity, runtime = model.spec, model.capacity, model.runtime
+    return {
+        "model": {
+            "path": model.path,
+            "family": spec.family,
+            "layers": spec.layers,
+            "hidden size": spec.hidden_size,
+            "feed-forward size": spec.intermediate_size,
+            "query heads": spec.heads,
+            "key and value heads": spec.kv_heads,
+            "head size": spec.head_dim,
+            "vocabulary": spec.vocab_size,
+            "trained length": spec.trained_length,
+            "weight bytes": capacity.weight_bytes,
+        },
+        "cache": {
+            "sinks": capacity.sinks,
+            "window": capacity.window,
+            "capacity": capacity.tokens,
+            "type": runtime["kv_dtype"],
+            "bytes per token": capacity.bytes_per_token,
+            "bytes per sequence": capacity.bytes_per_sequence,
+            "scratch bytes": capacity.scratch_bytes,
+        },
+        "processor": {
+            "name": processor_name(),
+            "instructions": " ".join(instructions()),
+            "threads": runtime["threads"],
+        },
+        "kernels": {
+            "tables here": " ".join(name for name, here in _core.kernel_tables() if here),
+            "tables of this build": " ".join(name for name, _ in _core.kernel_tables()),
+            "activations": runtime["dtype"],
+            **runtime["served_by"],
+        },
+        "versions": {
+            "sinkstream": sinkstream.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def cpuinfo(field: str) -> str:
+    """Return a field of the first processor in /proc/cpuinfo, "" if it has none."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
+
+
+def processor_name() -> str:
+    """Return the processor's name, with family and model, which tell more than some names."""
+    name = cpuinfo("model name") or platform.machine()
+    family, number = cpuinfo("cpu family"), cpuinfo("model")
+    return f"{name} (family {family}, model {number})" if family else name
+
+
+def instructions() -> list[str]:
+    """Return those of the known instruction sets that the processor has."""
+    found = (cpuinfo("flags") or cpuinfo("Features")).split()
+    return [name for name in _INSTRUCTIONS if name in found]
+
+
+def shown(name: str, value: object) -> str:
+    """Return a value for people: sizes with their unit, counts with separators."""
+    if isinstance(value, int):
+        return f"{decimal(value)} ({value:,})" if "bytes" in name else f"{value:,}"
+    return str(value)
+
+
+def write(facts: Facts) -> None:
+    """Write tables to a terminal, and `section: name: value` lines to anything else."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    for section, entries in facts.items():
+        rows = [(name, shown(name, value)) for name, value in entries.items()]
+        if not console.is_terminal:
+            sys.stdout.writelines(f"{section}: {name}: {value}\n" for name, value in rows)
+            continue
+        table = Table(title=section, title_justify="left", show_header=False)
+        table.add_column(style="cyan")
+        table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)

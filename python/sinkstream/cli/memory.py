@@ -1,0 +1,13 @@
+"""How much memory of its own this process has in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def resident_bytes() -> int:
+    """Return the anonymous resident memory (RssAnon): code and mapped files are not counted."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,28 @@
+"""Options that several commands share. What a value may be is checked by the package itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ModelPath = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="PATH",
+        help='A GGUF file, a Hugging Face folder, or a name. Default: $SINKSTREAM_MODEL or "smollm2".',
+    ),
+]
+Sinks = Annotated[int, typer.Option(help="First tokens that stay in the cache for ever.")]
+Window = Annotated[
+    int | None,
+    typer.Option(help="Last tokens that the model sees. Default: what it was trained on, or 4,096."),
+]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads that compute. Default: the cores that may be used.")
+]
+Device = Annotated[str, typer.Option(help='"cpu" or "auto".')]
+Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16" or "auto".')]
+KvDtype = Annotated[str, typer.Option(help='Cache: "float32", "float16", "bfloat16" or "auto".')]

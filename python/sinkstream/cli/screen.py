@@ -1,0 +1,119 @@
+"""Where generated text goes: a plain file, or a terminal with a live status line below the text."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+# Often enough to look immediate, rarely enough to leave the processor to the model.
+_REFRESH_S = 1 / 15
+
+# A terminal obeys control characters, and the model may write any; only these two are harmless.
+_CONTROL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
+del _CONTROL[ord("\n")], _CONTROL[ord("\t")]
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal shows and does not obey."""
+    return text.translate(_CONTROL)
+
+
+class PlainScreen:
+    """Writes text as it comes, unchanged, and no status."""
+
+    def __enter__(self) -> PlainScreen:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def write(self, text: str) -> None:
+        """Append text."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+class LiveScreen:
+    """Writes text to a terminal and keeps a status line below it.
+
+    Finished lines scroll away like any output. Only the line that is being written, and the status
+    below it, are drawn again and again; therefore lines are broken here and not by the terminal.
+    """
+
+    def __init__(self, status: Callable[[], str], console: Console | None = None) -> None:
+        """Prepare a screen.
+
+        Args:
+            status: Gives the status line; called when it is drawn.
+            console: The terminal; None is standard output.
+        """
+        self._status = status
+        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._line = ""
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> LiveScreen:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.update(Text(""))
+        self._live.stop()
+        self._console.print(Text(self._line))
+
+    def write(self, text: str) -> None:
+        """Append text; it is drawn at once, or together with what follows within 1/15 second."""
+        *finished, self._line = break_lines(
+            self._line + printable(text).expandtabs(4), self._console.width
+        )
+        if finished:
+            self._console.print(Text("\n".join(finished)))
+        now = time.monotonic()
+        if now - self._drawn_at >= _REFRESH_S:
+            self._drawn_at = now
+            status = Text(self._status(), style="black on green")
+            self._live.update(Group(Text(self._line), status), refresh=True)
+
+
+def break_lines(text: str, width: int) -> list[str]:
+    """Break text into lines of at most `width` cells, at spaces where there are any.
+
+    The last line is the one that more text may follow.
+    """
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        rest = paragraph
+        while cell_len(rest) > width:
+            head = chop_cells(rest, width)[0]
+            space = head.rfind(" ")
+            if space > 0 and rest[len(head)] != " ":
+                head = head[:space]
+            lines.append(head)
+            rest = rest[len(head) :].removeprefix(" ")
+        lines.append(rest)
+    return lines
+
+
+def open_screen(status: Callable[[], str]) -> AbstractContextManager[PlainScreen | LiveScreen]:
+    """Return the screen that suits standard output."""
+    return LiveScreen(status) if Console().is_terminal else PlainScreen()
