@@ -119,6 +119,38 @@ test-full: lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, th
 	@mkdir -p $(REPORTS)
 	$(BIN)/pytest --quiet -m '' --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
 
+# --- figures --------------------------------------------------------------------------------
+
+# Each file in tests/bench says what it measures. llama.cpp is compiled when it is installed.
+$(VENV)/.bench-tools: pyproject.toml $(VENV)/.build-tools
+	$(BIN)/python backend/requirements.py bench | xargs $(BIN)/pip install --quiet
+	@touch $@
+
+$(VENV)/.plot-tools: pyproject.toml $(VENV)/.torch
+	$(BIN)/python backend/requirements.py plot | xargs $(BIN)/pip install --quiet
+	@touch $@
+
+BENCH := $(BIN)/python tests/bench
+FIGURES := $(BUILD)/figures
+
+.PHONY: bench
+bench: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure speed and perplexity
+	@mkdir -p $(FIGURES)
+	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
+	$(BENCH)/timeline_bench.py --plot $(FIGURES)/timeline.png
+	$(BENCH)/overhead_bench.py
+	$(BENCH)/perplexity_bench.py
+
+.PHONY: bench-llama
+bench-llama: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools ## Measure beside llama.cpp
+	$(BENCH)/llama_cpp_bench.py
+
+.PHONY: soak
+soak: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure memory and latency for long
+	@mkdir -p $(FIGURES)
+	$(BENCH)/memory_bench.py --tokens 100000
+	$(BENCH)/latency_bench.py --tokens 20000 --plot $(FIGURES)/latency.png
+
 # --- style ----------------------------------------------------------------------------------
 
 .PHONY: lint

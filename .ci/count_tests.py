@@ -1,4 +1,4 @@
-"""Adds up JUnit reports and prints "N passed, N failed, N skipped"; exits with 1 unless all is well.
+"""Adds up JUnit reports, prints "N passed, N failed, N skipped", and exits with 1 if one failed.
 
 A report that is missing counts as one failure: the tests that should have written it did not run.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def count(report: Path) -> Counter[str]:
-    """Counts the outcomes of one report's test cases."""
+    """Count the outcomes of one report's test cases."""
     try:
         root = ElementTree.parse(report).getroot()
     except (OSError, ElementTree.ParseError) as error:
@@ -22,14 +22,14 @@ def count(report: Path) -> Counter[str]:
 
 
 def outcome(case: ElementTree.Element) -> str:
-    """Returns how one test case ended."""
+    """Return how one test case ended."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     return "passed" if case.find("skipped") is None else "skipped"
 
 
 def main(reports: list[str]) -> int:
-    """Prints the sum over all reports."""
+    """Print the sum over all reports."""
     total: Counter[str] = Counter()
     for report in reports:
         total += count(Path(report))

@@ -22,7 +22,7 @@ VERSION_HEADERS = (
 
 
 def candidate_folders() -> Iterator[Path]:
-    """Yields the folders that may hold a `torch` folder, most trusted first.
+    """Yield the folders that may hold a `torch` folder, most trusted first.
 
     An isolated build runs with its own `sys.path`, on which the environment that the package is
     built *for* does not appear; `sysconfig` still names it.
@@ -37,7 +37,7 @@ def candidate_folders() -> Iterator[Path]:
 
 
 def find_torch() -> Path | None:
-    """Returns the folder of the first torch that carries its headers, or None."""
+    """Return the folder of the first torch that carries its headers, or None."""
     for folder in candidate_folders():
         torch = folder / "torch"
         if any((torch / header).is_file() for header in VERSION_HEADERS):
@@ -46,7 +46,7 @@ def find_torch() -> Path | None:
 
 
 def torch_version(torch: Path) -> str:
-    """Returns the version in `version.py`, without the local part: "2.13.0" for "2.13.0+cpu"."""
+    """Return the version in `version.py`, without the local part: "2.13.0" for "2.13.0+cpu"."""
     text = (torch / "version.py").read_text(encoding="utf-8")
     match = re.search(r"^__version__ = '([^'+]+)", text, re.MULTILINE)
     if match is None:
@@ -55,7 +55,7 @@ def torch_version(torch: Path) -> str:
 
 
 def main() -> int:
-    """Prints the folder and the version of torch on two lines; exits with 1 if there is none."""
+    """Print the folder and the version of torch on two lines; exits with 1 if there is none."""
     torch = find_torch()
     if torch is None:
         return 1

@@ -14,7 +14,7 @@ PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 def requirements(group: str) -> list[str]:
-    """Returns the requirements of an extra, or of `build-system`."""
+    """Return the requirements of an extra, or of `build-system`."""
     content = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
     groups: dict[str, list[str]] = dict(content["project"]["optional-dependencies"])
     groups["build-system"] = content["build-system"]["requires"]

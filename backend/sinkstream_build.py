@@ -38,12 +38,12 @@ Settings = dict[str, list[str] | str] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Returns what a wheel needs besides pyproject.toml's build requirements."""
+    """Return what a wheel needs besides pyproject.toml's build requirements."""
     return _requires_for_wheel(config_settings) + _missing_torch()
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
-    """Returns what an editable install needs besides pyproject.toml's build requirements."""
+    """Return what an editable install needs besides pyproject.toml's build requirements."""
     return _requires_for_editable(config_settings) + _missing_torch()
 
 
@@ -54,11 +54,11 @@ def _missing_torch() -> list[str]:
 def dynamic_metadata(
     settings: Mapping[str, Any], project: Mapping[str, Any]
 ) -> dict[str, list[str]]:
-    """Adds `torch==<the one found>` to the dependencies; a source archive has none to add."""
+    """Add `torch==<the one found>` to the dependencies; a source archive has none to add."""
     torch = find_torch()
     return {"dependencies": [f"torch=={torch_version(torch)}"] if torch else []}
 
 
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Says that a wheel's dependencies may differ from those in the source archive."""
+    """Say that a wheel's dependencies may differ from those in the source archive."""
     return {"dependencies": True}

@@ -37,7 +37,8 @@ class Canvas:
     def box(self, x: float, y: float, width: float, height: float, kind: str) -> None:
         """Draw a rectangle; `kind` is a class of STYLE."""
         self.shapes.append(
-            f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>'
+            f'<rect class="{kind}" x="{x:g}" y="{y:g}" '
+            f'width="{width:g}" height="{height:g}" rx="3"/>'
         )
 
     def text(
@@ -75,9 +76,7 @@ class Canvas:
 
     def brace(self, x1: float, x2: float, y: float, words: str) -> None:
         """Draw a bracket below [x1, x2] at height y, with words under its middle."""
-        self.shapes.append(
-            f'<path class="line" d="M{x1:g} {y:g}v6H{x2:g}v-6"/>'
-        )
+        self.shapes.append(f'<path class="line" d="M{x1:g} {y:g}v6H{x2:g}v-6"/>')
         self.text((x1 + x2) / 2, y + 22, words, size=13, at="middle")
 
     def svg(self) -> str:
@@ -91,7 +90,13 @@ class Canvas:
             f'height="{self.height - 1}" rx="8"/>'
         )
         return "\n".join(
-            [head, f"<title>{escape(self.title)}</title>", f"<style>{STYLE}</style>", page]
-            + self.shapes
-            + ["</svg>", ""]
+            [
+                head,
+                f"<title>{escape(self.title)}</title>",
+                f"<style>{STYLE}</style>",
+                page,
+                *self.shapes,
+                "</svg>",
+                "",
+            ]
         )

@@ -81,7 +81,9 @@ def draw_window() -> Canvas:
     moments = (1, 7, 11, 18)
     canvas = Canvas(820, 330, "The live tokens at four moments of a stream")
     canvas.text(28, 32, "Sinks stay, the window moves along", size=16)
-    canvas.text(28, 51, f"S = {sinks} sinks, W = {window}: never more than 8 live tokens", kind="quiet")
+    canvas.text(
+        28, 51, f"S = {sinks} sinks, W = {window}: never more than 8 live tokens", kind="quiet"
+    )
     left = 150
     for row, t in enumerate(moments):
         y = 74 + row * 46
@@ -168,7 +170,9 @@ def draw_position() -> Canvas:
         canvas.cell(left + rank * step, below, SIDE, kind(i, t, sinks, window), str(rank))
     canvas.text(left + len(live) * step + 6, below + 18, "position in the cache")
     canvas.text(
-        left, 262, f"The whole window is shifted by the same {shift}, so differences inside it stay."
+        left,
+        262,
+        f"The whole window is shifted by the same {shift}, so differences inside it stay.",
     )
     canvas.text(
         left,

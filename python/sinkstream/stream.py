@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sinkstream import _core
-from sinkstream.errors import SessionBusy
+from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.events import (
     Event,
     Evicted,
@@ -25,6 +25,8 @@ from sinkstream.tail import Tail
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from tokenizers import Tokenizer
 
 __all__ = [
     "Event",
@@ -51,6 +53,15 @@ _TAIL_TOKENS = 4096
 _TAIL_CHARACTERS = 32768
 
 
+class Owner(Protocol):
+    """What a stream needs of its model, which it keeps alive."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer; without one there is no text."""
+        ...
+
+
 class Stream:
     """Text as it is generated; made by `Model.stream`.
 
@@ -67,12 +78,11 @@ class Stream:
         >>> stream.finish_reason, stream.stats.tokens_per_s
     """
 
-    def __init__(
-        self, native: _core.TokenStream, request: StreamRequest, owner: object = None
-    ) -> None:
-        """Read what `native` produces for `request`; `owner` is kept alive meanwhile."""
+    def __init__(self, native: _core.TokenStream, request: StreamRequest, owner: Owner) -> None:
+        """Read what `native` produces for `request` of the model `owner`."""
         self._native = native
         self._owner = owner
+        self._has_text = owner.tokenizer is not None
         self._prompt_tokens = len(request.prompt)
         self._sampling = request.sampling
         self._seed = request.seed
@@ -99,11 +109,17 @@ class Stream:
 
         Raises:
             StopIteration: The stream has ended.
+            InvalidArgument: The checkpoint has no tokenizer, so there is no text.
             SessionBusy: Another thread is reading.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
+        if not self._has_text:
+            raise InvalidArgument(
+                "stream: the checkpoint must have a tokenizer to stream text, but has none. Read "
+                "`events()` or `result()`, which give token ids."
+            )
         text = self._read(self._next_text)
         if text is None:
             raise StopIteration

@@ -91,8 +91,8 @@ class Bench {
     const double seconds = fastest_time(51, [&] {
       for (int64_t layer = 0; layer < layers; ++layer) run(cache.span(layer, live - 1, 1));
     });
-    const double bytes = static_cast<double>(live * 2 * shape_.kv_heads * shape_.head_dim *
-                                             bytes_of(shape_.type));
+    const double bytes =
+        static_cast<double>(live * 2 * shape_.kv_heads * shape_.head_dim * bytes_of(shape_.type));
     std::printf("decode  %-8s %d threads %5ld live %2ld layers %9.2f us/layer %7.1f GB/s\n",
                 name_of(shape_.type), pool_.threads(), long(live), long(layers),
                 seconds / layers * 1e6, bytes * layers / seconds / 1e9);
@@ -122,9 +122,8 @@ class Bench {
     out_.resize(query_.size());
     first_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) first_[r] = window.first(index + r);
-    scratch_ = allocate(attention_scratch_bytes(kHeads, shape_.head_dim,
-                                                window.sink_pages() + window.window_pages(),
-                                                pool_.threads()));
+    scratch_ = allocate(attention_scratch_bytes(
+        kHeads, shape_.head_dim, window.sink_pages() + window.window_pages(), pool_.threads()));
   }
 
   void run(const AttentionSpan& span) {

@@ -1,5 +1,5 @@
-// Few rows: a task takes one page of one key head, and a second loop folds what they found.
-// Many rows: a task takes a few queries of one key head and folds page by page as it goes.
+// Few rows, many pages: a task takes one page of one key head, and a second loop folds what they
+// found. Otherwise a task takes a few queries of one key head and folds page by page as it goes.
 // The two do the same sums in the same order (Note [One order of addition]).
 #include "kernels/cpu/attention_page.inl"
 
@@ -105,9 +105,9 @@ SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan
   const bool is_sink = n < seen.sink_pages;
   const float* queries = is_sink ? args.query_sink : args.query_window;
   const std::byte* page =
-      is_sink ? span.sink_pages[n]
-              : span.window_pages[(seen.first_block + n - seen.sink_pages) %
-                                  span.window_page_count];
+      is_sink
+          ? span.sink_pages[n]
+          : span.window_pages[(seen.first_block + n - seen.sink_pages) % span.window_page_count];
   const PageShape shape = {args.shape.kv_heads, head_dim, kTypeOf<T>};
   const T* keys = reinterpret_cast<const T*>(page + shape.key_offset(kv_head));
   const T* values = reinterpret_cast<const T*>(page + shape.value_offset(kv_head));
@@ -168,8 +168,7 @@ void attend_by_query(const AttentionArgs& args, const Launch& launch) {
     Fold folds[kTaskPairs];
     float* sums = reinterpret_cast<float*>(args.scratch) + thread * kTaskPairs * (head_dim + 16);
     for (int64_t i = 0; i < count; ++i) clear(folds[i], sums + i * vectors * kLanes, vectors);
-    const SeenPages seen =
-        seen_pages(args, *span, begin / group, (begin + count - 1) / group + 1);
+    const SeenPages seen = seen_pages(args, *span, begin / group, (begin + count - 1) / group + 1);
     for (int64_t n = 0; n < seen.count(); ++n) {
       visit_page<T>(args, *span, seen, n, kv_head, begin, begin + count,
                     [&](int64_t pair, const Fold& next, const float* next_sums) {
@@ -242,9 +241,18 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
   });
 }
 
+// Whether some query's pages are worth a second loop over threads.
+SINKSTREAM_INLINE bool has_many_pages(const AttentionArgs& args) {
+  for (int64_t s = 0; s < args.span_count; ++s) {
+    const AttentionSpan& span = args.spans[s];
+    if (seen_pages(args, span, 0, span.count).count() > 2) return true;
+  }
+  return false;
+}
+
 void attention(const AttentionArgs& args, const Launch& launch) {
   with_cache_type(args.shape.type, [&]<typename T>(T*) {
-    if (args.rows <= kSplitRows && launch.pool->threads() > 1) {
+    if (args.rows <= kSplitRows && launch.pool->threads() > 1 && has_many_pages(args)) {
       attend_by_page<T>(args, launch);
     } else {
       attend_by_query<T>(args, launch);

@@ -18,8 +18,8 @@ struct QueryTile {
 
 // What each query of a tile makes of its rows.
 struct TileResult {
-  float largest[kMostRows];  // m, the largest score
-  float total[kMostRows];    // l = Σ exp(s − m)
+  float largest[kMostRows];                      // m, the largest score
+  float total[kMostRows];                        // l = Σ exp(s − m)
   alignas(64) float sums[kMostRows][kMostSums];  // o = Σ exp(s − m) · v
 };
 
@@ -120,9 +120,14 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, float scale,
     end = tile.end[q] > end ? tile.end[q] : end;
   }
   alignas(64) float scores[kMostRows][kPageRows];
-  const Product<T> score = {.a = tile.queries, .block = keys, .columns = kPageRows,
-                            .k_begin = 0, .k_end = head_dim,
-                            .out = scores[0], .out_stride = kPageRows, .accumulate = false};
+  const Product<T> score = {.a = tile.queries,
+                            .block = keys,
+                            .columns = kPageRows,
+                            .k_begin = 0,
+                            .k_end = head_dim,
+                            .out = scores[0],
+                            .out_stride = kPageRows,
+                            .accumulate = false};
   multiply(tile.count, score, begin / kLanes, (end + kLanes - 1) / kLanes);
 
   const float* weights[kMostRows];
@@ -130,9 +135,14 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, float scale,
     weights[q] = scores[q];
     weigh(scores[q], tile.begin[q], tile.end[q], scale, result.largest[q], result.total[q]);
   }
-  const Product<T> sum = {.a = weights, .block = values, .columns = head_dim,
-                          .k_begin = 0, .k_end = 0,
-                          .out = result.sums[0], .out_stride = kMostSums, .accumulate = false};
+  const Product<T> sum = {.a = weights,
+                          .block = values,
+                          .columns = head_dim,
+                          .k_begin = 0,
+                          .k_end = 0,
+                          .out = result.sums[0],
+                          .out_stride = kMostSums,
+                          .accumulate = false};
   if (head_dim < kLanes) {
     add_narrow_values(tile, sum);
   } else {

@@ -18,6 +18,6 @@ SINKSTREAM_INLINE Vec exp_nonpositive(Vec x) {
   y = fma(y, r, broadcast(1.6666665459e-1f));
   y = fma(y, r, broadcast(5.0000001201e-1f));
   y = fma(y, r * r, r) + 1.0f;
-  const Vec power = as_float((as_int(shifted) << 23) + 0x3f800000);  // 2^n
+  const Vec power = as_float((as_words(shifted) << 23) + 0x3f800000);  // 2^n
   return select(x < -87.3365f, Vec{}, y * power);
 }

@@ -24,13 +24,12 @@ std::vector<Key> visible_keys(const AttentionArgs& args, const AttentionSpan& sp
   const int64_t query = (r * args.heads + head) * args.shape.head_dim;
   std::vector<Key> keys;
   for (int64_t j = 0; j < std::min(span.sinks, t + 1); ++j) {
-    keys.push_back(
-        {span.sink_pages[j / kPageRows], j % kPageRows, args.query_sink + query});
+    keys.push_back({span.sink_pages[j / kPageRows], j % kPageRows, args.query_sink + query});
   }
   for (int64_t i = args.first[r]; i <= t; ++i) {
     const int64_t block = (i - span.sinks) / kPageRows;
-    keys.push_back({span.window_pages[block % span.window_page_count],
-                    (i - span.sinks) % kPageRows, args.query_window + query});
+    keys.push_back({span.window_pages[block % span.window_page_count], (i - span.sinks) % kPageRows,
+                    args.query_window + query});
   }
   return keys;
 }

@@ -6,12 +6,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 import typer
 
-from sinkstream.cli.demo import demo
-from sinkstream.cli.generate import generate
-from sinkstream.cli.info import info
+from sinkstream.cli import demo, generate, info
 from sinkstream.errors import SinkstreamError
 
 __all__ = ["main"]
@@ -26,9 +25,9 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(generate)
-app.command()(info)
+app.command()(demo.demo)
+app.command()(generate.generate)
+app.command()(info.info)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of a pipe has gone, as `head` does. Python would complain at exit once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 1
     except SinkstreamError as error:
         return _fail(str(error))
     except Exception as error:
@@ -62,12 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str) -> int:
-    # The progress bar or the text may have left the cursor in the middle of a line.
-    print(f"sinkstream: {sentence}", file=sys.stderr)
+    if sentence:  # none where the parser has shown its help instead
+        print(f"sinkstream: {sentence}", file=sys.stderr)
     return FAILED
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     print(f"sinkstream: {message}", file=sys.stderr)

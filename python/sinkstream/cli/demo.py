@@ -50,20 +50,43 @@ def demo(
     threads: options.Threads = None,
 ) -> int:
     """Watch a model write while a small cache wraps under it, in memory that does not grow."""
-    with load_model(model, sinks=sinks, window=window, threads=threads) as loaded:
-        stream = loaded.stream(
+    with (
+        load_model(model, sinks=sinks, window=window, threads=threads) as loaded,
+        start(
+            loaded,
             prompt,
-            max_tokens=None if endless else tokens,
+            tokens=None if endless else tokens,
             temperature=temperature,
-            top_k=0,
-            top_p=1.0,
             min_p=min_p,
             repetition_penalty=repetition_penalty,
-            logit_bias=forbid_control_tokens(loaded),
             seed=seed,
-        )
-        with stream:
-            return show(stream, prompt)
+        ) as stream,
+    ):
+        return show(stream, prompt)
+
+
+def start(
+    model: Model,
+    prompt: str,
+    *,
+    tokens: int | None,
+    temperature: float = TEMPERATURE,
+    min_p: float = MIN_P,
+    repetition_penalty: float = REPETITION_PENALTY,
+    seed: int = SEED,
+) -> Stream:
+    """Begin the demo's text; only `tokens` or the reader ends it."""
+    return model.stream(
+        prompt,
+        max_tokens=tokens,
+        temperature=temperature,
+        top_k=0,
+        top_p=1.0,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        logit_bias=forbid_control_tokens(model),
+        seed=seed,
+    )
 
 
 def forbid_control_tokens(model: Model) -> dict[int, float]:

@@ -12,13 +12,16 @@ ModelPath = Annotated[
         "--model",
         "-m",
         metavar="PATH",
-        help='A GGUF file, a Hugging Face folder, or a name. Default: $SINKSTREAM_MODEL or "smollm2".',
+        help="A GGUF file, a Hugging Face folder, or a name. "
+        'Default: $SINKSTREAM_MODEL, or "smollm2".',
     ),
 ]
 Sinks = Annotated[int, typer.Option(help="First tokens that stay in the cache for ever.")]
 Window = Annotated[
     int | None,
-    typer.Option(help="Last tokens that the model sees. Default: what it was trained on, or 4,096."),
+    typer.Option(
+        help="Last tokens that the model sees. Default: what it was trained on, or 4,096."
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(help="Threads that compute. Default: the cores that may be used.")

@@ -17,7 +17,7 @@ from rich.text import Text
 _REFRESH_S = 1 / 15
 
 # A terminal obeys control characters, and the model may write any; only these two are harmless.
-_CONTROL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
+_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 del _CONTROL[ord("\n")], _CONTROL[ord("\t")]
 
 

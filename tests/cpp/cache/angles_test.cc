@@ -22,10 +22,10 @@ TEST(Angles, AreRightToTheLastFloatAtAnyIndex) {
   for (const double base : {10000.0, 100000.0, 1e6}) {
     const std::vector<double> frequencies = frequencies_of(base, 64);
     const Angles angles(frequencies);
-    for (const int64_t index : {int64_t{0}, int64_t{1}, int64_t{2047}, int64_t{100'000},
-                                int64_t{4'000'000}, int64_t{10'000'000}, int64_t{10'000'001},
-                                int64_t{16'777'217}, int64_t{1'000'000'000},
-                                int64_t{100'000'000'000}}) {
+    for (const int64_t index :
+         {int64_t{0}, int64_t{1}, int64_t{2047}, int64_t{100'000}, int64_t{4'000'000},
+          int64_t{10'000'000}, int64_t{10'000'001}, int64_t{16'777'217}, int64_t{1'000'000'000},
+          int64_t{100'000'000'000}}) {
       float cos[32], sin[32];
       angles.fill(&index, 1, cos, sin);
       for (size_t d = 0; d < 32; ++d) {

@@ -240,7 +240,8 @@ TEST_F(EngineTest, TakesSinksOfARequest) {
 
 TEST_F(EngineTest, WorksWithoutATokenizer) {
   options.tokens = nullptr;
-  const Reply reply = read_all(*submit(greedy_request(prompt_of(3), 20)));
+  const auto stream = submit(greedy_request(prompt_of(3), 20));
+  const Reply reply = read_all(*stream);
   EXPECT_EQ(reply.ids, expected_reply(prompt_of(3), 20));
   EXPECT_EQ(reply.text, "");
 }

@@ -20,16 +20,20 @@ class SwigluTest : public TableTest {
 
 TEST_P(SwigluTest, MatchesTheReference) {
   ThreadPool pool(1);
-  for (const int64_t dim : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 1023, 1024, 1025,
-                            1536, 2500}) {
+  for (const int64_t dim :
+       {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 1023, 1024, 1025, 1536, 2500}) {
     for (const int64_t rows : {1, 3}) {
       const int64_t stride = dim + 3;
       auto gate = random_floats(rows * stride + 1, 7);
       for (float& x : gate) x *= 4;  // as far as silu bends, and outliers of 80
       const auto up = random_floats(rows * stride + 1, 8);
       Guarded out(rows * stride, 5), expected(rows * stride);
-      SwigluArgs args = {.gate = gate.data() + 1, .up = up.data() + 1, .out = out.get(),
-                         .stride = stride, .rows = rows, .dim = dim};
+      SwigluArgs args = {.gate = gate.data() + 1,
+                         .up = up.data() + 1,
+                         .out = out.get(),
+                         .stride = stride,
+                         .rows = rows,
+                         .dim = dim};
       swiglu(args, 2);
       EXPECT_TRUE(out.is_intact());
       args.out = expected.get();
@@ -53,8 +57,12 @@ TEST_P(SwigluTest, IsRightFromEndToEndOfTheNumbers) {
   const auto count = static_cast<int64_t>(gate.size());
   const std::vector<float> up(count, 1.0f);
   std::vector<float> out(count, NAN), expected(count, NAN);
-  SwigluArgs args = {.gate = gate.data(), .up = up.data(), .out = out.data(), .stride = count,
-                     .rows = 1, .dim = count};
+  SwigluArgs args = {.gate = gate.data(),
+                     .up = up.data(),
+                     .out = out.data(),
+                     .stride = count,
+                     .rows = 1,
+                     .dim = count};
   swiglu(args);
   args.out = expected.data();
   reference_kernels().swiglu(args, {&pool});
@@ -71,7 +79,11 @@ TEST_P(SwigluTest, IsRightFromEndToEndOfTheNumbers) {
 TEST_P(SwigluTest, KeepsNan) {
   const std::vector<float> gate(21, NAN), up(21, 1.0f);
   std::vector<float> out(21);
-  swiglu({.gate = gate.data(), .up = up.data(), .out = out.data(), .stride = 21, .rows = 1,
+  swiglu({.gate = gate.data(),
+          .up = up.data(),
+          .out = out.data(),
+          .stride = 21,
+          .rows = 1,
           .dim = 21});
   for (const float x : out) EXPECT_TRUE(std::isnan(x));
 }
@@ -80,8 +92,12 @@ TEST_P(SwigluTest, MayWriteOverItsInputs) {
   for (const int64_t dim : {1, 7, 16, 33, 1100}) {
     auto gate = random_floats(2 * dim, 7), up = random_floats(2 * dim, 8);
     std::vector<float> out(2 * dim);
-    SwigluArgs args = {.gate = gate.data(), .up = up.data(), .out = out.data(), .stride = dim,
-                       .rows = 2, .dim = dim};
+    SwigluArgs args = {.gate = gate.data(),
+                       .up = up.data(),
+                       .out = out.data(),
+                       .stride = dim,
+                       .rows = 2,
+                       .dim = dim};
     swiglu(args);
     std::vector<float> over_gate = gate, over_up = up;
     args.gate = args.out = over_gate.data();

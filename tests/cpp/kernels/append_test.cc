@@ -30,8 +30,13 @@ class AppendTest : public TableTest {
       cos[i] = std::cos(static_cast<float>(i));
       sin[i] = std::sin(static_cast<float>(i));
     }
-    op({.keys = keys.data() + 1, .values = values.data() + 1, .key_stride = stride,
-        .value_stride = stride + 2, .slots = slots.data(), .rows = rows, .shape = shape,
+    op({.keys = keys.data() + 1,
+        .values = values.data() + 1,
+        .key_stride = stride,
+        .value_stride = stride + 2,
+        .slots = slots.data(),
+        .rows = rows,
+        .shape = shape,
         .rotation = {cos.data(), sin.data(), rotary_dim, pairing}},
        {&pool});
   }
@@ -39,7 +44,9 @@ class AppendTest : public TableTest {
 
 // The distance of two numbers, in units of what `type` can tell apart beside them.
 double steps_between(float a, float b, DType type) {
-  const double step = type == DType::kFloat32 ? 0x1p-23 : type == DType::kFloat16 ? 0x1p-10 : 0x1p-7;
+  const double step = type == DType::kFloat32   ? 0x1p-23
+                      : type == DType::kFloat16 ? 0x1p-10
+                                                : 0x1p-7;
   return std::abs(double{a} - b) / (std::max(std::abs(a), std::abs(b)) * step + 0x1p-24);
 }
 
@@ -121,24 +128,30 @@ TEST_P(AppendTest, LeavesNeighboursAlone) {
 
 TEST_P(AppendTest, RoundsToNearestEvenAndKeepsInfinityAndNan) {
   ThreadPool pool(1);
-  const float numbers[] = {1.00390625f, 1.01171875f, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f,
-                           -1.00390625f, 65519, 65520, INFINITY, -INFINITY, NAN, 3.4e38f,
-                           0.0f, -0.0f, 0x1p-14f, 1e-5f, 70000};
+  const float numbers[] = {1.00390625f,  1.01171875f, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f,
+                           -1.00390625f, 65519,       65520,        INFINITY,
+                           -INFINITY,    NAN,         3.4e38f,      0.0f,
+                           -0.0f,        0x1p-14f,    1e-5f,        70000};
   for (const DType type : kTypes) {
     const PageShape shape = {1, 16, type};
     const Bytes page = nan_bytes(shape.bytes());
     const Slot slot = {page.get(), 9};
-    table().append({.keys = numbers, .values = numbers, .key_stride = 16, .value_stride = 16,
-                    .slots = &slot, .rows = 1, .shape = shape, .rotation = {}},
+    table().append({.keys = numbers,
+                    .values = numbers,
+                    .key_stride = 16,
+                    .value_stride = 16,
+                    .slots = &slot,
+                    .rows = 1,
+                    .shape = shape,
+                    .rotation = {}},
                    {&pool});
     for (int64_t d = 0; d < 16; ++d) {
       const float wanted = type == DType::kFloat32   ? numbers[d]
                            : type == DType::kFloat16 ? to_float(to_f16(numbers[d]))
                                                      : to_float(to_bf16(numbers[d]));
-      for (const float found :
-           {reference::read_element(page.get(), shape.key_element(9, d), type),
-            reference::read_element(page.get() + shape.value_offset(0),
-                                    shape.value_element(9, d), type)}) {
+      for (const float found : {reference::read_element(page.get(), shape.key_element(9, d), type),
+                                reference::read_element(page.get() + shape.value_offset(0),
+                                                        shape.value_element(9, d), type)}) {
         EXPECT_TRUE(float_bits(found) == float_bits(wanted) ||
                     (std::isnan(found) && std::isnan(wanted)))
             << name_of(type) << ": " << numbers[d] << " becomes " << found;

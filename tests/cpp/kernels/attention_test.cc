@@ -353,8 +353,8 @@ TEST_P(AttentionTest, MatchesTheReferenceForScoresHundredsApart) {
       // Scores of a thousand are rounded to 6e-5, and so are the logarithms of weights.
       for (int64_t row = 0; row < call.rows(); ++row) {
         const std::vector<float> expected = call.expected(row);
-        EXPECT_LE(worst_error(out.data() + row * call.row_size(), expected.data(),
-                              call.row_size(), largest_of(expected)),
+        EXPECT_LE(worst_error(out.data() + row * call.row_size(), expected.data(), call.row_size(),
+                              largest_of(expected)),
                   tolerance_of(DType::kFloat32) * std::max(1.0f, std::abs(scale)))
             << name_of(type) << " scale " << scale;
       }
@@ -375,8 +375,7 @@ TEST(AttentionReference, MeetsTheDefinitionToTheLastBits) {
       const std::vector<double> literal = literal_row(spec, t);
       const std::vector<float> expected(literal.begin(), literal.end());
       // Rotated queries and keys are rounded to float32: 1e-6 is a few units of that.
-      EXPECT_LE(worst_error(out.data() + t * 2 * 16, expected.data(), 2 * 16,
-                            largest_of(expected)),
+      EXPECT_LE(worst_error(out.data() + t * 2 * 16, expected.data(), 2 * 16, largest_of(expected)),
                 1e-6)
           << text_of(spec) << " token " << t;
     }

@@ -10,7 +10,7 @@
 namespace sinkstream {
 namespace {
 
-constexpr int64_t kDims[] = {1,  3,  4,  5,  7,  8,  9,  15, 16,  17,  31,  32,
+constexpr int64_t kDims[] = {1,  3,  4,  5,  7,  8,  9,  15,  16,  17,  31,  32,
                              33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 576, 5000};
 
 class RmsNormTest : public TableTest {
@@ -58,8 +58,14 @@ TEST_P(RmsNormTest, MayWriteOverItsInput) {
     const auto weight = random_floats(dim, 8);
     std::vector<float> input = random_floats(2 * dim, 9);
     std::vector<float> out(2 * dim);
-    RmsNormArgs args = {.input = input.data(), .input_stride = dim, .weight = weight.data(),
-                        .out = out.data(), .out_stride = dim, .rows = 2, .dim = dim, .eps = 1e-6f};
+    RmsNormArgs args = {.input = input.data(),
+                        .input_stride = dim,
+                        .weight = weight.data(),
+                        .out = out.data(),
+                        .out_stride = dim,
+                        .rows = 2,
+                        .dim = dim,
+                        .eps = 1e-6f};
     norm(args);
     args.out = input.data();
     norm(args);
@@ -70,8 +76,14 @@ TEST_P(RmsNormTest, MayWriteOverItsInput) {
 TEST_P(RmsNormTest, KeepsZerosFinite) {
   const std::vector<float> zeros(40), weight(40, 2.0f);
   std::vector<float> out(40, NAN);
-  norm({.input = zeros.data(), .input_stride = 40, .weight = weight.data(), .out = out.data(),
-        .out_stride = 40, .rows = 1, .dim = 40, .eps = 1e-6f});
+  norm({.input = zeros.data(),
+        .input_stride = 40,
+        .weight = weight.data(),
+        .out = out.data(),
+        .out_stride = 40,
+        .rows = 1,
+        .dim = 40,
+        .eps = 1e-6f});
   EXPECT_EQ(out, zeros);
 }
 
@@ -79,8 +91,13 @@ TEST_P(RmsNormTest, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kDim = 577;
   const auto input = random_floats(5 * kDim, 9), weight = random_floats(kDim, 8);
   std::vector<float> together(5 * kDim), alone(kDim);
-  RmsNormArgs args = {.input = input.data(), .input_stride = kDim, .weight = weight.data(),
-                      .out = together.data(), .out_stride = kDim, .rows = 5, .dim = kDim,
+  RmsNormArgs args = {.input = input.data(),
+                      .input_stride = kDim,
+                      .weight = weight.data(),
+                      .out = together.data(),
+                      .out_stride = kDim,
+                      .rows = 5,
+                      .dim = kDim,
                       .eps = 1e-6f};
   norm(args, 3);
   args.rows = 1;

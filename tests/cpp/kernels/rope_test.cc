@@ -16,9 +16,9 @@ struct Shape {
   int64_t rows, heads, head_dim, rotary_dim;
 };
 
-constexpr Shape kShapes[] = {{0, 2, 16, 16}, {1, 1, 2, 2},   {1, 9, 64, 64}, {5, 3, 80, 80},
-                             {3, 2, 96, 24}, {2, 1, 18, 18}, {2, 2, 32, 0},  {70, 4, 128, 128},
-                             {1, 1, 256, 256}};
+constexpr Shape kShapes[] = {{0, 2, 16, 16}, {1, 1, 2, 2},      {1, 9, 64, 64},
+                             {5, 3, 80, 80}, {3, 2, 96, 24},    {2, 1, 18, 18},
+                             {2, 2, 32, 0},  {70, 4, 128, 128}, {1, 1, 256, 256}};
 
 TEST_P(RopeTest, TurnsEveryPairByItsAngle) {
   for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
@@ -62,8 +62,13 @@ TEST_P(RopeTest, TurnsAQuarterAndAHalf) {
   const float cos[] = {0, -1};
   const float sin[] = {1, 0};
   float out[4];
-  RopeArgs args = {.input = input, .input_stride = 4, .out = out, .rows = 1, .heads = 1,
-                   .head_dim = 4, .rotation = {cos, sin, 4, Pairing::kHalf}};
+  RopeArgs args = {.input = input,
+                   .input_stride = 4,
+                   .out = out,
+                   .rows = 1,
+                   .heads = 1,
+                   .head_dim = 4,
+                   .rotation = {cos, sin, 4, Pairing::kHalf}};
   table().rope(args, {&pool});
   EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{-3, -2, 1, -4}));
   args.rotation.pairing = Pairing::kInterleaved;

@@ -20,7 +20,10 @@ namespace {
 constexpr double kTolerance = 1e-5;
 constexpr double kLastUniform = 1 - 0x1p-53;
 
-class Sample : public TableTest {};
+class Sample : public TableTest {
+  // Kernels see denormal logits as zeros, so what they keep is judged so too.
+  const FlushDenormals flush_;
+};
 
 struct Result {
   int32_t token = -2;
@@ -54,9 +57,7 @@ Result run(const Kernels& table, SampleArgs args, const std::vector<float>& row,
   return result;
 }
 
-// Kernels see denormal logits as zeros, so what they keep is judged so too.
 std::set<int64_t> kept(const std::vector<float>& row, float threshold) {
-  const FlushDenormals flush;
   std::set<int64_t> ids;
   for (size_t id = 0; id < row.size(); ++id) {
     if (row[id] >= threshold) ids.insert(static_cast<int64_t>(id));
@@ -122,7 +123,6 @@ std::vector<SampleArgs> filters(int64_t vocab) {
 // among what top-k leaves, is p, to rounding.
 bool top_p_may_stop_at_either(const std::vector<float>& row, const SampleArgs& args, float a,
                               float b) {
-  const FlushDenormals flush;
   std::vector<float> falling = row;
   std::sort(falling.begin(), falling.end(), std::greater<>());
   float least = -FLT_MAX;

@@ -176,9 +176,7 @@ class TestStream {
   class Turns {
    public:
     Turns(const TestStream& stream, const std::vector<int64_t>& positions)
-        : stream_(stream),
-          cos_(positions.size() * stream.angles_.pairs()),
-          sin_(cos_.size()) {
+        : stream_(stream), cos_(positions.size() * stream.angles_.pairs()), sin_(cos_.size()) {
       stream.angles_.fill(positions.data(), static_cast<int64_t>(positions.size()), cos_.data(),
                           sin_.data());
     }
@@ -226,8 +224,8 @@ class AttentionCall {
       rows_ += piece.count;
       pages = std::max(pages, stream.page_count());
     }
-    scratch_bytes_ = attention_scratch_bytes(spec.heads, spec.shape.head_dim, pages,
-                                             pool->threads());
+    scratch_bytes_ =
+        attention_scratch_bytes(spec.heads, spec.shape.head_dim, pages, pool->threads());
     scratch_ = nan_bytes(scratch_bytes_ + kGuardBytes);
     args_ = {.query_window = query_window_.data(),
              .query_sink = query_sink_.data(),

@@ -16,13 +16,13 @@ from tests.reference.decoder import Decoder
 SINKS, WINDOW = 3, 70  # more than a block of 64, and no multiple of anything
 CHUNKS = (1, 3, 64, 65, 100)
 
-# Relative to the largest logit. The rounding of three layers adds up: these are twice to four
-# times what is measured, and a tenth of what a key at a wrong position costs.
+# Relative to each row's largest logit. The rounding of up to three layers adds up: these are about
+# twice what is measured. A key at a wrong position costs 1e-1 to 1.
 TOLERANCE = {
-    ("float32", "float32"): 1e-4,
-    ("float32", "float16"): 5e-3,
-    ("float32", "bfloat16"): 4e-2,
-    ("bfloat16", "float32"): 4e-2,
+    ("float32", "float32"): 3e-6,
+    ("float32", "float16"): 2.5e-3,
+    ("float32", "bfloat16"): 2.5e-2,
+    ("bfloat16", "float32"): 3e-2,
     ("bfloat16", "bfloat16"): 4e-2,
     ("auto", "auto"): 4e-2,
 }
@@ -46,7 +46,6 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
     kv_dtype: str,
     kernels: str,
     tiny_folder: Callable[[str], Path],
-    threads: int,
 ) -> None:
     drawn = tiny.build(name)
     draw = np.random.default_rng(5)
@@ -60,7 +59,7 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
         kv_dtype=kv_dtype,
         sinks=SINKS,
         window=WINDOW,
-        threads=threads,
+        threads=1,
     ) as model:
         assert model.runtime["kernels"] == kernels
         row = torch.from_numpy(ids)[None]
@@ -68,7 +67,7 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
         difference = np.abs(whole[0].numpy() - expected).max(axis=-1)
         worst = (difference / np.abs(expected).max(axis=-1)).max()
         assert worst <= TOLERANCE[dtype, kv_dtype]
-        for size in CHUNKS:
+        for size in CHUNKS if kernels != "reference" else (65,):  # the reference takes its time
             cache = model.new_cache()
             pieces = [model.forward(piece, cache) for piece in torch.split(row, size, dim=1)]
             assert torch.equal(torch.cat(pieces, dim=1), whole), f"chunks of {size}"

@@ -195,6 +195,22 @@ def test_stream_that_nobody_reads_waits_and_loses_nothing(model: sinkstream.Mode
     assert lagging.result().token_ids == whole.token_ids
 
 
+def test_stream_of_a_checkpoint_without_a_tokenizer_gives_ids_and_refuses_text(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    folder = tiny_folder("llama-one-layer")
+    with sinkstream.load(folder, sinks=4, window=60, threads=1) as mute:
+        running = mute.stream(PROMPT, max_tokens=9)
+        with pytest.raises(sinkstream.InvalidArgument, match="must have a tokenizer"):
+            next(running)
+        tokens = [event.id for event in running.events() if isinstance(event, Token)]
+        result = running.result()
+        assert result.token_ids == tokens
+        assert (len(tokens), result.text) == (9, "")
+        with pytest.raises(sinkstream.InvalidArgument, match="`stop` must be empty"):
+            mute.stream(PROMPT, stop="end")
+
+
 def test_stream_with_its_own_sinks_keeps_the_capacity(model: sinkstream.Model) -> None:
     assert stream(model, sinks=20).result().stats.live_tokens == CAPACITY
     with pytest.raises(sinkstream.InvalidArgument, match=r"`sinks` must be in \[0, 63\]"):

@@ -1,0 +1,78 @@
+"""`sinkstream demo`: a small cache that wraps, a summary, and a text that stays readable."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream.cli import demo
+from tests.python.cli.conftest import Run
+
+PROGRAM = [sys.executable, "-m", "sinkstream.cli", "demo"]
+
+
+def test_it_wraps_the_cache_and_says_so(run: Run, checkpoint: str) -> None:
+    outcome = run("demo", "-m", checkpoint, "--tokens", "300", "--window", "28", "--prompt", "ab")
+    assert outcome.code == 0
+    assert outcome.out.startswith("ab")
+    assert "300 tokens in " in outcome.out
+    # One token of the 300 is the last: it was generated and never read.
+    with sinkstream.load(checkpoint) as model:
+        assert model.tokenizer is not None
+        prompt = len(model.tokenizer.encode("ab", add_special_tokens=False).ids)
+    assert f"32 tokens are live, {prompt + 299 - 32} were evicted" in outcome.out
+    assert "when the cache was first full, and is" in outcome.out
+
+
+def test_no_control_token_can_be_drawn(checkpoint: str) -> None:
+    with sinkstream.load(checkpoint) as model:
+        bias = demo.forbid_control_tokens(model)
+        assert model.tokenizer is not None
+        special = [i for i, t in model.tokenizer.get_added_tokens_decoder().items() if t.special]
+        assert sorted(bias) == sorted(special)
+        assert set(bias.values()) == {float("-inf")}
+        assert bias
+
+
+def test_ctrl_c_ends_an_endless_demo_with_its_summary(checkpoint: str) -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "--endless", "-m", checkpoint, "--window", "28"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.read(2000)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    assert b"tokens are live" in out
+
+
+def test_the_last_2000_tokens_of_the_demo_are_readable(smollm2: Path, threads: int) -> None:
+    with sinkstream.load(
+        smollm2, sinks=demo.SINKS, window=demo.WINDOW, max_sequences=1, threads=threads
+    ) as model:
+        result = demo.start(model, demo.PROMPT, tokens=demo.TOKENS).result()
+    last = result.token_ids[-2000:]
+    assert len(last) == 2000
+    four_grams = {tuple(last[i : i + 4]) for i in range(len(last) - 3)}
+    assert len(four_grams) >= 0.5 * (len(last) - 3)
+    # Words of letters, and not the noise that different four-grams may also be.
+    words = result.text.split()
+    assert sum(word.strip(".,;:!?\"'()“”’").isalpha() for word in words) > 0.8 * len(words)
+    assert result.stats.evicted_tokens > 4 * demo.WINDOW
+
+
+@pytest.mark.parametrize("wrong", [["--tokens", "-1"], ["--temperature", "-1"], ["--sinks", "-1"]])
+def test_an_error_is_one_sentence_and_exit_code_2(
+    run: Run, checkpoint: str, wrong: list[str]
+) -> None:
+    outcome = run("demo", "-m", checkpoint, *wrong)
+    assert outcome.code == 2
+    assert outcome.err.startswith("sinkstream: ")
+    assert outcome.err.count("\n") == 1

@@ -1,0 +1,80 @@
+"""The screen: lines are broken before the terminal does it, and the status stays below them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from sinkstream.cli.screen import LiveScreen, break_lines, printable
+
+
+@given(st.text(alphabet="ab \n漢é"), st.integers(2, 9))
+def test_broken_lines_fit_and_keep_all_but_spaces(text: str, width: int) -> None:
+    lines = break_lines(text, width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\n", "")
+
+
+def test_lines_break_at_spaces() -> None:
+    assert break_lines("once upon a time", 10) == ["once upon", "a time"]
+    assert break_lines("once upon", 9) == ["once upon"]
+    assert break_lines("incomprehensible", 7) == ["incompr", "ehensib", "le"]
+
+
+def test_a_line_that_is_continued_is_the_last_one() -> None:
+    assert break_lines("end.\n", 20) == ["end.", ""]
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\r", "\x07", "\x9b", "\x7f", "\x00"])
+def test_a_terminal_is_shown_control_characters_and_not_given_them(character: str) -> None:
+    assert printable(f"a{character}b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_newlines_and_tabs_pass() -> None:
+    assert printable("a\n\tb") == "a\n\tb"
+
+
+def test_text_that_has_scrolled_away_is_the_text_that_was_written() -> None:
+    terminal = io.StringIO()
+    console = Console(file=terminal, force_terminal=True, width=30, color_system=None)
+    words = "the sea was calm and the night was long " * 20
+    with LiveScreen(lambda: "STATUS", console) as screen:
+        for begin in range(0, len(words), 7):
+            screen.write(words[begin : begin + 7])
+    shown = _without_redrawn_lines(terminal.getvalue())
+    assert "STATUS" in terminal.getvalue()
+    assert " ".join(shown.split()) == words.strip()
+
+
+def _without_redrawn_lines(written: str) -> str:
+    """Return what a terminal would hold after these characters and sequences."""
+    rows, row, column = [""], 0, 0
+    place = 0
+    while place < len(written):
+        character = written[place]
+        if character == "\x1b":
+            end = place + 2
+            while not written[end].isalpha():
+                end += 1
+            count = int(written[place + 2 : end].strip("?") or "1")
+            if written[end] == "A":
+                row -= count
+            elif written[end] == "K":
+                rows[row] = ""
+            place = end
+        elif character == "\r":
+            column = 0
+        elif character == "\n":
+            row, column = row + 1, 0
+            if row == len(rows):
+                rows.append("")
+        else:
+            rows[row] = rows[row][:column].ljust(column) + character + rows[row][column + 1 :]
+            column += 1
+        place += 1
+    return "\n".join(rows)

@@ -1,0 +1,50 @@
+"""The pages: their links lead somewhere, their pictures are current, and their example runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "tests/**/*.md")
+    for page in ROOT.glob(pattern)
+    if not {".venv", "build"} & set(page.relative_to(ROOT).parts)
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", prose)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_pictures_are_what_their_script_draws() -> None:
+    script = ROOT / "docs" / "pictures" / "make.py"
+    done = subprocess.run(
+        [sys.executable, script, "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_example_of_the_readme_runs_and_writes_text(smollm2: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"SINKSTREAM_MODEL": str(smollm2)},
+    )
+    assert done.stderr == ""
+    assert "Capacity(sinks=4" in done.stdout
+    assert "stop 0" in done.stdout  # the answer ended by itself, and nothing was evicted
+    words = done.stdout.split()
+    assert sum(word.strip(".,;:!?\"'").isalpha() for word in words) > 0.7 * len(words)
