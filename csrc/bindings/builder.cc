@@ -19,8 +19,10 @@ Storage storage_of(const std::string& name) {
   if (name == "Q8_0") return Storage::kQ8_0;
   if (name == "Q4_0") return Storage::kQ4_0;
   if (name == "Q4_1") return Storage::kQ4_1;
-  throw CheckpointError(cat("load: a weight's storage must be one of BF16, F16, F32, Q4_0, Q4_1, "
-                            "Q8_0, but is ", name, "."));
+  throw CheckpointError(
+      cat("load: a weight's storage must be one of BF16, F16, F32, Q4_0, Q4_1, "
+          "Q8_0, but is ",
+          name, "."));
 }
 
 DecoderSpec spec_of(const py::dict& fields) {
@@ -37,8 +39,8 @@ DecoderSpec spec_of(const py::dict& fields) {
   spec.head_dim = whole("head_dim");
   spec.norm_eps = fields["norm_eps"].cast<float>();
   spec.inverse_frequencies = rope["inverse_frequencies"].cast<std::vector<double>>();
-  spec.pairing = rope["pairing"].cast<std::string>() == "interleaved" ? Pairing::kInterleaved
-                                                                      : Pairing::kHalf;
+  spec.pairing =
+      rope["pairing"].cast<std::string>() == "interleaved" ? Pairing::kInterleaved : Pairing::kHalf;
   spec.attention_factor = rope["attention_factor"].cast<double>();
   spec.qkv_bias = flag("qkv_bias");
   spec.output_bias = flag("output_bias");
@@ -54,7 +56,8 @@ DecoderSpec spec_of(const py::dict& fields) {
 ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
 
 void register_builder(py::module_& module) {
-  py::class_<ModelBuilder>(module, "ModelBuilder", "A model's description and weights, on their way in.")
+  py::class_<ModelBuilder>(module, "ModelBuilder",
+                           "A model's description and weights, on their way in.")
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(
           "declare",

@@ -28,8 +28,7 @@ struct ModelDeleter {
 using ModelHolder = std::unique_ptr<NativeModel, ModelDeleter>;
 
 ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
-                                        std::shared_ptr<TokenTable> tokens,
-                                        std::vector<int32_t> end_token_ids) {
+                       std::shared_ptr<TokenTable> tokens, std::vector<int32_t> end_token_ids) {
   NativeOptions native;
   native.dtype = options["dtype"].cast<std::string>();
   native.kv_dtype = options["kv_dtype"].cast<std::string>();
@@ -68,8 +67,8 @@ at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cach
     throw py::type_error("forward: `ids` must be an int64 tensor on the CPU.");
   }
   if (ids.dim() != 2 || ids.size(0) < 1) {
-    throw InvalidArgument("forward: `ids` must have shape [batch, tokens] with a batch of at least 1.",
-                          "ids");
+    throw InvalidArgument(
+        "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.", "ids");
   }
   const int64_t batch = ids.size(0), tokens = ids.size(1), vocab = model.spec().vocab_size;
   if (cache != nullptr && cache->batch() != batch) {
@@ -102,7 +101,8 @@ void register_cache(py::module_& module) {
       .def_property_readonly("batch", &ForwardCache::batch)
       .def_property_readonly("length", [](const ForwardCache& self) { return self.row().length(); })
       .def_property_readonly("live", [](const ForwardCache& self) { return self.row().live(); })
-      .def_property_readonly("evicted", [](const ForwardCache& self) { return self.row().evicted(); })
+      .def_property_readonly("evicted",
+                             [](const ForwardCache& self) { return self.row().evicted(); })
       .def_property_readonly("bytes", [](const ForwardCache& self) { return self.pool.bytes(); })
       .def("restart",
            [](ForwardCache& self) {

@@ -35,8 +35,8 @@ DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kern
 
 }  // namespace
 
-NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store,
-                         const NativeOptions& options, std::shared_ptr<const TokenTable> tokens,
+NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const NativeOptions& options,
+                         std::shared_ptr<const TokenTable> tokens,
                          std::vector<int32_t> end_token_ids)
     : spec_(spec),
       store_(std::move(store)),

@@ -32,9 +32,7 @@ struct Window {
   int64_t rank(int64_t t) const { return t < sinks ? t : sinks + t - first(t); }
 
   // Tokens that are live after `length` tokens have been appended.
-  int64_t live(int64_t length) const {
-    return length == 0 ? 0 : rank(length - 1) + 1;
-  }
+  int64_t live(int64_t length) const { return length == 0 ? 0 : rank(length - 1) + 1; }
 
   // Tokens that have left the cache after `length` tokens have been appended.
   int64_t evicted(int64_t length) const { return length - live(length); }
@@ -61,8 +59,7 @@ struct Window {
   // end of the block of the last sink or of token t, because the ring has room for one block more
   // than is live.
   int64_t piece(int64_t t, int64_t count) const {
-    const int64_t block_end = t < sinks ? sinks + kPageRows
-                                        : sinks + (block(t) + 1) * kPageRows;
+    const int64_t block_end = t < sinks ? sinks + kPageRows : sinks + (block(t) + 1) * kPageRows;
     return std::min(count, block_end - t);
   }
 };

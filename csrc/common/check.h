@@ -3,10 +3,10 @@
 
 #include "common/errors.h"
 
-#define SINKSTREAM_CHECK(condition, ...)                                                     \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]]                                                           \
-      throw ::sinkstream::InternalError(                                                     \
-          ::sinkstream::cat(__func__, ": ", ::sinkstream::cat(__VA_ARGS__),                  \
-                            ". This is a bug in sinkstream; please report it."));            \
+#define SINKSTREAM_CHECK(condition, ...)                                          \
+  do {                                                                            \
+    if (!(condition)) [[unlikely]]                                                \
+      throw ::sinkstream::InternalError(                                          \
+          ::sinkstream::cat(__func__, ": ", ::sinkstream::cat(__VA_ARGS__),       \
+                            ". This is a bug in sinkstream; please report it.")); \
   } while (false)

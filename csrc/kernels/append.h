@@ -15,7 +15,7 @@ struct Slot {
 };
 
 struct AppendArgs {
-  const float* keys = nullptr;    // [rows, stride], a row holds [kv_heads, head_dim], not turned yet
+  const float* keys = nullptr;  // [rows, stride], a row holds [kv_heads, head_dim], not turned yet
   const float* values = nullptr;  // [rows, stride], likewise
   int64_t key_stride = 0;         // floats from one row to the next
   int64_t value_stride = 0;

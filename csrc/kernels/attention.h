@@ -39,7 +39,7 @@ struct AttentionArgs {
   int64_t rows = 0;   // tokens of all spans
   int64_t heads = 0;  // a multiple of shape.kv_heads; head h reads key head h / (heads / kv_heads)
   PageShape shape;
-  float scale = 0;  // multiplies q · k, usually 1 / sqrt(head_dim)
+  float scale = 0;               // multiplies q · k, usually 1 / sqrt(head_dim)
   std::byte* scratch = nullptr;  // attention_scratch_bytes(...), 64-byte aligned
 };
 

@@ -52,8 +52,7 @@ void pack_int4_block(const std::byte* source, bool has_minimum, std::byte* block
   if (has_minimum) std::memcpy(scales + kPanelRows * 2 + r * 2, source + 2, 2);
 }
 
-void pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
-              int64_t r) {
+void pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel, int64_t r) {
   switch (storage) {
     case Storage::kF32: return pack_plain_row<4>(source, cols, 1, panel, r);
     case Storage::kF16: return pack_plain_row<2>(source, cols, 1, panel, r);

@@ -22,8 +22,8 @@ struct DecoderOptions {
 class Decoder : public LanguageModel {
  public:
   // The weights' memory and the pool outlive the decoder.
-  Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
-          ThreadPool* pool, const DecoderOptions& options);
+  Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels, ThreadPool* pool,
+          const DecoderOptions& options);
 
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
@@ -59,16 +59,16 @@ class Decoder : public LanguageModel {
 
   // Scratch, [max_tokens] rows each, in one piece of memory.
   Buffer arena_;
-  float* hidden_;      // [rows, hidden]: the residual stream
-  float* normed_;      // [rows, hidden]
-  float* query_;       // [rows, heads, head_dim]
-  float* key_;         // [rows, kv_heads, head_dim]
-  float* value_;       // [rows, kv_heads, head_dim]
-  float* query_window_;  // [rows, heads, head_dim]
-  float* query_sink_;    // [rows, heads, head_dim]
-  float* attended_;      // [rows, heads, head_dim]
-  float* gate_;          // [rows, intermediate]
-  float* up_;            // [rows, intermediate]
+  float* hidden_;                    // [rows, hidden]: the residual stream
+  float* normed_;                    // [rows, hidden]
+  float* query_;                     // [rows, heads, head_dim]
+  float* key_;                       // [rows, kv_heads, head_dim]
+  float* value_;                     // [rows, kv_heads, head_dim]
+  float* query_window_;              // [rows, heads, head_dim]
+  float* query_sink_;                // [rows, heads, head_dim]
+  float* attended_;                  // [rows, heads, head_dim]
+  float* gate_;                      // [rows, intermediate]
+  float* up_;                        // [rows, intermediate]
   float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
   float *sink_cos_, *sink_sin_;      // [rows, rotary_dim / 2], of each token's rank
   std::byte* linear_scratch_;
@@ -82,7 +82,7 @@ class Decoder : public LanguageModel {
   std::vector<int64_t> index_, rank_, first_;
   std::vector<Slot> slots_;
   std::vector<Round> rounds_;
-  std::vector<AttentionSpan> attention_spans_;   // rows counted from their round's first
+  std::vector<AttentionSpan> attention_spans_;     // rows counted from their round's first
   std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
 };
 

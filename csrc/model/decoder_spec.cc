@@ -10,9 +10,8 @@ namespace {
 
 void require_range(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
-    throw CheckpointError(cat("load: `", name, "` must be in [", low, ", ", high, "], but is ",
-                              value, "."),
-                          name);
+    throw CheckpointError(
+        cat("load: `", name, "` must be in [", low, ", ", high, "], but is ", value, "."), name);
   }
 }
 

@@ -17,8 +17,10 @@ int64_t WeightStore::Entry::bytes() const {
 void WeightStore::declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols) {
   SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", slot, " is declared after allocation");
   if (rows < 1 || cols < 1) {
-    throw CheckpointError(cat("load: weight \"", slot, "\" must have at least one row and column, "
-                              "but is [", rows, ", ", cols, "]."));
+    throw CheckpointError(cat("load: weight \"", slot,
+                              "\" must have at least one row and column, "
+                              "but is [",
+                              rows, ", ", cols, "]."));
   }
   const WeightType type = weight_type_of(storage);
   if (is_quantized(type) && cols % kGroup != 0) {
@@ -48,8 +50,8 @@ void WeightStore::write(const std::string& slot, const std::byte* source, int64_
   Entry& entry = found->second;
   const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
   if (count < 1 || count > entry.rows - entry.written || bytes != expected) {
-    throw CheckpointError(cat("load: weight \"", slot, "\" must get ", expected, " bytes for ", count,
-                              " rows, of which ", entry.rows - entry.written,
+    throw CheckpointError(cat("load: weight \"", slot, "\" must get ", expected, " bytes for ",
+                              count, " rows, of which ", entry.rows - entry.written,
                               " are missing, but gets ", bytes, "."));
   }
   std::byte* target = memory_.data() + entry.offset;
@@ -66,7 +68,8 @@ void WeightStore::write(const std::string& slot, const std::byte* source, int64_
 const WeightStore::Entry& WeightStore::whole(const std::string& slot, int64_t rows,
                                              int64_t cols) const {
   const auto found = entries_.find(slot);
-  if (found == entries_.end()) throw CheckpointError(cat("load: weight \"", slot, "\" is missing."));
+  if (found == entries_.end())
+    throw CheckpointError(cat("load: weight \"", slot, "\" is missing."));
   const Entry& entry = found->second;
   if (entry.rows != rows || entry.cols != cols) {
     throw CheckpointError(cat("load: weight \"", slot, "\" must have shape [", rows, ", ", cols,
@@ -121,7 +124,8 @@ DecoderWeights WeightStore::finish() const {
     }
   }
   weights.final_norm = vector("final_norm", hidden);
-  weights.output = spec_.tie_embeddings ? weights.embedding : matrix("output", spec_.vocab_size, hidden);
+  weights.output =
+      spec_.tie_embeddings ? weights.embedding : matrix("output", spec_.vocab_size, hidden);
   return weights;
 }
 

@@ -1,10 +1,10 @@
 """Stream text from a language model for ever, in a fixed amount of memory, without stalling.
 
-    import sinkstream
+import sinkstream
 
-    model = sinkstream.load()
-    for text in model.stream("Once upon a time"):
-        print(text, end="", flush=True)
+model = sinkstream.load()
+for text in model.stream("Once upon a time"):
+    print(text, end="", flush=True)
 """
 
 from __future__ import annotations

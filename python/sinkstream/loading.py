@@ -53,7 +53,7 @@ def load(
             multiplies fastest. Sums are always float32.
         quantize: None: weights stay in the type of the file.
         kv_dtype: The type of cached keys and values. `"auto"` is float16.
-        sinks: S, the first tokens of a text, which stay in the cache for ever; 0 for a plain window.
+        sinks: S, the first tokens of a text, which stay in the cache for ever; 0: a plain window.
         window: W, the last tokens, the current one included. None means the trained length or
             4,096, whichever is smaller, less the sinks.
         max_sequences: Streams that run at the same time; each has its own fixed cache.
@@ -74,7 +74,8 @@ def load(
     device = as_choice("load", "device", device, ("auto", "cpu", "cuda"))
     if device == "cuda":
         raise InvalidArgument(
-            'load: `device` must be "auto" or "cpu", but is "cuda": this build has no CUDA kernels.',
+            'load: `device` must be "auto" or "cpu", but is "cuda": this build has no CUDA '
+            "kernels.",
             param="device",
         )
     if quantize is not None:

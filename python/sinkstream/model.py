@@ -14,7 +14,7 @@ from rich.progress import track
 
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import Checkpoint
-from sinkstream.errors import EngineDead, InvalidArgument
+from sinkstream.errors import EngineDead
 from sinkstream.numbers import as_int
 from sinkstream.params import Sampling, make_request
 from sinkstream.spec import DecoderSpec
@@ -285,10 +285,14 @@ class Model:
         return Stream(self._native.submit(request), request, self)
 
     @overload
-    def generate(self, prompt: str | Sequence[int] | Sequence[Message], **options: Any) -> Result: ...
+    def generate(
+        self, prompt: str | Sequence[int] | Sequence[Message], **options: Any
+    ) -> Result: ...
     @overload
     def generate(
-        self, prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]], **options: Any
+        self,
+        prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]],
+        **options: Any,
     ) -> list[Result]: ...
 
     def generate(self, prompt: Any, **options: Any) -> Result | list[Result]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Pairing = Literal["half", "interleaved"]
-"""Which two dimensions rotary turns together: `d` with `d + rotary_dim/2`, or `2d` with `2d + 1`."""
+"""Which dimensions rotary turns together: `d` with `d + rotary_dim/2`, or `2d` with `2d + 1`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class RopeSpec:
     """
 
     inverse_frequencies: tuple[float, ...]
-    """Radians per position, one for each pair; `2 * len(...)` is the number of rotated dimensions."""
+    """Radians per position, one for each pair; twice as many dimensions are rotated."""
     pairing: Pairing
     attention_factor: float = 1.0
     """Multiplies cos and sin on both sides (YaRN); 1 for the other schemes."""
@@ -91,7 +91,11 @@ def slots(spec: DecoderSpec) -> tuple[Slot, ...]:
             Slot(at + "down", hidden, inner),
         ]
         if spec.qkv_bias:
-            found += [Slot(at + "q_bias", q, 1), Slot(at + "k_bias", kv, 1), Slot(at + "v_bias", kv, 1)]
+            found += [
+                Slot(at + "q_bias", q, 1),
+                Slot(at + "k_bias", kv, 1),
+                Slot(at + "v_bias", kv, 1),
+            ]
         if spec.output_bias:
             found.append(Slot(at + "o_bias", hidden, 1))
         if spec.mlp_bias:

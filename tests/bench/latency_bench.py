@@ -9,6 +9,7 @@ stands a spin loop of the same length on the same machine, so that the machine's
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from array import array
 
@@ -59,7 +60,7 @@ def main() -> None:
     for event in stream.events():
         if isinstance(event, sinkstream.Token):
             stamps.append(time.perf_counter())
-    gaps = [1000 * (b - a) for a, b in zip(stamps, stamps[1:], strict=False)]
+    gaps = [1000 * (b - a) for a, b in itertools.pairwise(stamps)]
     fill = capacity - stream.stats.prompt_tokens
     half = capacity // 2
     model.close()

@@ -22,8 +22,7 @@ constexpr WeightType kTypes[] = {WeightType::kFloat32,  WeightType::kFloat16,
                                  WeightType::kInt4,     WeightType::kInt4Minimum};
 
 double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 struct Free {
@@ -34,8 +33,7 @@ using Memory = std::unique_ptr<T[], Free>;
 
 template <typename T>
 Memory<T> allocate(int64_t count) {
-  return Memory<T>(
-      static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
+  return Memory<T>(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
 }
 
 // Panels whose numbers are small and finite: one block's pattern, repeated.
@@ -88,8 +86,7 @@ double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool) {
 
 // Floating-point operations a second of independent multiply-adds in registers.
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma")))
-void multiply_add(int64_t rounds, float* out) {
+__attribute__((target("avx2,fma"))) void multiply_add(int64_t rounds, float* out) {
   using Floats = float __attribute__((vector_size(32)));
   Floats a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};
   const Floats one = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -123,7 +120,8 @@ double peak_rate(ThreadPool* pool) {
   constexpr int64_t kRounds = 1000000;
   std::vector<float> out(pool->threads() * 16);
   const double start = now_s();
-  pool->run(pool->threads(), [&](int64_t, int thread) { multiply_add(kRounds, &out[thread * 16]); });
+  pool->run(pool->threads(),
+            [&](int64_t, int thread) { multiply_add(kRounds, &out[thread * 16]); });
   return pool->threads() * kRounds * kRoundWork / (now_s() - start);
 }
 
@@ -158,7 +156,9 @@ struct Call {
 };
 
 // The best of several short runs: what else the machine does can only take away.
-double best(const std::vector<double>& rates) { return *std::max_element(rates.begin(), rates.end()); }
+double best(const std::vector<double>& rates) {
+  return *std::max_element(rates.begin(), rates.end());
+}
 
 // One token, weights from memory; the plain read alternates with it.
 void measure_decode(const Kernels& kernels, ThreadPool* pool) {
@@ -196,8 +196,8 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
       peaks.push_back(peak_rate(pool));
       rates.push_back(work / call.seconds(kernels, pool));
     }
-    std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name_of(type),
-                best(rates) * 1e-9, best(peaks) * 1e-9, 100 * best(rates) / best(peaks));
+    std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name_of(type), best(rates) * 1e-9,
+                best(peaks) * 1e-9, 100 * best(rates) / best(peaks));
   }
 }
 

@@ -43,9 +43,7 @@ class LlamaCpp:
     def decode(self, ids: list[int]) -> None:
         """Append ids and compute the last one's logits."""
         array = (self._lib.llama_token * len(ids))(*ids)
-        code = self._lib.llama_decode(
-            self._context, self._lib.llama_batch_get_one(array, len(ids))
-        )
+        code = self._lib.llama_decode(self._context, self._lib.llama_batch_get_one(array, len(ids)))
         if code != 0:
             raise RuntimeError(f"llama_decode returned {code}")
         self._lib.llama_synchronize(self._context)

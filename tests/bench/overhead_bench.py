@@ -9,6 +9,7 @@ included, is then mostly everything else.
 from __future__ import annotations
 
 import argparse
+import itertools
 import pathlib
 import statistics
 import sys
@@ -51,10 +52,7 @@ def main() -> None:
                 1e6 * statistics.median(s[3] - s[2] for s in steps), 1
             ),
             "between_steps_us_median": round(
-                1e6
-                * statistics.median(
-                    b[1] - a[3] for a, b in zip(steps, steps[1:], strict=False)
-                ),
+                1e6 * statistics.median(b[1] - a[3] for a, b in itertools.pairwise(steps)),
                 1,
             ),
         },

@@ -10,6 +10,7 @@ on the monotonic clock. The share of time that each thread ran comes from the sy
 from __future__ import annotations
 
 import argparse
+import itertools
 import pathlib
 import statistics
 import time
@@ -79,10 +80,7 @@ def main() -> None:
             "step_end_to_consumer_us_median": round(statistics.median(hand_over), 1),
             "consumer_work_inside_next_step_median": round(statistics.median(overlap), 3),
             "gap_between_steps_us_median": round(
-                1e6
-                * statistics.median(
-                    b[1] - a[3] for a, b in zip(steps, steps[1:], strict=False)
-                ),
+                1e6 * statistics.median(b[1] - a[3] for a, b in itertools.pairwise(steps)),
                 1,
             ),
             "share_of_time_each_thread_ran": {k: v for k, v in busy.items() if v >= 0.01},

@@ -1,5 +1,5 @@
 // linear with bfloat16 inputs and dot instructions: bfloat16 weights and codes of 8 and 4 bits,
-// which bfloat16 holds exactly. float32 and float16 weights go the way of linear.inl.
+// which bfloat16 holds exactly. float32 and float16 weights go the way of linear_tile.inl.
 //
 // The order along K, for every output: a group of 32 columns is 16 pairs; two chains of dot
 // products, one over its first eight pairs and one over the others, then their sum; acc takes it

@@ -16,8 +16,7 @@ SINKSTREAM_INLINE Vec load_f16(const f16* from) {
   const UintVec subnormal = as_words(to_float(reinterpret_cast<IntVec>(magnitude)) * 0x1p-24f);
   const UintVec normal = (magnitude << 13) + (112u << 23);
   const UintVec special = (magnitude << 13) + (224u << 23);
-  const UintVec chosen =
-      magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
+  const UintVec chosen = magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
   return as_float((bits & 0x8000) << 16 | chosen);
 }
 SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {

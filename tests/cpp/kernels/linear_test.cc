@@ -34,8 +34,7 @@ struct Inputs {
   }
 };
 
-Inputs random_inputs(int64_t tokens, int64_t cols, DType type, uint32_t seed,
-                     int64_t padding = 3) {
+Inputs random_inputs(int64_t tokens, int64_t cols, DType type, uint32_t seed, int64_t padding = 3) {
   const int64_t stride = cols + padding;
   return {random_floats(tokens * stride + 1, seed), tokens, cols, stride, 1, type};
 }
@@ -155,8 +154,7 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
         for (int64_t first = 0; first < kTokens; first += batch) {
           const int64_t count = std::min(batch, kTokens - first);
           const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
-          ASSERT_TRUE(same_bits(apart.data(), &together[first * matrix.rows],
-                                count * matrix.rows))
+          ASSERT_TRUE(same_bits(apart.data(), &together[first * matrix.rows], count * matrix.rows))
               << name_of(matrix.packed().type) << " batch " << batch << " at " << first;
         }
       }
@@ -210,9 +208,8 @@ TEST_P(LinearTest, GivesAPartTheSameBitsBesideOtherParts) {
     for (const Matrix& matrix : matrices) outs.emplace_back(inputs.tokens * matrix.rows);
     std::vector<LinearPart> parts;
     for (size_t i = 0; i < matrices.size(); ++i) {
-      parts.push_back({.weights = matrices[i].packed(),
-                       .out = outs[i].get(),
-                       .out_stride = matrices[i].rows});
+      parts.push_back(
+          {.weights = matrices[i].packed(), .out = outs[i].get(), .out_stride = matrices[i].rows});
     }
     run(table(), inputs, parts, 2);
     for (size_t i = 0; i < matrices.size(); ++i) {

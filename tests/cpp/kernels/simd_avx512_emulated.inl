@@ -33,8 +33,7 @@ __attribute__((noinline)) void dot_bf16_lanes(Vec& acc, const UintVec& a, const 
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto odd = [](uint32_t word) { return flushed(float_from_bits(word & 0xffff0000)); };
     const auto even = [](uint32_t word) { return flushed(float_from_bits(word << 16)); };
-    const float first =
-        flushed(__builtin_fmaf(odd(a[lane]), odd(b[lane]), flushed(acc[lane])));
+    const float first = flushed(__builtin_fmaf(odd(a[lane]), odd(b[lane]), flushed(acc[lane])));
     acc[lane] = flushed(__builtin_fmaf(even(a[lane]), even(b[lane]), first));
   }
 }

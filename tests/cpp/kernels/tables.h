@@ -32,7 +32,7 @@ inline std::string name_of_table(const testing::TestParamInfo<const Kernels*>& t
   return table.param->name;
 }
 
-#define SINKSTREAM_TEST_ALL_TABLES(Suite)                                                \
+#define SINKSTREAM_TEST_ALL_TABLES(Suite) \
   INSTANTIATE_TEST_SUITE_P(Tables, Suite, testing::ValuesIn(tables_under_test()), name_of_table)
 
 }  // namespace sinkstream

@@ -21,8 +21,7 @@ constexpr double tolerance_of(DType rounded_to) {
 
 // The largest |actual − expected| over `count` numbers, in units of `scale` (above 0).
 // Infinity if any number is NaN or infinite, on either side: no tolerance covers that.
-inline double worst_error(const float* actual, const float* expected, int64_t count,
-                          double scale) {
+inline double worst_error(const float* actual, const float* expected, int64_t count, double scale) {
   double worst = 0;
   for (int64_t i = 0; i < count; ++i) {
     const double error = std::abs(double{actual[i]} - double{expected[i]}) / scale;

@@ -71,7 +71,8 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
       for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
       for (const int64_t chunk : {1, 3, 63, 64, 65, 200}) {
         ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
-            << name_of(type) << " S " << window.sinks << " W " << window.window << " chunk " << chunk;
+            << name_of(type) << " S " << window.sinks << " W " << window.window << " chunk "
+            << chunk;
       }
     }
   }
