@@ -153,12 +153,22 @@ soak: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure memory and 
 
 # --- style ----------------------------------------------------------------------------------
 
-.PHONY: lint
-lint: $(VENV)/.test-tools $(VENV)/.build-tools ## Check style, types and spelling
+# Several targets, so that with --keep-going one complaint does not hide the others.
+.PHONY: lint lint-python lint-types lint-cpp lint-words
+lint: lint-python lint-types lint-cpp lint-words ## Check style, types and spelling
+
+lint-python: $(VENV)/.test-tools
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --quiet --check
+
+# The build requirements are there to be imported by the backend.
+lint-types: $(VENV)/.test-tools $(VENV)/.build-tools
 	$(BIN)/mypy --no-error-summary
+
+lint-cpp: $(VENV)/.test-tools
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+lint-words: $(VENV)/.test-tools
 	$(BIN)/codespell
 
 .PHONY: format

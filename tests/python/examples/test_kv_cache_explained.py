@@ -56,16 +56,11 @@ def test_number_of_tokens_below_one_is_refused(tmp_path: Path) -> None:
     assert "--tokens must be at least 1, but is 0." in finished.stderr
 
 
-def test_smollm2_takes_the_square_of_the_length_without_a_cache_and_the_length_with_one(
-    smollm2: Path, tmp_path: Path
-) -> None:
-    finished = run(smollm2, "--tokens", "64", cwd=tmp_path)
+def test_smollm2_gets_slower_without_a_cache(smollm2: Path, tmp_path: Path) -> None:
+    finished = run(smollm2, "--tokens", "32", cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
-    rows = {
-        line.split()[0]: line.split()
-        for line in finished.stdout.splitlines()
-        if line.rstrip().endswith(" x")
-    }
-    # 64 tokens cost 64 * 34 forwards without a cache and about 64 with one: a ratio of dozens, of
-    # which short prompts, being bound by memory and not by arithmetic, keep a few.
-    assert float(rows["64"][-2]) > 3 * float(rows["1"][-2])
+    rows = [line.split() for line in finished.stdout.splitlines() if line.rstrip().endswith(" x")]
+    # 20 tokens a step on average against one. A busy machine doubles a time; it does not do so
+    # to the sum of 32 steps of one kind only.
+    assert rows[-1][0] == "32"
+    assert float(rows[-1][-2]) > 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,13 @@ def random_ids(vocab: int, *shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(sum(shape)).integers(0, vocab, shape))
 
 
-def load(path: Path, threads: int, **options: object) -> sinkstream.Model:
-    exact = {"dtype": "float32", "kv_dtype": "float32", "window": 64, "threads": threads}
+def load(path: Path, threads: int, **options: Any) -> sinkstream.Model:
+    exact: dict[str, Any] = {
+        "dtype": "float32",
+        "kv_dtype": "float32",
+        "window": 64,
+        "threads": threads,
+    }
     return sinkstream.load(path, **{**exact, **options})
 
 

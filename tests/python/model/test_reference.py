@@ -15,7 +15,7 @@ from tests.reference.window import live_indices, positions
 
 
 def random_ids(vocab: int, count: int) -> list[int]:
-    return np.random.default_rng(count).integers(0, vocab, count).tolist()
+    return list(map(int, np.random.default_rng(count).integers(0, vocab, count)))
 
 
 @pytest.mark.parametrize("name", [*tiny.FAMILIES, *tiny.ROPE_SCHEMES])

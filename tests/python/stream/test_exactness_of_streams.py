@@ -71,6 +71,6 @@ def test_smollm2_writes_the_same_for_any_threads_and_prefill_chunk(
             # Nearly full after the prompt, so that most of the tokens are written while evicting.
             prompt = model.tokenizer.encode(prose).ids[: capacity - 50]
             outcomes.append(run(model, prompt, tokens))
-            if threads == 2:
+            if threads == 2 and capacity == 256:
                 outcomes.append(run(model, prompt, tokens))
     assert all(outcome == outcomes[0] for outcome in outcomes)
