@@ -44,7 +44,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Watch a model write without end in a sm
 	$(BIN)/sinkstream demo $(DEMO)
 
 .PHONY: test
-test: lint test-cpp test-python ## Check everything that takes minutes, not hours
+test: check-python check-compiler check-gtest lint test-cpp test-python ## Check everything that takes minutes, not hours
 
 # --- what must be there before --------------------------------------------------------------
 
@@ -115,7 +115,7 @@ test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Ru
 	$(BIN)/pytest --quiet --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
 
 .PHONY: test-full
-test-full: lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
+test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)
 	$(BIN)/pytest --quiet -m '' --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
 

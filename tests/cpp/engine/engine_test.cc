@@ -118,6 +118,13 @@ TEST_F(EngineTest, CountsItsOwnWork) {
   EXPECT_GT(engine().step_quantile_s(0.5), 0);
 }
 
+TEST_F(EngineTest, HasGivenItsMemoryBackWhenAStreamEnds) {
+  for (int i = 0; i < 100; ++i) {
+    read_all(*submit(greedy_request(prompt_of(3), 2)));
+    EXPECT_TRUE(is_idle()) << "nothing to wait for";
+  }
+}
+
 TEST_F(EngineTest, EndsWithoutATokenWhereNoneIsWanted) {
   const auto stream = submit(greedy_request(prompt_of(3), 0));
   const Reply reply = read_all(*stream);
