@@ -55,22 +55,25 @@ bool TokenStream::is_piece_complete(int64_t interval) const {
          staged_.top.size() >= kMaxStagedTop;
 }
 
-void TokenStream::publish_locked(const StreamStats& stats) {
+// Returns whether there is something to take where there was nothing.
+bool TokenStream::publish_locked(const StreamStats& stats) {
   stats_ = stats;
   const bool was_empty = pending_.empty();
   if (!closed_) pending_.append(staged_);
-  if (was_empty && !pending_.empty()) something_pending_.notify_one();
+  return was_empty && !pending_.empty();
 }
 
 bool TokenStream::publish(const StreamStats& stats) {
-  bool has_room;
+  bool has_news, has_room;
   {
     const std::lock_guard lock(mutex_);
-    publish_locked(stats);
+    has_news = publish_locked(stats);
     has_room = pending_.tokens.size() < kMaxPendingTokens &&
                pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop;
     full_.store(!has_room, std::memory_order_release);
   }
+  // After the lock: a consumer that wakes inside it would take this core and then wait for it.
+  if (has_news) something_pending_.notify_one();
   staged_.clear();
   accounted_text_ = 0;
   return has_room;
@@ -114,10 +117,12 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   if (consumer_inside_) {
     throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
   }
-  consumer_inside_ = true;
-  something_pending_.wait_for(lock, timeout,
-                              [this] { return !pending_.empty() || finish_reason_ || closed_; });
-  consumer_inside_ = false;
+  const auto has_news = [this] { return !pending_.empty() || finish_reason_ || closed_; };
+  if (timeout.count() > 0) {  // the system turns a wait of no time into one of some 50 µs
+    consumer_inside_ = true;
+    something_pending_.wait_for(lock, timeout, has_news);
+    consumer_inside_ = false;
+  }
   if (closed_ || (pending_.empty() && finish_reason_)) return Taken::kEnd;
   if (pending_.empty()) return Taken::kNothing;
   std::swap(*out, pending_);

@@ -78,7 +78,7 @@ class TokenStream {
 
   enum class Taken : uint8_t { kBatch, kNothing, kEnd };
 
-  // Swaps `out` for all that is pending, waiting up to `timeout` for it. kEnd: all has been taken
+  // Swaps `out` for all that is pending, waiting up to `timeout` for it; 0 does not wait. kEnd: all has been taken
   // and the stream has finished, or was closed. Blocks; call it without the GIL.
   // Throws SessionBusy if another thread is inside, ForkError in a child of the engine's process.
   Taken take(std::chrono::nanoseconds timeout, StreamBatch* out);
@@ -98,7 +98,7 @@ class TokenStream {
  private:
   bool is_foreign_process() const;
   void check_process() const;
-  void publish_locked(const StreamStats& stats);
+  bool publish_locked(const StreamStats& stats);
 
   const std::shared_ptr<Doorbell> engine_bell_;
   const pid_t owner_;  // the only process that has the engine's thread
