@@ -86,7 +86,7 @@ $(VENV)/.build-tools: pyproject.toml $(VENV)/.torch | check-compiler
 	@touch $@
 
 $(VENV)/.test-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python backend/requirements.py test lint | xargs $(BIN)/pip install --quiet
+	$(BIN)/python backend/requirements.py test lint plot | xargs $(BIN)/pip install --quiet
 	@touch $@
 
 $(VENV)/.package: $(PACKAGE_SOURCES) $(VENV)/.build-tools

@@ -20,6 +20,13 @@ struct ForwardCache {
     }
   }
 
+  // An independent one with the same tokens.
+  ForwardCache(const ForwardCache& other, int64_t layers)
+      : ForwardCache(other.pool.shape(), layers, other.row().window(), other.batch(),
+                     other.row().max_length()) {
+    for (int64_t i = 0; i < batch(); ++i) rows[i]->copy_from(*other.rows[i]);
+  }
+
   int64_t batch() const { return static_cast<int64_t>(rows.size()); }
   const SequenceCache& row() const { return *rows.front(); }  // all rows have one length
 

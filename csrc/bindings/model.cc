@@ -96,6 +96,18 @@ at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cach
   return logits;
 }
 
+std::unique_ptr<ForwardCache> copy_of(const NativeModel& model, ForwardCache& cache) {
+  const Borrowed borrowed(&cache);
+  const py::gil_scoped_release release;
+  return model.copy_of(cache);
+}
+
+void evict_range(NativeModel& model, ForwardCache& cache, int64_t start, int64_t end) {
+  const Borrowed borrowed(&cache);
+  const py::gil_scoped_release release;
+  model.evict_range(&cache, start, end);
+}
+
 void register_cache(py::module_& module) {
   py::class_<ForwardCache>(module, "ForwardCache")
       .def_property_readonly("batch", &ForwardCache::batch)
@@ -104,6 +116,13 @@ void register_cache(py::module_& module) {
       .def_property_readonly("evicted",
                              [](const ForwardCache& self) { return self.row().evicted(); })
       .def_property_readonly("bytes", [](const ForwardCache& self) { return self.pool.bytes(); })
+      .def(
+          "evict_for_space",
+          [](ForwardCache& self, int64_t count) {
+            const Borrowed borrowed(&self);
+            for (auto& row : self.rows) row->evict_for_space(count);
+          },
+          py::arg("n"))
       .def("restart",
            [](ForwardCache& self) {
              const Borrowed borrowed(&self);
@@ -127,7 +146,15 @@ void register_model(py::module_& module) {
            py::arg("end_token_ids"))
       .def("close", &NativeModel::close, py::call_guard<py::gil_scoped_release>())
       .def("forward", &forward, py::arg("ids"), py::arg("cache").none(true))
-      .def("new_cache", &NativeModel::new_cache, py::arg("batch"))
+      .def(
+          "new_cache",
+          [](const NativeModel& self, int64_t batch, int64_t sinks, int64_t window) {
+            const py::gil_scoped_release release;
+            return self.new_cache(batch, Window{sinks, window});
+          },
+          py::arg("batch"), py::arg("sinks"), py::arg("window"))
+      .def("copy_of", &copy_of, py::arg("cache"))
+      .def("evict_range", &evict_range, py::arg("cache"), py::arg("start"), py::arg("end"))
       .def(
           "submit",
           [](NativeModel& self, const py::object& request) {

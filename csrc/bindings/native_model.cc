@@ -72,9 +72,19 @@ int64_t NativeModel::bytes_per_sequence() const {
          decoder_.page_shape().bytes();
 }
 
-std::unique_ptr<ForwardCache> NativeModel::new_cache(int64_t batch) const {
-  return std::make_unique<ForwardCache>(decoder_.page_shape(), spec_.layers, window_, batch,
+std::unique_ptr<ForwardCache> NativeModel::new_cache(int64_t batch, const Window& window) const {
+  return std::make_unique<ForwardCache>(decoder_.page_shape(), spec_.layers, window, batch,
                                         kEndless);
+}
+
+std::unique_ptr<ForwardCache> NativeModel::copy_of(const ForwardCache& cache) const {
+  return std::make_unique<ForwardCache>(cache, spec_.layers);
+}
+
+void NativeModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
+  engine_->between_steps([&] {
+    for (auto& row : cache->rows) decoder_.evict_range(row.get(), begin, end);
+  });
 }
 
 void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens,

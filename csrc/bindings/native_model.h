@@ -46,7 +46,10 @@ class NativeModel {
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
   int64_t bytes_per_sequence() const;  // of the pages that an endless sequence holds
 
-  std::unique_ptr<ForwardCache> new_cache(int64_t batch) const;
+  std::unique_ptr<ForwardCache> new_cache(int64_t batch, const Window& window) const;
+  std::unique_ptr<ForwardCache> copy_of(const ForwardCache& cache) const;
+  // Takes the tokens of ranks [begin, end) out of every row (Decoder::evict_range).
+  void evict_range(ForwardCache* cache, int64_t begin, int64_t end);
 
   // Appends ids, [batch, tokens], to the cache (null: none, plain dense attention) and writes
   // logits, [batch, tokens, vocab]. Goes through the generation thread, chunk by chunk, so that

@@ -1,6 +1,9 @@
 #include "cache/sequence_cache.h"
 
+#include <cstring>
+
 #include "common/check.h"
+#include "common/errors.h"
 
 namespace sinkstream {
 
@@ -45,6 +48,36 @@ void SequenceCache::advance(int64_t count) {
 void SequenceCache::restart() {
   length_ = 0;
   window_.begin = 0;
+}
+
+void SequenceCache::cut(int64_t index) {
+  SINKSTREAM_CHECK(index >= window_.first(length_) && index <= length_, "a sequence of ", length_,
+                   " tokens is cut at ", index);
+  window_.begin = index;
+}
+
+void SequenceCache::evict_for_space(int64_t count) {
+  const int64_t recent = window_.window - 1;  // what a query finds beside the sinks and itself
+  if (count < 0 || count > recent) {
+    throw InvalidArgument(cat("evict_for_space: `n` must be in [0, ", recent,
+                              "], what the window has beside the current token, but is ", count,
+                              ". Longer texts need no room: they pass through the window."),
+                          "n");
+  }
+  if (window_.rank(length_) + count <= window_.sinks + recent) return;
+  cut(length_ - (recent - count));
+}
+
+void SequenceCache::copy_from(const SequenceCache& other) {
+  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() &&
+                       pool_->shape().bytes() == other.pool_->shape().bytes() &&
+                       sink_page_count_ == other.sink_page_count_,
+                   "a sequence takes over tokens of another geometry");
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    std::memcpy(pages_[i], other.pages_[i], pool_->shape().bytes());
+  }
+  window_ = other.window_;
+  length_ = other.length_;
 }
 
 void SequenceCache::jump(int64_t index) {

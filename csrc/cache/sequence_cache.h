@@ -44,6 +44,14 @@ class SequenceCache {
   void advance(int64_t count);
   // Forgets all tokens and keeps the pages.
   void restart();
+  // Window tokens before `index` are seen no more; `index` is in [first(length()), length()].
+  void cut(int64_t index);
+  // Makes room for `count` tokens that shall see no less than the tokens before them: where they
+  // do not fit beside what is cached, evicts now what would leave while they are read. Throws
+  // InvalidArgument for a count that no window has room for.
+  void evict_for_space(int64_t count);
+  // Takes over the tokens of `other`, which has the same geometry.
+  void copy_from(const SequenceCache& other);
   // The next token gets `index`, as if tokens up to it had been seen and all but the sinks evicted.
   // Tests of very long streams begin with it; `length()` must be at least S.
   void jump(int64_t index);

@@ -77,7 +77,7 @@ class Engine {
   void check_text(const SamplingParams& params) const;
   void check_fits(const Sequence& sequence) const;
 
-  // The thread: everything below, in the order of a step.
+  // The thread: everything below, in the order of its life. engine.cc
   void run();
   bool collect();
   void run_jobs();
@@ -87,6 +87,12 @@ class Engine {
   void plan();
   void rest();
   void refuse_waiting();
+  void share_stats();
+  void end_all(const std::function<std::exception_ptr()>& make_error);
+  void die(const std::exception_ptr& cause) noexcept;
+  void refuse_jobs();
+
+  // One step of it, in its order. engine_step.cc
   void act();
   void admit();
   void forward();
@@ -100,10 +106,6 @@ class Engine {
   void end(Sequence& sequence, FinishReason reason, std::exception_ptr error = nullptr);
   void forget_ended();
   void record_step();
-  void share_stats();
-  void end_all(const std::function<std::exception_ptr()>& make_error);
-  void die(const std::exception_ptr& cause) noexcept;
-  void refuse_jobs();
 
   LanguageModel& model_;
   const EngineOptions options_;

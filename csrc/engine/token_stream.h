@@ -78,8 +78,8 @@ class TokenStream {
 
   enum class Taken : uint8_t { kBatch, kNothing, kEnd };
 
-  // Swaps `out` for all that is pending, waiting up to `timeout` for it; 0 does not wait. kEnd: all has been taken
-  // and the stream has finished, or was closed. Blocks; call it without the GIL.
+  // Swaps `out` for all that is pending, waiting up to `timeout` for it; 0 does not wait. kEnd: all
+  // has been taken and the stream has finished, or was closed. Blocks; call it without the GIL.
   // Throws SessionBusy if another thread is inside, ForkError in a child of the engine's process.
   Taken take(std::chrono::nanoseconds timeout, StreamBatch* out);
   // Ends the sequence within one step; what it has produced can still be taken. Never blocks.

@@ -9,6 +9,12 @@
 // not depend on the other queries of the call, on how tokens were cut into calls, or on threads.
 //
 // Rows that a query does not see may hold anything, NaN too, and never reach an accumulator.
+//
+// Note: [Scores]
+// A score is scale · (q · k). A soft-cap c bends it to c · tanh(score / c). ALiBi then takes
+// slope · distance from it, where the distance is one of positions in the cache: t − i to window
+// key i, rank − j to sink j. A learned sink logit takes part in the softmax as one more score,
+// after all pages, and brings no value.
 #pragma once
 
 #include "kernels/launch.h"
@@ -34,13 +40,18 @@ struct AttentionArgs {
   // [rows]: query t also sees the keys first[t] <= i <= t; S <= first[t]. None if first[t] > t.
   // Live window keys never span more than `window_page_count` blocks.
   const int64_t* first = nullptr;
+  const int64_t* rank = nullptr;         // [rows], of the token; read with `slopes` only
   const AttentionSpan* spans = nullptr;  // [span_count]
   int64_t span_count = 0;
   int64_t rows = 0;   // tokens of all spans
   int64_t heads = 0;  // a multiple of shape.kv_heads; head h reads key head h / (heads / kv_heads)
-  PageShape shape;
-  float scale = 0;               // multiplies q · k, usually 1 / sqrt(head_dim)
-  std::byte* scratch = nullptr;  // attention_scratch_bytes(...), 64-byte aligned
+  PageShape shape;    // of window pages; sink pages differ in their type alone
+  DType sink_type = DType::kFloat32;
+  float scale = 0;                     // multiplies q · k, usually 1 / sqrt(head_dim)
+  float soft_cap = 0;                  // c > 0, or 0: none
+  const float* slopes = nullptr;       // ALiBi: [heads], finite; null: none
+  const float* sink_logits = nullptr;  // learned: [heads], not NaN; null: none
+  std::byte* scratch = nullptr;        // attention_scratch_bytes(...), 64-byte aligned
 };
 
 // Rows up to which a call is split over pages as well as over heads and rows: with so few, heads

@@ -58,6 +58,7 @@ ChosenKernels choose_kernels(std::string_view forced) {
   fill(tables, from, "rope", &Kernels::rope, &chosen);
   fill(tables, from, "append", &Kernels::append, &chosen);
   fill(tables, from, "attention", &Kernels::attention, &chosen);
+  fill(tables, from, "evict", &Kernels::evict, &chosen);
   fill(tables, from, "swiglu", &Kernels::swiglu, &chosen);
   fill(tables, from, "logits", &Kernels::logits, &chosen);
   fill(tables, from, "sample", &Kernels::sample, &chosen);

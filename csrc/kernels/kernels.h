@@ -11,6 +11,7 @@
 #include "kernels/append.h"
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
+#include "kernels/evict.h"
 #include "kernels/linear.h"
 #include "kernels/logits.h"
 #include "kernels/rms_norm.h"
@@ -29,6 +30,7 @@ struct Kernels {
   RopeOp* rope = nullptr;
   AppendOp* append = nullptr;
   AttentionOp* attention = nullptr;
+  EvictOp* evict = nullptr;
   SwigluOp* swiglu = nullptr;
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/errors.h"
 
 namespace sinkstream {
 
@@ -36,7 +37,8 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
       kernels_(kernels),
       launch_{pool},
       options_(options),
-      angles_(spec.inverse_frequencies, spec.attention_factor) {
+      angles_(spec.inverse_frequencies, spec.attention_factor),
+      turns_(spec.inverse_frequencies) {
   const int64_t rows = options.max_tokens;
   const int64_t q = spec.query_size(), kv = spec.kv_size(), pairs = spec.rotary_dim() / 2;
   const int64_t widest = std::max({spec.hidden_size, spec.intermediate_size, q});
@@ -80,6 +82,37 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   }
   write_logits(spans, logits);
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
+}
+
+void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
+  const Window& window = cache->window();
+  const int64_t next = cache->length(), cached = window.rank(next);
+  if (begin < window.sinks || begin >= end || end > cached) {
+    throw InvalidArgument(cat("evict_range: `start` and `end` must satisfy ", window.sinks,
+                              " <= start < end <= ", cached,
+                              ", from behind the sinks to the end of what is cached, but are ",
+                              begin, " and ", end, "."),
+                          "start");
+  }
+  const int64_t first = window.first(next), distance = end - begin;
+  const int64_t older = begin - window.sinks;  // tokens before the cut
+  std::vector<float> cos(turns_.pairs()), sin(turns_.pairs());
+  turns_.fill(&distance, 1, cos.data(), sin.data());
+  std::vector<Slot> from(older), to(older);
+  for (int64_t layer = 0; layer < spec_.layers; ++layer) {
+    for (int64_t i = 0; i < older; ++i) {  // the youngest first, so that none is overwritten
+      from[i] = cache->slot(layer, first + older - 1 - i);
+      to[i] = cache->slot(layer, first + older - 1 - i + distance);
+    }
+    EvictArgs args;
+    args.from = from.data();
+    args.to = to.data();
+    args.rows = older;
+    args.shape = page_shape();
+    args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
+    kernels_.evict(args, launch_);
+  }
+  cache->cut(first + distance);
 }
 
 // Lists what each row is: its token, index, rank, oldest visible window token, and angles.
@@ -191,11 +224,13 @@ void Decoder::run_round(const Round& round, int64_t layer) {
   attention.query_sink = query_sink_ + round.row * q;
   attention.out = attended_ + round.row * q;
   attention.first = first_.data() + round.row;
+  attention.rank = rank_.data() + round.row;
   attention.spans = attention_spans_.data() + round.span;
   attention.span_count = static_cast<int64_t>(round.spans);
   attention.rows = round.rows;
   attention.heads = spec_.heads;
   attention.shape = page_shape();
+  attention.sink_type = options_.cache_type;
   attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
   attention.scratch = attention_scratch_.data();
   kernels_.attention(attention, launch_);

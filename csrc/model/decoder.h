@@ -32,6 +32,11 @@ class Decoder : public LanguageModel {
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override;
 
+  // Takes the tokens of ranks [begin, end) out of `cache`, as the next token's query would count
+  // them: 0 is the first sink. Older window tokens move up behind them. One caller at a time.
+  // Throws InvalidArgument unless S <= begin < end <= the next token's rank.
+  void evict_range(SequenceCache* cache, int64_t begin, int64_t end);
+
  private:
   // Rows whose keys may all be written before any of their queries runs (Window::piece).
   struct Round {
@@ -56,6 +61,7 @@ class Decoder : public LanguageModel {
   Launch launch_;
   DecoderOptions options_;
   Angles angles_;
+  Angles turns_;  // the same without attention factor: what a key that moves is turned by
 
   // Scratch, [max_tokens] rows each, in one piece of memory.
   Buffer arena_;

@@ -78,11 +78,12 @@ class Capacity:
 class Cache:
     """Keys and values for `Model.forward`: one sequence for each row of a batch.
 
-    It has sinks and window as the model has, and memory of its own, beside `Model.capacity`.
+    Made by `Model.new_cache`; its memory is its own, beside `Model.capacity`.
     """
 
-    def __init__(self, native: _core.ForwardCache) -> None:
+    def __init__(self, native: _core.ForwardCache, model: _core.Model) -> None:
         self._native = native
+        self._model = model
 
     @property
     def batch(self) -> int:
@@ -108,6 +109,52 @@ class Cache:
     def nbytes(self) -> int:
         """Return the bytes that it holds; they never grow."""
         return self._native.bytes
+
+    def copy(self) -> Cache:
+        """Return an independent cache with the same tokens.
+
+        Raises:
+            SessionBusy: A forward is using the cache.
+        """
+        return Cache(self._model.copy_of(self._native), self._model)
+
+    def evict_for_space(self, n: int) -> None:
+        """Make room for `n` tokens that are to see the same keys, as the original code does.
+
+        Does nothing where they fit beside what is cached. Else evicts at once, in all rows, the
+        window tokens that would leave one by one while the `n` are read. Nobody needs this to stay
+        within memory; it changes what the first of the `n` tokens see.
+
+        Args:
+            n: In [0, W − 1].
+
+        Raises:
+            InvalidArgument: `n` is out of range.
+            SessionBusy: A forward is using the cache.
+        """
+        self._native.evict_for_space(as_int("evict_for_space", "n", n, 0, 1 << 53))
+
+    def evict_range(self, start: int, end: int) -> None:
+        """Take tokens out of the middle, in all rows; older window tokens move up behind them.
+
+        The moved keys are turned by the distance, and rounded once more.
+
+        Args:
+            start: The first token's rank as the next token will count: sinks from 0, then the
+                window from its oldest token. At least S.
+            end: The rank behind the last one, above `start`.
+
+        Raises:
+            InvalidArgument: The range is not within the window's tokens.
+            SessionBusy: A forward is using the cache.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        most = 1 << 53
+        self._model.evict_range(
+            self._native,
+            as_int("evict_range", "start", start, 0, most),
+            as_int("evict_range", "end", end, 0, most),
+        )
 
 
 class Model:
@@ -241,9 +288,10 @@ class Model:
             top_k: Keeps the k likeliest tokens; 0 keeps all.
             top_p: Keeps the likeliest tokens that together have this probability, (0, 1].
             min_p: Keeps tokens with at least this share of the likeliest one's probability, [0, 1].
-            repetition_penalty: Above 1 makes tokens that are live in the cache less likely.
-            presence_penalty: Subtracted from the logit of each live token.
-            frequency_penalty: The same, once for each live occurrence.
+            repetition_penalty: Above 1 makes tokens that are live in the cache less likely,
+                [0.01, 100].
+            presence_penalty: Subtracted from the logit of each live token, [-100, 100].
+            frequency_penalty: The same, once for each live occurrence, [-100, 100].
             logit_bias: Added to the logits of these ids; minus infinity forbids one.
             logprobs: How many of the likeliest tokens to report with each token, [0, 20].
             seed: Makes the draws repeatable; None draws one, and `Started` reports it.
@@ -251,7 +299,8 @@ class Model:
             sinks: S of this stream; the capacity stays, so the window shrinks or grows.
 
         A sampling argument of None takes the checkpoint's own default, and where it has none
-        temperature 0.7, top_p 0.95 and min_p 0.05; `Started` shows what is in force.
+        temperature 0.7, top_p 0.95 and min_p 0.05; `Started` shows what is in force. Where its
+        generation config says `do_sample: false` outright, the default temperature is 0.
 
         Raises:
             InvalidArgument: A value is out of range.
@@ -261,26 +310,26 @@ class Model:
         """
         self._check_open("stream")
         ids = encode_prompt(self._text, self._spec.vocab_size, prompt)
+        options = {
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "stop_token_ids": stop_token_ids,
+            "ignore_eos": ignore_eos,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "logprobs": logprobs,
+            "seed": seed,
+            "stream_interval": stream_interval,
+            "sinks": sinks,
+        }
         request = make_request(
-            ids,
-            defaults=self._defaults,
-            vocab_size=self._spec.vocab_size,
-            max_tokens=max_tokens,
-            stop=stop,
-            stop_token_ids=stop_token_ids,
-            ignore_eos=ignore_eos,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=logit_bias,
-            logprobs=logprobs,
-            seed=seed,
-            stream_interval=stream_interval,
-            sinks=sinks,
+            ids, options, defaults=self._defaults, vocab_size=self._spec.vocab_size
         )
         return Stream(self._native.submit(request), request, self)
 
@@ -328,14 +377,30 @@ class Model:
             for stream in streams:
                 stream.close()
 
-    def new_cache(self, batch: int = 1) -> Cache:
-        """Return an empty cache for `forward`, with the model's sinks and window.
+    def new_cache(
+        self, batch: int = 1, *, sinks: int | None = None, window: int | None = None
+    ) -> Cache:
+        """Return an empty cache for `forward`.
 
         Args:
             batch: Rows, at least 1.
+            sinks: S; None takes the model's.
+            window: W; None takes the model's. A window longer than the text sees all of it.
+
+        Raises:
+            InvalidArgument: A value is out of range.
+            MemoryError: There is not so much memory.
         """
         self._check_open("new_cache")
-        return Cache(self._native.new_cache(as_int("new_cache", "batch", batch, 1, 1 << 16)))
+        most = 1 << 28
+        native = self._native.new_cache(
+            as_int("new_cache", "batch", batch, 1, 1 << 16),
+            self._options.sinks if sinks is None else as_int("new_cache", "sinks", sinks, 0, most),
+            self._options.window
+            if window is None
+            else as_int("new_cache", "window", window, 1, most),
+        )
+        return Cache(native, self._native)
 
     def forward(self, ids: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """Compute the logits of all given tokens.

@@ -10,13 +10,9 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.numbers import as_bool, as_int
+from sinkstream.ranges import NUMBERS, WHOLE
 
-# Python's ints have no end, the native ones have; the limits are those of csrc/sampling/params.h.
-_MAX_TOKENS = 1 << 53
-_MAX_TOP_K = (1 << 31) - 1
-_MAX_SEED = (1 << 64) - 1
-_MAX_LOGPROBS = 20
-_MAX_STREAM_INTERVAL = 1 << 20
+_MAX_SINKS = 1 << 53  # keeps it in the native type; whether it fits the window is checked there
 
 # Any of these in a checkpoint says how its makers want it sampled.
 _CHOICES = ("temperature", "top_k", "top_p", "min_p")
@@ -47,7 +43,8 @@ class Sampling:
 
         Args:
             generation: What its generation config names. Where that says nothing about the choice
-                of tokens, temperature 0.7, top_p 0.95 and min_p 0.05 are taken.
+                of tokens, temperature 0.7, top_p 0.95 and min_p 0.05 are taken. `do_sample: false`,
+                said outright, is temperature 0; a config that does not name it says nothing of it.
         """
         values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
         if any(name in generation for name in _CHOICES):
@@ -75,87 +72,48 @@ class StreamRequest:
 
 
 def make_request(
-    prompt: list[int],
-    *,
-    defaults: Sampling,
-    vocab_size: int,
-    max_tokens: int | None = None,
-    stop: str | Sequence[str] = (),
-    stop_token_ids: Sequence[int] = (),
-    ignore_eos: bool = False,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    logprobs: int = 0,
-    seed: int | None = None,
-    stream_interval: int = 1,
-    sinks: int | None = None,
+    prompt: list[int], options: Mapping[str, Any], *, defaults: Sampling, vocab_size: int
 ) -> StreamRequest:
     """Check the arguments of `Model.stream` and complete them.
 
     Args:
         prompt: Token ids.
+        options: Every other argument of `Model.stream`, by name.
         defaults: Stand in for sampling arguments of None.
         vocab_size: The ids' bound.
-        max_tokens: As for `Model.stream`, like all that follow.
-        stop: See there.
-        stop_token_ids: See there.
-        ignore_eos: See there.
-        temperature: See there.
-        top_k: See there.
-        top_p: See there.
-        min_p: See there.
-        repetition_penalty: See there.
-        presence_penalty: See there.
-        frequency_penalty: See there.
-        logit_bias: See there.
-        logprobs: See there.
-        seed: See there.
-        stream_interval: See there.
-        sinks: See there.
 
     Raises:
         TypeError: A value has the wrong type.
         InvalidArgument: A whole number is out of range, or a text is not Unicode. Ranges of other
             numbers are checked when the request is submitted.
     """
-    numbers = {
-        "temperature": temperature,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-    }
     given: dict[str, Any] = {
-        name: _as_number(name, value) for name, value in numbers.items() if value is not None
+        name: _as_number(name, options[name]) for name in NUMBERS if options[name] is not None
     }
-    if top_k is not None:
-        given["top_k"] = _as_int("top_k", top_k, 0, _MAX_TOP_K)
+    if options["top_k"] is not None:
+        given["top_k"] = _as_whole("top_k", options["top_k"])
+    seed, max_tokens, sinks = options["seed"], options["max_tokens"], options["sinks"]
     return StreamRequest(
         prompt=prompt,
         sampling=replace(defaults, **given),
-        seed=secrets.randbits(64) if seed is None else _as_int("seed", seed, 0, _MAX_SEED),
-        logit_bias=_as_logit_bias(logit_bias, vocab_size),
-        logprobs=_as_int("logprobs", logprobs, 0, _MAX_LOGPROBS),
-        max_tokens=None
-        if max_tokens is None
-        else _as_int("max_tokens", max_tokens, 0, _MAX_TOKENS),
-        stop=_as_stop(stop),
-        stop_token_ids=_as_ids("stop_token_ids", stop_token_ids, vocab_size),
-        ignore_eos=as_bool("stream", "ignore_eos", ignore_eos),
-        stream_interval=_as_int("stream_interval", stream_interval, 1, _MAX_STREAM_INTERVAL),
-        sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_TOKENS),
+        seed=secrets.randbits(64) if seed is None else _as_whole("seed", seed),
+        logit_bias=_as_logit_bias(options["logit_bias"], vocab_size),
+        logprobs=_as_whole("logprobs", options["logprobs"]),
+        max_tokens=None if max_tokens is None else _as_whole("max_tokens", max_tokens),
+        stop=_as_stop(options["stop"]),
+        stop_token_ids=_as_ids("stop_token_ids", options["stop_token_ids"], vocab_size),
+        ignore_eos=as_bool("stream", "ignore_eos", options["ignore_eos"]),
+        stream_interval=_as_whole("stream_interval", options["stream_interval"]),
+        sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_SINKS),
     )
 
 
 def _as_int(name: str, value: Any, low: int, high: int) -> int:
     return as_int("stream", name, value, low, high)
+
+
+def _as_whole(name: str, value: Any) -> int:
+    return _as_int(name, value, *WHOLE[name])
 
 
 def _as_number(name: str, value: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from tests.reference.attention import attend
 from tests.reference.rope import Array, Rope, rope_from_config
+
+Read = Callable[[int, Array, Array, Array], Array]
 
 
 @dataclass(frozen=True)
@@ -43,35 +45,57 @@ class Decoder:
             rope=rope_from_config(config, head_dim),
         )
 
-    def forward(self, ids: Sequence[int], sinks: int = 0, window: int | None = None) -> Array:
+    def forward(
+        self, ids: Sequence[int], sinks: int = 0, window: int | Sequence[int] | None = None
+    ) -> Array:
         """Return the logits [tokens, vocab] of one stream that starts at index 0.
 
         Args:
             ids: Token ids; there may be none.
             sinks: S.
-            window: W; None sees everything, which is ordinary dense attention.
+            window: W; None sees everything, which is ordinary dense attention. One for each layer:
+                a layer with a shorter one than the longest was trained with it, and has no sinks.
         """
-        window = max(len(ids), 1) if window is None else window
+        width = max(len(ids), 1) if window is None else window
+        widths = [width] * self.layers if isinstance(width, int) else list(width)
+
+        def read(layer: int, queries: Array, keys: Array, values: Array) -> Array:
+            its_sinks = sinks if widths[layer] == max(widths) else 0
+            return attend(queries, keys, values, self.rope, its_sinks, widths[layer])
+
+        return self.run(ids, read)
+
+    def run(self, ids: Sequence[int], read: Read) -> Array:
+        """Return the logits [tokens, vocab] of tokens whose attention is left to `read`.
+
+        Args:
+            ids: Token ids.
+            read: Called for each layer in turn as read(layer, queries, keys, values), none of them
+                rotated, each [tokens, heads or kv_heads, head_dim]; returns [tokens, heads,
+                head_dim].
+        """
         hidden = self.weights["model.embed_tokens.weight"][list(ids)]
         for layer in range(self.layers):
             at = f"model.layers.{layer}."
             normed = self._norm(hidden, at + "input_layernorm.weight")
-            hidden = hidden + self._attention(normed, at + "self_attn.", sinks, window)
+            queries, keys, values = self._queries_keys_values(normed, at + "self_attn.")
+            found = read(layer, queries, keys, values)
+            flat = found.reshape(len(ids), found.shape[1] * found.shape[2])
+            hidden = hidden + self._linear(flat, at + "self_attn.o_proj")
             normed = self._norm(hidden, at + "post_attention_layernorm.weight")
             hidden = hidden + self._mlp(normed, at + "mlp.")
         hidden = self._norm(hidden, "model.norm.weight")
         output = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return hidden @ output.T
 
-    def _attention(self, x: Array, at: str, sinks: int, window: int) -> Array:
+    def _queries_keys_values(self, x: Array, at: str) -> tuple[Array, Array, Array]:
         queries = self._heads(x, at + "q_proj", self.heads)
         keys = self._heads(x, at + "k_proj", self.kv_heads)
         values = self._heads(x, at + "v_proj", self.kv_heads)
         if at + "q_norm.weight" in self.weights:
             queries = self._norm(queries, at + "q_norm.weight")
             keys = self._norm(keys, at + "k_norm.weight")
-        read = attend(queries, keys, values, self.rope, sinks, window)
-        return self._linear(read.reshape(len(x), read.shape[1] * read.shape[2]), at + "o_proj")
+        return queries, keys, values
 
     def _heads(self, x: Array, name: str, heads: int) -> Array:
         y = self._linear(x, name)

@@ -1,12 +1,6 @@
 #include "kernels/cpu/cache_type.inl"
 #include "kernels/cpu/rotate.inl"
 
-// Rounds `from` [head_dim] to `to`; both have room for whole vectors.
-template <typename T>
-SINKSTREAM_INLINE void round_head(const float* from, int64_t head_dim, T* to) {
-  for (int64_t d = 0; d < head_dim; d += kLanes) store_as(to + d, load(from + d));
-}
-
 // Writes one head of one row. Single elements only: a neighbouring row of the same pair may be
 // written by another thread.
 template <typename T>

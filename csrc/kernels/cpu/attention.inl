@@ -34,6 +34,13 @@ SINKSTREAM_INLINE SeenPages seen_pages(const AttentionArgs& args, const Attentio
   return seen;
 }
 
+// The token in row 0 of page n of `seen`: its index, which for a sink is its position, too.
+SINKSTREAM_INLINE int64_t first_row_of(const AttentionSpan& span, const SeenPages& seen,
+                                       int64_t n) {
+  if (n < seen.sink_pages) return n * kPageRows;
+  return span.sinks + (seen.first_block + n - seen.sink_pages) * kPageRows;
+}
+
 struct Rows {
   int64_t begin;
   int64_t end;
@@ -42,13 +49,9 @@ struct Rows {
 // The rows of page n of `seen` that a token sees; begin >= end if none.
 SINKSTREAM_INLINE Rows seen_rows(const AttentionArgs& args, const AttentionSpan& span,
                                  const SeenPages& seen, int64_t n, int64_t token) {
-  Rows rows;
-  if (n < seen.sink_pages) {
-    rows = {0, seen_sinks(span, token) - n * kPageRows};
-  } else {
-    const int64_t base = span.sinks + (seen.first_block + n - seen.sink_pages) * kPageRows;
-    rows = {args.first[span.row + token] - base, span.index + token + 1 - base};
-  }
+  const int64_t base = first_row_of(span, seen, n);
+  Rows rows = {args.first[span.row + token] - base, span.index + token + 1 - base};
+  if (n < seen.sink_pages) rows = {0, seen_sinks(span, token) - base};
   if (rows.begin < 0) rows.begin = 0;
   if (rows.end > kPageRows) rows.end = kPageRows;
   return rows;
@@ -80,6 +83,12 @@ SINKSTREAM_INLINE void join(Fold& fold, float* sums, const Fold& next, const flo
   }
 }
 
+// A learned sink logit joins: a score without a value.
+SINKSTREAM_INLINE void join_logit(Fold& fold, float* sums, float logit, int64_t vectors) {
+  alignas(64) static constexpr float kNothing[kMostSums] = {};
+  join(fold, sums, {logit, 1}, kNothing, vectors);
+}
+
 SINKSTREAM_INLINE void finish(const Fold& fold, const float* sums, int64_t head_dim, float* out) {
   if (head_dim < kLanes) return store_first(out, load(sums) / fold.total, head_dim);
   for (int64_t d = 0; d + kLanes <= head_dim; d += kLanes) {
@@ -96,7 +105,7 @@ SINKSTREAM_INLINE void finish(const Fold& fold, const float* sums, int64_t head_
 //
 // Attends from the pairs [begin, end) to page n of `seen`, and calls
 // take(pair, fold, sums) for each pair that sees a row of it.
-template <typename T, typename Take>
+template <typename Take>
 SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan& span,
                                   const SeenPages& seen, int64_t n, int64_t kv_head, int64_t begin,
                                   int64_t end, const Take& take) {
@@ -108,9 +117,11 @@ SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan
       is_sink
           ? span.sink_pages[n]
           : span.window_pages[(seen.first_block + n - seen.sink_pages) % span.window_page_count];
-  const PageShape shape = {args.shape.kv_heads, head_dim, kTypeOf<T>};
-  const T* keys = reinterpret_cast<const T*>(page + shape.key_offset(kv_head));
-  const T* values = reinterpret_cast<const T*>(page + shape.value_offset(kv_head));
+  const PageShape shape = {args.shape.kv_heads, head_dim,
+                           is_sink ? args.sink_type : args.shape.type};
+  const std::byte* keys = page + shape.key_offset(kv_head);
+  const std::byte* values = page + shape.value_offset(kv_head);
+  const Scoring scoring = {args.scale, args.soft_cap, args.slopes != nullptr};
 
   QueryTile tile;
   TileResult result;
@@ -123,10 +134,18 @@ SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan
       tile.queries[tile.count] = queries + ((span.row + token) * args.heads + head) * head_dim;
       tile.begin[tile.count] = rows.begin;
       tile.end[tile.count] = rows.end;
+      if (args.slopes != nullptr) {
+        const int64_t position = is_sink ? args.rank[span.row + token] : span.index + token;
+        tile.slope[tile.count] = args.slopes[head];
+        tile.distance[tile.count] = static_cast<float>(position - first_row_of(span, seen, n));
+      }
       pairs[tile.count++] = pair;
     }
     if (tile.count == kMostRows || (pair + 1 == end && tile.count > 0)) {
-      attend_page(keys, values, head_dim, args.scale, tile, result);
+      with_cache_type(shape.type, [&]<typename T>(T*) {
+        attend_page(reinterpret_cast<const T*>(keys), reinterpret_cast<const T*>(values), head_dim,
+                    scoring, tile, result);
+      });
       for (int q = 0; q < tile.count; ++q) {
         take(pairs[q], Fold{result.largest[q], result.total[q]}, result.sums[q]);
       }
@@ -145,7 +164,6 @@ SINKSTREAM_INLINE float* output(const AttentionArgs& args, const AttentionSpan& 
 // Pairs of a task that folds as it goes: their sums and a page of one head fit in 32 KiB.
 constexpr int64_t kTaskPairs = 24;
 
-template <typename T>
 void attend_by_query(const AttentionArgs& args, const Launch& launch) {
   const int64_t kv_heads = args.shape.kv_heads;
   const int64_t head_dim = args.shape.head_dim;
@@ -170,20 +188,23 @@ void attend_by_query(const AttentionArgs& args, const Launch& launch) {
     for (int64_t i = 0; i < count; ++i) clear(folds[i], sums + i * vectors * kLanes, vectors);
     const SeenPages seen = seen_pages(args, *span, begin / group, (begin + count - 1) / group + 1);
     for (int64_t n = 0; n < seen.count(); ++n) {
-      visit_page<T>(args, *span, seen, n, kv_head, begin, begin + count,
-                    [&](int64_t pair, const Fold& next, const float* next_sums) {
-                      const int64_t i = pair - begin;
-                      join(folds[i], sums + i * vectors * kLanes, next, next_sums, vectors);
-                    });
+      visit_page(args, *span, seen, n, kv_head, begin, begin + count,
+                 [&](int64_t pair, const Fold& next, const float* next_sums) {
+                   const int64_t i = pair - begin;
+                   join(folds[i], sums + i * vectors * kLanes, next, next_sums, vectors);
+                 });
     }
     for (int64_t i = 0; i < count; ++i) {
+      if (args.sink_logits != nullptr) {
+        const float logit = args.sink_logits[kv_head * group + (begin + i) % group];
+        join_logit(folds[i], sums + i * vectors * kLanes, logit, vectors);
+      }
       finish(folds[i], sums + i * vectors * kLanes, head_dim,
              output(args, *span, kv_head, begin + i));
     }
   });
 }
 
-template <typename T>
 void attend_by_page(const AttentionArgs& args, const Launch& launch) {
   const int64_t kv_heads = args.shape.kv_heads;
   const int64_t head_dim = args.shape.head_dim;
@@ -211,15 +232,15 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
     int64_t s = 0;
     for (; n >= seen[s].count(); ++s) n -= seen[s].count();
     const AttentionSpan& span = args.spans[s];
-    visit_page<T>(args, span, seen[s], n, kv_head, 0, span.count * group,
-                  [&](int64_t pair, const Fold& fold, const float* sums) {
-                    float* to = partial(span.row + pair / group, kv_head * group + pair % group, n);
-                    for (int64_t v = 0; v < vectors; ++v) {
-                      store(to + v * kLanes, load(sums + v * kLanes));
-                    }
-                    to[vectors * kLanes] = fold.largest;
-                    to[vectors * kLanes + 1] = fold.total;
-                  });
+    visit_page(args, span, seen[s], n, kv_head, 0, span.count * group,
+               [&](int64_t pair, const Fold& fold, const float* sums) {
+                 float* to = partial(span.row + pair / group, kv_head * group + pair % group, n);
+                 for (int64_t v = 0; v < vectors; ++v) {
+                   store(to + v * kLanes, load(sums + v * kLanes));
+                 }
+                 to[vectors * kLanes] = fold.largest;
+                 to[vectors * kLanes + 1] = fold.total;
+               });
   });
 
   launch.pool->run(args.rows * args.heads, [&](int64_t task, int) {
@@ -237,6 +258,7 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
       const float* from = partial(row, head, n);
       join(fold, sums, {from[vectors * kLanes], from[vectors * kLanes + 1]}, from, vectors);
     }
+    if (args.sink_logits != nullptr) join_logit(fold, sums, args.sink_logits[head], vectors);
     finish(fold, sums, head_dim, args.out + (row * args.heads + head) * head_dim);
   });
 }
@@ -251,11 +273,9 @@ SINKSTREAM_INLINE bool has_many_pages(const AttentionArgs& args) {
 }
 
 void attention(const AttentionArgs& args, const Launch& launch) {
-  with_cache_type(args.shape.type, [&]<typename T>(T*) {
-    if (args.rows <= kSplitRows && launch.pool->threads() > 1 && has_many_pages(args)) {
-      attend_by_page<T>(args, launch);
-    } else {
-      attend_by_query<T>(args, launch);
-    }
-  });
+  if (args.rows <= kSplitRows && launch.pool->threads() > 1 && has_many_pages(args)) {
+    attend_by_page(args, launch);
+  } else {
+    attend_by_query(args, launch);
+  }
 }

@@ -14,6 +14,15 @@ struct QueryTile {
   const float* queries[kMostRows];  // [head_dim]
   int64_t begin[kMostRows];         // rows [begin, end) are seen
   int64_t end[kMostRows];
+  float slope[kMostRows];     // of ALiBi, 0 without
+  float distance[kMostRows];  // to row 0; one less to each later row
+};
+
+// What becomes of a product of query and key: Note [Scores].
+struct Scoring {
+  float scale;
+  float soft_cap;  // 0: none
+  bool has_slopes;
 };
 
 // What each query of a tile makes of its rows.
@@ -29,6 +38,22 @@ SINKSTREAM_INLINE IntVec seen_lanes(int64_t row, int64_t begin, int64_t end) {
   for (int lane = 0; lane < kLanes; ++lane) rows[lane] = lane;
   rows += static_cast<int32_t>(row);
   return (rows >= static_cast<int32_t>(begin)) & (rows < static_cast<int32_t>(end));
+}
+
+// Makes scores of products, in place, where more is to be done than to scale them.
+SINKSTREAM_INLINE void bend(float* scores, int64_t begin, int64_t end, const Scoring& scoring,
+                            float slope, float distance) {
+  for (int64_t row = begin / kLanes * kLanes; row < end; row += kLanes) {
+    Vec score = load(scores + row) * scoring.scale;
+    if (scoring.soft_cap > 0) score = tanh(score / scoring.soft_cap) * scoring.soft_cap;
+    if (scoring.has_slopes) {
+      IntVec rows{};
+      for (int lane = 0; lane < kLanes; ++lane) rows[lane] = lane;
+      const Vec distances = distance - to_float(rows + static_cast<int32_t>(row));
+      score = fma(broadcast(-slope), distances, score);
+    }
+    store(scores + row, score);
+  }
 }
 
 // Turns the scores of one query into weights exp(s − m), in place. Those outside [begin, end) in
@@ -111,7 +136,7 @@ void add_narrow_values(const QueryTile& tile, Product<T> product) {
 
 // `keys` and `values` are one head's halves of a page.
 template <typename T>
-void attend_page(const T* keys, const T* values, int64_t head_dim, float scale,
+void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring& scoring,
                  const QueryTile& tile, TileResult& result) {
   int64_t begin = kPageRows;
   int64_t end = 0;
@@ -131,9 +156,14 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, float scale,
   multiply(tile.count, score, begin / kLanes, (end + kLanes - 1) / kLanes);
 
   const float* weights[kMostRows];
+  const bool is_plain = scoring.soft_cap == 0 && !scoring.has_slopes;
   for (int q = 0; q < tile.count; ++q) {
     weights[q] = scores[q];
-    weigh(scores[q], tile.begin[q], tile.end[q], scale, result.largest[q], result.total[q]);
+    if (!is_plain) {
+      bend(scores[q], tile.begin[q], tile.end[q], scoring, tile.slope[q], tile.distance[q]);
+    }
+    weigh(scores[q], tile.begin[q], tile.end[q], is_plain ? scoring.scale : 1.0f, result.largest[q],
+          result.total[q]);
   }
   const Product<T> sum = {.a = weights,
                           .block = values,

@@ -15,6 +15,7 @@ namespace {
 #include "kernels/cpu/append.inl"
 #include "kernels/cpu/attention.inl"
 #include "kernels/cpu/embedding.inl"
+#include "kernels/cpu/evict.inl"
 #include "kernels/cpu/linear.inl"
 #include "kernels/cpu/logits.inl"
 #include "kernels/cpu/rms_norm.inl"
@@ -38,6 +39,7 @@ const Kernels& avx2_kernels() {
       .rope = rope,
       .append = append,
       .attention = attention,
+      .evict = evict,
       .swiglu = swiglu,
       .logits = logits,
       .sample = sample,

@@ -13,6 +13,7 @@ namespace {
 #include "kernels/cpu/append.inl"
 #include "kernels/cpu/attention.inl"
 #include "kernels/cpu/embedding.inl"
+#include "kernels/cpu/evict.inl"
 #include "kernels/cpu/linear.inl"
 #include "kernels/cpu/logits.inl"
 #include "kernels/cpu/rms_norm.inl"
@@ -33,6 +34,7 @@ const Kernels& generic_kernels() {
       .rope = rope,
       .append = append,
       .attention = attention,
+      .evict = evict,
       .swiglu = swiglu,
       .logits = logits,
       .sample = sample,

@@ -21,3 +21,19 @@ SINKSTREAM_INLINE Vec exp_nonpositive(Vec x) {
   const Vec power = as_float((as_words(shifted) << 23) + 0x3f800000);  // 2^n
   return select(x < -87.3365f, Vec{}, y * power);
 }
+
+// tanh x, right to 4 units in the last place; NaN stays NaN. Coefficients: Cephes, tanhf.
+SINKSTREAM_INLINE Vec tanh(Vec x) {
+  const Vec size = as_float(as_words(x) & 0x7fffffff);
+  const Vec square = x * x;
+  Vec y = broadcast(-5.70498872745e-3f);
+  y = fma(y, square, broadcast(2.06390887954e-2f));
+  y = fma(y, square, broadcast(-5.37397155531e-2f));
+  y = fma(y, square, broadcast(1.33314422036e-1f));
+  y = fma(y, square, broadcast(-3.33332819422e-1f));
+  const Vec near = fma(y * square, x, x);
+  const Vec falling = exp_nonpositive(-2.0f * size);
+  const Vec far = (1.0f - falling) / (1.0f + falling);
+  const Vec signed_far = as_float(as_words(far) | (as_words(x) & 0x80000000u));
+  return select(size < 0.625f, near, signed_far);
+}

@@ -15,47 +15,68 @@ namespace {
 struct Key {
   const std::byte* page;
   int64_t row;
+  DType type;
   const float* query;  // what it is scored against: the head's query, turned for its group
+  int64_t distance;    // of positions in the cache
 };
 
 // What the query in row `r` sees, sinks first, then rising index. `t` is its index.
 std::vector<Key> visible_keys(const AttentionArgs& args, const AttentionSpan& span, int64_t r,
                               int64_t t, int64_t head) {
   const int64_t query = (r * args.heads + head) * args.shape.head_dim;
+  const int64_t rank = args.slopes == nullptr ? 0 : args.rank[r];
   std::vector<Key> keys;
   for (int64_t j = 0; j < std::min(span.sinks, t + 1); ++j) {
-    keys.push_back({span.sink_pages[j / kPageRows], j % kPageRows, args.query_sink + query});
+    keys.push_back({span.sink_pages[j / kPageRows], j % kPageRows, args.sink_type,
+                    args.query_sink + query, rank - j});
   }
   for (int64_t i = args.first[r]; i <= t; ++i) {
     const int64_t block = (i - span.sinks) / kPageRows;
     keys.push_back({span.window_pages[block % span.window_page_count], (i - span.sinks) % kPageRows,
-                    args.query_window + query});
+                    args.shape.type, args.query_window + query, t - i});
   }
   return keys;
 }
 
-void attend(const AttentionArgs& args, const std::vector<Key>& keys, int64_t kv_head, float* out) {
-  const PageShape& shape = args.shape;
+PageShape shape_of(const AttentionArgs& args, const Key& key) {
+  return {args.shape.kv_heads, args.shape.head_dim, key.type};
+}
+
+double score_of(const AttentionArgs& args, const Key& key, int64_t head) {
+  const PageShape shape = shape_of(args, key);
+  const int64_t kv_head = head / (args.heads / shape.kv_heads);
+  const std::byte* stored = key.page + shape.key_offset(kv_head);
+  double score = 0;
+  for (int64_t d = 0; d < shape.head_dim; ++d) {
+    score += double{key.query[d]} * read_element(stored, shape.key_element(key.row, d), shape.type);
+  }
+  score *= args.scale;
+  if (args.soft_cap > 0) score = args.soft_cap * std::tanh(score / args.soft_cap);
+  if (args.slopes != nullptr) {
+    score -= double{args.slopes[head]} * static_cast<double>(key.distance);
+  }
+  return score;
+}
+
+double value_of(const AttentionArgs& args, const Key& key, int64_t kv_head, int64_t dim) {
+  const PageShape shape = shape_of(args, key);
+  return read_element(key.page + shape.value_offset(kv_head), shape.value_element(key.row, dim),
+                      shape.type);
+}
+
+void attend(const AttentionArgs& args, const std::vector<Key>& keys, int64_t head, float* out) {
   std::vector<double> p(keys.size());
-  double largest = -INFINITY;
+  double largest = args.sink_logits == nullptr ? -INFINITY : args.sink_logits[head];
   for (size_t k = 0; k < keys.size(); ++k) {
-    const std::byte* stored = keys[k].page + shape.key_offset(kv_head);
-    double score = 0;
-    for (int64_t d = 0; d < shape.head_dim; ++d) {
-      score += double{keys[k].query[d]} *
-               read_element(stored, shape.key_element(keys[k].row, d), shape.type);
-    }
-    p[k] = score * args.scale;
+    p[k] = score_of(args, keys[k], head);
     largest = std::max(largest, p[k]);
   }
-  double total = 0;
+  double total = args.sink_logits == nullptr ? 0 : std::exp(args.sink_logits[head] - largest);
   for (double& x : p) total += x = std::exp(x - largest);
-  for (int64_t d = 0; d < shape.head_dim; ++d) {
+  const int64_t kv_head = head / (args.heads / args.shape.kv_heads);
+  for (int64_t d = 0; d < args.shape.head_dim; ++d) {
     double sum = 0;
-    for (size_t k = 0; k < keys.size(); ++k) {
-      const std::byte* stored = keys[k].page + shape.value_offset(kv_head);
-      sum += p[k] * read_element(stored, shape.value_element(keys[k].row, d), shape.type);
-    }
+    for (size_t k = 0; k < keys.size(); ++k) sum += p[k] * value_of(args, keys[k], kv_head, d);
     out[d] = static_cast<float>(sum / total);
   }
 }
@@ -63,14 +84,13 @@ void attend(const AttentionArgs& args, const std::vector<Key>& keys, int64_t kv_
 }  // namespace
 
 void reference::attention(const AttentionArgs& args, const Launch& launch) {
-  const int64_t group = args.heads / args.shape.kv_heads;
   for (int64_t s = 0; s < args.span_count; ++s) {
     const AttentionSpan& span = args.spans[s];
     launch.pool->run(span.count * args.heads, [&](int64_t task, int) {
       const int64_t r = span.row + task / args.heads;
       const int64_t head = task % args.heads;
       const int64_t t = span.index + task / args.heads;
-      attend(args, visible_keys(args, span, r, t, head), head / group,
+      attend(args, visible_keys(args, span, r, t, head), head,
              args.out + (r * args.heads + head) * args.shape.head_dim);
     });
   }

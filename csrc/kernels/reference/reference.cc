@@ -12,6 +12,7 @@ const Kernels& reference_kernels() {
       .rope = reference::rope,
       .append = reference::append,
       .attention = reference::attention,
+      .evict = reference::evict,
       .swiglu = reference::swiglu,
       .logits = reference::logits,
       .sample = reference::sample,

@@ -11,6 +11,7 @@ LinearOp linear;
 RopeOp rope;
 AppendOp append;
 AttentionOp attention;
+EvictOp evict;
 SwigluOp swiglu;
 LogitsOp logits;
 SampleOp sample;

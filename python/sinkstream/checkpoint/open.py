@@ -56,12 +56,15 @@ def _check_vocabulary(checkpoint: Checkpoint) -> None:
     ids = {"end_token_ids": set(text.end_token_ids)}
     if text.bos_token_id is not None:
         ids["bos_token_id"] = {text.bos_token_id}
+    sizes = ""
     if text.tokenizer is not None:
         ids["the tokenizer's ids"] = set(text.tokenizer.get_vocab().values())
+        count = len(ids["the tokenizer's ids"])
+        sizes = f" The model has a vocabulary of {rows} tokens, the tokenizer one of {count}."
     for name, values in ids.items():
         wrong = [value for value in values if not 0 <= value < rows]
         if wrong:
             raise CheckpointError(
                 f"load: {name} must lie in [0, {rows}), the model's vocabulary, but reach "
-                f"{max(wrong)}."
+                f"{max(wrong)}.{sizes}"
             )

@@ -41,19 +41,16 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
         The text format; its tokenizer is None where the folder has none.
 
     Raises:
-        CheckpointError: A file is too large, damaged, or names a token that does not exist.
+        CheckpointError: A file is too large, damaged or out of reach, or names a token that does
+            not exist.
     """
     settings = _read_optional(folder / "tokenizer_config.json", _MAX_SMALL_BYTES)
     chat_template = _read_chat_template(folder, settings)
-    if not (folder / "tokenizer.json").exists():
-        return TextFormat(None, chat_template)
+    ends = _read_end_ids(folder, config)
+    if not _is_there(folder / "tokenizer.json"):
+        return TextFormat(None, chat_template, end_token_ids=frozenset(ends))
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
     special_tokens = _read_special_tokens(folder)
-    generation = _read_optional(folder / "generation_config.json", _MAX_SMALL_BYTES)
-    ends = {
-        *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
-        *Fields(generation, "generation_config.json").wholes("eos_token_id", 0, _MAX_ID),
-    }
     roles = {role: tokenizer.token_to_id(token) for role, token in special_tokens.items()}
     if (eos := roles.get("eos_token")) is not None:
         ends.add(eos)
@@ -75,8 +72,25 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
     )
 
 
+def _is_there(path: Path) -> bool:
+    """Return whether there is something at `path`.
+
+    A file that cannot be looked at is not one that is absent: without it, the text would be
+    another one.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise CheckpointError(
+            f"load: file {shown(path.name)} cannot be opened: {error.strerror}."
+        ) from error
+    return True
+
+
 def _read_optional(path: Path, max_bytes: int) -> dict[str, Any]:
-    return read_json(path, max_bytes) if path.exists() else {}
+    return read_json(path, max_bytes) if _is_there(path) else {}
 
 
 def _read_text(path: Path, max_bytes: int) -> str:
@@ -105,6 +119,15 @@ def _read_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
+def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
+    """Return the ids that end a text; they need no tokenizer."""
+    generation = _read_optional(folder / "generation_config.json", _MAX_SMALL_BYTES)
+    return {
+        *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
+        *Fields(generation, "generation_config.json").wholes("eos_token_id", 0, _MAX_ID),
+    }
+
+
 def _read_special_tokens(folder: Path) -> dict[str, str]:
     """Return `bos_token`, `eos_token`, … by name; a token is a text or an object with one."""
     found: dict[str, str] = {}
@@ -129,7 +152,7 @@ def _read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None
     """Return the chat template; one in a file of its own goes before one in the settings."""
     for name in _TEMPLATE_FILES:
         path = folder / name
-        if path.exists():
+        if _is_there(path):
             if path.suffix == ".jinja":
                 return _read_text(path, _MAX_TEMPLATE_BYTES)
             return _pick_template(read_json(path, _MAX_TEMPLATE_BYTES).get("chat_template"), name)

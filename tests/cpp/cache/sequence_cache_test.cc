@@ -94,6 +94,64 @@ TEST(SequenceCache, RefusesToGrowPastItsLength) {
   EXPECT_THROW(cache.advance(1), InternalError);
 }
 
+// As the original evicts before a turn: S sinks and the last R − n tokens stay, with R = W − 1.
+TEST(SequenceCache, EvictsForSpaceOnlyWhatDoesNotFit) {
+  const Window window{3, 6};
+  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  SequenceCache cache(&pool, window, 1, kEndless);
+  cache.evict_for_space(5);  // nothing is cached yet
+  EXPECT_EQ(cache.window().begin, 0);
+  cache.advance(6);
+  cache.evict_for_space(2);  // 6 + 2 fit in 3 + 5
+  EXPECT_EQ(cache.live(), 6);
+  EXPECT_EQ(cache.window().rank(6), 6);
+  cache.evict_for_space(4);  // 3 sinks and the last 5 − 4 tokens stay
+  EXPECT_EQ(cache.window().first(6), 5);
+  EXPECT_EQ(cache.window().rank(6), 4);
+  cache.advance(100);
+  EXPECT_EQ(cache.live(), 9);
+  cache.evict_for_space(5);
+  EXPECT_EQ(cache.window().rank(106), 3);
+  EXPECT_EQ(cache.live(), 3);
+  EXPECT_THROW(cache.evict_for_space(6), InvalidArgument);
+  EXPECT_THROW(cache.evict_for_space(-1), InvalidArgument);
+}
+
+TEST(SequenceCache, IsCutWithinItsWindowOnly) {
+  const Window window{2, 10};
+  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  SequenceCache cache(&pool, window, 1, kEndless);
+  cache.advance(50);
+  EXPECT_EQ(window.first(50), 41);
+  EXPECT_THROW(cache.cut(40), InternalError);
+  EXPECT_THROW(cache.cut(51), InternalError);
+  cache.cut(45);
+  EXPECT_EQ(cache.live(), 2 + 5);
+  EXPECT_EQ(cache.evicted(), 43);
+  cache.advance(1);
+  EXPECT_EQ(cache.window().rank(51), 2 + 6);
+}
+
+TEST(SequenceCache, CopiesTokensCutsAndPages) {
+  const Window window{2, 70};
+  PagePool pool(kShape, 3 * SequenceCache::pages_needed(window, kLayers, kEndless));
+  SequenceCache cache(&pool, window, kLayers, kEndless);
+  for (int64_t t = 0; t < 300; ++t) *cache.slot(1, t).page = static_cast<std::byte>(t % 251);
+  cache.advance(300);
+  cache.cut(250);
+  SequenceCache copy(&pool, window, kLayers, kEndless);
+  copy.copy_from(cache);
+  EXPECT_EQ(copy.length(), 300);
+  EXPECT_EQ(copy.live(), cache.live());
+  EXPECT_EQ(copy.window().begin, 250);
+  for (int64_t t = 250; t < 300; ++t) {
+    EXPECT_NE(copy.slot(1, t).page, cache.slot(1, t).page);
+    EXPECT_EQ(*copy.slot(1, t).page, *cache.slot(1, t).page);
+  }
+  SequenceCache shorter(&pool, Window{2, 70}, 1, kEndless);
+  EXPECT_THROW(shorter.copy_from(cache), InternalError);
+}
+
 TEST(SequenceCache, JumpsToAnIndexFarAway) {
   const Window window{4, 10};
   PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cache/angles.h"
@@ -42,6 +43,14 @@ struct StreamSpec {
   double attention_factor = 1;
   float scale = 0.3f;
   uint64_t seed = 1;
+  std::optional<DType> sink_type = std::nullopt;  // where it is not that of the window
+  float soft_cap = 0;
+  std::vector<float> slopes = {};       // [heads], or none
+  std::vector<float> sink_logits = {};  // [heads], or none
+
+  PageShape sink_shape() const {
+    return {shape.kv_heads, shape.head_dim, sink_type.value_or(shape.type)};
+  }
 
   std::vector<double> frequencies() const {
     std::vector<double> found;
@@ -78,10 +87,16 @@ class TestStream {
       : spec_(spec),
         kernels_(kernels),
         angles_(spec.frequencies(), spec.attention_factor),
-        memory_(nan_bytes((spec.window.sink_pages() + spec.window.window_pages()) *
-                          spec.shape.bytes())) {
-    for (int64_t p = 0; p < spec.window.sink_pages() + spec.window.window_pages(); ++p) {
-      pages_.push_back(memory_.get() + p * spec.shape.bytes());
+        memory_(nan_bytes(spec.window.sink_pages() * spec.sink_shape().bytes() +
+                          spec.window.window_pages() * spec.shape.bytes())) {
+    std::byte* page = memory_.get();
+    for (int64_t p = 0; p < spec.window.sink_pages(); ++p) {
+      pages_.push_back(page);
+      page += spec.sink_shape().bytes();
+    }
+    for (int64_t p = 0; p < spec.window.window_pages(); ++p) {
+      pages_.push_back(page);
+      page += spec.shape.bytes();
     }
   }
 
@@ -102,27 +117,9 @@ class TestStream {
     // Older ones have been overwritten: the ring is that long.
     forgotten_ = std::max({forgotten_, window.sinks, t - window.window_pages() * kPageRows});
     for (; forgotten_ < std::min(window.first(t), t); ++forgotten_) poison(forgotten_);
-    std::vector<float> keys, values;
-    std::vector<Slot> slots;
-    std::vector<int64_t> positions;
-    for (int64_t i = t; i < t + count; ++i) {
-      const std::vector<float> key = random_part(spec_, Part::kKey, i);
-      const std::vector<float> value = random_part(spec_, Part::kValue, i);
-      keys.insert(keys.end(), key.begin(), key.end());
-      values.insert(values.end(), value.begin(), value.end());
-      slots.push_back(slot(i));
-      positions.push_back(i);
-    }
-    const Turns turns(*this, positions);
-    kernels_.append({.keys = keys.data(),
-                     .values = values.data(),
-                     .key_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
-                     .value_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
-                     .slots = slots.data(),
-                     .rows = count,
-                     .shape = spec_.shape,
-                     .rotation = turns.rotation()},
-                    {pool});
+    const int64_t sinks = std::clamp<int64_t>(window.sinks - t, 0, count);
+    if (sinks > 0) write(t, sinks, spec_.sink_shape(), pool);
+    if (count > sinks) write(t + sinks, count - sinks, spec_.shape, pool);
   }
 
   // The queries of [t, t + count), turned by the tokens' indices or by their ranks.
@@ -159,7 +156,7 @@ class TestStream {
 
   // What token i left behind becomes NaN.
   void poison(int64_t i) {
-    const PageShape& shape = spec_.shape;
+    const PageShape shape = spec_.window.is_sink(i) ? spec_.sink_shape() : spec_.shape;
     const Slot at = slot(i);
     for (int64_t h = 0; h < shape.kv_heads; ++h) {
       for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -172,6 +169,31 @@ class TestStream {
   }
 
  private:
+  // The op append, for tokens of one kind.
+  void write(int64_t t, int64_t count, const PageShape& shape, ThreadPool* pool) {
+    std::vector<float> keys, values;
+    std::vector<Slot> slots;
+    std::vector<int64_t> positions;
+    for (int64_t i = t; i < t + count; ++i) {
+      const std::vector<float> key = random_part(spec_, Part::kKey, i);
+      const std::vector<float> value = random_part(spec_, Part::kValue, i);
+      keys.insert(keys.end(), key.begin(), key.end());
+      values.insert(values.end(), value.begin(), value.end());
+      slots.push_back(slot(i));
+      positions.push_back(i);
+    }
+    const Turns turns(*this, positions);
+    kernels_.append({.keys = keys.data(),
+                     .values = values.data(),
+                     .key_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
+                     .value_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
+                     .slots = slots.data(),
+                     .rows = count,
+                     .shape = shape,
+                     .rotation = turns.rotation()},
+                    {pool});
+  }
+
   // Cosines and sines of some positions.
   class Turns {
    public:
@@ -220,6 +242,7 @@ class AttentionCall {
       query_sink_.insert(query_sink_.end(), sink.begin(), sink.end());
       for (int64_t i = piece.index; i < piece.index + piece.count; ++i) {
         first_.push_back(stream.spec().window.first(i));
+        rank_.push_back(stream.spec().window.rank(i));
       }
       rows_ += piece.count;
       pages = std::max(pages, stream.page_count());
@@ -230,12 +253,17 @@ class AttentionCall {
     args_ = {.query_window = query_window_.data(),
              .query_sink = query_sink_.data(),
              .first = first_.data(),
+             .rank = rank_.data(),
              .spans = spans_.data(),
              .span_count = static_cast<int64_t>(spans_.size()),
              .rows = rows_,
              .heads = spec.heads,
              .shape = spec.shape,
+             .sink_type = spec.sink_shape().type,
              .scale = spec.scale,
+             .soft_cap = spec.soft_cap,
+             .slopes = spec.slopes.empty() ? nullptr : spec.slopes.data(),
+             .sink_logits = spec.sink_logits.empty() ? nullptr : spec.sink_logits.data(),
              .scratch = scratch_.get()};
   }
 
@@ -265,6 +293,7 @@ class AttentionCall {
     args.query_window += row * row_size();
     args.query_sink += row * row_size();
     args.first += row;
+    args.rank += row;
     args.out = out.data();
     args.spans = &span;
     args.span_count = 1;
@@ -283,7 +312,7 @@ class AttentionCall {
   int64_t rows_ = 0;
   std::vector<AttentionSpan> spans_;
   std::vector<float> query_window_, query_sink_;
-  std::vector<int64_t> first_;
+  std::vector<int64_t> first_, rank_;
   int64_t scratch_bytes_ = 0;
   Bytes scratch_;
   AttentionArgs args_;

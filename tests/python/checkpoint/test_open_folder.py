@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from sinkstream.checkpoint import Checkpoint, open_checkpoint
 from sinkstream.checkpoint.families import FAMILIES
 from sinkstream.errors import CheckpointError
+from sinkstream.ranges import NUMBERS
 from sinkstream.spec import slots
 from tests.data import tiny
 
@@ -99,19 +101,55 @@ def test_a_generation_config_that_does_not_sample_means_greedy(folder: Path) -> 
     checkpoint.source.close()
 
 
+@pytest.mark.parametrize("word", [{}, {"do_sample": None}, {"do_sample": True}])
+def test_a_generation_config_that_does_not_refuse_to_sample_is_not_greedy(
+    folder: Path, word: dict[str, Any]
+) -> None:
+    edit(folder / "generation_config.json", temperature=0.6, **word)
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.generation == {"temperature": 0.6}
+    checkpoint.source.close()
+
+
+def test_a_generation_config_may_say_what_a_stream_may_be_given(folder: Path) -> None:
+    for name, allowed in NUMBERS.items():
+        lowest = math.nextafter(allowed.low, math.inf) if allowed.is_open else allowed.low
+        for good in (lowest, allowed.high):
+            edit(folder / "generation_config.json", **{name: good})
+            checkpoint = open_checkpoint(folder)
+            assert checkpoint.generation[name] == good
+            checkpoint.source.close()
+        for bad in (math.nextafter(lowest, -math.inf), math.nextafter(allowed.high, math.inf)):
+            edit(folder / "generation_config.json", **{name: bad})
+            with pytest.raises(CheckpointError, match=f"`{name}` must be a number"):
+                open_checkpoint(folder)
+        edit(folder / "generation_config.json", **{name: None})
+
+
+def test_a_folder_without_tokenizer_ends_on_the_ids_that_its_configs_name(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    edit(folder / "config.json", eos_token_id=3)
+    edit(folder / "generation_config.json", eos_token_id=[2, 7])
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.text.tokenizer is None
+    assert checkpoint.text.end_token_ids == {2, 3, 7}
+    checkpoint.source.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"temperature": -1}, "`temperature` must be a number from 0"),
         ({"temperature": "hot"}, 'but is "hot"'),
         ({"top_k": 2.5}, "`top_k` must be a whole number"),
-        ({"top_p": 0}, "`top_p` must be a number"),
+        ({"top_p": 0}, r"`top_p` must be a number in \(0, 1\], but is 0"),
+        ({"temperature": 200}, "`temperature` must be a number from 0 to 100, but is 200"),
         ({"top_p": 1.5}, "but is 1.5"),
         ({"min_p": True}, "but is true"),
         ({"repetition_penalty": 0}, "`repetition_penalty` must be a number"),
         ({"eos_token_id": -1}, "`eos_token_id` must be whole numbers from 0"),
         ({"eos_token_id": [2, "x"]}, "`eos_token_id` must be whole numbers"),
-        ({"eos_token_id": 100_000}, r"end_token_ids must lie in \[0, 293\)"),
+        ({"eos_token_id": 100_000}, r"end_token_ids must lie in \[0, 293\).* reach 100000\."),
         ({"do_sample": "no"}, "`do_sample` must be true or false"),
     ],
 )

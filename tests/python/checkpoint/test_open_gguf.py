@@ -179,8 +179,12 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_an_error(tmp_path: Path) -> N
 
     model = tiny.TinyModel("wide", *_narrow_vocabulary(), TinyTokenizer("smollm"))
     path = tiny.write_gguf(model, tmp_path / "m.gguf")
-    with pytest.raises(CheckpointError, match=r"must lie in \[0, 128\), the model's vocabulary"):
+    with pytest.raises(CheckpointError) as caught:
         open_checkpoint(path)
+    assert str(caught.value) == (
+        "load: the tokenizer's ids must lie in [0, 128), the model's vocabulary, but reach 285. "
+        "The model has a vocabulary of 128 tokens, the tokenizer one of 286."
+    )
 
 
 def _narrow_vocabulary() -> tuple[dict[str, object], tiny.Weights]:

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sinkstream import Model
 from sinkstream.errors import InvalidArgument
 from sinkstream.params import Sampling, StreamRequest, make_request
+from sinkstream.ranges import NUMBERS, WHOLE
 
 VOCAB = 300
 NEUTRAL = Sampling()
-
-
-def request(**options: Any) -> StreamRequest:
-    return make_request([5], defaults=NEUTRAL, vocab_size=VOCAB, **options)
-
-
-WHOLE = {
-    "max_tokens": (0, 2**53),
-    "top_k": (0, 2**31 - 1),
-    "logprobs": (0, 20),
-    "seed": (0, 2**64 - 1),
-    "stream_interval": (1, 2**20),
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(Model.stream).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 }
+
+
+def request(*, defaults: Sampling = NEUTRAL, **options: Any) -> StreamRequest:
+    assert options.keys() <= DEFAULTS.keys()
+    return make_request([5], DEFAULTS | options, defaults=defaults, vocab_size=VOCAB)
+
+
+def test_stream_asks_for_nothing_where_nothing_is_given() -> None:
+    assert request(seed=1) == StreamRequest(
+        prompt=[5], sampling=NEUTRAL, seed=1, logit_bias={}, logprobs=0, max_tokens=None, stop=[],
+        stop_token_ids=[], ignore_eos=False, stream_interval=1, sinks=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "bounds"), WHOLE.items())
@@ -50,16 +57,6 @@ def test_stream_refuses_whole_numbers_beyond_their_bounds(
 def test_stream_refuses_what_is_no_whole_number(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"`{name}` must be an int"):
         request(**{name: value})
-
-
-NUMBERS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -139,7 +136,7 @@ def test_stream_draws_a_seed_where_none_is_given() -> None:
 
 def test_stream_takes_given_values_before_defaults() -> None:
     defaults = Sampling(temperature=0.6, top_k=20)
-    made = make_request([5], defaults=defaults, vocab_size=VOCAB, top_k=0)
+    made = request(defaults=defaults, top_k=0)
     assert made.sampling == Sampling(temperature=0.6, top_k=0)
 
 
@@ -153,3 +150,7 @@ def test_sampling_defaults_fill_in_where_the_checkpoint_says_nothing_of_choice()
     assert Sampling.from_checkpoint({"repetition_penalty": 1.1}) == Sampling(
         temperature=0.7, top_p=0.95, min_p=0.05, repetition_penalty=1.1
     )
+
+
+def test_sampling_defaults_are_greedy_where_the_checkpoint_is() -> None:
+    assert Sampling.from_checkpoint({"temperature": 0.0}) == Sampling(temperature=0.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,47 @@ def test_a_folder_without_tokenizer_has_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "A"}')
     text = text_format_from_folder(tmp_path, {})
     assert (text.tokenizer, text.chat_template) == (None, "A")
+
+
+def test_a_folder_without_tokenizer_still_has_end_ids(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+    assert text_format_from_folder(tmp_path, {"eos_token_id": 3}).end_token_ids == {1, 2, 3}
+
+
+OPTIONAL = (
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_a_file_that_cannot_be_looked_at_is_an_error_and_not_absent(
+    write: Write, name: str
+) -> None:
+    folder = write()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("x" * 300)  # longer than any file system's names
+    with pytest.raises(
+        CheckpointError, match=f'load: file "{name}" cannot be opened: File name too long.'
+    ):
+        text_format_from_folder(folder, {})
+
+
+def test_a_file_without_permission_is_an_error_and_not_absent(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write()
+
+    def refuse(path: Path, **options: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)  # the superuser would be let in
+    with pytest.raises(CheckpointError, match=r"cannot be opened: Permission denied\."):
+        text_format_from_folder(folder, {})
 
 
 _VALID = json.loads(vocabularies.qwen3().tokenizer.to_str())  # type: ignore[union-attr]

@@ -1,0 +1,181 @@
+// One step of the engine's thread: admit, forward, sample, deliver, and whoever ends on the way.
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace sinkstream {
+
+void Engine::act() {
+  step_ = StepRecord();
+  step_.step = totals_.steps;
+  step_.begin = Clock::now();
+  admit();
+  forward();
+  step_.forward_end = Clock::now();
+  deliver();
+  forget_ended();
+  record_step();
+}
+
+void Engine::admit() {
+  for (int64_t i = 0; i < plan_.admit; ++i) {
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    Sequence& sequence = *running_.back();
+    --totals_.waiting;
+    ++totals_.running;
+    sequence.phase = sequence.stats.phase = Phase::kPrefill;
+    try {
+      sequence.cache.emplace(options_.pool, sequence.window, options_.layers, sequence.max_length);
+      sequence.stats.cache_bytes = sequence.pages * options_.pool->shape().bytes();
+      sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
+      sequence.stream->publish(sequence.stats);
+    } catch (...) {  // no memory for its bookkeeping: only this one fails
+      end(sequence, FinishReason::kError, std::current_exception());
+    }
+  }
+}
+
+void Engine::forward() {
+  std::erase_if(plan_.rows, [this](const PlanRow& row) {
+    return running_[static_cast<size_t>(row.sequence)]->phase == Phase::kFinished;
+  });
+  spans_.clear();
+  for (const PlanRow& row : plan_.rows) {
+    Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
+    sequence.last_turn = step_.step;
+    spans_.push_back({.cache = &*sequence.cache,
+                      .tokens = sequence.next_tokens(),
+                      .count = row.count,
+                      .logits = row.wants_logits ? LogitsOf::kLast : LogitsOf::kNone});
+  }
+  if (!spans_.empty()) model_.forward(spans_, logits_.data());
+}
+
+void Engine::deliver() {
+  const float* logits = logits_.data();
+  for (const PlanRow& row : plan_.rows) {
+    deliver_row(row, *running_[static_cast<size_t>(row.sequence)], logits);
+    if (row.wants_logits) logits += model_.vocab();
+  }
+}
+
+void Engine::deliver_row(const PlanRow& row, Sequence& sequence, const float* logits) {
+  try {
+    account(row, sequence);
+    if (row.wants_logits) sample(sequence, logits);
+    if (sequence.phase != Phase::kFinished) publish(sequence);
+  } catch (...) {  // what happens here is one request's own: only this one fails
+    if (sequence.phase == Phase::kFinished) throw;
+    end(sequence, FinishReason::kError, std::current_exception());
+  }
+}
+
+// The row's tokens are in the cache now.
+void Engine::account(const PlanRow& row, Sequence& sequence) {
+  StreamBatch& staged = sequence.stream->staged();
+  sequence.sampler.append({sequence.next_tokens(), static_cast<size_t>(row.count)});
+  if (sequence.is_reading()) {
+    sequence.read += row.count;
+    staged.add_mark(StreamMark::Kind::kPrefill, sequence.read);
+    if (!sequence.is_reading()) sequence.prompt = std::vector<int32_t>();
+    totals_.prompt_tokens += row.count;
+    step_.prompt_tokens += static_cast<int32_t>(row.count);
+  } else {
+    ++step_.decoding;
+  }
+  const int64_t evicted = sequence.cache->evicted() - sequence.stats.evicted_tokens;
+  if (evicted > 0) staged.add_mark(StreamMark::Kind::kEvicted, evicted);
+  sequence.stats.evicted_tokens += evicted;
+  sequence.stats.live_tokens = sequence.cache->live();
+  totals_.evicted_tokens += evicted;
+}
+
+void Engine::sample(Sequence& sequence, const float* logits) {
+  const Sampled sampled = sequence.sampler.sample(
+      logits, sequence.cache->length(), *options_.kernels, Launch{options_.threads}, scratch_);
+  sequence.phase = sequence.stats.phase = Phase::kDecode;
+  sequence.last_token = sampled.token;
+  ++sequence.stats.generated_tokens;
+  ++totals_.generated_tokens;
+  time_token(sequence);
+  take_token(sequence, sampled);
+}
+
+void Engine::time_token(Sequence& sequence) {
+  const Clock::time_point now = Clock::now();
+  StreamStats& stats = sequence.stats;
+  if (sequence.last_token_at) {
+    const std::chrono::nanoseconds gap = now - *sequence.last_token_at;
+    sequence.stream->record_gap(gap.count());
+    stats.decode_s += std::chrono::duration<double>(gap).count();
+    ++stats.decode_gaps;
+  } else if (stats.first_token_s < 0) {
+    stats.first_token_s = std::chrono::duration<double>(now - sequence.submitted).count();
+  }
+  sequence.last_token_at = now;
+}
+
+void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
+  const SamplingParams& params = sequence.sampler.params();
+  const bool is_end_token = end_tokens_.contains(sampled.token);
+  const bool stops =
+      sequence.stop_tokens.contains(sampled.token) || (is_end_token && !params.ignore_eos);
+  const bool has_text = !stops && !is_end_token;
+  const bool hits_stop_string =
+      has_text && sequence.text.push(sampled.token, &sequence.stream->staged().text);
+  sequence.stream->stage_token(sampled);
+  if (stops) {
+    end(sequence, FinishReason::kStop);
+  } else if (hits_stop_string) {
+    end(sequence, FinishReason::kStopString);
+  } else if (sequence.stats.generated_tokens == params.max_tokens) {
+    end(sequence, FinishReason::kLength);
+  }
+}
+
+void Engine::publish(Sequence& sequence) {
+  const bool is_decoding = sequence.phase == Phase::kDecode;
+  const int64_t interval = sequence.sampler.params().stream_interval;
+  if (is_decoding && !sequence.stream->is_piece_complete(interval)) return;
+  if (sequence.stream->publish(sequence.stats) || !is_decoding) return;
+  sequence.phase = Phase::kParked;
+  sequence.last_token_at.reset();  // the pause is the consumer's
+  ++totals_.parked;
+}
+
+// Its pages are free, and the gauges say so, before its consumer learns of the end.
+void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
+  if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
+    reason = FinishReason::kStopString;
+  }
+  sequence.stream->stage_rest_of_text();
+  if (sequence.phase == Phase::kWaiting) {
+    --totals_.waiting;
+  } else {
+    --totals_.running;
+  }
+  if (sequence.phase == Phase::kParked) --totals_.parked;
+  sequence.cache.reset();
+  sequence.phase = sequence.stats.phase = Phase::kFinished;
+  share_stats();
+  sequence.stream->finish(reason, std::move(error), sequence.stats);
+}
+
+void Engine::forget_ended() {
+  std::erase_if(running_, [](const auto& s) { return s->phase == Phase::kFinished; });
+}
+
+void Engine::record_step() {
+  step_.end = Clock::now();
+  const std::chrono::nanoseconds duration = step_.end - step_.begin;
+  step_times_.record(duration.count());
+  totals_.step_s += std::chrono::duration<double>(duration).count();
+  ++totals_.steps;
+  totals_.free_pages = options_.pool->free_pages();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = totals_;
+  log_.add(step_);
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,131 @@
+#include "kernels/evict.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/attention_fixture.h"
+
+namespace sinkstream {
+namespace {
+
+class EvictTest : public TableTest {};
+
+// One row of cosines and sines.
+struct Turn {
+  Turn(const StreamSpec& spec, int64_t distance) : spec(spec) {
+    const Angles angles(spec.frequencies());
+    cos.resize(angles.pairs());
+    sin.resize(angles.pairs());
+    angles.fill(&distance, 1, cos.data(), sin.data());
+  }
+  Rotation rotation() const { return {cos.data(), sin.data(), spec.rotary_dim, spec.pairing}; }
+
+  StreamSpec spec;
+  std::vector<float> cos, sin;
+};
+
+// Takes `distance` tokens behind the oldest `older` ones of the window out of a stream that has
+// seen `length` tokens.
+void cut(TestStream* stream, EvictOp* op, int64_t length, int64_t older, int64_t distance,
+         ThreadPool* pool) {
+  const int64_t first = stream->spec().window.first(length);
+  std::vector<Slot> from, to;
+  for (int64_t i = older - 1; i >= 0; --i) {
+    from.push_back(stream->slot(first + i));
+    to.push_back(stream->slot(first + i + distance));
+  }
+  const Turn turn(stream->spec(), distance);
+  op({.from = from.data(),
+      .to = to.data(),
+      .rows = older,
+      .shape = stream->spec().shape,
+      .rotation = turn.rotation()},
+     {pool});
+}
+
+// Key (or value) of token i of key head h, as stored.
+std::vector<float> stored(const TestStream& stream, int64_t i, bool is_key, int64_t h) {
+  const PageShape& shape = stream.spec().shape;
+  const Slot at = stream.slot(i);
+  std::vector<float> numbers;
+  for (int64_t d = 0; d < shape.head_dim; ++d) {
+    numbers.push_back(is_key ? reference::read_element(at.page + shape.key_offset(h),
+                                                       shape.key_element(at.row, d), shape.type)
+                             : reference::read_element(at.page + shape.value_offset(h),
+                                                       shape.value_element(at.row, d), shape.type));
+  }
+  return numbers;
+}
+
+TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    for (const auto& [rotary_dim, pairing] :
+         {std::pair{18, Pairing::kHalf}, {6, Pairing::kInterleaved}, {0, Pairing::kHalf}}) {
+      for (const auto& [older, distance] : {std::pair{1, 1}, {90, 3}, {40, 64}, {5, 100}, {0, 9}}) {
+        StreamSpec spec = make_spec(4, 130, 2, 2, 18, type);
+        spec.rotary_dim = rotary_dim;
+        spec.pairing = pairing;
+        spec.base = 100;
+        TestStream stream(spec, table());
+        constexpr int64_t kLength = 700;
+        read_all(&stream, table(), &pool, 0, kLength, 64);
+        const int64_t first = spec.window.first(kLength);
+        std::vector<std::vector<float>> values;
+        for (int64_t i = 0; i < older; ++i) values.push_back(stored(stream, first + i, false, 1));
+        cut(&stream, table().evict, kLength, older, distance, &pool);
+
+        for (int64_t i = 0; i < older; ++i) {
+          EXPECT_EQ(stored(stream, first + i + distance, false, 1), values[i]);
+          // The token's own key, turned to its new index in double.
+          const std::vector<float> plain = random_part(spec, Part::kKey, first + i);
+          std::vector<float> expected(plain.begin() + 18, plain.end());
+          const auto frequencies = spec.frequencies();
+          for (size_t d = 0; d < frequencies.size(); ++d) {
+            const double angle = static_cast<double>(first + i + distance) * frequencies[d];
+            const size_t a = pairing == Pairing::kHalf ? d : 2 * d;
+            const size_t b = pairing == Pairing::kHalf ? d + frequencies.size() : 2 * d + 1;
+            const double x = expected[a], y = expected[b];
+            expected[a] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
+            expected[b] = static_cast<float>(y * std::cos(angle) + x * std::sin(angle));
+          }
+          const auto found = stored(stream, first + i + distance, true, 1);
+          EXPECT_LE(worst_error(found.data(), expected.data(), 18, largest_of(expected)),
+                    tolerance_of(type) / 2)
+              << text_of(spec) << " token " << first + i << " moved by " << distance;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {
+  for (const DType type : kTypes) {
+    StreamSpec spec = make_spec(3, 200, 6, 3, 20, type);
+    spec.rotary_dim = 12;
+    for (const int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      TestStream stream(spec, reference_kernels()), expected(spec, reference_kernels());
+      read_all(&stream, reference_kernels(), &pool, 0, 300, 64);
+      read_all(&expected, reference_kernels(), &pool, 0, 300, 64);
+      cut(&stream, table().evict, 300, 150, 20, &pool);
+      cut(&expected, reference_kernels().evict, 300, 150, 20, &pool);
+      for (int64_t i = spec.window.first(300); i < 300; ++i) {
+        for (int64_t h = 0; h < 3; ++h) {
+          EXPECT_EQ(stored(stream, i, false, h), stored(expected, i, false, h));
+          const auto found = stored(stream, i, true, h), wanted = stored(expected, i, true, h);
+          // A number may lie on the other side of a rounding border.
+          EXPECT_LE(worst_error(found.data(), wanted.data(), 20, largest_of(wanted)),
+                    type == DType::kFloat32 ? 1e-6 : tolerance_of(type) / 4)
+              << name_of(type) << " token " << i;
+        }
+      }
+    }
+  }
+}
+
+SINKSTREAM_TEST_ALL_TABLES(EvictTest);
+
+}  // namespace
+}  // namespace sinkstream
