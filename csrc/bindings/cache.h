@@ -11,9 +11,10 @@
 namespace sinkstream {
 
 struct ForwardCache {
-  ForwardCache(PageShape shape, int64_t layers, const Window& window, int64_t batch,
+  ForwardCache(int64_t model, PageShape shape, int64_t layers, const Window& window, int64_t batch,
                int64_t max_length)
-      : pool(shape, batch * SequenceCache::pages_needed(window, layers, max_length),
+      : model(model),
+        pool(shape, batch * SequenceCache::pages_needed(window, layers, max_length),
              poison_from_environment()) {
     for (int64_t i = 0; i < batch; ++i) {
       rows.push_back(std::make_unique<SequenceCache>(&pool, window, layers, max_length));
@@ -22,7 +23,7 @@ struct ForwardCache {
 
   // An independent one with the same tokens.
   ForwardCache(const ForwardCache& other, int64_t layers)
-      : ForwardCache(other.pool.shape(), layers, other.row().window(), other.batch(),
+      : ForwardCache(other.model, other.pool.shape(), layers, other.row().window(), other.batch(),
                      other.row().max_length()) {
     for (int64_t i = 0; i < batch(); ++i) rows[i]->copy_from(*other.rows[i]);
   }
@@ -30,6 +31,7 @@ struct ForwardCache {
   int64_t batch() const { return static_cast<int64_t>(rows.size()); }
   const SequenceCache& row() const { return *rows.front(); }  // all rows have one length
 
+  const int64_t model;  // the serial of the one that made it
   PagePool pool;
   std::vector<std::unique_ptr<SequenceCache>> rows;  // [batch]
   std::atomic<bool> busy{false};                     // a forward is using it

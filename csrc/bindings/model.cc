@@ -62,6 +62,18 @@ class Borrowed {
   ForwardCache* cache_;
 };
 
+void check_own(const char* where, const NativeModel& model, const ForwardCache& cache) {
+  if (cache.model == model.serial()) return;
+  throw InvalidArgument(
+      cat(where, ": `cache` must have been made by this model, but another one made it."), "cache");
+}
+
+// Lets Python see a signal; what its handler raises is thrown.
+void look_for_signals() {
+  const py::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cache) {
   if (ids.scalar_type() != at::kLong || ids.device().type() != at::kCPU) {
     throw py::type_error("forward: `ids` must be an int64 tensor on the CPU.");
@@ -71,6 +83,7 @@ at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cach
         "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.", "ids");
   }
   const int64_t batch = ids.size(0), tokens = ids.size(1), vocab = model.spec().vocab_size;
+  if (cache != nullptr) check_own("forward", model, *cache);
   if (cache != nullptr && cache->batch() != batch) {
     throw InvalidArgument(cat("forward: `cache` must be for a batch of ", batch,
                               ", as `ids` is, but is for ", cache->batch(), "."),
@@ -91,18 +104,20 @@ at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cach
   if (tokens > 0) {
     const Borrowed borrowed(cache);
     const py::gil_scoped_release release;
-    model.forward(narrow, batch, tokens, cache, logits.mutable_data_ptr<float>());
+    model.forward(narrow, batch, tokens, cache, logits.mutable_data_ptr<float>(), look_for_signals);
   }
   return logits;
 }
 
 std::unique_ptr<ForwardCache> copy_of(const NativeModel& model, ForwardCache& cache) {
+  check_own("copy", model, cache);
   const Borrowed borrowed(&cache);
   const py::gil_scoped_release release;
   return model.copy_of(cache);
 }
 
 void evict_range(NativeModel& model, ForwardCache& cache, int64_t start, int64_t end) {
+  check_own("evict_range", model, cache);
   const Borrowed borrowed(&cache);
   const py::gil_scoped_release release;
   model.evict_range(&cache, start, end);

@@ -1,15 +1,13 @@
 #include "bindings/native_model.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "common/check.h"
 
 namespace sinkstream {
 
 namespace {
-
-// A sequence without an end: far above any index, far below where sums of lengths overflow.
-constexpr int64_t kEndless = int64_t{1} << 60;
 
 DType dtype_of(const std::string& name) {
   if (name == "float32") return DType::kFloat32;
@@ -30,7 +28,13 @@ DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kern
   chosen.cache_type = options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
   // A step has room for a chunk of a prompt and one token of every sequence.
   chosen.max_tokens = chunk_of(options) + options.max_sequences;
+  chosen.pages = Window{options.sinks, options.window}.most_pages();
   return chosen;
+}
+
+int64_t next_serial() {
+  static std::atomic<int64_t> next{0};
+  return next.fetch_add(1);
 }
 
 }  // namespace
@@ -38,7 +42,8 @@ DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kern
 NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const NativeOptions& options,
                          std::shared_ptr<const TokenTable> tokens,
                          std::vector<int32_t> end_token_ids)
-    : spec_(spec),
+    : serial_(next_serial()),
+      spec_(spec),
       store_(std::move(store)),
       window_{options.sinks, options.window},
       max_sequences_(options.max_sequences),
@@ -47,8 +52,7 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
       threads_(options.threads > 0 ? static_cast<int>(options.threads) : usable_threads()),
       decoder_options_(decoder_options(options, kernels_.kernels)),
       decoder_(spec, store_.finish(), kernels_.kernels, &threads_, decoder_options_),
-      pool_(decoder_.page_shape(),
-            max_sequences_ * SequenceCache::pages_needed(window_, spec.layers, kEndless),
+      pool_(decoder_.page_shape(), max_sequences_ * spec.layers * window_.most_pages(),
             poison_from_environment()) {
   EngineOptions engine;
   engine.pool = &pool_;
@@ -68,13 +72,12 @@ int64_t NativeModel::bytes_per_token() const {
 }
 
 int64_t NativeModel::bytes_per_sequence() const {
-  return SequenceCache::pages_needed(window_, spec_.layers, kEndless) *
-         decoder_.page_shape().bytes();
+  return spec_.layers * window_.most_pages() * decoder_.page_shape().bytes();
 }
 
 std::unique_ptr<ForwardCache> NativeModel::new_cache(int64_t batch, const Window& window) const {
-  return std::make_unique<ForwardCache>(decoder_.page_shape(), spec_.layers, window, batch,
-                                        kEndless);
+  return std::make_unique<ForwardCache>(serial_, decoder_.page_shape(), spec_.layers, window, batch,
+                                        kEndlessLength);
 }
 
 std::unique_ptr<ForwardCache> NativeModel::copy_of(const ForwardCache& cache) const {
@@ -88,11 +91,12 @@ void NativeModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
 }
 
 void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens,
-                          ForwardCache* cache, float* logits) {
+                          ForwardCache* cache, float* logits,
+                          const std::function<void()>& look_up) {
   std::unique_ptr<ForwardCache> dense;
   if (cache == nullptr) {
-    dense = std::make_unique<ForwardCache>(decoder_.page_shape(), spec_.layers, Window{0, tokens},
-                                           batch, tokens);
+    dense = std::make_unique<ForwardCache>(serial_, decoder_.page_shape(), spec_.layers,
+                                           Window{0, tokens}, batch, tokens);
     cache = dense.get();
   }
   // All rows in one call where they fit: its logits lie as [batch, tokens, vocab] then. Else row by
@@ -100,8 +104,9 @@ void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
   const int64_t together = batch * tokens <= decoder_.max_tokens() ? batch : 1;
   const int64_t chunk = std::min(tokens, decoder_.max_tokens());
   std::vector<ForwardSpan> spans(together);
-  for (int64_t row = 0; row < batch; row += together) {
-    for (int64_t t = 0; t < tokens; t += chunk) {
+  for (int64_t t = 0; t < tokens; t += chunk) {
+    if (t > 0) look_up();
+    for (int64_t row = 0; row < batch; row += together) {
       for (int64_t i = 0; i < together; ++i) {
         spans[i] = {cache->rows[row + i].get(), ids.data() + (row + i) * tokens + t,
                     std::min(chunk, tokens - t), LogitsOf::kAll};

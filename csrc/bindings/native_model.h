@@ -2,6 +2,7 @@
 // need each other. Knows neither torch nor Python.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ class NativeModel {
   // Ends the generation thread; waits for the step in progress. Without the GIL, please.
   void close() { engine_->close(); }
 
+  int64_t serial() const { return serial_; }
   const DecoderSpec& spec() const { return spec_; }
   const ChosenKernels& kernels() const { return kernels_; }
   const Window& window() const { return window_; }
@@ -53,11 +55,13 @@ class NativeModel {
 
   // Appends ids, [batch, tokens], to the cache (null: none, plain dense attention) and writes
   // logits, [batch, tokens, vocab]. Goes through the generation thread, chunk by chunk, so that
-  // running streams go on in between.
+  // running streams go on in between. Calls `look_up` between chunks; what that throws ends the
+  // forward, and the chunks before it are in the cache.
   void forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens, ForwardCache* cache,
-               float* logits);
+               float* logits, const std::function<void()>& look_up);
 
  private:
+  int64_t serial_;  // its caches carry it, too
   DecoderSpec spec_;
   WeightStore store_;
   Window window_;

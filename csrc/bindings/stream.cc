@@ -139,6 +139,7 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   native.prompt = request.attr("prompt").cast<std::vector<int32_t>>();
   native.params = params_from_python(request);
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
+  native.continues_text = request.attr("continues_text").cast<bool>();
   const py::gil_scoped_release release;
   return std::make_unique<StreamHandle>(engine.submit(std::move(native)));
 }

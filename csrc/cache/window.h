@@ -55,6 +55,10 @@ struct Window {
     return std::min(window_pages(), (tokens + kPageRows - 1) / kPageRows);
   }
 
+  // The most pages of a layer that a sequence of this capacity needs, however it is divided into
+  // sinks and window.
+  int64_t most_pages() const { return capacity() < 2 ? 2 : (capacity() - 2) / kPageRows + 3; }
+
   // How many of `count` tokens from index t on may be written before their queries run: up to the
   // end of the block of the last sink or of token t, because the ring has room for one block more
   // than is live.

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "common/check.h"
 #include "common/float_mode.h"
+#include "common/quiet_thread.h"
 
 namespace sinkstream {
 
@@ -35,12 +37,22 @@ void pause_briefly() {
 ThreadPool::ThreadPool(int threads) {
   SINKSTREAM_CHECK(threads >= 1 && threads <= kMaxThreads, "threads is ", threads);
   workers_.reserve(threads - 1);
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      workers_.push_back(start_quiet_thread("sinkstream pool", [this, thread] { work(thread); }));
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = workers_.size() + 1;
+    stop();
+    throw CapacityError(cat("load: the system gives only ", started, " of ", threads,
+                            " threads: ", error.what(), ". Choose fewer `threads`."),
+                        "threads");
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1);
   generation_.notify_all();

@@ -15,7 +15,8 @@ class ThreadPool {
  public:
   // `threads` in [1, kMaxThreads] counts the caller of `run`, so one thread means no workers.
   // Every thread, the caller included, runs tasks with denormals flushed to zero, because kernels
-  // must give the same bits on whichever thread they run.
+  // must give the same bits on whichever thread they run. Throws CapacityError if the system does
+  // not give so many.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -42,6 +43,7 @@ class ThreadPool {
   void run_erased(int64_t tasks, const void* body, Call call);
   void take_tasks(int thread);
   void work(int thread);
+  void stop();
 
   std::vector<std::thread> workers_;
 

@@ -15,7 +15,7 @@ Buffer::Buffer(int64_t bytes, const char* purpose) {
   if (bytes == 0) return;
   void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) {
-    throw CapacityError(cat("load: the system does not give the ", bytes >> 20, " MiB for ",
+    throw CapacityError(cat("memory: the system does not give the ", bytes >> 20, " MiB for ",
                             purpose, ". Choose a smaller window or fewer sequences."));
   }
   data_ = static_cast<std::byte*>(start);

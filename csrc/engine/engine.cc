@@ -1,8 +1,6 @@
 // What callers do, and the thread from its start to its end; the step itself is engine_step.cc.
 #include "engine/engine.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/float_mode.h"
+#include "common/quiet_thread.h"
 
 namespace sinkstream {
 
@@ -18,24 +17,6 @@ namespace {
 // How long a sequence waits for memory whose holders are all parked or idle. Long enough for a
 // consumer that is merely slow to read on, short enough for nobody to think of a hang.
 constexpr std::chrono::seconds kPatience{1};
-
-// Starts a thread that takes no signal, so that the system gives each to a thread of Python's.
-std::thread start_without_signals(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread;
-  std::exception_ptr failure;
-  try {
-    thread = std::thread(std::move(body));
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failure) std::rethrow_exception(failure);
-  pthread_setname_np(thread.native_handle(), "sinkstream");
-  return thread;
-}
 
 // As a sentence. Short ones need no memory, of which there may be none left.
 std::string describe(const std::exception_ptr& cause) noexcept {
@@ -82,7 +63,7 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
   running_.reserve(static_cast<size_t>(options_.max_sequences));
   totals_.pages = options_.pool->pages();
   share_stats();
-  thread_ = start_without_signals([this] { run(); });
+  thread_ = start_quiet_thread("sinkstream", [this] { run(); });
 }
 
 Engine::~Engine() { close(); }
@@ -198,11 +179,13 @@ void Engine::close() {
 }
 
 EngineStats Engine::stats() const {
+  check_process("stats");
   const std::lock_guard lock(stats_mutex_);
   return stats_;
 }
 
 std::vector<StepRecord> Engine::steps_since(int64_t step) const {
+  check_process("stats");
   const std::lock_guard lock(stats_mutex_);
   return log_.since(step);
 }
@@ -323,22 +306,32 @@ void Engine::rest() {
     bell_->wait();
     return;
   }
-  if (!stuck_since_) stuck_since_ = Clock::now();
-  const Clock::time_point end = *stuck_since_ + kPatience;
+  const Clock::time_point now = Clock::now();
+  if (!stuck_since_) stuck_since_ = now;
+  Clock::time_point end = Clock::time_point::max();
+  for (const std::unique_ptr<Sequence>& sequence : waiting_) {
+    end = std::min(end, end_of_patience(*sequence));
+  }
   bell_->wait_until(end);
-  if (Clock::now() >= end) refuse_waiting();
+  refuse_waiting();
+}
+
+// A sequence that came when nothing could run any more waits as long as the others did.
+Clock::time_point Engine::end_of_patience(const Sequence& sequence) const {
+  return std::max(*stuck_since_, sequence.submitted) + kPatience;
 }
 
 void Engine::refuse_waiting() {
-  for (const std::unique_ptr<Sequence>& sequence : waiting_) {
+  const Clock::time_point now = Clock::now();
+  std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
+    if (now < end_of_patience(*sequence)) return false;
     end(*sequence, FinishReason::kError,
         std::make_exception_ptr(CapacityError(
             cat("stream: the cache has room for ", options_.max_sequences,
                 " sequences at a time, and those that hold it are not being read. Read, close or "
                 "cancel one of them, or load the model with a larger `max_sequences`."))));
-  }
-  waiting_.clear();
-  stuck_since_.reset();
+    return true;
+  });
 }
 
 void Engine::share_stats() {
@@ -389,16 +382,16 @@ void Engine::die(const std::exception_ptr& cause) noexcept {
 // Callers that came too late to be served.
 void Engine::refuse_jobs() {
   const std::lock_guard lock(mutex_);
-  taken_jobs_.insert(taken_jobs_.end(), jobs_.begin(), jobs_.end());
-  jobs_.clear();
-  for (Job* job : taken_jobs_) {
-    try {
-      check_open("forward");
-    } catch (...) {
-      finish_job(job, std::current_exception());
+  for (std::vector<Job*>* jobs : {&taken_jobs_, &jobs_}) {
+    for (Job* job : *jobs) {
+      try {
+        check_open("forward");
+      } catch (...) {
+        finish_job(job, std::current_exception());
+      }
     }
+    jobs->clear();
   }
-  taken_jobs_.clear();
 }
 
 }  // namespace sinkstream

@@ -87,6 +87,7 @@ class Engine {
   void plan();
   void rest();
   void refuse_waiting();
+  Clock::time_point end_of_patience(const Sequence& sequence) const;
   void share_stats();
   void end_all(const std::function<std::exception_ptr()>& make_error);
   void die(const std::exception_ptr& cause) noexcept;

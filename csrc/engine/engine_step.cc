@@ -146,8 +146,13 @@ void Engine::publish(Sequence& sequence) {
 
 // Its pages are free, and the gauges say so, before its consumer learns of the end.
 void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
-  if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
-    reason = FinishReason::kStopString;
+  try {
+    if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
+      reason = FinishReason::kStopString;
+    }
+  } catch (...) {  // no memory for the last characters; the end itself must arrive
+    if (!error) error = std::current_exception();
+    reason = FinishReason::kError;
   }
   sequence.stream->stage_rest_of_text();
   if (sequence.phase == Phase::kWaiting) {

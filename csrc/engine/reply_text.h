@@ -12,9 +12,10 @@ namespace sinkstream {
 
 class ReplyText {
  public:
-  // Without a table there is no text, and no stop string. `table` outlives this.
-  ReplyText(const TokenTable* table, const std::vector<std::string>& stops) {
-    if (table != nullptr) detokenizer_.emplace(table);
+  // Without a table there is no text, and no stop string. `table` outlives this. `goes_on`: the
+  // reply continues the prompt's text.
+  ReplyText(const TokenTable* table, const std::vector<std::string>& stops, bool goes_on = false) {
+    if (table != nullptr) detokenizer_.emplace(table, goes_on);
     if (!stops.empty()) stops_.emplace(stops);
   }
 

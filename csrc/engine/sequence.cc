@@ -23,7 +23,7 @@ Sequence::Sequence(Request request, const Window& request_window, int64_t layers
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
-      text(table, request.params.stop),
+      text(table, request.params.stop, request.continues_text),
       submitted(Clock::now()) {
   prompt = std::move(request.prompt);
   stats.prompt_tokens = prompt_tokens;

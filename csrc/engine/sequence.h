@@ -24,6 +24,7 @@ struct Request {
   std::vector<int32_t> prompt;   // token ids, at least one
   SamplingParams params;         // its seed drawn already
   std::optional<int64_t> sinks;  // in place of the engine's; the capacity stays, the window shrinks
+  bool continues_text = false;   // the reply's text is to be read behind the prompt's
 };
 
 struct Sequence {

@@ -2,6 +2,7 @@
 // them. Plain vectors that are swapped and used again, so that a token allocates nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -44,17 +45,17 @@ struct StreamBatch {
     marks.clear();
   }
 
-  // A mark of the same kind directly before takes the new one in: progress is replaced, counts of
-  // evicted tokens are added up. So a consumer that lags finds a few marks, not one for each token.
+  // The mark of the same kind, if there is one, moves to the new place and takes the new one in:
+  // progress is replaced, counts of evicted tokens are added up. So a consumer that lags finds one
+  // mark of each kind, not one for each token or chunk.
   void add_mark(StreamMark::Kind kind, int64_t count) {
-    const auto place = static_cast<uint32_t>(tokens.size());
-    if (!marks.empty() && marks.back().kind == kind) {
-      StreamMark& last = marks.back();
-      last.tokens_before = place;
-      last.count = kind == StreamMark::Kind::kEvicted ? last.count + count : count;
-    } else {
-      marks.push_back({kind, place, count});
+    const auto same = std::find_if(marks.begin(), marks.end(),
+                                   [kind](const StreamMark& mark) { return mark.kind == kind; });
+    if (same != marks.end()) {
+      if (kind == StreamMark::Kind::kEvicted) count += same->count;
+      marks.erase(same);
     }
+    marks.push_back({kind, static_cast<uint32_t>(tokens.size()), count});
   }
 
   void append(const StreamBatch& other) {

@@ -52,13 +52,14 @@ struct AttentionArgs {
   const float* slopes = nullptr;       // ALiBi: [heads], finite; null: none
   const float* sink_logits = nullptr;  // learned: [heads], not NaN; null: none
   std::byte* scratch = nullptr;        // attention_scratch_bytes(...), 64-byte aligned
+  int64_t scratch_pages = 0;           // that it was made for; more can be seen, only slower
 };
 
 // Rows up to which a call is split over pages as well as over heads and rows: with so few, heads
 // alone do not keep all threads busy.
 constexpr int64_t kSplitRows = 16;
 
-// Enough for every table. `pages`: the most sink and window pages that one sequence holds.
+// Enough for every table. `pages`: the most that a query may see of a call that is split over them.
 constexpr int64_t attention_scratch_bytes(int64_t heads, int64_t head_dim, int64_t pages,
                                           int threads) {
   const int64_t partial = kSplitRows * heads * pages * (head_dim + 16) * 4;

@@ -20,7 +20,7 @@
 
 namespace sinkstream {
 
-// A null entry falls back to the next table: amx, avx512, avx2, generic, reference.
+// A null entry falls back to the next table: avx512, avx2, generic, reference.
 struct Kernels {
   const char* name = nullptr;
   bool (*supported)() = nullptr;  // whether this processor can run the table

@@ -62,6 +62,9 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
   };
   arena_ = Buffer(carve(Carver(nullptr)), "the decoder's scratch");
   carve(Carver(arena_.data()));
+  attention_scratch_ =
+      Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
+             "the attention's scratch");
   ids_.reserve(rows);
   index_.reserve(rows);
   rank_.reserve(rows);
@@ -144,11 +147,10 @@ void Decoder::plan_rounds(std::span<const ForwardSpan> spans) {
   rounds_.clear();
   attention_spans_.clear();
   span_caches_.clear();
-  int64_t row = 0, pages = 0;
+  int64_t row = 0;
   bool joinable = false;
   for (const ForwardSpan& span : spans) {
     const SequenceCache& cache = *span.cache;
-    pages = std::max(pages, cache.sink_page_count() + cache.window_page_count());
     const int64_t end = cache.length() + span.count;
     for (int64_t t = cache.length(); t < end;) {
       const int64_t count = cache.window().piece(t, end - t);
@@ -168,12 +170,6 @@ void Decoder::plan_rounds(std::span<const ForwardSpan> spans) {
       row += count;
       t += count;
     }
-  }
-  if (pages > attention_pages_) {
-    attention_pages_ = pages;
-    attention_scratch_ =
-        Buffer(attention_scratch_bytes(spec_.heads, spec_.head_dim, pages, launch_.pool->threads()),
-               "the attention's scratch");
   }
 }
 
@@ -233,6 +229,7 @@ void Decoder::run_round(const Round& round, int64_t layer) {
   attention.sink_type = options_.cache_type;
   attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
   attention.scratch = attention_scratch_.data();
+  attention.scratch_pages = options_.pages;
   kernels_.attention(attention, launch_);
 }
 

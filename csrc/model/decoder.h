@@ -17,6 +17,7 @@ struct DecoderOptions {
   DType input_type = DType::kFloat32;  // what linear maps round their inputs to
   DType cache_type = DType::kFloat32;
   int64_t max_tokens = 256;  // rows of one forward; sets the size of the scratch memory
+  int64_t pages = 16;        // of a sequence and layer, where attention is to be fastest; likewise
 };
 
 class Decoder : public LanguageModel {
@@ -80,7 +81,6 @@ class Decoder : public LanguageModel {
   std::byte* linear_scratch_;
 
   Buffer attention_scratch_;
-  int64_t attention_pages_ = 0;  // the most pages of a sequence that the scratch serves
 
   // What this forward's rows are; reserved once.
   int64_t rows_ = 0;

@@ -34,9 +34,6 @@ void Detokenizer::push(int32_t id, std::string* out) {
   assembler_.push(text, out);
 }
 
-void Detokenizer::flush(std::string* out) {
-  assembler_.flush(out);
-  strip_ = table_->strip_leading_space();
-}
+void Detokenizer::flush(std::string* out) { assembler_.flush(out); }
 
 }  // namespace sinkstream

@@ -39,13 +39,14 @@ class TokenTable {
 
 class Detokenizer {
  public:
-  // `table` outlives this.
-  explicit Detokenizer(const TokenTable* table)
-      : table_(table), strip_(table->strip_leading_space()) {}
+  // `table` outlives this. `goes_on`: the text continues another one, so that a space which it
+  // begins with is its own.
+  explicit Detokenizer(const TokenTable* table, bool goes_on = false)
+      : table_(table), strip_(table->strip_leading_space() && !goes_on) {}
 
   // Appends the characters that this token completes.
   void push(int32_t id, std::string* out);
-  // The end: appends U+FFFD for a character that stayed incomplete. Ready for another text.
+  // The end: appends U+FFFD for a character that stayed incomplete.
   void flush(std::string* out);
 
  private:

@@ -37,7 +37,7 @@ std::vector<TokenLogprob> likeliest(const float* logits, int64_t vocab, int64_t 
 [[noreturn]] void refuse_non_finite(const float* logits, int64_t vocab, int64_t index) {
   const float* bad =
       std::find_if(logits, logits + vocab, [](float logit) { return !std::isfinite(logit); });
-  throw NonFiniteLogits(cat("stream: logits must be finite, but at step ", index, " token ",
+  throw NonFiniteLogits(cat("stream: logits must be finite, but at index ", index, " token ",
                             bad - logits, " has ", *bad,
                             ". Other streams go on; a finer dtype may help."));
 }
@@ -112,7 +112,7 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
                  launch);
   if (sampled.token < 0) {
     throw InvalidArgument(cat("stream: `logit_bias` must leave a token to draw, but forbids all ",
-                              scratch.vocab, " at step ", index, "."),
+                              scratch.vocab, " at index ", index, "."),
                           "logit_bias");
   }
   sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum_exp);

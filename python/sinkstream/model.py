@@ -329,7 +329,11 @@ class Model:
             "sinks": sinks,
         }
         request = make_request(
-            ids, options, defaults=self._defaults, vocab_size=self._spec.vocab_size
+            ids,
+            options,
+            defaults=self._defaults,
+            vocab_size=self._spec.vocab_size,
+            continues_text=isinstance(prompt, str),
         )
         return Stream(self._native.submit(request), request, self)
 

@@ -69,10 +69,17 @@ class StreamRequest:
     ignore_eos: bool
     stream_interval: int
     sinks: int | None
+    continues_text: bool = False
+    """Whether the reply's text is to be read behind the prompt's."""
 
 
 def make_request(
-    prompt: list[int], options: Mapping[str, Any], *, defaults: Sampling, vocab_size: int
+    prompt: list[int],
+    options: Mapping[str, Any],
+    *,
+    defaults: Sampling,
+    vocab_size: int,
+    continues_text: bool = False,
 ) -> StreamRequest:
     """Check the arguments of `Model.stream` and complete them.
 
@@ -81,6 +88,7 @@ def make_request(
         options: Every other argument of `Model.stream`, by name.
         defaults: Stand in for sampling arguments of None.
         vocab_size: The ids' bound.
+        continues_text: Whether the prompt was a text, which the reply's text goes on with.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -105,6 +113,7 @@ def make_request(
         ignore_eos=as_bool("stream", "ignore_eos", options["ignore_eos"]),
         stream_interval=_as_whole("stream_interval", options["stream_interval"]),
         sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_SINKS),
+        continues_text=continues_text,
     )
 
 

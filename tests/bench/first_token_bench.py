@@ -56,6 +56,7 @@ def main() -> None:
             "first_token_ms_median": round(statistics.median(first), 2),
             "first_token_ms_largest": round(max(first), 2),
             "forward_ms_of_M_tokens": forward,
+            "evicted_tokens": cache.evicted,
         },
     )
     if args.plot:

@@ -76,6 +76,7 @@ def main() -> None:
         {
             "tokens": len(stamps),
             "capacity": capacity,
+            "evicted_tokens": stream.stats.evicted_tokens,
             "threads": threads,
             "p50_ms": round(p50, 3),
             "p99_ms": round(quantile(gaps, 0.99), 3),

@@ -2,13 +2,16 @@
 
     python tests/bench/memory_bench.py --tokens 100000
 
-The peak is that of RssAnon, sampled during the load, beside what `capacity` announces and what the
-imports alone cost. The slope is a least-squares line through RssAnon + VmSwap over the stream.
+The peak is that of RssAnon, sampled during the load, beside what `capacity` announces and what is
+fixed: the imports, and the tokenizer, which a process of its own opens alone. The slope is a
+least-squares line through RssAnon + VmSwap over the stream.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import threading
 import time
 
@@ -40,6 +43,22 @@ class Peak:
         return max(self.kib, anonymous_kib())
 
 
+def tokenizer_kib(path: str | None) -> int:
+    """Return what opening a checkpoint costs without its weights: header and tokenizer."""
+    script = (
+        "import sys\n"
+        "from memory_bench import Peak, anonymous_kib\n"
+        "from sinkstream.checkpoint import open_checkpoint\n"
+        "before = anonymous_kib()\n"
+        "peak = Peak()\n"
+        "checkpoint = open_checkpoint(sys.argv[1] or None)\n"
+        "print(peak.stop() - before)\n"
+    )
+    command = [sys.executable, "-c", script, path or ""]
+    folder = __file__.rpartition("/")[0] or "."
+    return int(subprocess.run(command, check=True, capture_output=True, cwd=folder).stdout)
+
+
 def slope(points: list[tuple[int, int]]) -> float:
     """Return the slope of a least-squares line."""
     n = len(points)
@@ -57,6 +76,7 @@ def main() -> None:
     parser.add_argument("--path", default=None)
     args = parser.parse_args()
 
+    fixed = tokenizer_kib(args.path)
     before_import = anonymous_kib()
     import sinkstream
 
@@ -65,14 +85,15 @@ def main() -> None:
     model = sinkstream.load(args.path, window=args.window, max_sequences=1)
     highest = peak.stop()
     capacity = model.capacity
-    announced = capacity.weight_bytes * 1.15 + capacity.cache_bytes
+    announced = capacity.weight_bytes * 1.15 + capacity.cache_bytes + capacity.scratch_bytes
 
     points: list[tuple[int, int]] = []
     started = time.perf_counter()
     count = 0
-    for event in model.stream(
+    stream = model.stream(
         "Once upon a time", max_tokens=args.tokens, ignore_eos=True, seed=1, temperature=1.0
-    ).events():
+    )
+    for event in stream.events():
         if isinstance(event, sinkstream.Token):
             count += 1
             # The first thousands fill what is filled once: Python's own pools, the bounded tail.
@@ -84,12 +105,15 @@ def main() -> None:
         "memory",
         {
             "tokens": count,
+            "evicted_tokens": stream.stats.evicted_tokens,
             "tokens_per_s": round(count / seconds, 1),
             "imports_kib": imported - before_import,
+            "tokenizer_kib": fixed,
             "load_peak_kib": highest - imported,
             "weights_kib": capacity.weight_bytes // 1024,
             "cache_kib": capacity.cache_bytes // 1024,
-            "allowed_kib": int(announced / 1024),
+            "scratch_kib": capacity.scratch_bytes // 1024,
+            "announced_kib": int(announced / 1024),
             "first_kib": points[0][1],
             "last_kib": points[-1][1],
             "slope_bytes_per_1000_tokens": round(slope(points) * 1024 * 1000, 1),

@@ -46,6 +46,7 @@ def main() -> None:
             "layers": layers,
             "threads": args.threads,
             "tokens": len(result.token_ids),
+            "evicted_tokens": result.stats.evicted_tokens,
             "us_per_token_in_all": round(1e6 * seconds / args.tokens, 1),
             "forward_us_median": round(1e6 * statistics.median(s[2] - s[1] for s in steps), 1),
             "sample_and_deliver_us_median": round(

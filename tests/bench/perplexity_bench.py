@@ -26,8 +26,8 @@ COMBINATIONS = {
 }
 
 
-def perplexity(model: Any, ids: torch.Tensor) -> float:
-    """Return exp of the mean surprise of ids [1, tokens], read through one cache."""
+def perplexity(model: Any, ids: torch.Tensor) -> tuple[float, int]:
+    """Read ids [1, tokens] through one cache; return exp of their mean surprise, and evictions."""
     cache = model.new_cache()
     total = 0.0
     last = ids.shape[1] - 1
@@ -37,7 +37,7 @@ def perplexity(model: Any, ids: torch.Tensor) -> float:
         total += float(
             torch.nn.functional.cross_entropy(logits, ids[0, begin + 1 : end + 1], reduction="sum")
         )
-    return math.exp(total / last)
+    return math.exp(total / last), cache.evicted
 
 
 def main() -> None:
@@ -59,14 +59,14 @@ def main() -> None:
             if tokenizer is None:
                 raise SystemExit("perplexity: the checkpoint must have a tokenizer.")
             ids = torch.tensor([tokenizer.encode(text).ids[: args.tokens]])
-            value = perplexity(model, ids)
+            value, evicted = perplexity(model, ids)
             exact = exact or value
             figures[name] = {
                 "perplexity": round(value, 4),
                 "difference_percent": round(100 * (value / exact - 1), 4),
                 "kernels": model.runtime["kernels"],
             }
-    figures["tokens"] = ids.shape[1]
+    figures |= {"tokens": ids.shape[1], "evicted_tokens": evicted}
     report("perplexity", figures)
 
 

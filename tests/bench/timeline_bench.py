@@ -75,6 +75,7 @@ def main() -> None:
         "timeline",
         {
             "tokens": len(consumed),
+            "evicted_tokens": stream.stats.evicted_tokens,
             "step_ms_median": round(1e3 * statistics.median(s[3] - s[1] for s in steps), 3),
             "sample_and_deliver_us_median": round(statistics.median(after_forward), 1),
             "step_end_to_consumer_us_median": round(statistics.median(hand_over), 1),

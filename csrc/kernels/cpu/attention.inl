@@ -263,17 +263,20 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
   });
 }
 
-// Whether some query's pages are worth a second loop over threads.
-SINKSTREAM_INLINE bool has_many_pages(const AttentionArgs& args) {
+// Whether some query's pages are worth a second loop over threads, and have room in the scratch.
+SINKSTREAM_INLINE bool is_split_over_pages(const AttentionArgs& args, const Launch& launch) {
+  if (args.rows > kSplitRows || launch.pool->threads() == 1) return false;
+  int64_t most = 0;
   for (int64_t s = 0; s < args.span_count; ++s) {
     const AttentionSpan& span = args.spans[s];
-    if (seen_pages(args, span, 0, span.count).count() > 2) return true;
+    const int64_t pages = seen_pages(args, span, 0, span.count).count();
+    most = pages > most ? pages : most;
   }
-  return false;
+  return most > 2 && most <= args.scratch_pages;
 }
 
 void attention(const AttentionArgs& args, const Launch& launch) {
-  if (args.rows <= kSplitRows && launch.pool->threads() > 1 && has_many_pages(args)) {
+  if (is_split_over_pages(args, launch)) {
     attend_by_page(args, launch);
   } else {
     attend_by_query(args, launch);

@@ -44,7 +44,6 @@ SINKSTREAM_INLINE void store_first(float* to, Vec x, int64_t count) {
 
 // x − 0 is x for every x, −0 included, where 0 + x is not.
 SINKSTREAM_INLINE Vec broadcast(float x) { return x - Vec{}; }
-SINKSTREAM_INLINE IntVec broadcast_int(int32_t x) { return x - IntVec{}; }
 SINKSTREAM_INLINE UintVec broadcast_word(uint32_t x) { return x - UintVec{}; }
 
 // Bit patterns.
@@ -55,9 +54,6 @@ SINKSTREAM_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
 
 // Numbers.
 SINKSTREAM_INLINE Vec to_float(IntVec x) { return __builtin_convertvector(x, Vec); }
-
-// To the nearest integer, ties to even, for |x| < 2^22: the sum with 1.5 · 2^23 has steps of 1.
-SINKSTREAM_INLINE IntVec round_to_int(Vec x) { return as_int(x + 0x1.8p23f) - 0x4b400000; }
 
 // `mask` comes from a comparison: all bits or none in a lane.
 SINKSTREAM_INLINE Vec select(IntVec mask, Vec chosen, Vec otherwise) {
@@ -81,16 +77,8 @@ SINKSTREAM_INLINE void store_bf16(bf16* to, Vec x) {
 }
 
 // Pairs lie side by side, the even element first: [kLanes][2].
-SINKSTREAM_INLINE void load_bf16_pairs(const bf16* from, Vec& even, Vec& odd) {
-  const UintVec words = load_words(from);
-  even = as_float(words << 16);
-  odd = as_float(words & 0xffff0000);
-}
 SINKSTREAM_INLINE UintVec bf16_pairs(Vec even, Vec odd) {
   return (bf16_words(even) >> 16) | bf16_words(odd);
-}
-SINKSTREAM_INLINE void store_bf16_pairs(bf16* to, Vec even, Vec odd) {
-  store_words(to, bf16_pairs(even, odd));
 }
 
 // The vector with its lanes exchanged: lane i holds what lane i ^ distance held.

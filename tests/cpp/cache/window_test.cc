@@ -179,5 +179,17 @@ TEST(Window, HoldsAtIndexTenMillion) {
   EXPECT_EQ(window.block(t) * kPageRows + window.row(t), t - 4);
 }
 
+TEST(Window, KnowsTheMostPagesOfItsCapacityForAnyNumberOfSinks) {
+  for (int64_t capacity = 1; capacity < 400; ++capacity) {
+    int64_t most = 0;
+    for (int64_t sinks = 0; sinks < capacity; ++sinks) {
+      const Window window{sinks, capacity - sinks};
+      most = std::max(most, window.sink_pages() + window.window_pages());
+    }
+    EXPECT_EQ((Window{0, capacity}.most_pages()), most) << capacity;
+    EXPECT_EQ((Window{capacity - 1, 1}.most_pages()), most) << capacity;
+  }
+}
+
 }  // namespace
 }  // namespace sinkstream

@@ -1,12 +1,19 @@
 #include "common/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+
+#include "common/errors.h"
 
 namespace sinkstream {
 namespace {
@@ -20,6 +27,39 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
       EXPECT_EQ(calls, std::vector<int>(tasks, 1)) << threads << " threads, " << tasks << " tasks";
     }
   }
+}
+
+// The system refuses threads whose stacks find no room.
+TEST(ThreadPool, SaysHowManyThreadsThereAreWhereTheSystemGivesNoMore) {
+  const auto in_little_room = [] {
+    std::ifstream status("/proc/self/statm");
+    rlim_t pages = 0;
+    status >> pages;
+    const rlimit limit{pages * 4096 + (rlim_t{256} << 20), RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(3);
+    try {
+      ThreadPool pool(ThreadPool::kMaxThreads);
+    } catch (const CapacityError& error) {
+      std::fputs(error.what(), stderr);
+      std::exit(error.param == "threads" ? 0 : 2);
+    }
+    std::exit(1);
+  };
+  EXPECT_EXIT(in_little_room(), testing::ExitedWithCode(0),
+              "load: the system gives only [0-9]+ of 1024 threads: .*Choose fewer `threads`");
+}
+
+TEST(ThreadPool, StartsThreadsThatTakeNoSignal) {
+  ThreadPool pool(3);
+  std::atomic<int> open{0};
+  for (int round = 0; round < 50; ++round) {
+    pool.run(8, [&](int64_t, int thread) {
+      sigset_t blocked;
+      pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+      if (thread > 0 && sigismember(&blocked, SIGINT) == 0) ++open;
+    });
+  }
+  EXPECT_EQ(open.load(), 0);
 }
 
 TEST(ThreadPool, GivesThreadNumbersBelowTheCount) {

@@ -85,7 +85,7 @@ TEST_F(EngineFailureTest, EndsOnlyTheSequenceWhoseLogitsAreNoNumbers) {
   EXPECT_EQ(read_all(*poisoned).ids, expected_reply({5}, before));
   EXPECT_EQ(poisoned->finish_reason(), FinishReason::kError);
   EXPECT_THROW(poisoned->rethrow(), NonFiniteLogits);
-  EXPECT_NE(error_of(*poisoned).find(cat("step ", 1 + before)), std::string::npos)
+  EXPECT_NE(error_of(*poisoned).find(cat("index ", 1 + before)), std::string::npos)
       << error_of(*poisoned);
   EXPECT_EQ(read_all(*unharmed).ids, expected_reply(unharmed_prompt, 200));
 }

@@ -75,6 +75,23 @@ TEST_F(TokenStreamTest, KeepsMarksInTheirPlacesAndAddsUpEvictions) {
   EXPECT_EQ(batch.marks[2].tokens_before, 3u);
 }
 
+// A long prompt reports its progress and what it evicts by turns.
+TEST_F(TokenStreamTest, KeepsOneMarkOfEachKindForAConsumerThatLags) {
+  using Kind = StreamMark::Kind;
+  stream.staged().add_mark(Kind::kStarted, 0);
+  for (int64_t chunk = 1; chunk <= 1000; ++chunk) {
+    stream.staged().add_mark(Kind::kPrefill, chunk * 16);
+    stream.staged().add_mark(Kind::kEvicted, 16);
+    stream.publish({});
+  }
+  ASSERT_EQ(stream.take(0s, &batch), Taken::kBatch);
+  ASSERT_EQ(batch.marks.size(), 3u);
+  EXPECT_EQ(batch.marks[0].kind, Kind::kStarted);
+  EXPECT_EQ(batch.marks[1].count, 16000);
+  EXPECT_EQ(batch.marks[2].count, 16000);
+  EXPECT_LE(batch.marks.capacity(), 8u);
+}
+
 TEST_F(TokenStreamTest, TellsTheProducerWhenItIsFullAndRingsWhenItIsDrained) {
   size_t count = 0;
   while (put(5, "word ")) ++count;

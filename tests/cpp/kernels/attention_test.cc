@@ -125,6 +125,19 @@ TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {
   }
 }
 
+TEST_P(AttentionTest, GivesTheSameBitsWhereTheScratchHasNoRoomForAllPages) {
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    TestStream stream(make_spec(70, 300, 6, 2, 20, type), table());
+    read_all(&stream, table(), &pool, 0, 600, 64);
+    AttentionCall call({{&stream, 595, 5}}, &pool);
+    const auto split = call.run(table().attention);
+    call.set_scratch_pages(4);
+    const auto whole = call.run(table().attention);
+    EXPECT_TRUE(same_bits(split.data(), whole.data(), static_cast<int64_t>(split.size())));
+  }
+}
+
 TEST_P(AttentionTest, GivesTheSameBitsInAnyCompany) {
   for (const DType type : kTypes) {
     for (const int64_t longest : {1, 5, 30}) {  // 5 rows or fewer, and more than kSplitRows

@@ -264,7 +264,8 @@ class AttentionCall {
              .soft_cap = spec.soft_cap,
              .slopes = spec.slopes.empty() ? nullptr : spec.slopes.data(),
              .sink_logits = spec.sink_logits.empty() ? nullptr : spec.sink_logits.data(),
-             .scratch = scratch_.get()};
+             .scratch = scratch_.get(),
+             .scratch_pages = pages};
   }
 
   // All rows, [rows, heads, head_dim].
@@ -279,6 +280,9 @@ class AttentionCall {
     }
     return {out.get(), out.get() + out.count()};
   }
+
+  // From now on as if the scratch had room for so many pages only.
+  void set_scratch_pages(int64_t pages) { args_.scratch_pages = pages; }
 
   // One row alone, by the reference.
   std::vector<float> expected(int64_t row) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -34,8 +35,9 @@ inline DecoderSpec small_spec() {
 
 class RandomDecoder {
  public:
-  RandomDecoder(const Kernels& kernels, int threads, const DecoderOptions& options)
-      : spec(small_spec()), store_(spec), threads_(threads) {
+  RandomDecoder(const Kernels& kernels, int threads, const DecoderOptions& options,
+                const DecoderSpec& model_spec = small_spec())
+      : spec(model_spec), store_(spec), threads_(threads) {
     const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
     const int64_t q = spec.query_size(), kv = spec.kv_size();
     add("embedding", spec.vocab_size, hidden);
@@ -67,11 +69,13 @@ class RandomDecoder {
       const float mean = cols == 1 && name.ends_with("norm") ? 1.0f : 0.0f;
       for (float& number : numbers) number = mean + scale * normal(random);
       store_.write(name, reinterpret_cast<const std::byte*>(numbers.data()), rows * cols * 4, rows);
+      weights[name] = std::move(numbers);
     }
     decoder = std::make_unique<Decoder>(spec, store_.finish(), kernels, &threads_, options);
   }
 
   DecoderSpec spec;
+  std::map<std::string, std::vector<float>> weights;  // [rows, cols] each, as drawn
   std::unique_ptr<Decoder> decoder;
 
  private:

@@ -68,6 +68,14 @@ TEST(Detokenizer, StripsOneLeadingSpaceOfTheText) {
   EXPECT_EQ(decode(byte_table(false), {' ', 'a'}), " a");
 }
 
+TEST(Detokenizer, KeepsTheLeadingSpaceOfATextThatGoesOn) {
+  const TokenTable table = byte_table(/*strip_leading_space=*/true);
+  Detokenizer detokenizer(&table, /*goes_on=*/true);
+  std::string out;
+  for (const int32_t id : {256, int{' '}, int{'a'}}) detokenizer.push(id, &out);
+  EXPECT_EQ(out, " a");
+}
+
 TEST(Detokenizer, FlushEndsAnIncompleteCharacter) {
   EXPECT_EQ(decode(byte_table(), {'a', 0xE2, 0x82}), "a\xEF\xBF\xBD");
 }

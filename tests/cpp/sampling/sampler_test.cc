@@ -132,7 +132,7 @@ TEST_F(SamplerTest, DrawsFollowTheDistributionOfTheProcessedLogits) {
   }
 }
 
-TEST_F(SamplerTest, NonFiniteLogitsNameTheStepAndTheToken) {
+TEST_F(SamplerTest, NonFiniteLogitsNameTheIndexAndTheToken) {
   const Sampler sampler({}, 0, 64, kEndless);
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> row = random_row(100, 3);
@@ -141,7 +141,7 @@ TEST_F(SamplerTest, NonFiniteLogitsNameTheStepAndTheToken) {
       sample(sampler, row, 123);
       FAIL() << bad;
     } catch (const NonFiniteLogits& error) {
-      EXPECT_NE(std::string(error.what()).find("at step 123 token 42 has "), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("at index 123 token 42 has "), std::string::npos)
           << error.what();
     }
   }
@@ -154,7 +154,7 @@ TEST_F(SamplerTest, SaysThatEveryTokenIsForbidden) {
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
-                 "stream: `logit_bias` must leave a token to draw, but forbids all 2 at step 9.");
+                 "stream: `logit_bias` must leave a token to draw, but forbids all 2 at index 9.");
     EXPECT_EQ(error.param, "logit_bias");
   }
 }

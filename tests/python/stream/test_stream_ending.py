@@ -377,7 +377,7 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on(
         child = os.fork()
         if child == 0:
             refused = 0
-            for call in (endless, lambda: next(s), lambda: s.stats):
+            for call in (endless, lambda: next(s), lambda: s.stats, model.stats):
                 try:
                     call()
                 except sinkstream.ForkError:
@@ -385,7 +385,7 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on(
             s.close()
             s.cancel()
             del s
-            sys.exit(0 if refused == 3 else 1)
+            sys.exit(0 if refused == 4 else 1)
         _, status = os.waitpid(child, 0)
         assert status == 0, status
         for _ in range(100): next(s)

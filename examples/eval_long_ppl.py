@@ -1,0 +1,99 @@
+"""The experiment of StreamingLLM's figure 3 on one book: perplexity by position, method by method.
+
+    python examples/eval_long_ppl.py BOOK.txt --tokens 20000 --methods sinks,window,dense
+
+reads a UTF-8 text, or one book of a .jsonl or .jsonl.xz file with a {"title", "text"} on each line
+(--title), and writes eval_long_ppl.json with all numbers, eval_long_ppl.png and .svg with the
+curves, and eval_long_ppl_cost.png with time and memory (pip install "sinkstream[plot]"). Ctrl-C
+stops it; the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import sinkstream
+from sinkstream.evaluate import PerplexityResult, compare, perplexity, plot_cost, plot_perplexity
+from sinkstream.evaluate.books import pick_book, read_books
+
+
+def read_options(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description="Perplexity over a book, by method.")
+    parser.add_argument("book", help="a text, or a .jsonl or .jsonl.xz file of books")
+    parser.add_argument("--title", help="of a book in a .jsonl file [the first]")
+    parser.add_argument("--model", help="a .gguf file, a folder or a name [smollm2]")
+    parser.add_argument("--methods", default="sinks,window,dense", help="with commas between")
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--sinks", type=int, default=4)
+    parser.add_argument("--window", type=int, default=1020)
+    parser.add_argument("--sample", type=int, default=60, help="tokens scored by recompute")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, default=Path("eval_long_ppl.json"))
+    return parser.parse_args(arguments)
+
+
+def measure(options: argparse.Namespace, text: str) -> list[PerplexityResult]:
+    """Run every method over the same tokens, with equally many in view."""
+    states = options.out.with_suffix(".runs")
+    states.mkdir(exist_ok=True)
+    with sinkstream.load(
+        options.model,
+        sinks=options.sinks,
+        window=options.window,
+        threads=options.threads,
+        max_sequences=1,
+    ) as model:
+        return [
+            perplexity(
+                model,
+                text,
+                method=method,
+                max_tokens=options.tokens,
+                sample=options.sample if method == "recompute" else None,
+                resume=states / f"{method}.npz",
+            )
+            for method in options.methods.split(",")
+        ]
+
+
+def write(results: list[PerplexityResult], title: str, out: Path) -> None:
+    """Print the totals; write the numbers and the pictures."""
+    for result in results:
+        print(
+            f"{result.method:>10}: perplexity {result.perplexity:8.3f} over {result.tokens:,} "
+            f"tokens, {1e3 * result.seconds / result.tokens:.2f} ms each"
+        )
+    exact = [result for result in results if result.method == "recompute"]
+    differences = [compare(result, exact[0]) for result in results if exact and result not in exact]
+    for found in differences:
+        half = found.mean - found.interval[0]
+        print(f"{found.of:>10}: {found.mean:+.3f} ± {half:.3f} nats against recompute (95 %)")
+    whole = {
+        "book": title,
+        "results": [result.as_dict() for result in results],
+        "differences": [found.as_dict() for found in differences],
+    }
+    out.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    for suffix in (".png", ".svg"):
+        plot_perplexity(results, out.with_suffix(suffix), differences=differences, title=title)
+    plot_cost(results, out.with_name(f"{out.stem}_cost.png"), title=title)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Read the book, measure, and write."""
+    options = read_options(arguments)
+    try:
+        book = pick_book(read_books(options.book), options.title)
+        write(measure(options, book.text), book.title, options.out)
+    except KeyboardInterrupt:
+        sys.exit("Stopped. The same command goes on from here.")
+    except sinkstream.SinkstreamError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""`sinkstream evaluate`: perplexity over a long text, or what is remembered of a stream."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from sinkstream.cli import options
+from sinkstream.cli.loading import load_model
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate import (
+    METHODS,
+    Difference,
+    PerplexityResult,
+    RecallResult,
+    compare,
+    needle,
+    perplexity,
+    plot_perplexity,
+    plot_recall,
+    stream_eval,
+)
+from sinkstream.evaluate.books import Book, pick_book, read_books
+from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.pictures import check_picture
+from sinkstream.model import Model
+from sinkstream.numbers import as_choice
+
+# Columns of a table that goes into a file; a terminal has its own width.
+_FILE_WIDTH = 110
+
+
+def evaluate(
+    file: Annotated[
+        str | None,
+        typer.Argument(help="The text: UTF-8, or .jsonl[.xz] with books; - is standard input."),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Of a book in a .jsonl file. Default: the first.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help=f"What a token sees, with commas between: {', '.join(METHODS)}.")
+    ] = "sinks",
+    tokens: Annotated[
+        int | None, typer.Option(help="Read so many tokens of the text. Default: all.")
+    ] = None,
+    block: Annotated[int, typer.Option(help="Tokens whose mean is reported together.")] = 1000,
+    sample: Annotated[
+        int, typer.Option(help="Tokens that recompute scores, drawn at random; 0: all.")
+    ] = 60,
+    chunk: Annotated[
+        int | None, typer.Option(help="Tokens of one forward; changes no result.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 0,
+    run_stream_eval: Annotated[
+        bool, typer.Option("--stream-eval", help="Ask about lines further and further above.")
+    ] = False,
+    run_needle: Annotated[
+        bool, typer.Option("--needle", help="Ask for one fact hidden further and further back.")
+    ] = False,
+    back: Annotated[
+        str, typer.Option(help="With --stream-eval: lines back, with commas between.")
+    ] = "20,40,60,80,100",
+    queries: Annotated[
+        int, typer.Option(help="With --stream-eval: questions at each distance.")
+    ] = 50,
+    out: Annotated[Path | None, typer.Option(help="Write all numbers to this JSON file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw them into this .png or .svg file.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep what is scored here; go on from it next time."),
+    ] = None,
+    model: options.ModelPath = None,
+    sinks: options.Sinks = 4,
+    window: options.Window = None,
+    threads: options.Threads = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    kv_dtype: options.KvDtype = "auto",
+) -> int:
+    """Measure how well a model predicts a long text, or what it remembers of a stream."""
+    # All that can be wrong is looked at before the first token is read: a run may take hours.
+    check_outputs(out, plot)
+    methods = parse_methods(method)
+    distances = parse_numbers("--back", back)
+    if run_stream_eval and run_needle:
+        raise InvalidArgument("evaluate: give either --stream-eval or --needle.")
+    book = None if run_stream_eval or run_needle else read_text(file, title)
+    if book is None and file is not None:
+        raise InvalidArgument(
+            f'evaluate: FILE must not be given with --stream-eval or --needle, but is "{file}".'
+        )
+    if resume is not None:
+        resume.mkdir(parents=True, exist_ok=True)
+    with load_model(
+        model,
+        sinks=sinks,
+        window=window,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+    ) as loaded:
+        if book is None:
+            recall = (
+                stream_eval(loaded, back=distances, queries=queries, seed=seed)
+                if run_stream_eval
+                else needle(loaded, seed=seed)
+            )
+            report_recall(recall, out, plot)
+            return 0
+        with telling_how_to_go_on(resume):
+            results = measure(
+                loaded,
+                book,
+                methods,
+                resume,
+                max_tokens=tokens,
+                block=block,
+                chunk=chunk,
+                seed=seed,
+                sample=sample or None,
+            )
+    report_perplexity(book, results, out, plot)
+    return 0
+
+
+def check_outputs(out: Path | None, plot: Path | None) -> None:
+    """Check that what shall be written can be written."""
+    if plot is not None:
+        check_picture(plot)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InvalidArgument(
+            f'evaluate: `--out` must be in a folder that exists, but "{out.parent}" does not.'
+        )
+
+
+def parse_methods(words: str) -> list[str]:
+    """Return methods from a text like "sinks,window"."""
+    return [
+        as_choice("evaluate", "--method", word.strip(), tuple(METHODS)) for word in words.split(",")
+    ]
+
+
+def parse_numbers(name: str, words: str) -> list[int]:
+    """Return whole numbers from a text like "20,40"."""
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise InvalidArgument(
+            f'evaluate: `{name}` must be whole numbers with commas between, but is "{words}".'
+        ) from None
+
+
+def read_text(file: str | None, title: str | None) -> Book:
+    """Return the text that shall be read."""
+    if file is None:
+        raise InvalidArgument(
+            "evaluate: FILE must be given, a text to read; or --stream-eval or --needle, which "
+            "write their own."
+        )
+    return pick_book(read_books(file, where="evaluate"), title, where="evaluate")
+
+
+@contextmanager
+def telling_how_to_go_on(resume: Path | None) -> Iterator[None]:
+    """Say after Ctrl-C that nothing is lost, where that is so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if resume is not None:
+            print(
+                f'sinkstream: stopped. The same command goes on from "{resume}".', file=sys.stderr
+            )
+        raise
+
+
+def measure(
+    model: Model,
+    book: Book,
+    methods: Sequence[str],
+    resume: Path | None,
+    *,
+    sample: int | None,
+    **settings: Any,
+) -> list[PerplexityResult]:
+    """Return the result of each method; all see as many tokens at once as the model's cache."""
+    return [
+        perplexity(
+            model,
+            book.text,
+            method=method,
+            sample=sample if method == "recompute" else None,
+            resume=None if resume is None else resume / f"{method}.npz",
+            **settings,
+        )
+        for method in methods
+    ]
+
+
+def differences(results: Sequence[PerplexityResult]) -> list[Difference]:
+    """Return how far each other method is from recomputation, if that was measured."""
+    exact = next((result for result in results if result.method == "recompute"), None)
+    if exact is None:
+        return []
+    return [compare(result, exact) for result in results if result is not exact]
+
+
+def report_perplexity(
+    book: Book, results: Sequence[PerplexityResult], out: Path | None, plot: Path | None
+) -> None:
+    """Write the table, and what was asked for beside it."""
+    found = differences(results)
+    if out is not None:
+        whole = {
+            "text": book.title,
+            "results": [result.as_dict() for result in results],
+            "differences": [difference.as_dict() for difference in found],
+        }
+        write_whole(out, (json.dumps(whole, indent=2) + "\n").encode())
+    table = new_table(
+        f"{book.title}, {results[0].settings['text_tokens']:,} tokens",
+        ("method", "S + W", "scored", "perplexity", "bits/byte", "ms/token", "keys and values"),
+    )
+    for result in results:
+        settings = result.settings
+        held = min(result.capacity, settings["text_tokens"]) * settings["bytes_per_token"]
+        table.add_row(
+            result.method,
+            f"{settings['sinks']} + {settings['window']}",
+            f"{result.tokens:,}",
+            f"{result.perplexity:.3f}",
+            "" if result.bits_per_byte is None else f"{result.bits_per_byte:.4f}",
+            f"{1e3 * result.seconds / result.tokens:.2f}",
+            decimal(held),
+        )
+    show(table)
+    for difference in found:
+        half = difference.interval[1] - difference.mean
+        sys.stdout.write(
+            f"{difference.of} - {difference.against}: {difference.mean:+.4f} ± {half:.4f} nats "
+            f"(95 %) at {difference.tokens:,} tokens\n"
+        )
+    if plot is not None:
+        title = f"{results[0].settings['model']}: {book.title}"
+        plot_perplexity(results, plot, differences=found, title=title)
+
+
+def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> None:
+    """Write the table, and what was asked for beside it."""
+    if out is not None:
+        result.to_json(out)
+    unit = "lines back" if result.task == "stream_eval" else "tokens behind"
+    table = new_table(
+        f"{result.task}, {result.settings['sinks']} + {result.settings['window']} tokens in view",
+        (unit, "distance", "questions", "right", "accuracy", "95 %"),
+    )
+    for point in result.by_distance:
+        low, high = point.interval
+        table.add_row(
+            f"{point.asked:,}",
+            f"{point.distance:,.0f}",
+            f"{point.questions}",
+            f"{point.right}",
+            f"{point.accuracy:.1%}",
+            f"{low:.1%} to {high:.1%}",
+        )
+    show(table)
+    for place in ("inside", "edge", "outside"):
+        recall = result.recall(place)
+        if recall is not None:
+            where = "at the edge of" if place == "edge" else place
+            sys.stdout.write(
+                f"{where} the window: {recall.right} of {recall.questions} right "
+                f"({recall.accuracy:.1%})\n"
+            )
+    if plot is not None:
+        plot_recall([result], plot)
+
+
+def new_table(title: str, columns: Sequence[str]) -> Table:
+    """Return an empty table whose columns hold numbers, but for the first."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def show(table: Table) -> None:
+    """Write a table to standard output."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, emoji=False, width=_FILE_WIDTH)
+    console.print(table)

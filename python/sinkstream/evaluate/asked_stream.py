@@ -1,0 +1,81 @@
+"""A text that grows in one cache, and questions about it that leave no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from sinkstream.evaluate.forwards import feed
+from sinkstream.evaluate.plan import CHUNK
+from sinkstream.evaluate.recall_result import Answer, place_of
+from sinkstream.evaluate.recall_tasks import Question
+from sinkstream.evaluate.tokens import beginning
+from sinkstream.model import Model
+
+# A model may write an answer in a few more tokens than the tokenizer does.
+_SPARE_TOKENS = 2
+
+Encode = Callable[..., list[int]]
+
+
+class AskedStream:
+    """A text that grows in one cache, and questions that leave no trace in it."""
+
+    def __init__(self, model: Model, sinks: int, window: int) -> None:
+        self._model = model
+        self._sinks, self._window = sinks, window
+        self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
+        # Written and not yet read: lines are read together, when somebody asks.
+        self._pending = beginning(model)
+        self._length = len(self._pending)
+
+    def write(self, ids: list[int]) -> tuple[int, int]:
+        """Append tokens; return their indices [begin, end)."""
+        begin = self._length
+        self._pending += ids
+        self._length += len(ids)
+        return begin, self._length
+
+    def ask(
+        self, question: Question, encode: Encode, span: tuple[int, int], *, asked: int
+    ) -> Answer:
+        """Let the model go on from a question, on a copy of the cache.
+
+        Args:
+            question: What is asked.
+            encode: Text to ids.
+            span: Indices [begin, end) of what it is about.
+            asked: The distance in the task's own unit.
+        """
+        feed(self._model, torch.tensor([self._pending]), self._cache, CHUNK)
+        self._pending = []
+        head = encode(question.text, at_start=False)
+        size = len(encode(question.answer, at_start=False))
+        asked_at = self._length + len(head) - 1
+        return Answer(
+            asked=asked,
+            distance=asked_at - span[0],
+            place=place_of(
+                *span,
+                asked_at=asked_at,
+                answer_tokens=size,
+                sinks=self._sinks,
+                window=self._window,
+            ),
+            expected=question.answer,
+            found=self._go_on(head, size + _SPARE_TOKENS),
+        )
+
+    def _go_on(self, head: list[int], tokens: int) -> str:
+        """Return the text of the likeliest tokens behind `head`."""
+        cache = self._cache.copy()
+        found: list[int] = []
+        logits = feed(self._model, torch.tensor([head]), cache, CHUNK)
+        while logits is not None:
+            found.append(int(logits[0].argmax()))
+            if len(found) == tokens:
+                break
+            logits = feed(self._model, torch.tensor([found[-1:]]), cache, 1)
+        assert self._model.tokenizer is not None, "checked where the encoder was made"
+        return self._model.tokenizer.decode(found)

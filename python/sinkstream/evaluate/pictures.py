@@ -1,0 +1,118 @@
+"""How all pictures look: colours that colour-blind readers can tell apart, and PNG or SVG files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sinkstream.errors import InvalidArgument, SinkstreamError
+
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), and a line style each, so that the
+# lines differ in print as well.
+STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+    {"color": "#E69F00", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
+    {"color": "#56B4E9", "linestyle": (0, (3, 1)), "marker": "P"},
+)
+
+SUFFIXES = (".png", ".svg")
+
+_GREY = "#555555"
+
+
+def style_of(place: int) -> dict[str, Any]:
+    """Return the style of the n-th line; they repeat after six."""
+    return STYLES[place % len(STYLES)]
+
+
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """Check that a picture can be written, before anything is measured for it.
+
+    Raises:
+        InvalidArgument: The file's name ends with neither .png nor .svg, or its folder is missing.
+        SinkstreamError: matplotlib is not installed.
+    """
+    target = Path(path)
+    if target.suffix not in SUFFIXES:
+        raise InvalidArgument(
+            f'plot: `path` must end with {" or ".join(SUFFIXES)}, but is "{target.name}".',
+            param="path",
+        )
+    if not target.absolute().parent.is_dir():
+        raise InvalidArgument(
+            f'plot: `path` must be in a folder that exists, but "{target.parent}" does not.',
+            param="path",
+        )
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise SinkstreamError(
+            "plot: a picture needs matplotlib, which is not installed. "
+            'Install it with: pip install "sinkstream[plot]"'
+        ) from None
+
+
+def new_figure(width: float = 8.0, height: float = 4.5) -> Any:
+    """Return an empty figure that belongs to no window; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure; the same figure gives the same bytes."""
+    import matplotlib as mpl
+
+    target = Path(path)
+    metadata = {"Date": None} if target.suffix == ".svg" else {"Software": None}
+    with mpl.rc_context({"svg.hashsalt": "sinkstream", "svg.fonttype": "none"}):
+        figure.savefig(target, dpi=150, metadata=metadata)
+
+
+def thousands(axis: Any) -> None:
+    """Write the numbers of an axis with separators: 8,192."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def log_ticks(axis: Any) -> None:
+    """Label a logarithmic axis with plain numbers, also where it spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def mark(axes: Any, places: dict[int, str]) -> None:
+    """Draw a labelled vertical line at each place that the picture reaches."""
+    right = axes.get_xlim()[1]
+    for place, name in sorted(places.items()):
+        if place > right:
+            continue
+        axes.axvline(place, color=_GREY, linewidth=1, linestyle=(0, (1, 2)), zorder=0)
+        axes.annotate(
+            f"{name} {place:,}",
+            (place, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -3),
+            textcoords="offset points",
+            rotation=90,
+            va="top",
+            ha="left",
+            fontsize="small",
+            color=_GREY,
+        )
+
+
+def legend(figure: Any, axes: Any) -> None:
+    """Name the lines below the picture, where they hide nothing."""
+    lines, labels = axes.get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=min(3, len(lines)))

@@ -1,0 +1,173 @@
+"""What a method reads and scores, decided before anything runs."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from rich.filesize import decimal
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate.tokens import Ids
+from sinkstream.model import Model
+from sinkstream.numbers import as_choice, as_int
+
+Method = Literal["dense", "protocol", "recompute", "sinks", "window"]
+
+METHODS: dict[Method, str] = {
+    "sinks": "attention sinks and a window, read in chunks",
+    "window": "a plain window, without sinks",
+    "dense": "everything before a token is seen",
+    "recompute": "each token from a fresh forward over the window before it",
+    "protocol": "sinks and window, one token at a time as in the original code",
+}
+
+# Half a gigabyte of float32 logits for the largest vocabularies of today (256,000).
+CHUNK = 512
+
+_MAX_TOKENS = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which tokens are scored, and what each one sees."""
+
+    method: Method
+    sinks: int
+    """S; 0 where the method has none."""
+    window: int
+    """W; for "recompute" the tokens before a position that are read again for it."""
+    chunk: int
+    """Tokens of one forward."""
+    block: int
+    """Tokens whose mean is reported."""
+    scored: Ids
+    """Indices of the scored tokens, rising, each at least 1."""
+    sample: int | None
+    """How many were drawn, None where all tokens are scored."""
+    seed: int
+    """Of the draw."""
+
+    @property
+    def capacity(self) -> int:
+        """Return S + W, the most tokens that a query sees."""
+        return self.sinks + self.window
+
+
+def make_plan(
+    model: Model,
+    tokens: int,
+    *,
+    method: str,
+    sinks: int | None,
+    window: int | None,
+    chunk: int | None,
+    block: int,
+    sample: int | None,
+    seed: int,
+) -> Plan:
+    """Check the arguments of `perplexity`, complete them, and warn of what will be odd.
+
+    Args:
+        model: Gives sinks and window where they are None.
+        tokens: Tokens of the text, at least 2.
+        method: As for `perplexity`, like all that follow.
+        sinks: See there.
+        window: See there.
+        chunk: See there.
+        block: See there.
+        sample: See there.
+        seed: See there.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        InvalidArgument: A value is out of range, or does not belong to the method.
+    """
+    kind: Method = as_choice("perplexity", "method", method, tuple(METHODS))
+    read = tokens - 1  # the last token is scored and never read
+    sinks, window = _choose_window(model, read, kind, sinks, window)
+    chunk = as_int("perplexity", "chunk", CHUNK if chunk is None else chunk, 1, 1 << 20)
+    first = min(window, read) + 1 if sample is not None else 1
+    return Plan(
+        method=kind,
+        sinks=sinks,
+        window=window,
+        chunk=1 if kind == "protocol" else chunk,
+        block=as_int("perplexity", "block", block, 1, _MAX_TOKENS),
+        scored=_choose_tokens(kind, first, tokens, sample, seed),
+        sample=sample,
+        seed=as_int("perplexity", "seed", seed, 0, _MAX_TOKENS),
+    )
+
+
+def _choose_window(
+    model: Model, read: int, method: Method, sinks: int | None, window: int | None
+) -> tuple[int, int]:
+    capacity = model.capacity
+    if method == "dense":
+        _refuse(method, "window", window)
+        _refuse(method, "sinks", sinks or None)
+        _warn_of_growth(model, read)
+        return 0, read
+    if method in ("sinks", "protocol"):
+        sinks = capacity.sinks if sinks is None else as_int("perplexity", "sinks", sinks, 0, read)
+        usual = capacity.window
+    else:
+        _refuse(method, "sinks", sinks or None)
+        sinks, usual = 0, capacity.tokens
+    if window is not None:
+        window = as_int("perplexity", "window", window, 1, _MAX_TOKENS)
+        _warn_of_length(model, "sinks + window", sinks + window)
+    else:
+        window = usual
+    if sinks + window >= read:
+        raise InvalidArgument(
+            f"perplexity: sinks + window must be less than the {read} tokens that are read, but "
+            f"is {sinks + window}: nothing would ever be evicted. Give a longer text, a smaller "
+            '`window`, or method="dense".',
+            param="window",
+        )
+    return sinks, window
+
+
+def _choose_tokens(method: Method, first: int, tokens: int, sample: int | None, seed: int) -> Ids:
+    """Return all indices but the first, or a sample of those whose window has begun to slide."""
+    if sample is None:
+        return np.arange(1, tokens, dtype=np.int64)
+    if method != "recompute":
+        _refuse(method, "sample", sample)
+    count = as_int("perplexity", "sample", sample, 1, tokens - first)
+    drawn = np.random.default_rng(seed).choice(tokens - first, size=count, replace=False)
+    return np.sort(drawn.astype(np.int64)) + first
+
+
+def _refuse(method: Method, name: str, value: int | None) -> None:
+    if value is not None:
+        raise InvalidArgument(
+            f'perplexity: `{name}` must be None with method="{method}", but is {value}.',
+            param=name,
+        )
+
+
+def _warn_of_growth(model: Model, read: int) -> None:
+    capacity = model.capacity
+    if read > capacity.tokens:
+        size = decimal(read * capacity.bytes_per_token)
+        warnings.warn(
+            f'perplexity: method "dense" keeps all {read} tokens, {size} of keys and values; its '
+            "memory grows with the text.",
+            stacklevel=5,  # whoever called `perplexity`
+        )
+    _warn_of_length(model, "the text of a dense run", read)
+
+
+def _warn_of_length(model: Model, name: str, length: int) -> None:
+    trained = model.spec.trained_length
+    if length > trained:
+        warnings.warn(
+            f"perplexity: {name} should not exceed the {trained} tokens that the model was trained "
+            f"on, but is {length}. Perplexity will rise where that is passed.",
+            stacklevel=6 if name.startswith("the text") else 5,
+        )

@@ -1,0 +1,243 @@
+"""The paper's pictures: perplexity by position, accuracy by distance, cost by tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate.pictures import (
+    check_picture,
+    legend,
+    log_ticks,
+    mark,
+    new_figure,
+    style_of,
+    thousands,
+    write_figure,
+)
+from sinkstream.evaluate.recall_result import RecallResult
+from sinkstream.evaluate.result import Z95, Difference, PerplexityResult, perplexity_of
+from sinkstream.numbers import as_choice
+
+
+def plot_perplexity(
+    results: Sequence[PerplexityResult],
+    path: str | os.PathLike[str],
+    *,
+    mean: Literal["block", "running"] = "block",
+    differences: Sequence[Difference] = (),
+    title: str | None = None,
+) -> None:
+    """Draw perplexity against the position in the text, one line for each result.
+
+    The trained length and the capacities are marked. A sampled result, whose blocks hold too few
+    tokens for a line, is one level line with its 95 % interval.
+
+    Args:
+        results: At least one.
+        path: A file that ends with .png or .svg.
+        mean: "block": of each block alone; "running": of everything up to there.
+        differences: From `compare`, against sampled results. Such a result is then drawn at the
+            other's mean less their paired difference: its own mean says more about which tokens
+            were drawn than about the method.
+        title: Stands above; None: the model's name.
+
+    Raises:
+        InvalidArgument: There is nothing to draw, or the path is wrong.
+        SinkstreamError: matplotlib is not installed.
+    """
+    as_choice("plot", "mean", mean, ("block", "running"))
+    _check(results, path)
+    figure = new_figure()
+    axes = figure.subplots()
+    axes.set_yscale("log")
+    log_ticks(axes.yaxis)
+    for place, result in enumerate(results):
+        if result.settings["sample"] is None:
+            axes.plot(*_points(result, mean), **_look(result, style_of(place)))
+    axes.set_xlim(0, max(result.settings["text_tokens"] for result in results))
+    for place, result in enumerate(results):
+        if result.settings["sample"] is not None:
+            _draw_sampled(axes, result, style_of(place), level_of(result, results, differences))
+    thousands(axes.xaxis)
+    mark(axes, {result.capacity: "capacity" for result in results if result.method != "dense"})
+    mark(axes, {int(result.settings["trained_length"]): "trained length" for result in results})
+    axes.set_xlabel("position in the text (tokens)")
+    axes.set_ylabel(f"perplexity ({mean} mean)")
+    axes.set_title(title or str(results[0].settings["model"]))
+    axes.grid(alpha=0.25)
+    legend(figure, axes)
+    write_figure(figure, path)
+
+
+def plot_recall(
+    results: Sequence[RecallResult], path: str | os.PathLike[str], *, title: str | None = None
+) -> None:
+    """Draw accuracy against the distance to what was asked, with 95 % intervals.
+
+    Args:
+        results: At least one, from `stream_eval` or `needle`.
+        path: A file that ends with .png or .svg.
+        title: Stands above; None: the model's name.
+
+    Raises:
+        InvalidArgument: There is nothing to draw, or the path is wrong.
+        SinkstreamError: matplotlib is not installed.
+    """
+    _check(results, path)
+    figure = new_figure()
+    axes = figure.subplots()
+    for place, result in enumerate(results):
+        points = result.by_distance
+        shares = [100 * point.accuracy for point in points]
+        bounds = [[100 * bound for bound in point.interval] for point in points]
+        errors = [
+            [share - low for share, (low, _) in zip(shares, bounds, strict=True)],
+            [high - share for share, (_, high) in zip(shares, bounds, strict=True)],
+        ]
+        axes.errorbar(
+            [point.distance for point in points],
+            shares,
+            yerr=errors,
+            capsize=3,
+            markersize=5,
+            label=f"{_TASKS.get(result.task, result.task)}, {_window_words(result.settings)}",
+            **style_of(place),
+        )
+    axes.set_ylim(-4, 104)
+    axes.set_xlim(left=0)
+    thousands(axes.xaxis)
+    mark(axes, {result.capacity: "capacity" for result in results})
+    axes.set_xlabel("distance to the answer (tokens)")
+    axes.set_ylabel("right answers (%)")
+    axes.set_title(title or str(results[0].settings["model"]))
+    axes.grid(alpha=0.25)
+    legend(figure, axes)
+    write_figure(figure, path)
+
+
+def plot_cost(
+    results: Sequence[PerplexityResult],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+) -> None:
+    """Draw time per scored token and the memory of live keys and values, against tokens read.
+
+    Args:
+        results: At least one.
+        path: A file that ends with .png or .svg.
+        title: Stands above; None: the model's name.
+
+    Raises:
+        InvalidArgument: There is nothing to draw, or the path is wrong.
+        SinkstreamError: matplotlib is not installed.
+    """
+    _check(results, path)
+    figure = new_figure(width=11)
+    latency, memory = figure.subplots(1, 2)
+    for place, result in enumerate(results):
+        blocks = list(
+            zip(
+                _block_places(result, at_end=True),
+                result.block_seconds,
+                result.block_tokens,
+                strict=True,
+            )
+        )
+        each = [(x, 1e3 * seconds / count) for x, seconds, count in blocks if count]
+        size = result.settings["bytes_per_token"] / 2**20
+        held = [(x, size * min(x, result.capacity)) for x, _, _ in blocks]
+        look = _look(result, style_of(place))
+        latency.plot(*zip(*each, strict=True), **look)
+        memory.plot(*zip(*held, strict=True), **look)
+    latency.set_yscale("log")
+    log_ticks(latency.yaxis)
+    latency.set(title="Time of a scored token", ylabel="milliseconds")
+    memory.set(title="Keys and values in memory", ylabel="MiB", ylim=0)
+    for axes in (latency, memory):
+        axes.set(xlabel="tokens read", xlim=0)
+        thousands(axes.xaxis)
+        axes.grid(alpha=0.25)
+    legend(figure, latency)
+    figure.suptitle(title or str(results[0].settings["model"]))
+    write_figure(figure, path)
+
+
+_TASKS = {"stream_eval": "StreamEval", "needle": "needle"}
+
+
+def _check(results: Sequence[Any], path: str | os.PathLike[str]) -> None:
+    if not results:
+        raise InvalidArgument("plot: `results` must not be empty.", param="results")
+    check_picture(path)
+
+
+def _label(result: PerplexityResult) -> str:
+    if result.method == "dense":
+        return "dense"
+    return f"{result.method}, {_window_words(result.settings)}"
+
+
+def _look(result: PerplexityResult, style: dict[str, Any]) -> dict[str, Any]:
+    # A dozen markers are enough to tell lines apart.
+    every = max(1, len(result.block_tokens) // 12)
+    return {**style, "label": _label(result), "markersize": 4, "markevery": every}
+
+
+def _window_words(settings: dict[str, Any]) -> str:
+    return f"{settings['sinks']} + {settings['window']:,}"
+
+
+def _points(
+    result: PerplexityResult, mean: Literal["block", "running"]
+) -> tuple[list[float], list[float]]:
+    """Return positions and perplexities of the blocks that have scored tokens."""
+    means = result.block_mean_nll if mean == "block" else result.running_mean_nll
+    places = _block_places(result, at_end=mean == "running")
+    known = [(x, perplexity_of(y)) for x, y in zip(places, means, strict=True) if y is not None]
+    return [x for x, _ in known], [y for _, y in known]
+
+
+def level_of(
+    result: PerplexityResult,
+    results: Sequence[PerplexityResult],
+    differences: Sequence[Difference],
+) -> tuple[float, float]:
+    """Return mean and standard error of a sampled result in nats, paired where that is possible."""
+    found = [(result.standard_error or 0.0, result.mean_nll)]
+    for other in results:
+        found += [
+            (difference.standard_error, other.mean_nll - difference.mean)
+            for difference in differences
+            if (difference.of, difference.against) == (other.method, result.method)
+            and other.settings["sample"] is None
+        ]
+    error, mean = min(found)
+    return mean, error
+
+
+def _draw_sampled(
+    axes: Any, result: PerplexityResult, style: dict[str, Any], level: tuple[float, float]
+) -> None:
+    mean, error = level
+    look = {name: style[name] for name in ("color", "linestyle")}
+    label = f"{_label(result)} ({result.tokens:,} sampled tokens)"
+    axes.axhline(perplexity_of(mean), label=label, **look)
+    # A wide interval must not squeeze the curves: the picture's limits stay theirs.
+    limits = axes.get_ylim()
+    low, high = (perplexity_of(mean + side * Z95 * error) for side in (-1, 1))
+    axes.axhspan(low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.set_ylim(limits)
+
+
+def _block_places(result: PerplexityResult, *, at_end: bool) -> list[float]:
+    """Return the middle or the end of each block, in tokens; the last one may be short."""
+    size, total = result.block, int(result.settings["text_tokens"])
+    begins = [size * i for i in range(len(result.block_mean_nll))]
+    ends = [min(begin + size, total) for begin in begins]
+    return [
+        float(end) if at_end else (begin + end) / 2 for begin, end in zip(begins, ends, strict=True)
+    ]

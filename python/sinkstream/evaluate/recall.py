@@ -1,0 +1,223 @@
+"""`stream_eval` and `needle`: what a model remembers of a stream, and how far back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate.asked_stream import AskedStream, Encode
+from sinkstream.evaluate.progress import Bar
+from sinkstream.evaluate.recall_result import Answer, RecallResult
+from sinkstream.evaluate.recall_tasks import (
+    FILLER,
+    Line,
+    Needle,
+    Question,
+    draw_needle,
+    stream_eval_lines,
+)
+from sinkstream.evaluate.tokens import encoder
+from sinkstream.model import Model
+from sinkstream.numbers import as_bool, as_int
+
+_MAX = 1 << 31
+
+
+def stream_eval(
+    model: Model,
+    *,
+    back: int | Sequence[int] = 20,
+    distance: int | Sequence[int] | None = None,
+    every: int = 10,
+    queries: int = 50,
+    keep_answers: bool = True,
+    sinks: int | None = None,
+    window: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> RecallResult:
+    """Ask a model, every few lines of an endless text, about a line above (the paper's StreamEval).
+
+    Each distance is one stream with one cache, which wraps as often as its text is long. The model
+    answers greedily, on a copy of the cache, so that its answer leaves no trace; then the question
+    is read into the stream with the true answer, as an example for the next ones.
+
+    Args:
+        model: Answers; it must have a tokenizer.
+        back: Lines between a question and what it is about; several give one stream each.
+        distance: The same in tokens, instead of `back`: the nearest number of lines is taken, and
+            `Answer.distance` says how many tokens it came to.
+        every: Lines between two questions.
+        queries: Questions of each stream.
+        keep_answers: Whether questions and true answers stay in the stream; without them the
+            stream is the bare lines.
+        sinks: S; None takes the model's.
+        window: W; None takes the model's.
+        seed: Of the numbers to remember.
+        progress: Shows a bar with the time left, where standard error is a terminal.
+
+    Returns:
+        Every answer, with accuracy by distance and recall inside and outside of the window.
+
+    Raises:
+        InvalidArgument: An argument is out of range, or the model has no tokenizer.
+        TypeError: An argument has the wrong type.
+
+    Example:
+        >>> result = stream_eval(model, back=[20, 40, 60, 80])
+        >>> for point in result.by_distance:
+        ...     print(f"{point.distance:.0f} tokens back: {point.accuracy:.0%}")
+    """
+    where = "stream_eval"
+    every = as_int(where, "every", every, 1, _MAX)
+    queries = as_int(where, "queries", queries, 1, _MAX)
+    seed = as_int(where, "seed", seed, 0, _MAX)
+    keep_answers = as_bool(where, "keep_answers", keep_answers)
+    sinks, window = _window(where, model, sinks, window)
+    encode = encoder(where, model).encode
+    if distance is not None:
+        tokens = _tokens_per_line(encode, every, keep_answers)
+        distances = _as_ints(where, "distance", distance, 1)
+        backs = sorted({max(1, round(wanted / tokens)) for wanted in distances})
+    else:
+        backs = _as_ints(where, "back", back, 1)
+    answers: list[Answer] = []
+    with Bar("StreamEval", len(backs) * queries, shown=progress) as bar:
+        for lines in backs:
+            stream = AskedStream(model, sinks, window)
+            spans: dict[int, tuple[int, int]] = {}
+            asked = 0
+            for part in stream_eval_lines(every=every, back=lines, seed=seed):
+                if isinstance(part, Line):
+                    spans[part.number] = stream.write(encode(part.text, at_start=part.number == 0))
+                    continue
+                found = stream.ask(part, encode, spans.pop(part.about), asked=lines)
+                if keep_answers:
+                    stream.write(encode(part.text + part.answer + part.end, at_start=False))
+                answers.append(found)
+                asked += 1
+                bar.advance(1, f"{sum(answer.is_right for answer in answers)} right")
+                if asked == queries:
+                    break
+    return RecallResult(
+        task=where,
+        settings=_settings(model, sinks, window, seed)
+        | {"every": every, "queries": queries, "keep_answers": keep_answers},
+        answers=tuple(answers),
+    )
+
+
+def needle(
+    model: Model,
+    *,
+    distances: Sequence[int] | None = None,
+    lead: int = 64,
+    repeats: int = 5,
+    sinks: int | None = None,
+    window: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> RecallResult:
+    """Hide one fact in text that says nothing, and ask for it from further and further behind.
+
+    Each repetition is one stream with a fact of its own; it is asked at every distance, on a copy
+    of the cache, so that no question is in the way of the next.
+
+    Args:
+        model: Answers; it must have a tokenizer.
+        distances: Tokens between the fact's end and the question. None: eight from an eighth of
+            the window to twice the window.
+        lead: Tokens of filler before the fact, so that it is not among the sinks.
+        repeats: Facts that are asked for at each distance.
+        sinks: S; None takes the model's.
+        window: W; None takes the model's.
+        seed: Of the facts.
+        progress: Shows a bar with the time left, where standard error is a terminal.
+
+    Returns:
+        Every answer, as from `stream_eval`.
+
+    Raises:
+        InvalidArgument: An argument is out of range, or the model has no tokenizer.
+        TypeError: An argument has the wrong type.
+    """
+    where = "needle"
+    lead = as_int(where, "lead", lead, 0, _MAX)
+    repeats = as_int(where, "repeats", repeats, 1, _MAX)
+    seed = as_int(where, "seed", seed, 0, _MAX)
+    sinks, window = _window(where, model, sinks, window)
+    if distances is None:
+        distances = [max(1, round(window * share / 8)) for share in (1, 2, 4, 6, 8, 10, 12, 16)]
+    gaps = sorted(set(_as_ints(where, "distances", distances, 0)))
+    encode = encoder(where, model).encode
+    answers: list[Answer] = []
+    with Bar("Needle", repeats * len(gaps), shown=progress) as bar:
+        for repeat in range(repeats):
+            hidden = draw_needle(seed + repeat)
+            stream = AskedStream(model, sinks, window)
+            span = _hide(stream, hidden, encode, lead)
+            filler, written = encode(FILLER, at_start=False), 0
+            for gap in gaps:
+                stream.write([filler[i % len(filler)] for i in range(written, gap)])
+                written = gap
+                answers.append(stream.ask(hidden.question, encode, span, asked=gap))
+                bar.advance(1, f"{sum(answer.is_right for answer in answers)} right")
+    return RecallResult(
+        task=where,
+        settings=_settings(model, sinks, window, seed) | {"lead": lead, "repeats": repeats},
+        answers=tuple(answers),
+    )
+
+
+def _hide(stream: AskedStream, hidden: Needle, encode: Encode, lead: int) -> tuple[int, int]:
+    """Write the introduction, filler and the fact; return the fact's indices."""
+    stream.write(encode(hidden.intro))
+    filler = encode(FILLER, at_start=False)
+    stream.write([filler[i % len(filler)] for i in range(lead)])
+    return stream.write(encode(hidden.text, at_start=False))
+
+
+def _window(where: str, model: Model, sinks: int | None, window: int | None) -> tuple[int, int]:
+    capacity = model.capacity
+    return (
+        capacity.sinks if sinks is None else as_int(where, "sinks", sinks, 0, _MAX),
+        capacity.window if window is None else as_int(where, "window", window, 1, _MAX),
+    )
+
+
+def _as_ints(where: str, name: str, given: int | Sequence[int], low: int) -> list[int]:
+    values = list(given) if isinstance(given, Sequence) else [given]
+    if not values:
+        raise InvalidArgument(f"{where}: `{name}` must not be empty.", param=name)
+    return [as_int(where, name, value, low, _MAX) for value in values]
+
+
+def _tokens_per_line(encode: Encode, every: int, keep_answers: bool) -> float:
+    """Return the mean tokens of a line of StreamEval, with its share of the questions."""
+    lines = questions = tokens = 0
+    for part in stream_eval_lines(every=every, back=every):
+        if isinstance(part, Line):
+            lines += 1
+            tokens += len(encode(part.text, at_start=False))
+        elif keep_answers:
+            tokens += len(encode(part.text + part.answer + part.end, at_start=False))
+        questions += isinstance(part, Question)
+        if questions == 10:
+            break
+    return tokens / lines
+
+
+def _settings(model: Model, sinks: int, window: int, seed: int) -> dict[str, Any]:
+    runtime = model.runtime
+    return {
+        "model": Path(model.path).name,
+        "dtype": runtime["dtype"],
+        "kv_dtype": runtime["kv_dtype"],
+        "kernels": runtime["kernels"],
+        "sinks": sinks,
+        "window": window,
+        "seed": seed,
+        "trained_length": model.spec.trained_length,
+    }

@@ -1,0 +1,180 @@
+"""Who was asked what, how far back, and whether the answer was right."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.result import Z95
+
+Place = Literal["inside", "edge", "outside"]
+"""Where the asked text was: wholly in view, partly, or evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question and what the model said."""
+
+    asked: int
+    """The distance that was asked for: lines in StreamEval, tokens in the needle test."""
+    distance: int
+    """Tokens from the asked text's first to the question's last: how far back it had to look."""
+    place: Place
+    expected: str
+    found: str
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether the model's text begins with the expected one."""
+        return self.found.strip().startswith(self.expected.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """How many of some questions were answered rightly."""
+
+    questions: int
+    right: int
+
+    @property
+    def accuracy(self) -> float:
+        """Return the share of right answers."""
+        return self.right / self.questions
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return Wilson's 95 % interval, which says something even for 0 of 20."""
+        n, p, z = self.questions, self.accuracy, Z95
+        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        # Rounding must not put the accuracy itself outside.
+        return min(p, max(0.0, middle - half)), max(p, min(1.0, middle + half))
+
+
+@dataclass(frozen=True, slots=True)
+class AtDistance(Recall):
+    """The questions of one distance."""
+
+    asked: int
+    """As in `Answer`."""
+    distance: float
+    """Mean of the tokens that the model had to look back."""
+
+
+@dataclass(frozen=True)
+class RecallResult:
+    """What a model remembered of a stream, by distance."""
+
+    task: str
+    """"stream_eval" or "needle"."""
+    settings: dict[str, Any]
+    """What was asked for, completed: model, types, sinks, window, seed, …"""
+    answers: tuple[Answer, ...]
+
+    @property
+    def capacity(self) -> int:
+        """Return S + W, the most tokens that were seen at once."""
+        return int(self.settings["sinks"]) + int(self.settings["window"])
+
+    @property
+    def by_distance(self) -> tuple[AtDistance, ...]:
+        """Return accuracy for each distance that was asked for, rising."""
+        found = []
+        for asked in sorted({answer.asked for answer in self.answers}):
+            here = [answer for answer in self.answers if answer.asked == asked]
+            recall = _count(here)
+            mean = sum(answer.distance for answer in here) / len(here)
+            found.append(AtDistance(recall.questions, recall.right, asked, mean))
+        return tuple(found)
+
+    def recall(self, place: Place) -> Recall | None:
+        """Return how much was remembered of what was inside, at the edge or outside of the window.
+
+        Returns:
+            None where nothing was asked there.
+        """
+        here = [answer for answer in self.answers if answer.place == place]
+        return _count(here) if here else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values: the summary for people, and every answer."""
+        return {
+            "task": self.task,
+            "settings": self.settings,
+            "by_distance": [
+                {**asdict(point), "accuracy": point.accuracy, "interval_95": list(point.interval)}
+                for point in self.by_distance
+            ],
+            "answers": [asdict(answer) for answer in self.answers],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RecallResult:
+        """Return the result that `as_dict` has written.
+
+        Raises:
+            InvalidArgument: It is something else.
+        """
+        wanted = {entry.name for entry in fields(cls)}
+        if not isinstance(values, Mapping) or not wanted <= set(values):
+            raise InvalidArgument(
+                f"RecallResult: the object must have the fields {', '.join(sorted(wanted))}, but "
+                f"has {', '.join(sorted(map(str, values))) or 'none'}."
+            )
+        return cls(
+            task=values["task"],
+            settings=values["settings"],
+            answers=tuple(Answer(**answer) for answer in values["answers"]),
+        )
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to a file, which is complete or not touched at all."""
+        write_whole(path, (json.dumps(self.as_dict(), indent=2) + "\n").encode())
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> RecallResult:
+        """Read the result that `to_json` has written.
+
+        Raises:
+            InvalidArgument: The file holds something else.
+        """
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise InvalidArgument(
+                f'RecallResult: "{Path(path).name}" must be a file of `to_json`, but is not: '
+                f"{error}",
+                param="path",
+            ) from None
+
+
+def place_of(
+    begin: int, end: int, *, asked_at: int, answer_tokens: int, sinks: int, window: int
+) -> Place:
+    """Return where tokens [begin, end) are for the queries that answer a question.
+
+    Args:
+        begin: Index of the first token of the asked text.
+        end: Index behind its last.
+        asked_at: Index of the question's last token, the query of the answer's first.
+        answer_tokens: Tokens of the answer; the window slides on with each.
+        sinks: S.
+        window: W.
+    """
+    first_at_start = asked_at - window + 1
+    first_at_end = first_at_start + answer_tokens - 1
+    if end <= sinks or max(begin, sinks) >= first_at_end:
+        return "inside"
+    return "edge" if begin < sinks or end > first_at_start else "outside"
+
+
+def _count(answers: Iterable[Answer]) -> Recall:
+    marks = [answer.is_right for answer in answers]
+    return Recall(len(marks), sum(marks))

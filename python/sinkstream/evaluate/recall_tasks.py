@@ -1,0 +1,91 @@
+"""What StreamEval and the needle test write and ask: endless texts, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Five digits: long enough that a guess is never right, short enough for small models.
+_LOW, _HIGH = 10_000, 99_999
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line to remember."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, cut where the model goes on."""
+
+    about: int
+    """Number of the line that holds the answer."""
+    text: str
+    answer: str
+    end: str
+    """What stands behind the answer."""
+
+
+def stream_eval_lines(
+    *, every: int = 10, back: int = 20, seed: int = 0
+) -> Iterator[Line | Question]:
+    """Write StreamEval for ever: numbered lines, and questions about lines above them.
+
+    The wording is that of StreamingLLM's figure 9: "The REGISTER_CONTENT in line 7 is <48213>.",
+    and later "Query: The REGISTER_CONTENT in line 7 is", which the model shall continue.
+
+    Args:
+        every: Lines between two questions.
+        back: How many lines above the question its answer stands; from line `back` on there are
+            questions.
+        seed: The same seed gives the same text.
+    """
+    draw = random.Random(seed)
+    values: dict[int, str] = {}
+    number = 0
+    while True:
+        values[number] = f"<{draw.randint(_LOW, _HIGH)}>"
+        yield Line(number, f"The REGISTER_CONTENT in line {number} is {values[number]}.\n")
+        if number >= back and number % every == 0:
+            about = number - back
+            yield Question(
+                about, f"Query: The REGISTER_CONTENT in line {about} is", f" {values[about]}", ".\n"
+            )
+        values.pop(number - back, None)
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    """One fact to remember among sentences that say nothing."""
+
+    intro: str
+    text: str
+    question: Question
+
+
+FILLER = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
+)
+"""What surrounds the needle, again and again."""
+
+
+def draw_needle(seed: int) -> Needle:
+    """Return a pass key to be found again (Mohtashami and Jaggi, https://arxiv.org/abs/2305.16300).
+
+    The question ends with the key's opening bracket: what is asked for is memory, not manners.
+
+    Args:
+        seed: The same seed gives the same key.
+    """
+    key = random.Random(seed).randint(_LOW, _HIGH)
+    return Needle(
+        intro="There is important information hidden inside a lot of irrelevant text. Find it and "
+        "memorize it. There will be a question about it.\n",
+        text=f"The pass key is <{key}>. Remember it. <{key}> is the pass key.\n",
+        question=Question(0, "What is the pass key? The pass key is <", f"{key}>", ".\n"),
+    )

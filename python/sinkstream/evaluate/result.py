@@ -1,0 +1,217 @@
+"""What an evaluation found: perplexity with its blocks, and the difference of two methods."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.surprise import Nlls
+from sinkstream.evaluate.tokens import Ids
+
+# 1.96 standard deviations of a normal distribution hold 95 % of it.
+Z95 = 1.959964
+
+
+def perplexity_of(mean_nll: float) -> float:
+    """Return exp of a mean in nats; infinity where that is no float any more."""
+    return math.exp(mean_nll) if mean_nll < 700 else math.inf
+
+
+@dataclass(frozen=True)
+class PerplexityResult:
+    """How well a model predicted a text under one method.
+
+    Example:
+        >>> result = perplexity(model, text, method="sinks", window=1020)
+        >>> print(result.perplexity, result.perplexity_from(10_000))
+    """
+
+    perplexity: float
+    """exp of `mean_nll`."""
+    mean_nll: float
+    """Mean negative log-likelihood of a scored token, in nats."""
+    block_mean_nll: tuple[float | None, ...]
+    """The same for tokens [0, block), [block, 2 * block), …; None where none was scored."""
+    standard_error: float | None
+    """Of `mean_nll`, with tokens taken as independent: how far a sample may be off. None for 1."""
+    tokens: int
+    """Scored tokens: all but the first, or the sampled ones."""
+    method: str
+    settings: dict[str, Any]
+    """What was asked for, completed: model, text, types, sinks, window, block, sample, …"""
+    block_tokens: tuple[int, ...]
+    """Scored tokens of each block."""
+    block_seconds: tuple[float, ...] = field(compare=False)
+    """Time spent on each block."""
+    bits_per_byte: float | None
+    """Bits that the scored tokens cost for each byte of text; None without a tokenizer."""
+    nll: Nlls | None = field(default=None, compare=False, repr=False)
+    """float32 [tokens]: each scored token's own; not written to files."""
+    scored: Ids | None = field(default=None, compare=False, repr=False)
+    """int64 [tokens]: indices of the scored tokens; not written to files."""
+
+    @property
+    def block(self) -> int:
+        """Return the tokens of a block."""
+        return int(self.settings["block"])
+
+    @property
+    def capacity(self) -> int:
+        """Return S + W, the most tokens that were seen at once."""
+        return int(self.settings["sinks"]) + int(self.settings["window"])
+
+    @property
+    def seconds(self) -> float:
+        """Return the time that scoring took."""
+        return math.fsum(self.block_seconds)
+
+    @property
+    def running_mean_nll(self) -> tuple[float | None, ...]:
+        """Return the mean of all tokens up to the end of each block; None before the first."""
+        found: list[float | None] = []
+        total, count = 0.0, 0
+        for mean, tokens in zip(self.block_mean_nll, self.block_tokens, strict=True):
+            total += (mean or 0.0) * tokens
+            count += tokens
+            found.append(total / count if count else None)
+        return tuple(found)
+
+    def perplexity_from(self, index: int) -> float:
+        """Return the perplexity of the tokens from an index on, such as a text's second half.
+
+        Args:
+            index: A multiple of `block` below the number of tokens.
+
+        Raises:
+            InvalidArgument: It is none, or no token was scored behind it.
+        """
+        first, inside = divmod(index, self.block)
+        tokens = sum(self.block_tokens[first:]) if index >= 0 else 0
+        if inside or not tokens:
+            raise InvalidArgument(
+                f"perplexity_from: `index` must be a multiple of {self.block} with scored tokens "
+                f"behind it, but is {index}.",
+                param="index",
+            )
+        blocks = zip(self.block_mean_nll[first:], self.block_tokens[first:], strict=True)
+        return perplexity_of(math.fsum((mean or 0.0) * count for mean, count in blocks) / tokens)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, without the per-token arrays."""
+        kept = [entry.name for entry in fields(self) if entry.name not in ("nll", "scored")]
+        return {name: _plain(getattr(self, name)) for name in kept}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PerplexityResult:
+        """Return the result that `as_dict` has written.
+
+        Raises:
+            InvalidArgument: It is something else.
+        """
+        wanted = {entry.name for entry in fields(cls)} - {"nll", "scored"}
+        if not isinstance(values, Mapping) or set(values) != wanted:
+            raise InvalidArgument(
+                "PerplexityResult: the object must have the fields "
+                f"{', '.join(sorted(wanted))}, but has "
+                f"{', '.join(sorted(map(str, values))) or 'none'}."
+            )
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**plain)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to a file, which is complete or not touched at all."""
+        write_whole(path, (json.dumps(self.as_dict(), indent=2) + "\n").encode())
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> PerplexityResult:
+        """Read the result that `to_json` has written.
+
+        Raises:
+            InvalidArgument: The file holds something else.
+        """
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise InvalidArgument(
+                f'PerplexityResult: "{Path(path).name}" must be a file of `to_json`, but is not: '
+                f"{error}",
+                param="path",
+            ) from None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more a method's tokens cost than another's, at the same positions of one text."""
+
+    of: str
+    against: str
+    tokens: int
+    """Tokens that both have scored."""
+    mean: float
+    """Mean of the differences in nats; above 0: `of` is worse."""
+    standard_error: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % confidence interval of the mean."""
+        half = Z95 * self.standard_error
+        return self.mean - half, self.mean + half
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, the interval among them."""
+        return {**asdict(self), "interval_95": list(self.interval)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Difference:
+        """Return the difference that `as_dict` has written."""
+        return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
+
+
+def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
+    """Compare two methods token by token, where both have scored the same token of one text.
+
+    The differences are paired: what makes a token hard for both cancels. The standard error takes
+    them as independent, which sampled positions nearly are and neighbouring tokens are not.
+
+    Raises:
+        InvalidArgument: The texts differ, fewer than two tokens are common, or a result came from
+            a file.
+    """
+    if of.nll is None or of.scored is None or against.nll is None or against.scored is None:
+        raise InvalidArgument(
+            "compare: both results must have their tokens' values, but one was read from a file. "
+            "Run both methods in one program."
+        )
+    texts = (of.settings["text"], against.settings["text"])
+    common, left, right = np.intersect1d(
+        of.scored, against.scored, assume_unique=True, return_indices=True
+    )
+    if texts[0] != texts[1] or len(common) < 2:
+        raise InvalidArgument(
+            "compare: both results must have scored at least 2 common tokens of one text, but "
+            f"have {len(common)} of texts {texts[0]} and {texts[1]}."
+        )
+    difference = of.nll[left].astype(np.float64) - against.nll[right]
+    return Difference(
+        of=of.method,
+        against=against.method,
+        tokens=len(common),
+        mean=float(difference.mean()),
+        standard_error=float(difference.std(ddof=1) / math.sqrt(len(common))),
+    )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,183 @@
+"""`perplexity`: how well a model predicts a text that is longer than what it sees at once."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from sinkstream.evaluate.forwards import run_plan
+from sinkstream.evaluate.plan import Plan, make_plan
+from sinkstream.evaluate.progress import Bar
+from sinkstream.evaluate.result import PerplexityResult, perplexity_of
+from sinkstream.evaluate.state import RunState, describe_run, load_state, save_state, start_run
+from sinkstream.evaluate.tokens import Ids, IdsOrText, as_ids, count_bytes
+from sinkstream.model import Model
+from sinkstream.numbers import as_int
+
+# Seconds between two saved states: what a crash may cost.
+_SAVE_EVERY_S = 30.0
+
+_MAX_TOKENS = 1 << 53
+
+
+def perplexity(
+    model: Model,
+    ids_or_text: IdsOrText,
+    *,
+    method: str = "sinks",
+    sinks: int | None = None,
+    window: int | None = None,
+    max_tokens: int | None = None,
+    chunk: int | None = None,
+    block: int = 1000,
+    sample: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    resume: str | os.PathLike[str] | None = None,
+) -> PerplexityResult:
+    """Measure how well a model predicts a text, token by token, under one kind of memory.
+
+    Every token but the first is scored, with exactly the tokens in view that it would have if the
+    text were generated one token at a time; only the speed is that of reading a prompt (the
+    methods of StreamingLLM's figures 3 and 10, https://arxiv.org/abs/2309.17453).
+
+    Args:
+        model: Computes; its own streams may go on meanwhile.
+        ids_or_text: Text, which is encoded as `stream` does; or token ids, [tokens] or [1, tokens].
+        method: What a token sees:
+            "sinks": the first S tokens and the last W;
+            "window": the last W tokens only, at their positions in the cache;
+            "dense": everything before it; memory grows with the text;
+            "recompute": the last W tokens, computed afresh for it alone, so that nothing older has
+            left a trace in them: the slow way that "sinks" is meant to equal;
+            "protocol": as "sinks", but one token a forward, as the original code evaluates
+            (`start_size` = S, `recent_size` = W - 1): the same numbers at another cost.
+        sinks: S for "sinks" and "protocol"; None: the model's. The other methods have none.
+        window: W, the current token included. None: the model's for "sinks" and "protocol", and
+            S + W of the model for "window" and "recompute", so that all see equally many tokens.
+        max_tokens: Reads no more than the first so many tokens of the text.
+        chunk: Tokens of one forward; changes no result. None: 512; "protocol" always takes 1.
+        block: Tokens whose mean is reported together.
+        sample: For "recompute": scores so many tokens, drawn at random from those whose window
+            has begun to slide. None scores all, W tokens of work for each.
+        seed: Of the draw.
+        progress: Shows a bar with the time left, where standard error is a terminal.
+        resume: A file where an interrupted run (Ctrl-C, or a crash) keeps what it has scored, and
+            from which the same call goes on, to the same numbers bit for bit. The cache is not in
+            the file: it is filled again from the sinks and the last layers * (W - 1) tokens, on
+            which alone it depends ("dense": from all tokens). A finished run's file gives its
+            result at once.
+
+    Returns:
+        The result; sums are float64, of float32 log-probabilities.
+
+    Raises:
+        InvalidArgument: An argument is out of range, the text is shorter than two tokens or than
+            what the cache holds, or the file to resume from belongs to another run.
+        TypeError: An argument has the wrong type.
+        NonFiniteLogits: The model returned NaN or infinity.
+
+    Example:
+        >>> result = perplexity(model, text, method="sinks", sinks=4, window=1020)
+        >>> print(f"{result.perplexity:.3f}")
+        24.781
+    """
+    if max_tokens is not None:
+        max_tokens = as_int("perplexity", "max_tokens", max_tokens, 2, _MAX_TOKENS)
+    ids = as_ids("perplexity", model, ids_or_text, max_tokens)
+    plan = make_plan(
+        model,
+        len(ids),
+        method=method,
+        sinks=sinks,
+        window=window,
+        chunk=chunk,
+        block=block,
+        sample=sample,
+        seed=seed,
+    )
+    state = start_run(describe_run(model, ids, plan), plan, len(ids))
+    if resume is not None:
+        state = load_state(resume, state)
+    _score(model, ids, plan, state, progress, resume)
+    return _summarize(model, ids, plan, state)
+
+
+def _score(
+    model: Model,
+    ids: Ids,
+    plan: Plan,
+    state: RunState,
+    progress: bool,
+    resume: str | os.PathLike[str] | None,
+) -> None:
+    """Score what is not known yet; whatever ends it early, the state is saved."""
+    saved_at, saved = time.monotonic(), state.done
+    row = torch.from_numpy(ids)[None]
+    total = float(state.nll.sum(dtype=np.float64))
+    try:
+        with Bar(plan.method, len(plan.scored), done=state.done, shown=progress) as bar:
+            began = time.monotonic()
+            for found in run_plan(model, row, plan, state.done):
+                now = time.monotonic()
+                state.add(found, int(plan.scored[state.done]) // plan.block, now - began)
+                total += float(found.sum(dtype=np.float64))
+                bar.advance(len(found), f"perplexity {perplexity_of(total / state.done):.3f}")
+                if resume is not None and now - saved_at > _SAVE_EVERY_S:
+                    save_state(resume, state)
+                    saved_at, saved = time.monotonic(), state.done
+                began = time.monotonic()
+    finally:
+        if resume is not None and state.done > saved:
+            save_state(resume, state)
+
+
+def _summarize(model: Model, ids: Ids, plan: Plan, state: RunState) -> PerplexityResult:
+    nll, blocks = state.nll.astype(np.float64), plan.scored // plan.block
+    counts = np.bincount(blocks, minlength=len(state.block_seconds)).tolist()
+    sums = np.bincount(blocks, weights=nll, minlength=len(counts)).tolist()
+    mean = float(nll.sum()) / len(nll)
+    text_bytes = count_bytes(model, ids[plan.scored])
+    return PerplexityResult(
+        perplexity=perplexity_of(mean),
+        mean_nll=mean,
+        block_mean_nll=tuple(s / n if n else None for s, n in zip(sums, counts, strict=True)),
+        standard_error=float(nll.std(ddof=1) / math.sqrt(len(nll))) if len(nll) > 1 else None,
+        tokens=len(nll),
+        method=plan.method,
+        settings=_settings(model, plan, state),
+        block_tokens=tuple(counts),
+        block_seconds=tuple(state.block_seconds.tolist()),
+        bits_per_byte=float(nll.sum()) / math.log(2) / text_bytes if text_bytes else None,
+        nll=state.nll,
+        scored=plan.scored,
+    )
+
+
+def _settings(model: Model, plan: Plan, state: RunState) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        key: value for key, value in state.run.items() if key not in ("format", "method")
+    }
+    settings |= {
+        "trained_length": model.spec.trained_length,
+        "bytes_per_token": model.capacity.bytes_per_token,
+        "threads": model.runtime["threads"],
+        "chunk": plan.chunk,
+        "evicted_tokens": _evicted(plan),
+    }
+    if plan.method == "protocol":
+        settings |= {"start_size": plan.sinks, "recent_size": plan.window - 1}
+    return settings
+
+
+def _evicted(plan: Plan) -> int:
+    """Return the tokens that have left the one cache that read the text."""
+    if plan.method == "recompute":  # which has a cache of its own for each token
+        return 0
+    read = int(plan.scored[-1])  # all before the last one that is scored
+    return max(0, read - plan.sinks - plan.window)

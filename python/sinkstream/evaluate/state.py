@@ -1,0 +1,151 @@
+"""The file that lets a long run go on: what has been scored so far, and which run it was."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.plan import Plan
+from sinkstream.evaluate.surprise import Nlls
+from sinkstream.evaluate.tokens import Ids
+from sinkstream.model import Model
+
+_FORMAT = 1
+
+# Tokens whose logits tell two models apart that have the same name.
+_PROBE = 16
+
+
+@dataclass
+class RunState:
+    """How far a run has come."""
+
+    run: dict[str, Any]
+    """Everything that the numbers depend on; see `describe_run`."""
+    nll: Nlls
+    """float32 [scored tokens of the whole run]; the first `done` are known."""
+    block_seconds: npt.NDArray[np.float64]
+    """Time spent on each block so far."""
+    done: int = field(default=0)
+
+    def add(self, found: Nlls, block: int, seconds: float) -> None:
+        """Append the surprise of the next tokens, all of one block."""
+        self.nll[self.done : self.done + len(found)] = found
+        self.block_seconds[block] += seconds
+        self.done += len(found)
+
+
+def describe_run(model: Model, ids: Ids, plan: Plan) -> dict[str, Any]:
+    """Return all that the numbers depend on, as plain values.
+
+    The size of chunks and the number of threads are not among them: they change no bit.
+    """
+    runtime = model.runtime
+    return {
+        "format": _FORMAT,
+        "model": Path(model.path).name,
+        "dtype": runtime["dtype"],
+        "kv_dtype": runtime["kv_dtype"],
+        "kernels": runtime["kernels"],
+        "text": hashlib.sha256(ids.tobytes()).hexdigest()[:16],
+        "text_tokens": len(ids),
+        "method": plan.method,
+        "sinks": plan.sinks,
+        "window": plan.window,
+        "block": plan.block,
+        "sample": plan.sample,
+        "seed": plan.seed if plan.sample is not None else None,
+        "logits": _probe(model, ids),
+    }
+
+
+def start_run(run: dict[str, Any], plan: Plan, text_tokens: int) -> RunState:
+    """Return the state of a run that has scored nothing yet."""
+    blocks = -(-text_tokens // plan.block)
+    return RunState(run, np.zeros(len(plan.scored), np.float32), np.zeros(blocks, np.float64))
+
+
+def save_state(path: str | os.PathLike[str], state: RunState) -> None:
+    """Write the state; a reader finds the old file or the new one, never a part."""
+    content = io.BytesIO()
+    np.savez(
+        content,
+        run=np.array(json.dumps(state.run)),
+        nll=state.nll[: state.done],
+        block_seconds=state.block_seconds,
+    )
+    write_whole(path, content.getvalue())
+
+
+def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
+    """Read a state and check that it belongs to this run; a file that is missing is a fresh start.
+
+    Args:
+        path: What `save_state` has written.
+        fresh: This run, with nothing scored.
+
+    Raises:
+        InvalidArgument: It is no such file, or of another run; the message names both.
+    """
+    folder, name = Path(path).absolute().parent, Path(path).name
+    if not folder.is_dir():
+        raise InvalidArgument(
+            f'perplexity: `resume` must be in a folder that exists, but "{folder}" does not.',
+            param="resume",
+        )
+    if not Path(path).exists():
+        return fresh
+    try:
+        if not zipfile.is_zipfile(path):  # numpy would go on and try its other formats
+            raise ValueError("it is no archive of arrays")
+        with np.load(path, allow_pickle=False) as file:
+            run, nll, seconds = json.loads(str(file["run"])), file["nll"], file["block_seconds"]
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise InvalidArgument(
+            f'perplexity: `resume` must be a file that an earlier run has saved, but "{name}" is '
+            f"not: {error}",
+            param="resume",
+        ) from None
+    _check_same_run(name, run, fresh.run)
+    wanted = (np.float32, np.float64, fresh.block_seconds.shape)
+    if (
+        (nll.dtype, seconds.dtype, seconds.shape) != wanted
+        or nll.ndim != 1
+        or len(nll) > len(fresh.nll)
+    ):
+        raise InvalidArgument(f'perplexity: `resume` file "{name}" is damaged.', param="resume")
+    fresh.nll[: len(nll)] = nll
+    return RunState(fresh.run, fresh.nll, seconds, len(nll))
+
+
+def _check_same_run(name: str, saved: Any, here: dict[str, Any]) -> None:
+    saved = saved if isinstance(saved, dict) else {}
+    both = [
+        f"{key} is {json.dumps(saved.get(key))} there and {json.dumps(value)} here"
+        for key, value in here.items()
+        if saved.get(key) != value
+    ]
+    if both:
+        raise InvalidArgument(
+            f'perplexity: `resume` must be a file of this run, but "{name}" is of another: '
+            f"{'; '.join(both)}. Take that run's settings, or another file.",
+            param="resume",
+        )
+
+
+def _probe(model: Model, ids: Ids) -> str:
+    """Return a fingerprint of weights and arithmetic: a hash of the text's first logits."""
+    logits = model.forward(torch.from_numpy(ids[:_PROBE])[None])
+    return hashlib.sha256(logits.numpy().tobytes()).hexdigest()[:16]

@@ -1,0 +1,113 @@
+"""Turns what shall be read, a text or ids, into checked ids, and counts their bytes of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.model import Model
+from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.token_bytes import token_bytes
+
+Ids = npt.NDArray[np.int64]
+IdsOrText = str | Sequence[int] | torch.Tensor | npt.NDArray[np.integer[Any]]
+
+
+def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | None) -> Ids:
+    """Return the ids [tokens] of a text, or the given ones, checked.
+
+    Args:
+        where: The function that errors name.
+        model: Whose tokenizer and vocabulary count.
+        ids_or_text: A text, which is plain text whatever it says and gets the beginning-of-text
+            token where the checkpoint adds one; or ids, [tokens] or [1, tokens].
+        max_tokens: How many of them are wanted; None: all.
+
+    Raises:
+        TypeError: It is neither a text nor whole numbers.
+        InvalidArgument: An id is not in the vocabulary, or there are fewer than two.
+    """
+    if isinstance(ids_or_text, str):
+        ids = np.array(encode(where, model, ids_or_text), dtype=np.int64)
+    else:
+        ids = _check_ids(where, model.spec.vocab_size, ids_or_text)
+    ids = ids[:max_tokens]
+    if len(ids) < 2:
+        raise InvalidArgument(
+            f"{where}: `ids_or_text` must have at least 2 tokens, but has {len(ids)}. The first "
+            "token is only read, never scored.",
+            param="ids_or_text",
+        )
+    return ids
+
+
+def encode(where: str, model: Model, text: str) -> list[int]:
+    """Return the ids of a text that begins a stream.
+
+    Raises:
+        InvalidArgument: The checkpoint has no tokenizer, or the text holds lone surrogates.
+    """
+    check_characters(text, f"{where}: the text")
+    return [*beginning(model), *encoder(where, model).encode(text)]
+
+
+def encoder(where: str, model: Model) -> PlainEncoder:
+    """Return what encodes plain text for a model.
+
+    Raises:
+        InvalidArgument: The checkpoint has no tokenizer.
+    """
+    if model.tokenizer is None:
+        raise InvalidArgument(
+            f"{where}: the model must have a tokenizer to read text, but has none. "
+            "Give token ids instead."
+        )
+    return PlainEncoder(model.tokenizer)
+
+
+def beginning(model: Model) -> list[int]:
+    """Return the beginning-of-text token where the checkpoint adds one to a text, else nothing."""
+    text = model._text
+    return [text.bos_token_id] if text.add_bos and text.bos_token_id is not None else []
+
+
+def count_bytes(model: Model, ids: Ids) -> int | None:
+    """Return the bytes of text that ids stand for, None where the model has no tokenizer."""
+    if model.tokenizer is None:
+        return None
+    table = token_bytes(model.tokenizer, model.spec.vocab_size)
+    sizes = np.array([len(piece) for piece in table.pieces], dtype=np.int64)
+    sizes[sorted(table.special)] = 0
+    return int(sizes[ids].sum())
+
+
+def _check_ids(where: str, vocab_size: int, given: Any) -> Ids:
+    if isinstance(given, bytes | bytearray) or not hasattr(given, "__len__"):
+        raise TypeError(
+            f"{where}: `ids_or_text` must be a text or token ids, but is of type "
+            f"{type(given).__name__}."
+        )
+    ids = np.asarray(given)
+    if ids.ndim == 2 and ids.shape[0] == 1:
+        ids = ids[0]
+    if ids.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise TypeError(
+            f"{where}: `ids_or_text` must be whole numbers [tokens] or [1, tokens], but is "
+            f"{ids.dtype} {list(ids.shape)}."
+        )
+    wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if wrong.size:
+        place = int(wrong[0])
+        raise InvalidArgument(
+            f"{where}: item {place} of `ids_or_text` must be a token id in [0, {vocab_size}), but "
+            f"is {ids[place]}.",
+            param="ids_or_text",
+        )
+    return ids.astype(np.int64)

@@ -1,0 +1,135 @@
+"""`sinkstream evaluate`: a table, files, errors of one sentence, and Ctrl-C."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import sinkstream
+from sinkstream.evaluate import PerplexityResult, RecallResult, perplexity
+from tests.python.cli.conftest import Run
+
+
+@pytest.fixture
+def book(prose: str, tmp_path: Path) -> Path:
+    """Give a file with a short text."""
+    path = tmp_path / "book.txt"
+    path.write_text(prose[:2000], encoding="utf-8")
+    return path
+
+
+def test_it_measures_what_the_function_measures(
+    run: Run, checkpoint: str, book: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    out, plot = tmp_path / "out.json", tmp_path / "out.svg"
+    outcome = run(
+        *("evaluate", book, "-m", checkpoint, "--method", "sinks,window,dense,recompute"),
+        *("--sinks", "3", "--window", "25", "--tokens", "200", "--sample", "9", "--block", "50"),
+        *("--threads", "1", "--out", out, "--plot", plot),
+    )
+    assert outcome.code == 0, outcome.err
+    written = json.loads(out.read_text())
+    found = {entry["method"]: PerplexityResult.from_dict(entry) for entry in written["results"]}
+    with sinkstream.load(checkpoint, sinks=3, window=25, threads=1, max_sequences=1) as model:
+        text = book.read_text(encoding="utf-8")
+        for method, window in {"sinks": 25, "window": 28, "recompute": 28}.items():
+            sample = 9 if method == "recompute" else None
+            result = perplexity(model, text, method=method, max_tokens=200, sample=sample, block=50)
+            assert found[method] == result
+            assert result.settings["window"] == window
+            assert f"{result.perplexity:.3f}" in outcome.out
+    assert found["dense"].settings["window"] == 199
+    assert [entry["of"] for entry in written["differences"]] == ["sinks", "window", "dense"]
+    assert "sinks - recompute: " in outcome.out
+    assert "keeps all 199 tokens" in outcome.err
+    assert plot.read_bytes().startswith(b"<?xml")
+
+
+def test_a_book_is_named_by_its_title(run: Run, checkpoint: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"title": name, "text": f"{name} " * 99}) for name in ("one", "two")]
+    (tmp_path / "books.jsonl").write_text("\n".join(lines))
+    outcome = run(
+        *("evaluate", tmp_path / "books.jsonl", "--title", "Two", "-m", checkpoint),
+        *("--window", "28", "--tokens", "60", "--threads", "1"),
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("two, 60 tokens")
+
+
+def test_stream_eval_and_needle_write_accuracy_by_distance(
+    run: Run, checkpoint: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    out, plot = tmp_path / "out.json", tmp_path / "out.png"
+    outcome = run(
+        *("evaluate", "--stream-eval", "-m", checkpoint, "--window", "100", "--back", "1,20"),
+        *("--queries", "3", "--threads", "1", "--out", out, "--plot", plot),
+    )
+    assert outcome.code == 0, outcome.err
+    result = RecallResult.from_json(out)
+    assert [point.asked for point in result.by_distance] == [1, 20]
+    assert f"outside the window: 0 of {result.recall('outside').questions} right" in outcome.out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    outcome = run("evaluate", "--needle", "-m", checkpoint, "--window", "100", "--threads", "1")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("needle, 4 + 100 tokens in view")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "evaluate: FILE must be given"),
+        (["missing.txt"], 'evaluate: "missing.txt" must be a file that can be read'),
+        (["BOOK", "--method", "sinks,none"], 'evaluate: `--method` must be one of "dense", '),
+        (["BOOK", "--plot", "x.pdf"], "plot: `path` must end with .png or .svg"),
+        (["BOOK", "--out", "no/such/x.json"], "evaluate: `--out` must be in a folder that exists"),
+        (["BOOK", "--back", "1,x"], "evaluate: `--back` must be whole numbers"),
+        (["BOOK", "--stream-eval"], "evaluate: FILE must not be given with --stream-eval"),
+        (["--stream-eval", "--needle"], "evaluate: give either --stream-eval or --needle"),
+        (["BOOK", "--tokens", "1"], "perplexity: `max_tokens` must be in"),
+        (["BOOK", "--window", "9999"], "perplexity: sinks + window must be less than"),
+        (["BOOK", "--title", "other"], 'evaluate: the title must be one of "book.txt", but is'),
+    ],
+)
+def test_an_error_is_one_sentence_and_exit_code_2(
+    words: list[str], sentence: str, run: Run, checkpoint: str, book: Path
+) -> None:
+    given = [str(book) if word == "BOOK" else word for word in words]
+    outcome = run("evaluate", *given, "-m", checkpoint, "--threads", "1")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[-1].startswith(f"sinkstream: {sentence}")
+
+
+def test_ctrl_c_keeps_what_was_scored_and_says_how_to_go_on(
+    run: Run, checkpoint: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [
+        *("evaluate", book, "-m", checkpoint, "--window", "60", "--threads", "1", "--chunk", "50"),
+        *("--tokens", "500", "--resume", tmp_path / "runs", "--out", tmp_path / "out.json"),
+    ]
+    forward, calls = sinkstream.Model.forward, itertools.count()
+
+    def interrupted(self: sinkstream.Model, ids: torch.Tensor, cache: Any = None) -> torch.Tensor:
+        if next(calls) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return forward(self, ids, cache)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sinkstream.Model, "forward", interrupted)
+        outcome = run(*command)
+    assert (outcome.code, outcome.out) == (130, "")
+    assert "sinkstream: stopped. The same command goes on from" in outcome.err
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sinks.npz"]
+    assert run(*command).code == 0
+    found = json.loads((tmp_path / "out.json").read_text())["results"][0]
+    with sinkstream.load(checkpoint, window=60, threads=1, max_sequences=1) as model:
+        text = book.read_text(encoding="utf-8")
+        expected = perplexity(model, text, max_tokens=500, chunk=50)
+    assert PerplexityResult.from_dict(found) == expected

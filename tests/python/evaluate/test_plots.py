@@ -1,0 +1,144 @@
+"""Pictures are drawn, hold what they should, and say what is missing."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sinkstream.errors import InvalidArgument, SinkstreamError
+from sinkstream.evaluate import (
+    Answer,
+    Difference,
+    RecallResult,
+    plot_cost,
+    plot_perplexity,
+    plot_recall,
+)
+from sinkstream.evaluate.plots import level_of
+from tests.python.evaluate.conftest import make_result
+
+pytest.importorskip("matplotlib")
+
+SINKS = make_result()
+DENSE = make_result(
+    "dense",
+    block_mean_nll=(3.4, 2.9, 6.0),
+    settings={**SINKS.settings, "sinks": 0, "window": 2499},
+)
+SAMPLED = make_result(
+    "recompute",
+    block_mean_nll=(None, 3.0, None),
+    block_tokens=(0, 20, 0),
+    tokens=20,
+    settings={**SINKS.settings, "sinks": 0, "window": 1024, "sample": 20},
+)
+RECALL = RecallResult(
+    "stream_eval",
+    {"model": "a model", "sinks": 4, "window": 1020},
+    tuple(
+        Answer(back, 23 * back, "inside" if back < 45 else "outside", "<1>", "<1>"[: 99 // back])
+        for back in (20, 40, 60, 80)
+        for _ in range(5)
+    ),
+)
+
+Draw = Callable[[Path], None]
+DRAWINGS: dict[str, tuple[Draw, tuple[str, ...]]] = {
+    "perplexity": (
+        lambda path: plot_perplexity([SINKS, DENSE, SAMPLED], path),
+        ("sinks, 4 + 1,020", "dense", "recompute, 0 + 1,024 (20 sampled tokens)",
+         "capacity 1,024", "trained length 2,048", "position in the text (tokens)",
+         "perplexity (block mean)", "a model"),
+    ),
+    "running": (
+        lambda path: plot_perplexity([SINKS], path, mean="running", title="a title"),
+        ("perplexity (running mean)", "a title"),
+    ),
+    "recall": (
+        lambda path: plot_recall([RECALL], path),
+        ("StreamEval, 4 + 1,020", "capacity 1,024", "distance to the answer (tokens)",
+         "right answers (%)"),
+    ),
+    "cost": (
+        lambda path: plot_cost([SINKS, DENSE, SAMPLED], path),
+        ("Time of a scored token", "milliseconds", "Keys and values in memory", "MiB",
+         "tokens read", "sinks, 4 + 1,020"),
+    ),
+}  # fmt: skip
+
+
+def texts(path: Path) -> list[str]:
+    """Return the words of an SVG picture."""
+    words = ET.parse(path).iter("{http://www.w3.org/2000/svg}text")
+    return ["".join(element.itertext()).strip() for element in words]
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_picture_is_labelled(name: str, tmp_path: Path) -> None:
+    draw, labels = DRAWINGS[name]
+    draw(tmp_path / "picture.svg")
+    assert set(labels) <= set(texts(tmp_path / "picture.svg"))
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_picture_may_be_a_png(name: str, tmp_path: Path) -> None:
+    DRAWINGS[name][0](tmp_path / "picture.png")
+    content = (tmp_path / "picture.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 10_000
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_the_same_numbers_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    for place in ("first.svg", "second.svg"):
+        DRAWINGS[name][0](tmp_path / place)
+    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
+
+
+def test_a_sample_is_drawn_by_its_paired_difference_where_one_is_given() -> None:
+    sampled = replace(SAMPLED, mean_nll=3.9, standard_error=0.4)
+    paired = Difference("sinks", "recompute", 20, mean=0.05, standard_error=0.01)
+    assert level_of(sampled, [SINKS, sampled], []) == (3.9, 0.4)
+    assert level_of(sampled, [SINKS, sampled], [paired]) == pytest.approx((3.1 - 0.05, 0.01))
+    other = replace(paired, against="window")
+    assert level_of(sampled, [SINKS, sampled], [other]) == (3.9, 0.4)
+
+
+def test_what_a_picture_does_not_reach_is_not_marked(tmp_path: Path) -> None:
+    short = replace(SINKS, settings={**SINKS.settings, "trained_length": 8192})
+    plot_perplexity([short], tmp_path / "picture.svg")
+    assert not any("trained" in text for text in texts(tmp_path / "picture.svg"))
+
+
+@pytest.mark.parametrize("name", ["picture.pdf", "picture", "picture.PNG.txt"])
+def test_another_kind_of_file_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"plot: `path` must end with \.png or \.svg, but is"):
+        plot_perplexity([SINKS], tmp_path / name)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="plot: `path` must be in a folder that exists"):
+        plot_perplexity([SINKS], tmp_path / "missing" / "picture.png")
+
+
+def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="plot: `results` must not be empty"):
+        plot_cost([], tmp_path / "picture.png")
+
+
+def test_missing_matplotlib_is_said_with_the_extra_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matplotlib.py").write_text(
+        'raise ModuleNotFoundError("No module named matplotlib", name="matplotlib")'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SinkstreamError, match=r'pip install "sinkstream\[plot\]"'):
+        plot_perplexity([SINKS], tmp_path / "picture.png")
