@@ -26,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PACKAGE_SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
   $(shell find backend cmake csrc python -type f -not -name '*.pyc')
 TEST_SOURCES := $(shell find tests/cpp -type f)
-CXX_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.inl' \
+CXX_FILES = $(shell find csrc tests/cpp tests/mutants -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
 
 # One command serves the installed package and the C++ tests: one build folder, compiled once.
@@ -118,6 +118,11 @@ test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Ru
 test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)
 	$(BIN)/pytest --quiet -m '' --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
+
+# Objects are kept, so that a second run compiles only what has changed. `test-full` runs the same.
+.PHONY: test-mutants
+test-mutants: check-python check-compiler check-gtest ## Plant known mistakes; the C++ tests must notice
+	$(PYTHON) -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
 
 # --- figures --------------------------------------------------------------------------------
 

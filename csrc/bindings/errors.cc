@@ -11,11 +11,15 @@ namespace sinkstream {
 
 namespace {
 
-void set_error(const char* name, const Error& error) {
+py::object make_error(const char* name, const Error& error) {
   const py::object type = py::module_::import("sinkstream.errors").attr(name);
   const py::object param = error.param.empty() ? py::object(py::none()) : py::str(error.param);
-  PyErr_SetObject(type.ptr(), type(error.what(), py::arg("param") = param).ptr());
+  return type(error.what(), py::arg("param") = param);
 }
+
+void raise(const py::object& error) { PyErr_SetObject(py::type::of(error).ptr(), error.ptr()); }
+
+void set_error(const char* name, const Error& error) { raise(make_error(name, error)); }
 
 void translate(std::exception_ptr thrown) {
   if (!thrown) return;
@@ -30,7 +34,9 @@ void translate(std::exception_ptr thrown) {
   } catch (const SessionBusy& error) {
     set_error("SessionBusy", error);
   } catch (const NonFiniteLogits& error) {
-    set_error("NonFiniteLogits", error);
+    const py::object made = make_error("NonFiniteLogits", error);
+    if (error.index >= 0) made.attr("index") = error.index;
+    raise(made);
   } catch (const EngineDead& error) {
     set_error("EngineDead", error);
   } catch (const ForkError& error) {

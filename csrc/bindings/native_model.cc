@@ -67,6 +67,14 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
   engine_ = std::make_unique<Engine>(decoder_, std::move(engine));
 }
 
+void NativeModel::close() {
+  engine_->close();
+  if (!engine_->is_owner_process()) return;
+  store_.give_back();
+  pool_.give_back();
+  decoder_.give_back();
+}
+
 int64_t NativeModel::bytes_per_token() const {
   return spec_.layers * decoder_.page_shape().bytes() / kPageRows;
 }

@@ -29,8 +29,9 @@ class NativeModel {
  public:
   NativeModel(const DecoderSpec& spec, WeightStore&& store, const NativeOptions& options,
               std::shared_ptr<const TokenTable> tokens, std::vector<int32_t> end_token_ids);
-  // Ends the generation thread; waits for the step in progress. Without the GIL, please.
-  void close() { engine_->close(); }
+  // Ends the generation thread, waits for the step in progress, and gives memory back. Without the
+  // GIL, please. May be called again, and does nothing in a forked child.
+  void close();
 
   int64_t serial() const { return serial_; }
   const DecoderSpec& spec() const { return spec_; }

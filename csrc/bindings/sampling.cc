@@ -72,7 +72,7 @@ Row process_logits(const Row& logits, const std::vector<std::pair<int32_t, int32
        .temperature = static_cast<float>(temperature),
        .is_finite = &is_finite},
       {&pool});
-  if (!is_finite) throw NonFiniteLogits("sampling: logits must be finite, but are not.", "logits");
+  if (!is_finite) throw NonFiniteLogits("sampling: logits must be finite, but are not.");
   return out;
 }
 
@@ -86,7 +86,7 @@ std::vector<int64_t> kept_tokens(const Row& logits, int64_t top_k, double top_p,
   validate(params, vocab);
   for (const float x : logits) {
     if (!(x < INFINITY)) {
-      throw NonFiniteLogits("sampling: logits must be finite or -inf, but are not.", "logits");
+      throw NonFiniteLogits("sampling: logits must be finite or -inf, but are not.");
     }
   }
   const Buffer scratch(sample_scratch_bytes(vocab), "sampling");

@@ -22,6 +22,9 @@ class PagePool {
   int64_t bytes() const { return memory_.bytes(); }
   std::byte* page(int32_t id) const { return memory_.data() + id * shape_.bytes(); }
 
+  // The pages are needed no more.
+  void give_back() { memory_.give_back(); }
+
   // Lends one page; the caller has seen that `free_pages()` suffices.
   int32_t acquire();
   // One more holder of a page.

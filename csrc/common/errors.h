@@ -2,6 +2,7 @@
 // A message has the shape: where: `name` must <rule>, but is <value>. <remedy>
 #pragma once
 
+#include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -32,7 +33,9 @@ struct SessionBusy : Error {
 };
 // One sequence's logits hold NaN or infinity.
 struct NonFiniteLogits : Error {
-  using Error::Error;
+  explicit NonFiniteLogits(const std::string& message, int64_t index = -1)
+      : Error(message, "logits"), index(index) {}
+  int64_t index;  // of the token that they were for; below 0 where there is no stream
 };
 // The generation thread has stopped after a failure.
 struct EngineDead : Error {

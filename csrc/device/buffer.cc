@@ -26,6 +26,10 @@ Buffer::Buffer(int64_t bytes, const char* purpose) {
   }
 }
 
+void Buffer::give_back() {
+  if (data_ != nullptr) madvise(data_, bytes_, MADV_DONTNEED);
+}
+
 Buffer::~Buffer() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }

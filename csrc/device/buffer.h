@@ -21,6 +21,9 @@ class Buffer {
     return *this;
   }
 
+  // Gives the memory back to the system and keeps the addresses: zeros are read there from now on.
+  void give_back();
+
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   template <typename T>

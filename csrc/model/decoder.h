@@ -29,6 +29,11 @@ class Decoder : public LanguageModel {
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
   PageShape page_shape() const { return {spec_.kv_heads, spec_.head_dim, options_.cache_type}; }
+  // The scratch is needed no more.
+  void give_back() {
+    arena_.give_back();
+    attention_scratch_.give_back();
+  }
   int64_t scratch_bytes() const { return arena_.bytes() + attention_scratch_.bytes(); }
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override;

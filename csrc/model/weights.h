@@ -47,6 +47,9 @@ class WeightStore {
   // The store keeps the memory that the result points into.
   DecoderWeights finish() const;
 
+  // The weights are needed no more.
+  void give_back() { memory_.give_back(); }
+
   int64_t bytes() const { return memory_.bytes(); }
 
  private:

@@ -37,9 +37,10 @@ std::vector<TokenLogprob> likeliest(const float* logits, int64_t vocab, int64_t 
 [[noreturn]] void refuse_non_finite(const float* logits, int64_t vocab, int64_t index) {
   const float* bad =
       std::find_if(logits, logits + vocab, [](float logit) { return !std::isfinite(logit); });
-  throw NonFiniteLogits(cat("stream: logits must be finite, but at index ", index, " token ",
-                            bad - logits, " has ", *bad,
-                            ". Other streams go on; a finer dtype may help."));
+  throw NonFiniteLogits(
+      cat("stream: logits must be finite, but at index ", index, " token ", bad - logits, " has ",
+          *bad, ". Other streams go on; a finer dtype may help."),
+      index);
 }
 
 bool has_penalties(const SamplingParams& params) {

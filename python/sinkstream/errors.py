@@ -47,9 +47,14 @@ class SessionBusy(SinkstreamError, RuntimeError):
 
 
 class NonFiniteLogits(SinkstreamError, RuntimeError):
-    """The model returned NaN or infinity; only the sequence concerned has ended."""
+    """The model returned NaN or infinity; only the sequence concerned has ended.
+
+    Attributes:
+        index: The index of the token that the logits were for; None outside of streams.
+    """
 
     code = "non_finite_logits"
+    index: int | None = None
 
 
 class EngineDead(SinkstreamError, RuntimeError):

@@ -71,13 +71,13 @@ def load(
         InvalidArgument: An argument is out of range.
         CapacityError: The system does not give the memory.
     """
-    device = as_choice("load", "device", device, ("auto", "cpu", "cuda"))
     if device == "cuda":
         raise InvalidArgument(
-            'load: `device` must be "auto" or "cpu", but is "cuda": this build has no CUDA '
+            'load: `device` must be one of "auto", "cpu", but is "cuda": this build has no CUDA '
             "kernels.",
             param="device",
         )
+    as_choice("load", "device", device, ("auto", "cpu"))
     if quantize is not None:
         raise InvalidArgument(
             f"load: `quantize` must be None, but is {quantize!r}. Weights stay in the file's type.",
@@ -94,7 +94,7 @@ def load(
         sinks=sinks,
         window=0,
         max_sequences=as_int("load", "max_sequences", max_sequences, 1, 1 << 16),
-        prefill_chunk=as_int("load", "prefill_chunk", prefill_chunk or 0, 0, 1 << 16)
+        prefill_chunk=0
         if prefill_chunk is None
         else as_int("load", "prefill_chunk", prefill_chunk, 1, 1 << 16),
         threads=0 if threads is None else as_int("load", "threads", threads, 1, 1024),

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
+# What `generate` makes where nobody says how much: a long paragraph, in seconds.
+_REPLY_TOKENS = 256
+
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 
@@ -339,26 +342,37 @@ class Model:
 
     @overload
     def generate(
-        self, prompt: str | Sequence[int] | Sequence[Message], **options: Any
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        *,
+        max_tokens: int | None = ...,
+        **options: Any,
     ) -> Result: ...
     @overload
     def generate(
         self,
         prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]],
+        *,
+        max_tokens: int | None = ...,
         **options: Any,
     ) -> list[Result]: ...
 
-    def generate(self, prompt: Any, **options: Any) -> Result | list[Result]:
+    def generate(
+        self, prompt: Any, *, max_tokens: int | None = _REPLY_TOKENS, **options: Any
+    ) -> Result | list[Result]:
         """Generate to the end and return the whole.
 
         Args:
-            prompt: As for `stream`, or a list of prompts.
-            **options: As for `stream`; `max_tokens` should be given, because many models do not
-                end by themselves.
+            prompt: As for `stream`, or a list of prompts, or a table of ids with a row for each.
+            max_tokens: Ends each reply, after 256 tokens where it is not given. None waits until
+                the model ends by itself, which many never do.
+            **options: As for `stream`.
 
         Returns:
-            A result, or for a list of prompts a list of results in the same order.
+            A result, or for a list of prompts a list of results in the same order; of no prompts
+            an empty one.
         """
+        options["max_tokens"] = max_tokens
         if not _is_list_of_prompts(prompt):
             with self.stream(prompt, **options) as stream:
                 return stream.result()
@@ -452,11 +466,17 @@ class Model:
 
 
 def _is_list_of_prompts(prompt: Any) -> bool:
-    """Tell several prompts from one: a list of texts, of id lists, or of message lists."""
-    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
+    """Tell several prompts from one: texts, rows of ids or lists of messages, or none at all."""
+    if hasattr(prompt, "ndim"):  # an array or a tensor
+        return bool(prompt.ndim == 2)
+    if isinstance(prompt, str | bytes) or not isinstance(prompt, Sequence):
         return False
+    if not prompt:
+        return True
     first = prompt[0]
-    return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, bytes))
+    if hasattr(first, "ndim"):
+        return bool(first.ndim > 0)  # a row; numbers have none
+    return isinstance(first, Sequence) and not isinstance(first, bytes)
 
 
 # A thread that is alive when the interpreter ends would abort the process: close what is open.

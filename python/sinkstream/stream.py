@@ -176,7 +176,8 @@ class Stream:
         """End the generation and drop what has not been read. May be called more than once."""
         self._is_closed = True
         self._native.close()
-        self._events.clear()
+        # Not emptied: a reader in another thread may be about to take one.
+        self._events = deque()
 
     def __enter__(self) -> Stream:
         return self
@@ -232,7 +233,7 @@ class Stream:
                 del self._reader["thread"]
 
     def _next_text(self) -> str | None:
-        text = "".join(_text_of(event) for event in self._events)
+        text = "" if self._is_closed else "".join(_text_of(event) for event in self._events)
         self._events.clear()
         while not text:
             batch = self._take()
@@ -243,16 +244,19 @@ class Stream:
         return text
 
     def _next_event(self) -> Event | None:
-        while not self._events:
-            if self._is_closed or self._finish_reason is not None:
-                self._raise_error_once()
-                return None
+        while not self._is_closed:  # which another thread may do at any moment
+            events = self._events
+            if events:
+                return events.popleft()
+            if self._finish_reason is not None:
+                break
             batch = self._take()
             if batch is not None:
                 self._add_events(batch)
             elif self._finish_reason is not None:
                 self._events.append(Finished(self._finish_reason, self._rest))
-        return self._events.popleft()
+        self._raise_error_once()
+        return None
 
     def _read_to_end(self) -> None:
         self._events.clear()

@@ -16,8 +16,11 @@ from sinkstream.checkpoint.shown import shown
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
-MAX_HEADER_BYTES = 64 << 20  # four times the header of the largest vocabularies (262,144 tokens)
-MAX_ARRAY_ELEMENTS = 1 << 22  # in all arrays together; those vocabularies need about a fifth
+# A vocabulary of 262,144 tokens and its 514,000 merges takes 15 MB at the lengths of SmolLM2's, and
+# larger vocabularies have longer ones: the limit of safetensors' headers, 16 MB, is too near.
+MAX_HEADER_BYTES = 64 << 20
+MAX_ENTRIES = 1 << 14  # of metadata keys, and of tensors; large files have 60 and 2,000
+MAX_ARRAY_ELEMENTS = 1 << 21  # in all arrays together; such a vocabulary has 1.3 million
 MAX_ALIGNMENT = 1 << 20
 _FIRST_READ_BYTES = 1 << 20
 
@@ -60,8 +63,8 @@ def read_gguf_header(file: File) -> GgufHeader:
     """
     cursor = _Cursor(file)
     _check_magic(cursor)
-    tensor_count = cursor.count("the number of tensors", _MIN_TENSOR_BYTES)
-    key_count = cursor.count("the number of metadata keys", _MIN_KEY_BYTES)
+    tensor_count = cursor.count("the number of tensors", _MIN_TENSOR_BYTES, MAX_ENTRIES)
+    key_count = cursor.count("the number of metadata keys", _MIN_KEY_BYTES, MAX_ENTRIES)
     metadata: dict[str, Any] = {}
     for _ in range(key_count):
         key = cursor.string("a metadata key")
@@ -207,13 +210,17 @@ class _Cursor:
     def u64(self, what: str) -> int:
         return int(_U64.unpack(self.take(8, what))[0])
 
-    def count(self, what: str, bytes_each: int) -> int:
+    def count(self, what: str, bytes_each: int, most: int | None = None) -> int:
         """Read a number of things, each of which takes at least `bytes_each` bytes of the file."""
         count = self.u64(what)
-        limit = (min(self.file.size, MAX_HEADER_BYTES) - self.position) // bytes_each
-        if count > limit:
+        if most is not None and count > most:
             raise CheckpointError(
-                f"load: {self.file.name}: {what} must be at most {limit}, for which there is "
+                f"load: {self.file.name}: {what} must be at most {most}, but is {count}."
+            )
+        room = (min(self.file.size, MAX_HEADER_BYTES) - self.position) // bytes_each
+        if count > room:
+            raise CheckpointError(
+                f"load: {self.file.name}: {what} must be at most {room}, for which there is "
                 f"room, but is {count}."
             )
         return count

@@ -42,16 +42,30 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     """
     if isinstance(prompt, str):
         return _encode_text(text, prompt)
-    if isinstance(prompt, bytes | bytearray | Mapping) or not hasattr(prompt, "__getitem__"):
+    no_prompt = isinstance(prompt, bytes | bytearray | Mapping)
+    if no_prompt or not (hasattr(prompt, "__getitem__") and hasattr(prompt, "__len__")):
         raise TypeError(
             "stream: `prompt` must be a text, token ids or a list of messages, but is of type "
             f"{type(prompt).__name__}."
         )
+    if hasattr(prompt, "shape"):  # an array or a tensor
+        prompt = _as_row(prompt)
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if isinstance(prompt[0], Mapping):
         return encode_chat(text, prompt)  # type: ignore[arg-type]  # checked there, one by one
     return [_check_id(token_id, i, vocab_size) for i, token_id in enumerate(prompt)]
+
+
+def _as_row(prompt: Any) -> list[Any]:
+    """Return the numbers of an array or a tensor as Python's own."""
+    if len(prompt.shape) != 1:
+        raise InvalidArgument(
+            "stream: `prompt` must be one row of token ids, but has shape "
+            f"{list(prompt.shape)}. `generate` takes several prompts.",
+            param="prompt",
+        )
+    return list(prompt.tolist())
 
 
 def _encode_text(text: TextFormat, prompt: str) -> list[int]:
@@ -87,13 +101,14 @@ def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
 
 def _check_id(token_id: Any, index: int, vocab_size: int) -> int:
     try:
-        if isinstance(token_id, bool):
+        # A tensor that holds one id in a row would pass for the id.
+        if isinstance(token_id, bool) or getattr(token_id, "ndim", 0) > 0:
             raise TypeError
         value = operator.index(token_id)  # integers of every kind, and nothing else
     except TypeError:
         raise TypeError(
             f"stream: item {index} of `prompt` must be a token id, a whole number, but is of type "
-            f"{type(id).__name__}."
+            f"{type(token_id).__name__}."
         ) from None
     if not 0 <= value < vocab_size:
         raise InvalidArgument(

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
+from sys import getsizeof
 from typing import Any, cast
 
 from jinja2 import Environment, Template, nodes, pass_environment
@@ -27,8 +28,10 @@ from sinkstream.text.template_limits import (
     MAX_BITS,
     Limits,
     check_amplifiers,
-    check_format,
+    check_braces,
+    check_date_layout,
     check_numbers,
+    check_percent,
     checked,
     current_limits,
     size_of,
@@ -80,7 +83,7 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(layout: str) -> str:
-    check_format(layout, ())
+    check_date_layout(layout)
     return datetime.now().strftime(layout)
 
 
@@ -134,7 +137,7 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
             limits.tick()
             size += size_of(item)
             limits.admit(size)
-            limits.spend(1)
+            limits.spend(8)  # its place in the list; what made it has counted the item
             taken.append(item)
         return (item for item in taken)
 
@@ -241,8 +244,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             limits.admit(size)
             limits.tick()
             taken.append(part)
-        limits.spend(size)
-        return "".join(taken)
+        output = "".join(taken)
+        limits.spend(getsizeof(output))
+        return output
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether a template may see an attribute."""
@@ -261,7 +265,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
         def bounded(*arguments: Any, **named: Any) -> str:
             check_numbers([*arguments, *named.values()])
-            check_format(template, (arguments, named))
+            check_braces(template, (arguments, named))
             return sandboxed(*arguments, **named)
 
         return bounded
@@ -279,7 +283,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Apply an operator whose result may be larger than its operands."""
         sequence = (str, list, tuple)
         if operator == "%" and isinstance(left, str):
-            check_format(left, right)
+            check_percent(left, right)
         elif operator == "+" and isinstance(left, sequence):
             current_limits.get().admit(size_of(left) + size_of(right))
         elif operator == "*" and isinstance(left, sequence) and isinstance(right, int):

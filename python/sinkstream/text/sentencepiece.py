@@ -9,11 +9,21 @@ whose ordinary pieces have different scores, which its own trainer guarantees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer, decoders, models, normalizers
 
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+
 SPACE = "\u2581"  # ▁, which stands for a space inside a piece
+
+# Looking for the merges of a piece takes the square of its length. Real pieces have less than a
+# hundred characters; the largest vocabularies, of 262,144 pieces, have 2 million in all and half a
+# million merges.
+MAX_PIECE_CHARACTERS = 1024
+MAX_CHARACTERS = 1 << 22
+MAX_MERGES = 1 << 20
 
 
 def sentencepiece_tokenizer(
@@ -56,8 +66,13 @@ def sentencepiece_tokenizer(
 def ranked_merges(
     vocabulary: Mapping[str, int], ordinary: Iterable[str], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Return every cut of an ordinary piece into two ordinary characters or pieces, best first."""
+    """Return every cut of an ordinary piece into two ordinary characters or pieces, best first.
+
+    Raises:
+        CheckpointError: A piece is too long, or all together would take too long.
+    """
     mergeable = set(ordinary)
+    _check_lengths(mergeable)
     found: list[tuple[float, int, int, str, str]] = []
     for piece in mergeable:
         score = scores[vocabulary[piece]]
@@ -67,5 +82,25 @@ def ranked_merges(
                 # Of two cuts of one piece the longer left part goes first: of overlapping pairs
                 # in a run of equal characters that is the leftmost.
                 found.append((-score, -cut, vocabulary[piece], left, right))
+        if len(found) > MAX_MERGES:
+            raise CheckpointError(
+                "load: GGUF metadata: the pieces of `tokenizer.ggml.tokens` must have at most "
+                f"{MAX_MERGES} merges, but have more."
+            )
     found.sort()
     return [(left, right) for *_, left, right in found]
+
+
+def _check_lengths(pieces: Collection[str]) -> None:
+    longest = max(pieces, key=len, default="")
+    if len(longest) > MAX_PIECE_CHARACTERS:
+        raise CheckpointError(
+            "load: GGUF metadata: a piece of `tokenizer.ggml.tokens` must have at most "
+            f"{MAX_PIECE_CHARACTERS} characters, but {shown(longest)} has {len(longest)}."
+        )
+    characters = sum(map(len, pieces))
+    if characters > MAX_CHARACTERS:
+        raise CheckpointError(
+            "load: GGUF metadata: the pieces of `tokenizer.ggml.tokens` must have at most "
+            f"{MAX_CHARACTERS} characters in all, but have {characters}."
+        )

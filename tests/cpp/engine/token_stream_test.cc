@@ -165,8 +165,7 @@ TEST_F(TokenStreamTest, GivesTheRestOfTheTextToTheLastTokenOrToTheEnd) {
 
 TEST_F(TokenStreamTest, ThrowsItsErrorInTheConsumer) {
   put(5, "a");
-  stream.finish(FinishReason::kError, std::make_exception_ptr(NonFiniteLogits("bad", "logits")),
-                {});
+  stream.finish(FinishReason::kError, std::make_exception_ptr(NonFiniteLogits("bad")), {});
   EXPECT_EQ(stream.take(0s, &batch), Taken::kBatch) << "what came before the error is not lost";
   EXPECT_EQ(stream.take(0s, &batch), Taken::kEnd);
   EXPECT_THROW(stream.rethrow(), NonFiniteLogits);

@@ -30,8 +30,8 @@ TEST(ChooseKernels, ObeysAForcedName) {
 }
 
 TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
-  const std::set<std::string> ops = {"embedding", "rms_norm", "linear", "rope",  "append",
-                                     "attention", "swiglu",   "logits", "sample"};
+  const std::set<std::string> ops = {"embedding", "rms_norm", "linear", "rope",   "append",
+                                     "attention", "evict",    "swiglu", "logits", "sample"};
   for (const Kernels* table : all_kernels()) {
     if (!table->supported()) continue;
     const ChosenKernels chosen = choose_kernels(table->name);
@@ -46,8 +46,9 @@ TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
     const Kernels& kernels = chosen.kernels;
     EXPECT_TRUE(kernels.embedding != nullptr && kernels.rms_norm != nullptr &&
                 kernels.linear != nullptr && kernels.rope != nullptr && kernels.append != nullptr &&
-                kernels.attention != nullptr && kernels.swiglu != nullptr &&
-                kernels.logits != nullptr && kernels.sample != nullptr);
+                kernels.attention != nullptr && kernels.evict != nullptr &&
+                kernels.swiglu != nullptr && kernels.logits != nullptr &&
+                kernels.sample != nullptr);
   }
 }
 

@@ -68,7 +68,7 @@ class GgufBytes:
     def header(self) -> bytes:
         tensor_count = len(self.tensors) if self.tensor_count is None else self.tensor_count
         key_count = len(self.keys) if self.key_count is None else self.key_count
-        out = self.magic + struct.pack("<IQQ", self.version, tensor_count, key_count)
+        out = bytearray(self.magic + struct.pack("<IQQ", self.version, tensor_count, key_count))
         for name, kind, value in self.keys:
             out += text(name) + struct.pack("<I", kind) + value
         offset = 0
@@ -78,7 +78,7 @@ class GgufBytes:
             declared = offset if tensor.offset is None else tensor.offset
             out += struct.pack("<IQ", tensor.block_type, declared)
             offset += len(self._padded(tensor.content))
-        return out
+        return bytes(out)
 
     def build(self) -> bytes:
         body = b"".join(self._padded(tensor.content) for tensor in self.tensors)

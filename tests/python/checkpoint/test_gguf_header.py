@@ -243,6 +243,38 @@ def test_a_header_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         read_bytes(tmp_path, file.build())
 
 
+def test_the_header_of_the_largest_vocabularies_is_within_the_limit() -> None:
+    # 262,144 tokens with types and scores, and 514,000 merges, as long as those of SmolLM2.
+    needed = 262_144 * (16 + 4 + 4) + 514_000 * 17
+    assert needed < reader.MAX_HEADER_BYTES // 4 == 16 << 20
+    assert reader.MAX_ARRAY_ELEMENTS > 3 * 262_144 + 514_000
+
+
+def entries(count: int) -> dict[str, GgufBytes]:
+    """Give a file with so many keys, and one with so many tensors, the shortest there can be."""
+    keys = GgufBytes(keys=[(f"{i:x}", U8, b"\0") for i in range(count)])
+    tensors = GgufBytes(alignment=1).add("general.alignment", U32, 1)
+    tensors.tensors = [GgufTensor(f"{i:x}", (1,), b"\0\0\0\0") for i in range(count)]
+    return {"the number of metadata keys": keys, "the number of tensors": tensors}
+
+
+@pytest.mark.parametrize("what", ["the number of metadata keys", "the number of tensors"])
+def test_there_is_a_limit_to_keys_and_to_tensors(tmp_path: Path, what: str) -> None:
+    most = reader.MAX_ENTRIES
+    assert most == 1 << 14
+    read_bytes(tmp_path, entries(most)[what].build())
+    with pytest.raises(CheckpointError, match=f"{what} must be at most {most}, but is {most + 1}."):
+        read_bytes(tmp_path, entries(most + 1)[what].build())
+
+
+def test_real_files_stay_far_below_the_limits(smollm2: Path) -> None:
+    header = read(smollm2)
+    assert 20 < len(header.metadata) < reader.MAX_ENTRIES // 50
+    assert 100 < len(header.tensors) < reader.MAX_ENTRIES // 50
+    begin = min(tensor.offset for tensor in header.tensors.values())
+    assert 1 << 20 < begin < reader.MAX_HEADER_BYTES // 10
+
+
 @pytest.mark.parametrize("sizes", [(2**63, 2), (2**32, 2**32), (2**63, 2**63, 2**63, 2**63)])
 def test_a_shape_whose_product_overflows_is_refused(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     file = GgufBytes().add_tensor("huge", sizes, bytes(32))

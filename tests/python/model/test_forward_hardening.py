@@ -100,3 +100,19 @@ except sinkstream.CapacityError as error:
     )
     assert found.stdout.startswith("load: the system gives only ")
     assert "Choose fewer `threads`." in found.stdout
+
+
+def test_a_closed_model_has_given_its_memory_back(smollm2: Path) -> None:
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("RssAnon:")[1].split()[0]) * 1024
+
+    model = sinkstream.load(smollm2, window=2044)
+    stream = model.stream("Once upon a time", max_tokens=3)
+    before = resident()
+    model.close()
+    held = model.capacity.weight_bytes + model.capacity.cache_bytes
+    assert before - resident() > 0.9 * held
+    assert stream.result().finish_reason in ("length", "cancelled")
+    with pytest.raises(sinkstream.EngineDead):
+        model.forward(torch.zeros(1, 1, dtype=torch.int64))

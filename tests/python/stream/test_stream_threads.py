@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import sinkstream
+from sinkstream import stream as stream_module
 
 PROMPT = [5, 9, 17]
 
@@ -94,6 +98,63 @@ def test_a_stream_may_be_closed_while_another_thread_reads_it(model: sinkstream.
         reader.join(timeout=5)
         assert not reader.is_alive()
         assert len(count) == 1
+
+
+@contextmanager
+def at_step(number: int, action: Callable[[], None]) -> Iterator[list[int]]:
+    """Do something between two instructions of stream.py, as another thread may.
+
+    Yields the number of the last step that was reached.
+    """
+    steps = [0]
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
+        if frame.f_code.co_filename != stream_module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps[0] += 1
+            if steps[0] == number:
+                action()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield steps
+    finally:
+        sys.settrace(before)
+
+
+READERS: dict[str, Callable[[sinkstream.Stream], object]] = {
+    "text": lambda running: next(running, None),
+    "events": lambda running: next(running.events(), None),
+    "events that are there": lambda running: [next(running.events(), None) for _ in range(2)],
+    "text of events that are there": lambda running: [
+        next(running.events(), None),
+        next(running, None),
+    ],
+    "the result": lambda running: running.result(),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_stream_may_be_closed_between_any_two_steps_of_a_read(
+    model: sinkstream.Model, name: str
+) -> None:
+    number = 0
+    while True:
+        number += 1
+        running = model.stream(PROMPT, max_tokens=5, ignore_eos=True, stream_interval=5)
+        while model.stats()["running"] or model.stats()["waiting"]:
+            time.sleep(0)  # until all of it can be taken at once
+        with at_step(number, running.close) as steps:
+            READERS[name](running)
+        if steps[0] < number:
+            break
+        assert list(running.events()) == []
+        assert list(running) == []
+    assert number > 50  # or nothing was traced
 
 
 def test_streams_of_many_threads_are_what_each_is_alone(model: sinkstream.Model) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,13 @@ from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES
 
 VOCAB = 1000
+
+
+class Endless:
+    """Has items, and no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 def tokenizer_of(text: TextFormat) -> Tokenizer:
@@ -112,15 +121,51 @@ def test_an_id_outside_of_the_vocabulary_is_named(wrong: Any) -> None:
         encode_prompt(vocabularies.llama3(), VOCAB, [0, 999, wrong])
 
 
-@pytest.mark.parametrize("wrong", [True, 1.0, "1", None, [1], np.float32(1), float("nan")])
-def test_an_item_that_is_no_whole_number_is_a_type_error(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="item 1 of `prompt` must be a token id, a whole number"):
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (True, "bool"),
+        (1.0, "float"),
+        ("1", "str"),
+        (None, "NoneType"),
+        ([1], "list"),
+        (np.float32(1), "float32"),
+        (np.array([1]), "ndarray"),
+        (torch.tensor([1]), "Tensor"),
+        ({"role": "user"}, "dict"),
+    ],
+)
+def test_an_item_that_is_no_whole_number_is_a_type_error(wrong: Any, kind: str) -> None:
+    sentence = f"item 1 of `prompt` must be a token id, a whole number, but is of type {kind}."
+    with pytest.raises(TypeError, match=sentence):
         encode_prompt(vocabularies.llama3(), VOCAB, [0, wrong])
+
+
+@pytest.mark.parametrize("array", [np.array, torch.tensor])
+@pytest.mark.parametrize(("content", "kind"), [([True, False], "bool"), ([1.0, 2.0], "float")])
+def test_an_array_of_anything_but_whole_numbers_is_a_type_error(
+    array: Callable[[Any], Any], content: list[Any], kind: str
+) -> None:
+    with pytest.raises(TypeError, match=f"item 0 of `prompt` must .* but is of type {kind}."):
+        encode_prompt(vocabularies.llama3(), VOCAB, array(content))
+
+
+@pytest.mark.parametrize("array", [np.array, torch.tensor])
+@pytest.mark.parametrize(
+    ("content", "shape"), [(5, []), ([[5], [6]], [2, 1]), ([[1, 2, 3]], [1, 3])], ids=str
+)
+def test_an_array_that_is_not_one_row_is_refused_with_its_shape(
+    array: Callable[[Any], Any], content: Any, shape: list[int]
+) -> None:
+    sentence = f"stream: `prompt` must be one row of token ids, but has shape {shape}."
+    with pytest.raises(InvalidArgument, match=re.escape(sentence)) as caught:
+        encode_prompt(vocabularies.llama3(), VOCAB, array(content))
+    assert caught.value.param == "prompt"
 
 
 @pytest.mark.parametrize(
     "prompt",
-    [None, 3, 1.5, b"bytes", bytearray(b"x"), {"role": "user"}, {1, 2}, iter([1]), object()],
+    [None, 3, 1.5, b"x", bytearray(b"x"), {"role": "user"}, {1, 2}, iter([1]), object(), Endless()],
 )
 def test_a_prompt_of_another_type_is_a_type_error(prompt: Any) -> None:
     with pytest.raises(TypeError, match="`prompt` must be a text, token ids or a list of messages"):

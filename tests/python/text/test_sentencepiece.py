@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sinkstream.errors import CheckpointError
+from sinkstream.text import sentencepiece
 from sinkstream.text.sentencepiece import SPACE, ranked_merges
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL, PROSE
@@ -95,6 +97,34 @@ def test_control_and_byte_pieces_are_never_merged_into() -> None:
     merges = ranked_merges(vocabulary, tokens[259:], [0.0] * len(tokens))
     # Nothing makes "</s>" or "<0x0A>", which are tokens too, and nothing is made of them.
     assert set(merges) == {("<", "/"), ("s", ">"), ("0", "x"), ("0x", "A")}
+
+
+def merges_of(*pieces: str) -> list[tuple[str, str]]:
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    return ranked_merges(vocabulary, pieces, [0.0] * len(pieces))
+
+
+def test_a_piece_has_a_limit() -> None:
+    most = sentencepiece.MAX_PIECE_CHARACTERS
+    assert most == 1024
+    assert merges_of("a", "ä" * most) == []
+    sentence = rf"must have at most 1024 characters, but \"a{{99}}…\" has {most + 1}\."
+    with pytest.raises(CheckpointError, match=sentence):
+        merges_of("b", "a" * (most + 1))
+
+
+def test_the_pieces_have_a_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentencepiece, "MAX_CHARACTERS", 6)
+    assert merges_of("a", "b", "ab", "ba") == [("a", "b"), ("b", "a")]
+    with pytest.raises(CheckpointError, match="at most 6 characters in all, but have 7"):
+        merges_of("a", "b", "ab", "bab")
+
+
+def test_the_merges_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentencepiece, "MAX_MERGES", 3)
+    assert len(merges_of("a", "aa", "aaa")) == 3
+    with pytest.raises(CheckpointError, match="must have at most 3 merges, but have more"):
+        merges_of("a", "aa", "aaa", "aaaa")
 
 
 def test_a_file_without_ids_has_sentencepieces_own() -> None:

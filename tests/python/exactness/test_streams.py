@@ -49,6 +49,37 @@ def test_stream_is_the_same_for_any_threads_and_prefill_chunk(
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_streams_of_unequal_lengths_say_together_what_each_says_alone(
+    name: str, threads: int, tiny_folder: Callable[[str], Path]
+) -> None:
+    # Some read their prompt while others write, and most evict; none may notice.
+    vocab = tiny.CONFIGS[name][0]["vocab_size"]
+    lengths = [1, 3, 20, 66, 300, 150]
+    prompts = [[(5 * i * i + 3 * i + n) % vocab for i in range(n)] for n in lengths]
+    with sinkstream.load(
+        tiny_folder(name), sinks=4, window=28, max_sequences=4, prefill_chunk=64, threads=threads
+    ) as model:
+        alone = [run(model, prompt, 120, seed=seed) for seed, prompt in enumerate(prompts)]
+        streams = [
+            model.stream(
+                prompt,
+                max_tokens=120,
+                ignore_eos=True,
+                logprobs=1,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                min_p=0.0,
+                seed=seed,
+            )
+            for seed, prompt in enumerate(prompts)
+        ]
+        together = [stream.result() for stream in streams]
+    assert [(list(r.token_ids), list(r.logprobs)) for r in together] == alone
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_seed_decides_the_stream(name: str, tiny_folder: Callable[[str], Path]) -> None:
     with sinkstream.load(tiny_folder(name), window=30) as model:
         one, two = (run(model, [3, 5, 8], 60, seed=seed)[0] for seed in (1, 2))
@@ -56,9 +87,13 @@ def test_seed_decides_the_stream(name: str, tiny_folder: Callable[[str], Path]) 
         assert run(model, [3, 5, 8], 60, seed=1)[0] == one
 
 
-@pytest.mark.parametrize("capacity", [256, 1024])
 @pytest.mark.parametrize(
-    "tokens", [500, pytest.param(2000, marks=pytest.mark.slow)], ids="{} tokens".format
+    ("capacity", "tokens"),
+    [
+        (256, 150),
+        pytest.param(256, 2000, marks=pytest.mark.slow),
+        pytest.param(1024, 2000, marks=pytest.mark.slow),
+    ],
 )
 def test_smollm2_writes_the_same_for_any_threads_and_prefill_chunk(
     capacity: int, tokens: int, smollm2: Path, prose: str

@@ -1,0 +1,117 @@
+"""A conversation without an end, with a model of transformers and sinkstream's cache.
+
+    python examples/run_streaming_llama.py PATH_OR_NAME --prompts prompts.txt
+
+reads one prompt a line ("-": from the keyboard) and answers each, in one conversation. The cache
+never holds more than `--start-size` + `--recent-size` tokens, so that the conversation can go on
+for days; what left the window is forgotten, and the line below each answer says how much that is.
+
+Any model of the families falcon (rotary), gpt_neox, llama, mistral, mpt, qwen2 and qwen3 will do;
+transformers must be installed (`pip install transformers`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
+
+from sinkstream.streaming_llm import StartRecentKVCache, enable_streaming_llm
+
+
+def prompts(source: str) -> Iterator[str]:
+    """Yield the prompts of a file, one a line, or what is typed."""
+    if source == "-":
+        print("You: ", end="", flush=True)
+        for line in sys.stdin:
+            if line.strip():
+                yield line.strip()
+            print("You: ", end="", flush=True)
+        return
+    with open(source, encoding="utf-8") as lines:  # noqa: PTH123 (a line at a time)
+        for line in lines:
+            if line.strip():
+                print(f"You: {line.strip()}")
+                yield line.strip()
+
+
+def turn_text(tokenizer: Any, prompt: str, is_first: bool) -> str:
+    """Return the text of one turn, with the marks of the chat template where there is one.
+
+    A template writes whole conversations, perhaps with a beginning that must not come twice. A
+    later turn is what it adds to a conversation that has gone before.
+    """
+    if not tokenizer.chat_template:
+        return f"USER: {prompt}\n\nASSISTANT: "
+
+    def render(messages: list[dict[str, str]], asks: bool) -> str:
+        return str(
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        )
+
+    turn = {"role": "user", "content": prompt}
+    if is_first:
+        return render([turn], asks=True)
+    before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    return render([*before, turn], asks=True).removeprefix(render(before, asks=False))
+
+
+def converse(
+    model: Any,
+    tokenizer: Any,
+    kv_cache: StartRecentKVCache,
+    source: str,
+    max_new_tokens: int,
+) -> None:
+    """Answer every prompt in one conversation."""
+    cache = kv_cache.new_cache()
+    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    marks_turns = bool(tokenizer.chat_template)
+    unread: list[int] = []  # what ends the last answer and is not in the cache yet
+    for prompt in prompts(source):
+        text = turn_text(tokenizer, prompt, is_first=cache.seen_tokens == 0)
+        special = cache.seen_tokens == 0 and not marks_turns
+        ids = torch.tensor([unread + tokenizer(text, add_special_tokens=special).input_ids])
+        print("Model: ", end="", flush=True)
+        begin = time.perf_counter()
+        inputs = kv_cache.inputs_for_generate(ids.to(model.device), cache)
+        out = model.generate(
+            **inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=streamer
+        )
+        unread = out[0, -1:].tolist()
+        if marks_turns and unread != [tokenizer.eos_token_id]:
+            unread.append(tokenizer.eos_token_id)  # the answer was cut off: close it
+        answered = out.shape[1] - 1
+        seconds = time.perf_counter() - begin
+        print(
+            f"[{ids.shape[1]} tokens read, {answered} written in {seconds:.1f} s; the cache holds "
+            f"{cache.live_tokens}, {cache.evicted_tokens} are forgotten]\n"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Load the model and hold the conversation."""
+    parser = argparse.ArgumentParser(description="Converse without an end.")
+    parser.add_argument("model", help="a folder or a name that transformers can load")
+    parser.add_argument("--prompts", required=True, help="a text file, or - for the keyboard")
+    parser.add_argument("--start-size", type=int, default=4, help="sinks [4]")
+    parser.add_argument("--recent-size", type=int, default=2000, help="tokens besides [2000]")
+    parser.add_argument("--max-new-tokens", type=int, default=500, help="of one answer [500]")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 [auto]")
+    options = parser.parse_args(arguments)
+
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype).eval()
+    if torch.cuda.is_available():
+        model = model.to("cuda")
+    kv_cache = enable_streaming_llm(model, options.start_size, options.recent_size)
+    converse(model, tokenizer, kv_cache, options.prompts, options.max_new_tokens)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,364 @@
+"""Attention sinks and a window as a cache of transformers: `Cache(layers=[SinkLayer, …])`.
+
+No forward is patched and no hook is set. A model of transformers rotates keys before it caches
+them, at their absolute index. The window's keys stay so for ever; what a layer hands back are the
+sinks, turned towards the query by the distance that was evicted, and then the window. Scores depend
+on differences of positions only, so that every query sees what StreamingLLM (section 3.2) defines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.streaming_llm.rotation import KeyRotation
+
+
+class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """One layer's sinks and window.
+
+    After each forward it keeps the first `start_size` tokens and the last `recent_size` others, as
+    the original does: a query sees them and itself. That is a window of `recent_size + 1`.
+
+    Args:
+        start_size: Number of sinks, at least 0.
+        recent_size: Tokens kept besides, at least 1.
+        rotation: The model's rotary scheme; None where positions come from the columns of the
+            cache (ALiBi), which are ranks already.
+        rows: Batch size. The rows are one rectangle: no row is padded.
+        counts_live: Report the live tokens as this layer's length instead of all tokens seen, for
+            models that build their bias from it.
+    """
+
+    is_croppable = False  # what was evicted does not come back
+
+    def __init__(
+        self,
+        start_size: int,
+        recent_size: int,
+        rotation: KeyRotation | None,
+        *,
+        rows: int = 1,
+        counts_live: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.start_size = start_size
+        self.recent_size = recent_size
+        self.rotation = rotation
+        self.rows = rows
+        self.counts_live = counts_live
+        self.per_query_sinks = False  # see StreamingCache.evicting_inside
+        self._clear()
+
+    def _clear(self) -> None:
+        self.seen = 0  # index of the next token
+        self.taken_back = 0  # what `renumber` took off all indices
+        self.first = self.start_size  # index of the oldest token of the window
+        # Window: keys and values [batch, kv_heads, live tokens of the window, head_dim], index
+        # rising. They may be views of what the last forward was given.
+        self.keys: torch.Tensor = torch.empty(0)
+        self.values: torch.Tensor = torch.empty(0)
+        # Sinks: [batch, kv_heads, min(seen, start_size), head_dim], the keys as they arrived.
+        self.sink_keys = torch.empty(0)
+        self.sink_values = torch.empty(0)
+        self._turnable: tuple[torch.Tensor, torch.Tensor] | None = None  # of sink_keys
+        self.is_initialized = False
+
+    @property
+    def live(self) -> int:
+        """Number of tokens in the cache."""
+        return min(self.seen, self.start_size) + max(self.seen - self.first, 0)
+
+    def first_of(self, index: int) -> int:
+        """Return the oldest index in the window of the query at `index`, not before `seen`."""
+        return max(self.first, index - self.recent_size)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Make empty tensors of the right shape, type and device."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+
+        def empty(like: torch.Tensor) -> torch.Tensor:
+            return like.new_empty((*like.shape[:-2], 0, like.shape[-1]))
+
+        self.keys, self.values = empty(key_states), empty(value_states)
+        self.sink_keys, self.sink_values = empty(key_states), empty(value_states)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the keys and values of a forward, and return those that its queries see.
+
+        Args:
+            key_states: [batch, kv_heads, tokens, head_dim], rotated at their absolute index.
+            value_states: The same for values.
+            args: Whatever else a model hands to its cache; not used.
+            kwargs: The same.
+
+        Returns:
+            Keys and values [batch, kv_heads, sinks + window + tokens, head_dim].
+
+        Raises:
+            InvalidArgument: The batch has other rows than announced, or the tokens are so many that
+                the first would be seen by the last although it is evicted before.
+        """
+        self._check(key_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        fill = min(max(self.start_size - self.seen, 0), key_states.shape[-2])
+        if fill:
+            self.sink_keys = torch.cat([self.sink_keys, key_states[..., :fill, :]], dim=-2)
+            self.sink_values = torch.cat([self.sink_values, value_states[..., :fill, :]], dim=-2)
+            self._turnable = None
+        sinks, sink_values = self._sinks(key_states.shape[-2])
+        self.seen += key_states.shape[-2]
+        evicted = self.first_of(self.seen) - self.first
+        self.first += evicted
+        # Keys are replaced before values are made, so that memory is given back before it is taken.
+        keys = torch.cat([sinks, self.keys, key_states[..., fill:, :]], dim=-2)
+        self.keys = keys[..., sinks.shape[-2] + evicted :, :]
+        values = torch.cat([sink_values, self.values, value_states[..., fill:, :]], dim=-2)
+        self.values = values[..., sinks.shape[-2] + evicted :, :]
+        return keys, values
+
+    def _check(self, key_states: torch.Tensor) -> None:
+        rows, tokens = key_states.shape[0], key_states.shape[-2]
+        if rows != self.rows:
+            raise InvalidArgument(
+                f"forward: the batch must have as many rows as the cache, {self.rows}, but has "
+                f"{rows}. `new_cache(batch={rows})` makes one for rows of equal length; padded "
+                "rows cannot stream, because padding would become their sinks.",
+                param="batch",
+            )
+        if self.first_of(self.seen + tokens - 1) > self.first and not self.per_query_sinks:
+            raise InvalidArgument(
+                f"forward: a forward must not evict between its own tokens, but {tokens} tokens do "
+                f"with {self.live} live ones of at most {self.start_size + self.recent_size}. Read "
+                "them with `kv_cache.read(input_ids, cache)`, give generate() "
+                "`**kv_cache.inputs_for_generate(input_ids, cache)`, or make room before them with "
+                "`kv_cache.evict_for_space(cache, tokens)`.",
+                param="input_ids",
+            )
+
+    def _sinks(self, queries: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sinks as the next queries see them: one copy, or one for each query."""
+        if self.rotation is None or (self.first == self.start_size and not self.per_query_sinks):
+            return self.sink_keys, self.sink_values
+        if self._turnable is None:
+            self._turnable = self.rotation.partners(self.sink_keys)
+        wide, partner = self._turnable
+        if not self.per_query_sinks:
+            cos, sin = self.rotation.table((self.first - self.start_size,), wide)
+            turned = torch.addcmul(wide * cos[0], partner, sin[0])
+            return turned.to(self.sink_keys.dtype), self.sink_values
+        indices = range(self.seen, self.seen + queries)
+        distances = [self.first_of(index) - self.start_size for index in indices]
+        cos, sin = self.rotation.table(distances, wide)  # [queries, head_dim]
+        turned = torch.addcmul(
+            wide[:, :, None] * cos[:, None, :], partner[:, :, None], sin[:, None, :]
+        )  # [batch, kv_heads, queries, sinks, head_dim]
+        values = self.sink_values[:, :, None].expand(-1, -1, queries, -1, -1)
+        return turned.to(self.sink_keys.dtype).flatten(2, 3), values.flatten(2, 3)
+
+    def evict_for_space(self, count: int) -> None:
+        """Evict the oldest of the window, so that `count` tokens fit beside what stays."""
+        if self.live + count > self.start_size + self.recent_size:
+            self._drop(self.seen - max(self.recent_size - count, 0) - self.first)
+
+    def _drop(self, count: int) -> None:
+        if count > 0:
+            self.keys, self.values = self.keys[..., count:, :], self.values[..., count:, :]
+            self.first += count
+
+    def evict_range(self, start: int, end: int) -> None:
+        """Evict the live tokens with ranks `start` to `end`, the end excluded.
+
+        Those of the window that are older than the cut move up by its length, each turned once.
+        """
+        if start == end:
+            return
+        older, younger = start - self.start_size, end - self.start_size
+        moved = self.keys[..., :older, :]
+        if self.rotation is not None:
+            moved = self.rotation.turn(moved, end - start)
+        self.keys = torch.cat([moved, self.keys[..., younger:, :]], dim=-2)
+        self.values = torch.cat(
+            [self.values[..., :older, :], self.values[..., younger:, :]], dim=-2
+        )
+        self.first += end - start
+
+    def renumber(self) -> None:
+        """Number the live tokens as if nothing had been evicted yet: turn the window back."""
+        distance = self.first - self.start_size
+        if self.rotation is not None and distance:
+            self.keys = self.rotation.turn(self.keys, -distance)
+        self.seen -= distance
+        self.first -= distance
+        self.taken_back += distance
+
+    def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Start from the keys and values of all tokens so far, from index 0, and evict."""
+        if keys.shape[0] != self.rows:
+            self._check(keys[..., :0, :])
+        sinks = min(self.start_size, keys.shape[-2])
+        self.lazy_initialization(keys, values)
+        self.sink_keys, self.keys = keys[..., :sinks, :], keys[..., sinks:, :]
+        self.sink_values, self.values = values[..., :sinks, :], values[..., sinks:, :]
+        self.seen = keys.shape[-2]
+        self._drop(self.first_of(self.seen) - self.first)
+
+    def get_seq_length(self) -> int:
+        """Return the number of tokens seen, from which models derive positions."""
+        return self.live if self.counts_live else self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return how many columns the mask has, and the index of the first.
+
+        The live tokens count as the ones just before the query: every one of them is seen.
+        """
+        return self.live + query_length, self.get_seq_length() - self.live
+
+    def get_max_length(self) -> int:
+        """Return -1: a stream has no end."""
+        return -1
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._clear()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuse to take tokens back."""
+        if tokens_to_remove != 0:
+            raise InvalidArgument(
+                f"crop: `tokens_to_remove` must be 0, but is {tokens_to_remove}. Tokens that were "
+                "evicted do not come back, so that assisted generation needs another cache.",
+                param="tokens_to_remove",
+            )
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Reorder the rows, for beam search."""
+        self._for_each(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row."""
+        self._for_each(lambda x: x.repeat_interleave(repeats, dim=0))
+        self.rows *= repeats
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some rows."""
+        self._for_each(lambda x: x[indices, ...])
+        self.rows = len(indices)
+
+    def offload(self) -> None:
+        """Move everything to the CPU's memory."""
+        self._for_each(lambda x: x.to("cpu", non_blocking=True))
+
+    def prefetch(self) -> None:
+        """Move everything back."""
+        self._for_each(lambda x: x.to(self.device, non_blocking=True))
+
+    def _for_each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        if self.is_initialized:
+            self.keys, self.values = change(self.keys), change(self.values)
+            self.sink_keys, self.sink_values = change(self.sink_keys), change(self.sink_values)
+            self._turnable = None
+
+
+class StreamingCache(Cache):
+    """The cache of one stream; give it to a model or to generate() as `past_key_values`.
+
+    Made by `StartRecentKVCache.new_cache`. Layers of a model with a sliding window of its own,
+    if that is no wider than ours, are transformers' own ring without sinks, as they were trained.
+    """
+
+    layers: list[SinkLayer | DynamicSlidingWindowLayer]  # type: ignore[assignment]
+
+    def __init__(self, layers: list[SinkLayer | DynamicSlidingWindowLayer]) -> None:
+        super().__init__(layers=list(layers))
+
+    @property
+    def sink_layers(self) -> list[SinkLayer]:
+        """Those layers that have sinks."""
+        return [layer for layer in self.layers if isinstance(layer, SinkLayer)]
+
+    @property
+    def seen_tokens(self) -> int:
+        """Number of tokens read so far."""
+        layer = self.layers[0]
+        if isinstance(layer, SinkLayer):
+            return layer.seen + layer.taken_back
+        return int(layer.get_seq_length())
+
+    @property
+    def live_tokens(self) -> int:
+        """Number of tokens in the cache; in the widest layer, where layers differ."""
+        return max(
+            # A ring keeps one token less than it shows to a query.
+            layer.live
+            if isinstance(layer, SinkLayer)
+            else min(self.seen_tokens, layer.sliding_window - 1)
+            for layer in self.layers
+        )
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Number of tokens that no query will see again."""
+        return self.seen_tokens - self.live_tokens
+
+    def renumber_if_far(self) -> None:
+        """Give the live tokens small indices again, once as many were evicted as the cache holds.
+
+        Transformers computes angles in float32, whose error grows with the index. Turning the
+        window back costs one rotation of each key in its life, and 16-bit keys one rounding: they
+        wait until the angles' error is as large as that (65,536 × 6e-8 rad). Whoever passes
+        positions of their own, as generate() does, must take them from `get_seq_length` afterwards.
+        """
+        if len(self.sink_layers) < len(self.layers):
+            return  # a ring's keys have the same indices, and stay
+        layer = self.sink_layers[0]
+        if layer.rotation is None or not layer.is_initialized:
+            return
+        far = layer.start_size + layer.recent_size
+        if layer.dtype.itemsize < 4:
+            far = max(far, 65_536)
+        if layer.first - layer.start_size >= far:
+            for each in self.sink_layers:
+                each.renumber()
+
+    @contextmanager
+    def evicting_inside(self) -> Iterator[None]:
+        """Let one forward evict between its own tokens.
+
+        Each layer then hands back one copy of the sinks for every query of the forward, turned
+        towards that query; `reading.mask_of_chunk` hides the other queries' copies.
+        """
+        for layer in self.sink_layers:
+            layer.per_query_sinks = True
+        try:
+            yield
+        finally:
+            for layer in self.sink_layers:
+                layer.per_query_sinks = False
+
+
+class RankedCache(StreamingCache):
+    """The cache of a model that derives its bias from the length of the cache (Falcon, ALiBi)."""
+
+    @property
+    def _is_user_defined(self) -> bool:
+        return True
+
+    @_is_user_defined.setter
+    def _is_user_defined(self, value: bool) -> None:
+        # generate() marks the caches that it was given, before it runs anything.
+        raise InvalidArgument(
+            "generate: a Falcon model with ALiBi must be called as `model(input_ids, "
+            "past_key_values=cache)`, but is called by generate(). It builds its bias from the "
+            "attention mask, which generate() lengthens for ever while the cache does not grow.",
+            param="past_key_values",
+        )

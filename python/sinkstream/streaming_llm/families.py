@@ -1,0 +1,167 @@
+"""Which models can stream, and what their cache layers look like."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicSlidingWindowLayer
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.streaming_llm.cache_layer import RankedCache, SinkLayer, StreamingCache
+from sinkstream.streaming_llm.rotation import KeyRotation
+
+FAMILIES = ("falcon", "gpt_neox", "llama", "mistral", "mpt", "qwen2", "qwen3")
+
+# They look a vector up for every absolute position: there is none past the trained length.
+LEARNED_POSITIONS = frozenset(
+    {"biogpt", "ctrl", "gpt2", "gpt_bigcode", "gpt_neo", "imagegpt", "openai-gpt", "opt", "xglm"}
+)
+
+# They change their frequencies with the length of the text, and a stream's length has no end.
+LENGTH_DEPENDENT_ROTARY = frozenset({"dynamic", "longrope"})
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """What `new_cache` makes for one model."""
+
+    start_size: int
+    recent_size: int
+    rotation: KeyRotation | None  # None: ALiBi, whose bias is the column's
+    rings: tuple[int | None, ...]  # for each layer: its native window, or None for sinks
+    counts_live: bool  # the model takes the cache's length for the number of its columns
+    evicts_inside: bool  # one forward may read more tokens than fit (see reading.py)
+
+    def new_cache(self, rows: int) -> StreamingCache:
+        """Return an empty cache for `rows` rows of equal length."""
+        kind = RankedCache if self.counts_live else StreamingCache
+        return kind(
+            [
+                SinkLayer(
+                    self.start_size,
+                    self.recent_size,
+                    self.rotation,
+                    rows=rows,
+                    counts_live=self.counts_live,
+                )
+                if ring is None
+                else DynamicSlidingWindowLayer(ring)
+                for ring in self.rings
+            ]
+        )
+
+
+def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> CachePlan:
+    """Look at a model of transformers, and say how its cache streams.
+
+    Raises:
+        TypeError: It is no model of transformers.
+        InvalidArgument: It cannot stream, or not with these sizes; the sentence says why.
+    """
+    family = model_family(where, model)
+    config = model.config
+    window = recent_size + 1  # the current token included
+    has_alibi = family == "mpt" or (family == "falcon" and config.alibi)
+    rotation = None if has_alibi else _rotation(where, model)
+    if family == "mpt":
+        _check_mpt(where, config, start_size + window)
+    elif not has_alibi and start_size + window > config.max_position_embeddings:
+        warnings.warn(
+            f"{where}: the cache holds {start_size + window} positions; the model was trained with "
+            f"{config.max_position_embeddings}.",
+            stacklevel=5,  # whoever called enable_streaming_llm,
+        )
+    if model.can_generate() and model.generation_config.use_cache is False:
+        warnings.warn(
+            f"{where}: generate() must be given use_cache=True, but this model's generation config "
+            "says False. `**kv_cache.inputs_for_generate(input_ids)` gives it.",
+            stacklevel=5,
+        )
+    rings = tuple(
+        _ring(where, width, start_size, window) for width in _native_windows(family, config)
+    )
+    # One mask serves all layers of a forward, so that they must be of one kind.
+    masks_itself = config._attn_implementation in ("eager", "sdpa") and not any(rings)
+    return CachePlan(
+        start_size=start_size,
+        recent_size=recent_size,
+        rotation=rotation,
+        rings=rings,
+        counts_live=family == "falcon" and has_alibi,
+        evicts_inside=rotation is not None and masks_itself,
+    )
+
+
+def model_family(where: str, model: Any) -> str:
+    """Return the model_type of a model that can stream."""
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"{where}: `model` must be a model of transformers, but is of type "
+            f"{type(model).__name__}."
+        )
+    family = str(model.config.model_type)
+    if family in LEARNED_POSITIONS:
+        raise InvalidArgument(
+            f"{where}: `model` must have rotary positions or ALiBi, but is of model_type "
+            f'"{family}", which learned a vector for each absolute position. It cannot stream.',
+            param="model",
+        )
+    if family not in FAMILIES:
+        raise InvalidArgument(
+            f'{where}: `model` has model_type "{family}"; supported are {", ".join(FAMILIES)}.',
+            param="model",
+        )
+    return family
+
+
+def _rotation(where: str, model: PreTrainedModel) -> KeyRotation:
+    rotary: Any = model.base_model.rotary_emb
+    if rotary.rope_type in LENGTH_DEPENDENT_ROTARY:
+        raise InvalidArgument(
+            f"{where}: `model` must have fixed rotary frequencies, but has rope_type "
+            f'"{rotary.rope_type}", whose frequencies follow the length of the text.',
+            param="model",
+        )
+    return KeyRotation(rotary.inv_freq)
+
+
+def _check_mpt(where: str, config: Any, capacity: int) -> None:
+    if not config.attn_config.alibi:
+        raise InvalidArgument(
+            f"{where}: `model` must have ALiBi, but its attn_config has alibi=False.",
+            param="model",
+        )
+    if capacity > config.max_seq_len:
+        raise InvalidArgument(
+            f"{where}: `start_size + recent_size` must be below the model's max_seq_len, "
+            f"{config.max_seq_len}, but is {capacity - 1}. MPT has no bias for more columns.",
+            param="recent_size",
+        )
+
+
+def _native_windows(family: str, config: Any) -> list[int | None]:
+    if family == "mistral":
+        return [config.sliding_window] * config.num_hidden_layers
+    if family in ("qwen2", "qwen3"):
+        return [
+            config.sliding_window if kind == "sliding_attention" else None
+            for kind in config.layer_types
+        ]
+    return [None] * config.num_hidden_layers
+
+
+def _ring(where: str, native: int | None, start_size: int, window: int) -> int | None:
+    """Return the width of a layer's own ring, or None where it has sinks and our window."""
+    if native is None or native >= start_size + window:
+        return None
+    if native <= window:
+        return native
+    raise InvalidArgument(
+        f"{where}: `start_size + recent_size + 1` must be at most the model's own sliding window, "
+        f"{native}, or `recent_size + 1` at least that, but they are {start_size + window} and "
+        f"{window}. In between, the model's mask would hide sinks.",
+        param="recent_size",
+    )

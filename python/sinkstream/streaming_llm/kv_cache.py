@@ -1,0 +1,269 @@
+"""`StartRecentKVCache`: sinks and a window, under the name that the original gave them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.numbers import as_int
+from sinkstream.streaming_llm import enabled
+from sinkstream.streaming_llm.cache_layer import SinkLayer, StreamingCache
+from sinkstream.streaming_llm.families import CachePlan, plan_cache
+from sinkstream.streaming_llm.reading import read
+
+LegacyCache = tuple[tuple[torch.Tensor, torch.Tensor], ...]
+
+_LARGEST = 2**31 - 1
+
+
+class StartRecentKVCache:
+    """Keeps the first `start_size` tokens of a cache and the last `recent_size` others.
+
+    What it is given as `past` is one of three things:
+
+    - a `StreamingCache` (from `new_cache`), changed in place: positions are right at every time;
+    - legacy tuples, `((key, value), …)` for each layer: pure slicing, as the original does it, with
+      whatever positions the keys have;
+    - for `__call__`, what a model returned that was called without a cache (a `DynamicCache`): its
+      tokens move into a new `StreamingCache`, which is returned. Loops written for the original run
+      on unchanged: `past = kv_cache(model(ids, past_key_values=past).past_key_values)`.
+
+    Args:
+        start_size: Sinks, at least 0.
+        recent_size: Tokens kept besides, at least 1.
+        k_seq_dim: The dimension of tokens in a legacy key, 1 to 3.
+        v_seq_dim: The same for a value.
+        model: The model whose caches it makes; `enable_streaming_llm` passes it. Without it, the
+            one that is enabled.
+
+    Example:
+        >>> kv_cache = enable_streaming_llm(model, start_size=4, recent_size=2000)
+        >>> inputs = kv_cache.inputs_for_generate(tokenizer(text, return_tensors="pt").input_ids)
+        >>> model.generate(**inputs, max_new_tokens=100_000, streamer=TextStreamer(tokenizer))
+    """
+
+    def __init__(
+        self,
+        start_size: int = 4,
+        recent_size: int = 512,
+        k_seq_dim: int = 2,
+        v_seq_dim: int = 2,
+        *,
+        model: Any = None,
+    ) -> None:
+        where = "StartRecentKVCache"
+        self.start_size = as_int(where, "start_size", start_size, 0, _LARGEST)
+        self.recent_size = as_int(where, "recent_size", recent_size, 1, _LARGEST)
+        self.k_seq_dim = as_int(where, "k_seq_dim", k_seq_dim, 1, 3)
+        self.v_seq_dim = as_int(where, "v_seq_dim", v_seq_dim, 1, 3)
+        self.cache_size = self.start_size + self.recent_size
+        self._own_model = model
+        self._plan: tuple[Any, CachePlan] | None = None
+        if model is not None:
+            self._plan_of("enable_streaming_llm", model)
+
+    # ---- the original's three operations ----
+
+    def __call__(self, past: Any) -> Any:
+        """Evict what is over; after a forward, as the original's loops do.
+
+        Args:
+            past: None, legacy tuples, or a cache (see the class).
+
+        Returns:
+            None, the sliced tuples, or a `StreamingCache`.
+        """
+        if past is None:
+            return None
+        if isinstance(past, StreamingCache):
+            past.renumber_if_far()
+            return past  # it evicts after every forward by itself
+        if isinstance(past, Cache):
+            return self._adopt(past)
+        length = self._legacy_length(past)
+        if length <= self.cache_size:
+            return past
+        return self._cut(past, self.start_size, length - self.recent_size)
+
+    def evict_for_space(self, past: Any, num_coming: int) -> Any:
+        """Evict so many of the window's oldest that `num_coming` tokens fit; before a turn.
+
+        At most the whole window goes, never a sink.
+        """
+        count = as_int("evict_for_space", "num_coming", num_coming, 0, _LARGEST)
+        if past is None:
+            return None
+        if isinstance(past, StreamingCache):
+            for layer in past.sink_layers:
+                layer.evict_for_space(count)
+            return past
+        length = self._legacy_length(past)
+        if length + count <= self.cache_size:
+            return past
+        kept = max(self.recent_size - count, 0)
+        return self._cut(past, min(self.start_size, length), max(length - kept, 0))
+
+    def evict_range(self, past: Any, start: int, end: int) -> Any:
+        """Evict the tokens with ranks `start` to `end`, the end excluded.
+
+        In a `StreamingCache`, `start` must not be a sink; the tokens of the window that are older
+        than the cut move up to it, their keys turned once.
+        """
+        if past is None:
+            return None
+        is_cache = isinstance(past, StreamingCache)
+        length = past.live_tokens if is_cache else self._legacy_length(past)
+        low = min(self.start_size, length) if is_cache else 0
+        start = as_int("evict_range", "start", start, low, length)
+        end = as_int("evict_range", "end", end, start, length)
+        if not is_cache:
+            return self._cut(past, start, end)
+        if any(not isinstance(layer, SinkLayer) for layer in past.layers):
+            raise InvalidArgument(
+                "evict_range: every layer must have sinks, but this model has layers with a "
+                "sliding window of its own, whose ranks are others.",
+                param="past",
+            )
+        for layer in past.sink_layers:
+            layer.evict_range(start, end)
+        return past
+
+    def _legacy_length(self, past: Any) -> int:
+        return int(past[0][0].shape[self.k_seq_dim])
+
+    def _cut(self, past: Any, start: int, end: int) -> LegacyCache:
+        """Return legacy tuples without the tokens `start` to `end`."""
+
+        def cut(x: torch.Tensor, dim: int) -> torch.Tensor:
+            return torch.cat([x.narrow(dim, 0, start), x.narrow(dim, end, x.shape[dim] - end)], dim)
+
+        return tuple((cut(k, self.k_seq_dim), cut(v, self.v_seq_dim)) for k, v in past)
+
+    # ---- streaming with today's transformers ----
+
+    def new_cache(self, batch: int = 1) -> StreamingCache:
+        """Return an empty cache, to be given as `past_key_values` to the model or to generate().
+
+        Args:
+            batch: Number of rows, of equal length and without padding.
+        """
+        rows = as_int("new_cache", "batch", batch, 1, _LARGEST)
+        return self._planned("new_cache")[1].new_cache(rows)
+
+    def read(
+        self,
+        input_ids: torch.Tensor,
+        past: StreamingCache | None = None,
+        *,
+        logits_to_keep: int = 1,
+    ) -> tuple[torch.Tensor, StreamingCache]:
+        """Read tokens, however many, each of them as if it had come alone.
+
+        Args:
+            input_ids: int64 [batch, tokens], at least one token, without padding.
+            past: From `new_cache`, or None for a new one. Is changed.
+            logits_to_keep: Logits of how many of the last tokens to return; 0 means all.
+
+        Returns:
+            Logits [batch, kept tokens, vocab], and the cache.
+        """
+        _check_ids("read", input_ids)
+        kept = as_int("read", "logits_to_keep", logits_to_keep, 0, _LARGEST)
+        model, plan = self._planned("read")
+        cache = plan.new_cache(input_ids.shape[0]) if past is None else past
+        rows: list[torch.Tensor] = []
+        with torch.no_grad():
+            for output in read(model, plan, cache, input_ids):
+                rows.append(output.logits)
+                if kept:
+                    rows = [torch.cat(rows, dim=1)[:, -kept:]]
+        return torch.cat(rows, dim=1), cache
+
+    def inputs_for_generate(
+        self,
+        input_ids: torch.Tensor,
+        past: StreamingCache | None = None,
+        *,
+        attention_mask: torch.Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Read all but the last token, and return what generate() needs to go on from there.
+
+        It is needed for a prompt longer than the cache, and for every turn after the first:
+        `model.generate(**kv_cache.inputs_for_generate(input_ids, cache), …)`. What generate() then
+        returns begins with the last token of `input_ids`. Its own last token was sampled but not
+        read: it belongs before the next turn's.
+
+        Args:
+            input_ids: int64 [batch, tokens], the new tokens only.
+            past: From `new_cache`, or None for a new one. Is changed.
+            attention_mask: What a tokenizer returns beside the ids; all ones, or it is refused.
+        """
+        _check_ids("inputs_for_generate", input_ids)
+        if attention_mask is not None and not bool(attention_mask.bool().all()):
+            raise InvalidArgument(
+                "inputs_for_generate: `attention_mask` must be all ones, but has zeros. Padded "
+                "rows cannot stream, because padding would become their sinks; stream them one by "
+                "one.",
+                param="attention_mask",
+            )
+        if past is None:
+            past = self.new_cache(input_ids.shape[0])
+        if input_ids.shape[1] > 1:
+            self.read(input_ids[:, :-1], past)
+        last = input_ids[:, -1:]
+        # generate() counts positions by the mask, and slices the ids where both have one length.
+        past.renumber_if_far()
+        length = past.get_seq_length() + 1
+        mask = torch.ones(len(last), length, dtype=torch.long, device=last.device)
+        return {
+            "input_ids": last,
+            "attention_mask": mask,
+            "past_key_values": past,
+            "use_cache": True,  # MPT's checkpoints say False, and generate() follows them
+        }
+
+    def _adopt(self, past: Cache) -> StreamingCache:
+        plan = self._planned("StartRecentKVCache")[1]
+        cache = plan.new_cache(1)
+        layers: list[Any] = list(past.layers)
+        for index, (mine, theirs) in enumerate(zip(cache.layers, layers, strict=True)):
+            if not isinstance(mine, SinkLayer):
+                cache.layers[index] = theirs
+            elif theirs.get_seq_length() != theirs.keys.shape[-2]:
+                raise InvalidArgument(
+                    "StartRecentKVCache: `past` must hold every token so far, but layer "
+                    f"{index} evicted some. Begin with `past_key_values=kv_cache.new_cache()`.",
+                    param="past",
+                )
+            else:
+                mine.adopt(theirs.keys, theirs.values)
+        return cache
+
+    def _planned(self, where: str) -> tuple[Any, CachePlan]:
+        model = enabled.only_one(where) if self._own_model is None else self._own_model
+        if not enabled.is_enabled(model):
+            raise InvalidArgument(
+                f"{where}: the model must be enabled, but was disabled. "
+                "`enable_streaming_llm(model, …)` enables it again.",
+                param="model",
+            )
+        return model, self._plan_of(where, model)
+
+    def _plan_of(self, where: str, model: Any) -> CachePlan:
+        if self._plan is None or self._plan[0] is not model:
+            self._plan = model, plan_cache(where, model, self.start_size, self.recent_size)
+        return self._plan[1]
+
+
+def _check_ids(where: str, ids: torch.Tensor) -> None:
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(f"{where}: `input_ids` must be a tensor, but is {type(ids).__name__}.")
+    if ids.ndim != 2 or ids.shape[1] == 0:
+        raise InvalidArgument(
+            f"{where}: `input_ids` must have the shape [batch, tokens] with a token at least, but "
+            f"has {list(ids.shape)}.",
+            param="input_ids",
+        )

@@ -1,0 +1,224 @@
+// A whole decoder against the definition, through every way of evicting. What decoder_test.cc
+// compares with itself is compared with somebody else here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/errors.h"
+#include "kernels/tolerance.h"
+#include "model/literal_decoder.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr int64_t kEndless = int64_t{1} << 60;
+constexpr int64_t kMostTokens = 400;
+// Of logits, relative to a row's largest: two layers of float32. A key in a wrong place costs 1e-2.
+constexpr double kTolerance = 1e-5;
+
+std::vector<int32_t> random_tokens(int64_t count, const DecoderSpec& spec) {
+  std::mt19937 random(5);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % spec.vocab_size);
+  return tokens;
+}
+
+// The rotary schemes: frequencies that only a model knows, both pairings, heads that turn in part,
+// and an attention factor.
+std::vector<DecoderSpec> schemes() {
+  std::vector<DecoderSpec> specs(3, small_spec());
+  for (int pair = 3; pair < 7; ++pair) specs[1].inverse_frequencies[pair] /= 8;  // as llama3
+  specs[1].pairing = Pairing::kInterleaved;
+  specs[2].inverse_frequencies.resize(4);
+  specs[2].attention_factor = 1.3;
+  return specs;
+}
+
+// One stream: what the decoder says, and who was live for each token.
+class Stream {
+ public:
+  Stream(RandomDecoder* model, const Window& window)
+      : model_(model),
+        live_(window.sinks, window.window),
+        pool_(model->decoder->page_shape(),
+              SequenceCache::pages_needed(window, model->spec.layers, kEndless), true),
+        cache(&pool_, window, model->spec.layers, kEndless) {}
+
+  // Feeds tokens in pieces of at most `cut`.
+  void feed(const std::vector<int32_t>& tokens, int64_t cut) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    for (int64_t begin = 0; begin < count; begin += cut) {
+      const ForwardSpan span{&cache, tokens.data() + begin, std::min(cut, count - begin),
+                             LogitsOf::kAll};
+      const size_t before = found_.size();
+      found_.resize(before + span.count * model_->spec.vocab_size, NAN);
+      model_->decoder->forward({&span, 1}, found_.data() + before);
+    }
+    for (const int32_t token : tokens) {
+      seen_.push_back(live_.add(static_cast<int64_t>(tokens_.size())));
+      tokens_.push_back(token);
+    }
+  }
+  void evict_for_space(int64_t count) {
+    cache.evict_for_space(count);
+    live_.evict_for_space(count);
+  }
+  void evict_range(int64_t begin, int64_t end) {
+    model_->decoder->evict_range(&cache, begin, end);
+    live_.evict_range(begin, end);
+  }
+
+  // Errors of the tokens from `begin` on, each relative to its largest logit.
+  std::vector<double> errors(int64_t begin = 0) const {
+    const auto expected = LiteralDecoder(*model_).logits(tokens_, seen_);
+    const int64_t vocab = model_->spec.vocab_size;
+    std::vector<double> errors;
+    for (auto t = static_cast<size_t>(begin); t < tokens_.size(); ++t) {
+      const std::vector<float> row(expected[t].begin(), expected[t].end());
+      double largest = 0;
+      for (const float x : row) largest = std::max(largest, std::abs(double{x}));
+      errors.push_back(worst_error(found_.data() + t * vocab, row.data(), vocab, largest));
+    }
+    return errors;
+  }
+  double worst(int64_t begin = 0) const {
+    const std::vector<double> all = errors(begin);
+    return *std::max_element(all.begin(), all.end());
+  }
+
+ private:
+  RandomDecoder* model_;
+  LiveTokens live_;
+  PagePool pool_;
+  std::vector<int32_t> tokens_;
+  std::vector<std::vector<int64_t>> seen_;
+  std::vector<float> found_;  // [tokens, vocab]
+
+ public:
+  SequenceCache cache;
+};
+
+class DecoderDefinition : public testing::TestWithParam<const Kernels*> {
+ protected:
+  void SetUp() override {
+    if (!GetParam()->supported()) GTEST_SKIP() << "this processor lacks " << GetParam()->name;
+    kernels_ = choose_kernels(GetParam()->name).kernels;
+  }
+  RandomDecoder make(const DecoderSpec& spec) {
+    return {kernels_, 1, {DType::kFloat32, DType::kFloat32, kMostTokens}, spec};
+  }
+  Kernels kernels_;
+};
+
+TEST_P(DecoderDefinition, HoldsForFourCapacitiesInEveryRotaryScheme) {
+  for (const DecoderSpec& spec : schemes()) {
+    RandomDecoder model = make(spec);
+    for (const Window window : {Window{4, 9}, Window{0, 7}, Window{1, 1}, Window{3, 66}}) {
+      for (const int64_t cut : {1, 6, 400}) {
+        Stream stream(&model, window);
+        stream.feed(random_tokens(4 * window.capacity(), spec), cut);
+        EXPECT_LE(stream.worst(), kTolerance)
+            << "S " << window.sinks << " W " << window.window << " in pieces of " << cut;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
+  for (const DecoderSpec& spec : schemes()) {
+    RandomDecoder model = make(spec);
+    for (const Window window : {Window{4, 30}, Window{2, 70}, Window{0, 9}}) {
+      const int64_t sinks = window.sinks, most = window.capacity() - 1;
+      for (const auto& [begin, end] : {std::pair{sinks + 5, sinks + 7},
+                                       {sinks, sinks + 1},
+                                       {sinks + 3, most},
+                                       {sinks, most}}) {
+        Stream stream(&model, window);
+        stream.feed(random_tokens(2 * window.capacity(), spec), 50);
+        stream.evict_range(begin, end);
+        EXPECT_EQ(stream.cache.live(), most - (end - begin));
+        stream.feed(random_tokens(5, spec), 1);
+        stream.evict_range(sinks, sinks + 2);  // a second time, where cut tokens lay
+        stream.feed(random_tokens(2 * window.capacity(), spec), 50);
+        EXPECT_LE(stream.worst(), kTolerance)
+            << "S " << sinks << " W " << window.window << " cut from " << begin << " to " << end;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderDefinition, HoldsAfterRoomWasMadeForATurn) {
+  const DecoderSpec spec = small_spec();
+  RandomDecoder model = make(spec);
+  for (const Window window : {Window{4, 9}, Window{0, 70}, Window{1, 2}}) {
+    for (const int64_t length : {int64_t{2}, window.capacity() - 1, 3 * window.capacity()}) {
+      Stream stream(&model, window);
+      stream.feed(random_tokens(length, spec), 50);
+      for (const int64_t count : {window.window - 1, window.window / 2, int64_t{1}}) {
+        stream.evict_for_space(count);
+        stream.feed(random_tokens(count, spec), 50);
+      }
+      stream.feed(random_tokens(2 * window.capacity(), spec), 7);
+      EXPECT_LE(stream.worst(), kTolerance)
+          << "S " << window.sinks << " W " << window.window << " after " << length;
+    }
+  }
+}
+
+double root_mean_square(const std::vector<double>& numbers) {
+  double squares = 0;
+  for (const double x : numbers) squares += x * x;
+  return std::sqrt(squares / static_cast<double>(numbers.size()));
+}
+
+TEST_P(DecoderDefinition, IsAsCloseAtIndexTenMillionAsAfterTheFirstFill) {
+  const Window window{4, 60};
+  for (const DecoderSpec& spec : schemes()) {
+    RandomDecoder model = make(spec);
+    const auto tokens = random_tokens(6 * window.capacity(), spec);
+    Stream near(&model, window), far(&model, window);
+    near.feed(tokens, 64);
+    far.feed({tokens.begin(), tokens.begin() + window.sinks}, 64);
+    far.cache.jump(10'000'000);
+    far.feed({tokens.begin() + window.sinks, tokens.end()}, 64);
+    const int64_t full = window.capacity();
+    EXPECT_LE(far.worst(), kTolerance);
+    EXPECT_LE(root_mean_square(far.errors(full)), 1.5 * root_mean_square(near.errors(full)));
+  }
+}
+
+TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
+  if (GetParam() == &reference_kernels())
+    GTEST_SKIP() << "100,000 tokens are too many for the slow table";
+  DecoderSpec spec = small_spec();
+  spec.layers = 1;
+  spec.hidden_size = spec.intermediate_size = 16;
+  spec.heads = 1;
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    RandomDecoder model(kernels_, 1, {DType::kFloat32, type, kMostTokens}, spec);
+    const Window window{4, 28};
+    const auto tokens = random_tokens(kMostTokens, spec);
+    const int64_t bytes = model.decoder->page_shape().bytes();
+    PagePool pool(model.decoder->page_shape(), SequenceCache::pages_needed(window, 1, kEndless),
+                  true);
+    SequenceCache cache(&pool, window, 1, kEndless);
+    const auto feed = [&](int64_t count) {
+      const ForwardSpan span{&cache, tokens.data(), count, LogitsOf::kNone};
+      model.decoder->forward({&span, 1}, nullptr);
+    };
+    feed(window.sinks);
+    std::vector<std::byte> before(cache.sink_pages(0)[0], cache.sink_pages(0)[0] + bytes);
+    while (cache.length() < 100'000) {
+      feed(cache.length() % 7 == 0 ? 1 : kMostTokens);
+      ASSERT_EQ(std::memcmp(before.data(), cache.sink_pages(0)[0], bytes), 0)
+          << name_of(type) << " before index " << cache.length();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, DecoderDefinition, testing::ValuesIn(all_kernels()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,50 @@
+"""Plant every mistake, or those that are named, and say which tests notice it.
+
+python -m tests.mutants                  # all
+python -m tests.mutants angles_in_float32
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.mutants.catalogue import CATALOGUE, Mutant
+from tests.mutants.verdict import Verdict, verdict_on
+from tests.mutants.workshop import ROOT, Workshop
+
+
+def main() -> int:
+    """Print a line for each mistake; return 1 if one survives."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="[all]")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    unknown = set(options.names) - {mutant.name for mutant in CATALOGUE}
+    if unknown:
+        parser.error(f"there is no mistake named {', '.join(sorted(unknown))}")
+    chosen = [m for m in CATALOGUE if not options.names or m.name in options.names]
+    workshop = Workshop(options.folder)
+
+    def timed(mutant: Mutant) -> tuple[Verdict, float]:
+        started = time.perf_counter()
+        return verdict_on(mutant, workshop), time.perf_counter() - started
+
+    survivors = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, (verdict, seconds) in zip(chosen, pool.map(timed, chosen), strict=True):
+            survivors += not verdict.is_caught
+            number = "" if mutant.museum is None else f"{mutant.museum}"
+            print(f"{number:>2} {mutant.name:32} {verdict.word:9} {seconds:5.1f} s", flush=True)
+            if not verdict.is_caught:
+                print(verdict.report)
+    print(f"{len(chosen) - survivors} of {len(chosen)} caught")
+    return min(survivors, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

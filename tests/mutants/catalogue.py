@@ -1,0 +1,568 @@
+"""The planted mistakes: for each what is wrong, where, and which tests must notice.
+
+Those with a number are the museum's: mistakes that other projects shipped. Where a mistake cannot
+exist here in its original form, the sentence says what stands for it. The others are ours to make.
+The old text must occur exactly once in its file, so a change that moves it makes a test fail, and
+the mistake is planted anew. A killer is a program of tests/cpp and the name of a test in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WINDOW = "csrc/cache/window.h"
+SEQUENCE = "csrc/cache/sequence_cache.cc"
+ANGLES = "csrc/cache/angles.cc"
+DECODER = "csrc/model/decoder.cc"
+ATTENTION = "csrc/kernels/cpu/attention.inl"
+PAGE = "csrc/kernels/cpu/attention_page.inl"
+APPEND = "csrc/kernels/cpu/append.inl"
+EVICT = "csrc/kernels/cpu/evict.inl"
+REFERENCE = "csrc/kernels/reference/attention.cc"
+
+
+def _window(test: str) -> str:
+    return f"cache/window:Window.{test}"
+
+
+def _sequence(test: str) -> str:
+    return f"cache/sequence_cache:SequenceCache.{test}"
+
+
+def _angles(test: str) -> str:
+    return f"cache/angles:Angles.{test}"
+
+
+def _attention(test: str, table: str = "generic") -> str:
+    return f"kernels/attention:Tables/AttentionTest.{test}/{table}"
+
+
+def _scores(test: str, table: str = "generic") -> str:
+    return f"kernels/attention_scores:Tables/AttentionScoresTest.{test}/{table}"
+
+
+def _evict(test: str) -> str:
+    return f"kernels/evict:Tables/EvictTest.{test}/generic"
+
+
+def _append(test: str) -> str:
+    return f"kernels/append:Tables/AppendTest.{test}/generic"
+
+
+def _decoder(test: str) -> str:
+    return f"model/decoder:Tables/DecoderOnTable.{test}/generic"
+
+
+def _definition(test: str) -> str:
+    return f"model/decoder_definition:Tables/DecoderDefinition.{test}/generic"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake."""
+
+    name: str
+    sentence: str
+    file: str
+    old: str
+    new: str
+    killers: tuple[str, ...]
+    """Tests that must fail; each on its own."""
+    museum: int | None = None
+
+    def apply(self, text: str) -> str:
+        """Return the file's text with the mistake in it."""
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(
+                f"mutant {self.name}: `old` must occur once in {self.file}, but occurs {found} "
+                "times. Plant the mistake anew."
+            )
+        return text.replace(self.old, self.new)
+
+
+MUSEUM = (
+    Mutant(
+        museum=1,
+        name="shifted_before_eviction",
+        sentence="A query has the last position of a full cache although nothing was evicted yet.",
+        file=WINDOW,
+        old="return t < sinks ? t : sinks + t - first(t);",
+        new="return t < sinks ? t : capacity() - 1;",
+        killers=(
+            _window("RanksTheQueryLastAmongTheLive"),
+            _attention("EqualsRotatingEveryLiveKeyToItsPlace"),
+        ),
+    ),
+    Mutant(
+        museum=2,
+        name="query_at_its_index",
+        sentence="Against sinks, too, the query is turned by its index: keys and query disagree "
+        "about where the cache begins.",
+        file=DECODER,
+        old="angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);",
+        new="angles_.fill(index_.data(), rows_, sink_cos_, sink_sin_);",
+        killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        museum=3,
+        name="plain_frequencies",
+        sentence="A key that moves is turned by plain rotary frequencies instead of the model's "
+        "own. Keys move only in a cut of the middle here.",
+        file=DECODER,
+        old="      turns_(spec.inverse_frequencies) {",
+        new="""      turns_([&] {
+        std::vector<double> plain = spec.inverse_frequencies;
+        for (size_t d = 0; d < plain.size(); ++d) {
+          plain[d] = std::pow(10000.0, -static_cast<double>(d) / plain.size());
+        }
+        return plain;
+      }()) {""",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        museum=4,
+        name="causal_from_the_upper_left",
+        sentence="The causal mask of a chunk is laid from the oldest key, as if queries and keys "
+        "were equally many.",
+        file=ATTENTION,
+        old="span.index + token + 1 - base};",
+        new="(span.count == 1 ? span.index : args.first[span.row]) + token + 1 - base};",
+        killers=(_attention("MatchesTheReferenceForTenWindows"),),
+    ),
+    Mutant(
+        museum=5,
+        name="window_aligned_down",
+        sentence="The kernel begins the window at its block's first row, which the cache has "
+        "freed.",
+        file=ATTENTION,
+        old="Rows rows = {args.first[span.row + token] - base,",
+        new="Rows rows = {0,",
+        killers=(_attention("MatchesTheReferenceForTenWindows"),),
+    ),
+    Mutant(
+        museum=6,
+        name="sinks_ignored",
+        sentence="Sinks are kept in their pages, and no query behind them reads them.",
+        file=ATTENTION,
+        old="seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;",
+        new="seen.sink_pages = span.index < span.sinks ? (span.sinks + 63) / kPageRows : 0;",
+        killers=(_attention("ReadsEverySink"),),
+    ),
+    Mutant(
+        museum=7,
+        name="sinks_ignored_in_16_bits",
+        sentence="Sinks are ignored where the cache is narrower than float32. Quantised types "
+        "do not exist yet; float16 and bfloat16 stand for them.",
+        file=ATTENTION,
+        old="seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;",
+        new="""const bool reads_sinks =
+      args.shape.type == DType::kFloat32 || span.index < span.sinks;
+  seen.sink_pages = reads_sinks ? (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows : 0;""",
+        killers=(_attention("ReadsEverySink"),),
+    ),
+    Mutant(
+        museum=8,
+        name="sinks_of_the_first_chunk",
+        sentence="Only sinks that came before the chunk count as sinks, so a prompt whose sinks "
+        "come in several chunks loses some.",
+        file=DECODER,
+        old="piece.sinks = cache.window().sinks;",
+        new="""piece.sinks = cache.length() == 0
+                        ? cache.window().sinks
+                        : std::min(cache.window().sinks, cache.length());""",
+        killers=(_decoder("ChunkSizeChangesNoBit"),),
+    ),
+    Mutant(
+        museum=9,
+        name="newest_overwritten",
+        sentence="A full ring overwrites its newest page and keeps its oldest.",
+        file=SEQUENCE,
+        old="window_.block(index) % window_page_count_]",
+        new="std::min(window_.block(index), window_page_count_ - 1)]",
+        killers=(
+            _sequence("NeverOverwritesAKeyThatAQueryOfThePieceSees"),
+            _definition("HoldsForFourCapacitiesInEveryRotaryScheme"),
+        ),
+    ),
+    Mutant(
+        museum=10,
+        name="shift_garbles_narrow_keys",
+        sentence="A key that moves is read in float32's layout whatever its type, which garbles "
+        "bfloat16. It stands for the shift of a quantised key.",
+        file=EVICT,
+        old="narrow[d] = from_keys[shape.key_element(from.row, d)];",
+        new="narrow[d] = from_keys[d * kPageRows + from.row];",
+        killers=(_evict("LeavesKeysAsIfTheyHadBeenWrittenThere"),),
+    ),
+    Mutant(
+        museum=11,
+        name="a_piece_of_nothing",
+        sentence="Where a block begins, no token fits into the piece, and reading never ends.",
+        file=WINDOW,
+        old="sinks + (block(t) + 1) * kPageRows;",
+        new="sinks + (t - sinks + kPageRows - 1) / kPageRows * kPageRows;",
+        killers=(_window("NeverWritesAPieceOverALiveToken"),),
+    ),
+    Mutant(
+        museum=12,
+        name="window_of_the_first_sequence",
+        sentence="All sequences of a step see back as far as the first one does.",
+        file=DECODER,
+        old="first_.push_back(cache.window().first(t));",
+        new="first_.push_back(std::max(cache.window().sinks, spans[0].cache->window().first(t)));",
+        killers=(_decoder("CompanyChangesNoBit"),),
+    ),
+    Mutant(
+        museum=13,
+        name="no_sinks_after_the_first_round",
+        sentence="Once the ring has been filled for the first time, sinks are seen no more.",
+        file=ATTENTION,
+        old="return t + 1 < span.sinks ? t + 1 : span.sinks;",
+        new="""if (t >= span.sinks + span.window_page_count * kPageRows) return 0;
+  return t + 1 < span.sinks ? t + 1 : span.sinks;""",
+        killers=(_attention("MatchesTheReferenceForTenWindows"),),
+    ),
+    Mutant(
+        museum=14,
+        name="sinks_turned_in_place",
+        sentence="Each step turns the stored sink keys on and back again in their own slots. It "
+        "stands for keys that are rotated in place as the window moves.",
+        file=DECODER,
+        old="  kernels_.append(append, launch_);",
+        new="""  for (const float direction : {1.0f, -1.0f}) {
+    const int64_t one = 1;
+    std::vector<float> cos(pairs), sin(pairs);
+    turns_.fill(&one, 1, cos.data(), sin.data());
+    for (float& x : sin) x *= direction;
+    const AttentionSpan& span = attention_spans_[round.span];
+    for (int64_t j = 0; j < std::min(span.sinks, span.index); ++j) {
+      const Slot sink = span_caches_[round.span]->slot(layer, j);
+      EvictArgs args;
+      args.from = args.to = &sink;
+      args.rows = 1;
+      args.shape = page_shape();
+      args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
+      kernels_.evict(args, launch_);
+    }
+  }
+  kernels_.append(append, launch_);""",
+        killers=(_definition("LeavesSinkKeysAsTheyWereFor100000Tokens"),),
+    ),
+    Mutant(
+        museum=15,
+        name="distance_without_bound",
+        sentence="Sinks are scored with the query at its index, so their distance grows with the "
+        "stream.",
+        file=ATTENTION,
+        old="is_sink ? args.query_sink : args.query_window;",
+        new="args.query_window;",
+        killers=(
+            _attention("IsAsExactAtIndexTenMillion"),
+            _definition("IsAsCloseAtIndexTenMillionAsAfterTheFirstFill"),
+        ),
+    ),
+    Mutant(
+        museum=16,
+        name="angles_in_float32",
+        sentence="Angles are computed in float32.",
+        file=ANGLES,
+        old="(without_whole(position * frequency.upper) + position * frequency.lower) * kTurn;",
+        new="static_cast<float>(position) *"
+        " static_cast<float>((frequency.upper + frequency.lower) * kTurn);",
+        killers=(
+            _angles("AreRightToTheLastFloatAtAnyIndex"),
+            _definition("IsAsCloseAtIndexTenMillionAsAfterTheFirstFill"),
+        ),
+    ),
+    Mutant(
+        museum=17,
+        name="one_window_for_a_chunk",
+        sentence="All tokens of a chunk see what its last token sees of the cache.",
+        file=DECODER,
+        old="first_.push_back(cache.window().first(t));",
+        new="first_.push_back(cache.window().first(cache.length() + span.count - 1));",
+        killers=(
+            _decoder("ChunkSizeChangesNoBit"),
+            _definition("HoldsForFourCapacitiesInEveryRotaryScheme"),
+        ),
+    ),
+)
+
+OURS = (
+    # --- who is live, and where -------------------------------------------------------------
+    Mutant(
+        name="window_without_the_current",
+        sentence="The window is W tokens besides the current one.",
+        file=WINDOW,
+        old="std::max({sinks, begin, t - window + 1})",
+        new="std::max({sinks, begin, t - window})",
+        killers=(_window("SeesWhatTheDefinitionSays"),),
+    ),
+    Mutant(
+        name="begin_ignored",
+        sentence="Tokens that were cut away early are seen again.",
+        file=WINDOW,
+        old="std::max({sinks, begin, t - window + 1})",
+        new="std::max(sinks, t - window + 1)",
+        killers=(
+            _window("SeesWhatTheDefinitionSays"),
+            _definition("HoldsAfterRoomWasMadeForATurn"),
+        ),
+    ),
+    Mutant(
+        name="rank_ignores_cuts",
+        sentence="A query's position does not fall when tokens are cut away.",
+        file=WINDOW,
+        old="return t < sinks ? t : sinks + t - first(t);",
+        new="return std::min(t, capacity() - 1);",
+        killers=(
+            _window("RanksTheQueryLastAmongTheLive"),
+            _definition("HoldsAfterRoomWasMadeForATurn"),
+        ),
+    ),
+    Mutant(
+        name="rank_of_the_last_sink",
+        sentence="The first window token has the position of the last sink.",
+        file=WINDOW,
+        old="return t < sinks ? t : sinks + t - first(t);",
+        new="return t < sinks ? t : sinks + t - first(t) - (sinks > 0);",
+        killers=(_window("RanksTheQueryLastAmongTheLive"),),
+    ),
+    Mutant(
+        name="blocks_from_index_zero",
+        sentence="Blocks are counted from the text's first token, not from the first behind the "
+        "sinks.",
+        file=WINDOW,
+        old="int64_t block(int64_t i) const { return (i - sinks) / kPageRows; }",
+        new="int64_t block(int64_t i) const { return i / kPageRows; }",
+        killers=(_window("AlignsBlocksToTheIndex"),),
+    ),
+    Mutant(
+        name="ring_without_a_spare",
+        sentence="The ring has no page for the block that is being written.",
+        file=WINDOW,
+        old="return (window + kPageRows - 1) / kPageRows + 1;",
+        new="return (window + kPageRows - 1) / kPageRows;",
+        killers=(_window("NeverWritesAPieceOverALiveToken"),),
+    ),
+    Mutant(
+        name="pieces_of_two_blocks",
+        sentence="A piece ends with the next block but one, and overwrites live keys.",
+        file=WINDOW,
+        old="sinks + (block(t) + 1) * kPageRows;",
+        new="sinks + (block(t) + 2) * kPageRows;",
+        killers=(_window("NeverWritesAPieceOverALiveToken"),),
+    ),
+    Mutant(
+        name="room_for_one_too_many",
+        sentence="Making room keeps one token more than fits.",
+        file=SEQUENCE,
+        old="cut(length_ - (recent - count));",
+        new="cut(length_ - (window_.window - count));",
+        killers=(
+            _sequence("EvictsForSpaceOnlyWhatDoesNotFit"),
+            _definition("HoldsAfterRoomWasMadeForATurn"),
+        ),
+    ),
+    Mutant(
+        name="copy_without_cuts",
+        sentence="A copy sees what was cut from the original.",
+        file=SEQUENCE,
+        old="  window_ = other.window_;\n",
+        new="",
+        killers=(_sequence("CopiesTokensCutsAndPages"),),
+    ),
+    Mutant(
+        name="restart_keeps_the_cut",
+        sentence="A sequence that starts anew still has the cut of the one before.",
+        file=SEQUENCE,
+        old="  length_ = 0;\n  window_.begin = 0;",
+        new="  length_ = 0;",
+        killers=(_sequence("JumpsToAnIndexFarAway"),),
+    ),
+    # --- angles -----------------------------------------------------------------------------
+    Mutant(
+        name="frequency_of_24_bits",
+        sentence="A frequency's lower part is dropped.",
+        file=ANGLES,
+        old=" + position * frequency.lower) * kTurn;",
+        new=") * kTurn;",
+        killers=(_angles("AreRightToTheLastFloatAtAnyIndex"),),
+    ),
+    Mutant(
+        name="no_attention_factor",
+        sentence="The attention factor of YaRN is forgotten.",
+        file=DECODER,
+        old="angles_(spec.inverse_frequencies, spec.attention_factor),",
+        new="angles_(spec.inverse_frequencies),",
+        killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="keys_turned_by_rank",
+        sentence="Keys are written at their rank, which later ranks do not agree with.",
+        file=DECODER,
+        old="{window_cos_ + round.row * pairs, window_sin_ + round.row * pairs,",
+        new="{sink_cos_ + round.row * pairs, sink_sin_ + round.row * pairs,",
+        killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
+    ),
+    # --- a cut in the middle ----------------------------------------------------------------
+    Mutant(
+        name="cut_moves_the_oldest_first",
+        sentence="A cut moves the oldest token first, over others that have not moved yet.",
+        file=DECODER,
+        old="""      from[i] = cache->slot(layer, first + older - 1 - i);
+      to[i] = cache->slot(layer, first + older - 1 - i + distance);""",
+        new="""      from[i] = cache->slot(layer, first + i);
+      to[i] = cache->slot(layer, first + i + distance);""",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="cut_scales_keys",
+        sentence="A key that moves is multiplied by the attention factor a second time.",
+        file=DECODER,
+        old="      turns_(spec.inverse_frequencies) {",
+        new="      turns_(spec.inverse_frequencies, spec.attention_factor) {",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="cut_in_halves",
+        sentence="A key that moves is turned in halves whatever the model's pairing.",
+        file=DECODER,
+        old="args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};",
+        new="args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), Pairing::kHalf};",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="cut_leaves_keys_unturned",
+        sentence="Keys that move keep their old angles.",
+        file=DECODER,
+        old="turns_.fill(&distance, 1, cos.data(), sin.data());",
+        new="const int64_t none = 0;\n  turns_.fill(&none, 1, cos.data(), sin.data());",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="cut_forgets_the_oldest",
+        sentence="A cut frees the right number of places, but at the wrong end.",
+        file=DECODER,
+        old="  cache->cut(first + distance);",
+        new="  cache->cut(first);",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="evict_in_reverse",
+        sentence="The op moves its rows in the opposite order.",
+        file=EVICT,
+        old="for (int64_t r = 0; r < args.rows; ++r) evict_head<T>(args, r, head);",
+        new="for (int64_t r = args.rows - 1; r >= 0; --r) evict_head<T>(args, r, head);",
+        killers=(_evict("LeavesKeysAsIfTheyHadBeenWrittenThere"),),
+    ),
+    Mutant(
+        name="evict_leaves_values",
+        sentence="Keys move, and their values stay behind.",
+        file=EVICT,
+        old="= from_values[shape.value_element(from.row, d)];",
+        new="= values[shape.value_element(to.row, d)];",
+        killers=(_evict("MovesEveryRowAsTheReferenceOnAnyThread"),),
+    ),
+    # --- scores -----------------------------------------------------------------------------
+    Mutant(
+        name="alibi_by_text",
+        sentence="ALiBi's distance to a sink is one of the text, not of the cache.",
+        file=ATTENTION,
+        old="is_sink ? args.rank[span.row + token] : span.index + token;",
+        new="span.index + token;",
+        killers=(_scores("MeetTheDefinitionForTenWindows"),),
+    ),
+    Mutant(
+        name="alibi_by_text_in_the_reference",
+        sentence="The same mistake in the slow table, which defines the others.",
+        file=REFERENCE,
+        old="args.query_sink + query, rank - j});",
+        new="args.query_sink + query, t - j});",
+        killers=(_scores("MeetTheDefinitionForTenWindows", "reference"),),
+    ),
+    Mutant(
+        name="soft_cap_after_alibi",
+        sentence="The soft-cap bends ALiBi's bias, too.",
+        file=PAGE,
+        old="      score = fma(broadcast(-slope), distances, score);\n    }\n",
+        new="""      score = load(scores + row) * scoring.scale;
+      score = fma(broadcast(-slope), distances, score);
+      if (scoring.soft_cap > 0) score = tanh(score / scoring.soft_cap) * scoring.soft_cap;
+    }
+""",
+        killers=(_scores("MeetTheDefinitionForTenWindows"),),
+    ),
+    Mutant(
+        name="no_sink_logit_when_split",
+        sentence="Where the work is split by pages, learned sink logits are forgotten.",
+        file=ATTENTION,
+        old="join_logit(fold, sums, args.sink_logits[head], vectors);",
+        new="{}",
+        killers=(_scores("HaveTheSameBitsHoweverTokensAreCut"),),
+    ),
+    Mutant(
+        name="sink_logit_of_another_head",
+        sentence="Every head of a group has the sink logit of its first head.",
+        file=ATTENTION,
+        old="args.sink_logits[kv_head * group + (begin + i) % group];",
+        new="args.sink_logits[kv_head * group];",
+        killers=(_scores("MeetTheDefinitionForTenWindows"),),
+    ),
+    Mutant(
+        name="sink_type_ignored",
+        sentence="Sink pages are read in the window's type.",
+        file=ATTENTION,
+        old="is_sink ? args.sink_type : args.shape.type};",
+        new="args.shape.type};",
+        killers=(_scores("MatchTheReferenceOnEveryPageBorder"),),
+    ),
+    # --- pages and the order of addition ----------------------------------------------------
+    Mutant(
+        name="split_folds_backwards",
+        sentence="Where the work is split by pages, they are added from the newest to the oldest.",
+        file=ATTENTION,
+        old="""    for (int64_t n = 0; n < seen[s].count(); ++n) {
+      const Rows rows""",
+        new="""    for (int64_t n = seen[s].count() - 1; n >= 0; --n) {
+      const Rows rows""",
+        killers=(_attention("GivesTheSameBitsHoweverTokensAreCut"),),
+    ),
+    Mutant(
+        name="unseen_rows_times_zero",
+        sentence="Scores of rows that a query does not see are added to minus infinity, which "
+        "leaves a NaN a NaN.",
+        file=PAGE,
+        old="scaled = select(seen_lanes(row, begin, end), scaled, nothing);",
+        new="scaled += select(seen_lanes(row, begin, end), Vec{}, nothing);",
+        killers=(_attention("MatchesTheReferenceForTenWindows"),),
+    ),
+    Mutant(
+        name="values_of_unseen_rows",
+        sentence="Values of rows that a query does not see are multiplied by a weight of zero.",
+        file=PAGE,
+        old="if (tile.end[q] > end) add_alone(q, end, tile.end[q], true);",
+        new="if (tile.end[q] > end) add_alone(q, end, kPageRows, true);",
+        killers=(_attention("MatchesTheReferenceForTenWindows"),),
+    ),
+    Mutant(
+        name="second_sink_page_ignored",
+        sentence="Only the first 64 sinks are read.",
+        file=ATTENTION,
+        old="seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;",
+        new="seen.sink_pages = seen_sinks(span, end - 1) > 0;",
+        killers=(_attention("ReadsEverySink"),),
+    ),
+    Mutant(
+        name="values_are_keys",
+        sentence="A stored value is the rounded key.",
+        file=APPEND,
+        old="""                   head_dim * sizeof(float));
+  round_head(exact, head_dim, rounded);""",
+        new="                   head_dim * sizeof(float));",
+        killers=(_append("WritesEveryRowAsTheReferenceAndNothingElse"),),
+    ),
+)
+
+CATALOGUE = MUSEUM + OURS

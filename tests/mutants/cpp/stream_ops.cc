@@ -1,0 +1,23 @@
+// The ops that know about keys and places, in plain code: what most planted mistakes recompile.
+#include <cmath>
+
+#include "common/dtype.h"
+#include "kernels/kernels.h"
+
+namespace sinkstream {
+namespace {
+
+#include "kernels/cpu/simd_generic.inl"
+
+#include "kernels/cpu/append.inl"
+#include "kernels/cpu/attention.inl"
+#include "kernels/cpu/evict.inl"
+#include "kernels/cpu/rope.inl"
+
+}  // namespace
+
+Kernels stream_ops() {
+  return {.rope = rope, .append = append, .attention = attention, .evict = evict};
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,40 @@
+"""Whether the tests notice a mistake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.mutants.catalogue import Mutant
+from tests.mutants.workshop import BuildError, Workshop
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mistake."""
+
+    word: str
+    """"caught", or else "survived", "crashed" or "broken": it does not compile, or its tests do
+    not pass without it."""
+    report: str
+    """Output of the run that decided."""
+
+    @property
+    def is_caught(self) -> bool:
+        """Return whether every test that must notice it has failed, and passes without it."""
+        return self.word == "caught"
+
+
+def verdict_on(mutant: Mutant, workshop: Workshop) -> Verdict:
+    """Run a mistake's killers without it, then with it."""
+    try:
+        for killer in mutant.killers:
+            outcome = workshop.run(killer)
+            if not outcome.passed:
+                return Verdict("broken", f"{killer} fails by itself:\n{outcome.output}")
+            outcome = workshop.run(killer, mutant)
+            if not outcome.failed:
+                word = "survived" if outcome.passed else "crashed"
+                return Verdict(word, f"{killer}:\n{outcome.output}")
+    except BuildError as error:
+        return Verdict("broken", str(error))
+    return Verdict("caught", outcome.output)

@@ -1,0 +1,244 @@
+"""A small build of kernels, cache and decoder, and copies of it with one mistake each.
+
+Sources are compiled where they lie. A mistake is one changed file in a folder that stands before
+the sources on the include path, so what does not depend on that file is not compiled again. An
+object is named by a hash of its command and of every file it was made from: nothing is ever stale,
+and a second run compiles only what has changed. Knows no mistake by name; see catalogue.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tests.mutants.catalogue import Mutant
+
+ROOT = Path(__file__).parents[2]
+# With -O1 a file takes seconds, and the tests run nearly as fast as with -O3.
+FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-pthread"]
+INCLUDES = ["csrc", "tests/cpp"]
+TABLES = ["tests/mutants/cpp/tables.cc", "tests/mutants/cpp/stream_ops.cc"]
+PREFIX = "tests/mutants/cpp/prefix.h"
+
+CACHE = ["common/*", "device/*", "cache/*"]
+KERNELS = ["common/*", "cache/angles", "kernels/kernels", "kernels/pack", "kernels/reference/*"]
+# For each folder of tests/cpp what its programs are made of, besides one <name>_test.cc.
+PARTS = {"cache": CACHE, "kernels": KERNELS, "model": [*CACHE, *KERNELS, "model/*"]}
+TIMEOUT_S = 120
+
+
+class BuildError(Exception):
+    """A source does not compile; its text is the compiler's."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of one test ended."""
+
+    passed: bool
+    failed: bool  # the test ran to an end and said so; a crash has neither passed nor failed
+    output: str
+
+
+@dataclass
+class Workshop:
+    """Builds and runs test programs.
+
+    Threads may share one; what two of them need is compiled once.
+
+    Args:
+        folder: Keeps everything that is made; may exist already.
+    """
+
+    folder: Path
+    compiler: str = field(default_factory=lambda: os.environ.get("CXX", "c++"))
+    _plain: dict[str, Outcome] = field(default_factory=dict)  # of the sources as they are
+    _locks: dict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.resolve()
+
+    def run(self, killer: str, mutant: Mutant | None = None) -> Outcome:
+        """Run one test, of the sources as they are (once) or with a mistake planted.
+
+        Args:
+            killer: A program and a GoogleTest name: "cache/window:Window.SeesWhatItShould".
+            mutant: The mistake.
+
+        Raises:
+            BuildError: The program does not compile.
+        """
+        if mutant is not None:
+            return self._run(killer, mutant)
+        with self._locks[killer]:
+            if killer not in self._plain:
+                self._plain[killer] = self._run(killer, None)
+            return self._plain[killer]
+
+    def missing(self) -> str | None:
+        """Return what this machine lacks to build anything, None if nothing."""
+        try:
+            command = [self.compiler, *FLAGS, "-E", "-include", "gtest/gtest.h", "-x", "c++", "-"]
+            done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+        except OSError as error:
+            return f"there is no C++ compiler: {error}"
+        return (
+            "GoogleTest is not installed: apt-get install libgtest-dev" if done.returncode else None
+        )
+
+    def _run(self, killer: str, mutant: Mutant | None) -> Outcome:
+        program, test = killer.split(":", 1)
+        path = str(self._program(program, mutant))
+        command = [path, f"--gtest_filter={test}", "--gtest_fail_fast"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(False, False, f"{killer} ran longer than {TIMEOUT_S} s")
+        ran = f"[ RUN      ] {test}" in done.stdout
+        return Outcome(
+            passed=ran and done.returncode == 0 and f"[       OK ] {test}" in done.stdout,
+            failed=ran and done.returncode == 1 and f"[  FAILED  ] {test}" in done.stdout,
+            output=done.stdout + done.stderr,
+        )
+
+    def _program(self, name: str, mutant: Mutant | None) -> Path:
+        objects = [self.compile(source, mutant) for source in self._sources(name)]
+        path = self.folder / "programs" / _digest(name, *(str(o) for o in objects))
+        with self._locks[str(path)]:
+            if not path.exists():
+                libraries = ["-lgtest", "-lgtest_main", "-pthread"]
+                self._make(path, [self.compiler, *map(str, objects), *libraries])
+        return path
+
+    def _sources(self, program: str) -> list[str]:
+        folder = program.split("/", 1)[0]
+        products = {
+            str(path.relative_to(ROOT))
+            for part in PARTS[folder]
+            for path in (ROOT / "csrc").glob(part + ".cc")
+        }
+        tables = [] if folder == "cache" else TABLES
+        return [f"tests/cpp/{program}_test.cc", *tables, *sorted(products)]
+
+    def compile(self, source: str, mutant: Mutant | None = None) -> Path:
+        """Return the object of a source; with the mistake only if it depends on that file."""
+        if mutant is not None:
+            self.compile(source)
+            if mutant.file not in (self._dependencies(self._command(source, None)) or ()):
+                mutant = None
+        command = self._command(source, mutant)
+        with self._locks[_digest(*command)]:
+            known = self._dependencies(command)
+            if known is not None:
+                path = self._object_path(command, known, mutant)
+                if path.exists():
+                    return path
+            return self._compile_anew(command, mutant)
+
+    def _command(self, source: str, mutant: Mutant | None) -> list[str]:
+        includes = [ROOT / folder for folder in INCLUDES]
+        place = ROOT / source
+        if mutant is not None:
+            planted = self._plant(mutant)
+            includes = [planted / folder for folder in INCLUDES] + includes
+            place = planted / source if mutant.file == source else place
+        command = [self.compiler, *FLAGS, *(f"-I{folder}" for folder in includes)]
+        if source.startswith("tests/cpp/"):
+            command += ["-include", str(self._prefix())]
+        return [*command, "-c", str(place)]
+
+    def _plant(self, mutant: Mutant) -> Path:
+        """Write the one changed file; return the folder that stands for the root."""
+        text = mutant.apply((ROOT / mutant.file).read_text(encoding="utf-8"))
+        folder = self.folder / "planted" / _digest(mutant.file, text)
+        path = folder / mutant.file
+        with self._locks[str(path)]:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        return folder
+
+    def _prefix(self) -> Path:
+        """Compile the header that all tests begin with; the compiler finds it beside the copy."""
+        text = (ROOT / PREFIX).read_text(encoding="utf-8")
+        path = self.folder / "prefix" / _digest(text, self._version) / "prefix.h"
+        with self._locks[str(path)]:
+            if not path.with_suffix(".h.gch").exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+                command = [self.compiler, *FLAGS, "-x", "c++-header", str(path)]
+                self._make(path.with_suffix(".h.gch"), command)
+        return path
+
+    @cached_property
+    def _version(self) -> str:
+        return subprocess.run(
+            [self.compiler, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+
+    def _dependencies(self, command: list[str]) -> list[str] | None:
+        """List what the source included when it was last compiled; None if it never was.
+
+        Files of the project stand under their own names, also those with a mistake in them.
+        """
+        record = self.folder / "dependencies" / _digest(*command)
+        if not record.exists():
+            return None
+        return record.read_text(encoding="utf-8").splitlines()
+
+    def _object_path(self, command: list[str], files: list[str], mutant: Mutant | None) -> Path:
+        """Name the object by all that it is made from."""
+        contents = []
+        for file in files:
+            path = ROOT / file
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            contents.append(text if mutant is None or file != mutant.file else mutant.apply(text))
+        return self.folder / "objects" / (_digest(self._version, *command, *contents) + ".o")
+
+    def _compile_anew(self, command: list[str], mutant: Mutant | None) -> Path:
+        name = _digest(*command)
+        listed = self.folder / "dependencies" / f"{name}.d"
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.folder / "objects" / f"{name}.new.o"
+        self._make(fresh, [*command, "-MMD", "-MF", str(listed)])
+        files = sorted({_own_name(path, self.folder) for path in _listed(listed)} - {""})
+        (self.folder / "dependencies" / name).write_text("\n".join(files), encoding="utf-8")
+        return fresh.rename(self._object_path(command, files, mutant))
+
+    def _make(self, path: Path, command: list[str]) -> None:
+        """Run a command that writes `path`, which is there whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        done = subprocess.run(
+            [*command, "-o", str(partial)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise BuildError(f"{' '.join(command)}\n{done.stderr}")
+        partial.rename(path)
+
+
+def _listed(rule: Path) -> list[Path]:
+    """Read what a Makefile's rule depends on; spaces in names are escaped there."""
+    text = rule.read_text(encoding="utf-8").replace("\\\n", " ")
+    return [Path(word.replace("\\ ", " ")) for word in re.split(r"(?<!\\)\s+", text.strip())[1:]]
+
+
+def _own_name(path: Path, folder: Path) -> str:
+    """Return a file's path in the project, also if it is a changed copy; "" for other files."""
+    if path.is_relative_to(folder / "planted"):
+        return str(Path(*path.relative_to(folder / "planted").parts[1:]))
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""
+
+
+def _digest(*texts: str) -> str:
+    joined = b"".join(hashlib.sha256(text.encode()).digest() for text in texts)
+    return hashlib.sha256(joined).hexdigest()[:24]

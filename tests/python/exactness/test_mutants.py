@@ -1,0 +1,125 @@
+"""Each planted mistake makes the tests fail that must notice it; `tests/mutants` has the mistakes.
+
+All are planted by `make test-full` and by `make test-mutants`; `make test` plants those that take
+no kernels. Objects are kept in build/mutants, or where SINKSTREAM_MUTANTS says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalogue import CATALOGUE, WINDOW, Mutant
+from tests.mutants.verdict import Verdict, verdict_on
+from tests.mutants.workshop import ROOT, Workshop
+
+JOBS = 2
+
+
+def is_quick(mutant: Mutant) -> bool:
+    return all(killer.startswith("cache/") for killer in mutant.killers)
+
+
+@pytest.fixture(scope="module")
+def workshop() -> Workshop:
+    made = Workshop(Path(os.environ.get("SINKSTREAM_MUTANTS", ROOT / "build" / "mutants")))
+    if (missing := made.missing()) is not None:
+        pytest.skip(missing)
+    return made
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest, workshop: Workshop
+) -> Iterator[dict[str, Future[Verdict]]]:
+    """Give what becomes of each selected mistake; two of them are tried at a time."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = [call.params["mutant"] for call in calls if call and "mutant" in call.params]
+    with ThreadPoolExecutor(JOBS) as pool:
+        yield {m.name: pool.submit(verdict_on, m, workshop) for m in dict.fromkeys(chosen)}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("planted", CATALOGUE, ids=lambda mutant: mutant.name)
+def test_every_mistake_can_still_be_planted(planted: Mutant) -> None:
+    text = (ROOT / planted.file).read_text(encoding="utf-8")
+    assert planted.apply(text) != text
+    assert planted.killers
+    for killer in planted.killers:
+        program, name = killer.split(":", 1)
+        suite, case = name.removeprefix("Tables/").split("/")[0].split(".")
+        source = (ROOT / "tests" / "cpp" / f"{program}_test.cc").read_text(encoding="utf-8")
+        assert re.search(rf"^TEST(_P)?\({suite}, {case}\)", source, re.MULTILINE), killer
+
+
+def test_no_two_mistakes_have_one_name() -> None:
+    assert len({mutant.name for mutant in CATALOGUE}) == len(CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=() if is_quick(mutant) else pytest.mark.slow)
+        for mutant in CATALOGUE
+    ],
+)
+def test_the_suite_catches(mutant: Mutant, verdicts: dict[str, Future[Verdict]]) -> None:
+    verdict = verdicts[mutant.name].result()
+    assert verdict.is_caught, f"{verdict.word}: {verdict.report}"
+
+
+# ---- those who judge ----
+
+ANY = next(mutant for mutant in CATALOGUE if mutant.name == "window_without_the_current")
+
+
+@pytest.mark.parametrize(
+    ("word", "change"),
+    [
+        # Another way to write the same.
+        ("survived", lambda: replace(ANY, new="std::max({begin, t - window + 1, sinks})")),
+        ("crashed", lambda: replace(ANY, new="(__builtin_trap(), sinks)")),
+        ("broken", lambda: replace(ANY, new="no such thing")),
+        # A test that does not exist passes neither with the mistake nor without.
+        ("broken", lambda: replace(ANY, killers=("cache/window:Window.FliesToTheMoon",))),
+        ("caught", lambda: ANY),
+    ],
+)
+def test_only_a_test_that_fails_has_caught_a_mistake(
+    word: str, change: Callable[[], Mutant], workshop: Workshop
+) -> None:
+    assert verdict_on(change(), workshop).word == word
+
+
+def test_a_mistake_whose_place_is_gone_is_an_error() -> None:
+    text = (ROOT / WINDOW).read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="must occur once"):
+        replace(ANY, old="what nobody wrote").apply(text)
+    with pytest.raises(ValueError, match="must occur once"):
+        replace(ANY, old="window").apply(text)
+
+
+def test_a_change_of_a_source_is_compiled_again(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A project of one file and one header, whose header changes.
+    import tests.mutants.workshop as module
+
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    for folder in ("csrc/cache", "tests/cpp/cache"):
+        (tmp_path / folder).mkdir(parents=True)
+    header = tmp_path / "csrc/cache/answer.h"
+    source = tmp_path / "csrc/cache/answer.cc"
+    source.write_text('#include "cache/answer.h"\nint answer() { return kAnswer; }\n')
+    own = Workshop(tmp_path / "made in a place", workshop.compiler)
+    found = set()
+    for number in (41, 42, 42):
+        header.write_text(f"constexpr int kAnswer = {number};\n")
+        found.add(own.compile("csrc/cache/answer.cc"))
+    assert len(found) == 2

@@ -1,0 +1,80 @@
+"""A figure says how many tokens were evicted while it was measured: none is a number, too."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sinkstream.evaluate import perplexity
+from tests.python.exactness.streams import LoadOnce, stream_ids
+
+BENCH = Path(__file__).parents[2] / "bench"
+BENCHES = sorted(file.name for file in BENCH.glob("*_bench.py"))
+
+
+def measure(name: str, *options: str) -> dict[str, object]:
+    """Run a bench as its user does and return its report."""
+    done = subprocess.run(
+        [sys.executable, BENCH / name, *options],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    report: dict[str, object] = json.loads(done.stdout)
+    return report
+
+
+def test_benches_are_found() -> None:
+    assert len(BENCHES) >= 7
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_reports_evicted_tokens(name: str) -> None:
+    tree = ast.parse((BENCH / name).read_text(encoding="utf-8"))
+    keys = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    # By itself, or with all that an evaluation says (below).
+    assert "evicted_tokens" in keys or "as_dict" in calls
+
+
+def test_a_report_of_a_stream_past_its_window_says_how_many_were_evicted() -> None:
+    # 3 tokens of prompt and all but the last that was written have been in a cache of 4 + 60.
+    assert measure("overhead_bench.py", "--tokens", "300")["evicted_tokens"] == 3 + 299 - 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "least"),
+    [
+        ("latency_bench.py", ["--tokens", "800", "--window", "196"], 600),
+        ("memory_bench.py", ["--tokens", "3000", "--window", "196"], 2800),
+        ("perplexity_bench.py", ["--tokens", "500", "--window", "60"], 435),
+        ("timeline_bench.py", ["--tokens", "1500"], 476),
+    ],
+)
+def test_a_longer_bench_says_how_many_were_evicted(
+    name: str, options: list[str], least: int, tiny_folder: Callable[[str], Path]
+) -> None:
+    evicted = measure(name, *options, "--path", str(tiny_folder("llama")))["evicted_tokens"]
+    assert isinstance(evicted, int)
+    assert least <= evicted < least + 100
+
+
+@pytest.mark.filterwarnings("ignore:perplexity. method .dense.")
+@pytest.mark.parametrize(
+    ("method", "evicted"), [("sinks", 299 - 64), ("window", 299 - 64), ("dense", 0)]
+)
+def test_a_perplexity_says_how_many_were_evicted(
+    method: str, evicted: int, loaded: LoadOnce
+) -> None:
+    model = loaded("llama", sinks=4, window=60)
+    result = perplexity(model, stream_ids("llama", 300)[0], method=method, progress=False)
+    assert result.as_dict()["settings"]["evicted_tokens"] == evicted

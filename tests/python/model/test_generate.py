@@ -1,0 +1,95 @@
+"""`Model.generate`: one prompt or several, always as `stream` would, and never without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sinkstream
+
+OPTIONS: dict[str, Any] = {"temperature": 1.0, "seed": 3, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
+    with sinkstream.load(tiny_folder("llama"), sinks=4, window=60, threads=1) as loaded:
+        yield loaded
+
+
+def ids_of(model: sinkstream.Model, prompt: Any) -> list[int]:
+    return model.stream(prompt, max_tokens=5, **OPTIONS).result().token_ids
+
+
+@pytest.mark.parametrize(
+    "prompt", ["hello", [5, 9, 17], (5, 9), range(5, 9), np.array([5, 9]), torch.tensor([5, 9])]
+)
+def test_one_prompt_gives_one_result(model: sinkstream.Model, prompt: Any) -> None:
+    result = model.generate(prompt, max_tokens=5, **OPTIONS)
+    assert result.token_ids == ids_of(model, prompt)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        ["hello", "sea"],
+        ("hello",),
+        [[5, 9, 17], [6]],
+        [(5, 9), [6], range(3)],
+        [np.array([5, 9]), np.array([6, 7, 8])],
+        [torch.tensor([5]), torch.tensor([6])],
+        [[5], torch.tensor([6]), "sea"],
+        np.array([[5, 9], [6, 7]]),
+        torch.tensor([[5], [6]]),
+    ],
+    ids=repr,
+)
+def test_several_prompts_give_their_results_in_order(model: sinkstream.Model, prompts: Any) -> None:
+    results = model.generate(prompts, max_tokens=5, **OPTIONS)
+    assert [result.token_ids for result in results] == [ids_of(model, one) for one in prompts]
+    assert [result.stats.prompt_tokens for result in results] == [
+        model.stream(one, max_tokens=0).result().stats.prompt_tokens for one in prompts
+    ]
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.zeros((0, 3), np.int64)], ids=repr)
+def test_no_prompts_give_no_results(model: sinkstream.Model, nothing: Any) -> None:
+    assert model.generate(nothing) == []
+
+
+def test_an_empty_row_of_ids_is_refused(model: sinkstream.Model) -> None:
+    for empty in (np.zeros(0, np.int64), [[5], []], [torch.zeros(0, dtype=torch.long)]):
+        with pytest.raises(sinkstream.InvalidArgument, match="`prompt` must not be empty"):
+            model.generate(empty, max_tokens=1)
+
+
+def test_a_table_of_more_than_two_dimensions_is_refused(model: sinkstream.Model) -> None:
+    with pytest.raises(sinkstream.InvalidArgument, match=r"but has shape \[1, 2, 3\]"):
+        model.generate(torch.zeros(1, 2, 3, dtype=torch.long), max_tokens=1)
+
+
+def test_one_wrong_prompt_of_several_leaves_nothing_running(model: sinkstream.Model) -> None:
+    with pytest.raises(TypeError, match="item 0 of `prompt` must be a token id"):
+        model.generate([[5], ["x"]], max_tokens=None, **OPTIONS)
+    assert model.generate([5], max_tokens=2, **OPTIONS).finish_reason == "length"
+
+
+def test_a_reply_ends_after_256_tokens_where_nobody_says_how_many(model: sinkstream.Model) -> None:
+    alone = model.generate([5, 9], **OPTIONS)
+    assert (len(alone.token_ids), alone.finish_reason) == (256, "length")
+    together = model.generate([[5, 9], [6]], **OPTIONS)
+    assert [len(result.token_ids) for result in together] == [256, 256]
+
+
+def test_none_waits_until_the_model_ends(model: sinkstream.Model) -> None:
+    # The 300th token is made the end, so that there is one beyond the default.
+    free = model.generate([5, 9], max_tokens=400, **OPTIONS).token_ids
+    place = next(i for i in range(300, 400) if free[i] not in free[:i])
+    ended = model.generate([5, 9], max_tokens=None, stop_token_ids=[free[place]], **OPTIONS)
+    assert ended.finish_reason == "stop"
+    assert ended.stats.generated_tokens > 256
+    assert ended.token_ids[:place] == free[:place]

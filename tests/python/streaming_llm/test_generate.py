@@ -1,0 +1,192 @@
+"""generate() of transformers streams through our cache, endless, and the model stays as it is."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
+from tests.python.streaming_llm.models import VOCAB, Oracle, build
+from tests.reference.protocol import StartRecent
+
+FAMILIES = ["falcon", "gpt_neox", "llama", "mistral", "mpt", "qwen2", "qwen3"]
+
+
+class Listener:
+    """A streamer that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.ids += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def greedy(oracle: StartRecent, prompt: list[int], tokens: int) -> list[int]:
+    logits = [oracle.step(token) for token in prompt][-1]
+    chosen = [int(logits.argmax())]
+    while len(chosen) < tokens:
+        chosen.append(int(oracle.step(chosen[-1]).argmax()))
+    return chosen
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_generate_streams_the_protocols_tokens_far_past_the_cache(name: str) -> None:
+    model = build(name)
+    cache = enable_streaming_llm(model, 4, 16).new_cache()
+    listener, prompt = Listener(), [5, 17, 3, 88, 41, 2, 60]
+    out = model.generate(
+        torch.tensor([prompt]),
+        past_key_values=cache,
+        use_cache=True,
+        max_new_tokens=150,
+        do_sample=False,
+        streamer=listener,
+    )
+    expected = greedy(StartRecent(Oracle(model), 4, 16), prompt, 150)
+    assert out[0].tolist() == prompt + expected
+    assert listener.ids == prompt + expected
+    assert listener.ended
+    assert (cache.seen_tokens, cache.live_tokens) == (7 + 149, 20)
+    assert len(set(expected)) > 5  # it did not just repeat one token
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_generate_goes_on_after_a_prompt_longer_than_the_cache(name: str) -> None:
+    model = build(name)
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    ids = torch.randint(0, VOCAB, (1, 100), generator=torch.Generator().manual_seed(3))
+    inputs = kv_cache.inputs_for_generate(ids, attention_mask=torch.ones_like(ids))
+    out = model.generate(**inputs, max_new_tokens=40, do_sample=False)
+    expected = greedy(StartRecent(Oracle(model), 4, 16), ids[0].tolist(), 40)
+    assert out[0, 1:].tolist() == expected
+
+
+def test_generate_goes_on_turn_after_turn() -> None:
+    model = build("llama")
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    cache, oracle, unread = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 16), []
+    for turn in ([4, 9, 21], [77, 5] * 30, [50]):
+        ids = torch.tensor([unread + turn])
+        inputs = kv_cache.inputs_for_generate(ids, cache)
+        out = model.generate(**inputs, max_new_tokens=30, do_sample=False)
+        expected = greedy(oracle, ids[0].tolist(), 30)
+        assert out[0, 1:].tolist() == expected
+        unread = [expected[-1]]
+
+
+def test_generate_reads_a_long_prompt_by_itself_one_token_at_a_time() -> None:
+    model = build("gpt_neox")
+    cache = enable_streaming_llm(model, 4, 16).new_cache()
+    ids = torch.randint(0, VOCAB, (1, 60), generator=torch.Generator().manual_seed(4))
+    out = model.generate(
+        ids, past_key_values=cache, max_new_tokens=20, do_sample=False, prefill_chunk_size=1
+    )
+    expected = greedy(StartRecent(Oracle(model), 4, 16), ids[0].tolist(), 20)
+    assert out[0, 60:].tolist() == expected
+
+
+def test_generate_refuses_a_long_prompt_in_one_forward_and_says_what_to_do() -> None:
+    model = build("llama")
+    cache = enable_streaming_llm(model, 4, 16).new_cache()
+    with pytest.raises(InvalidArgument, match=r"kv_cache\.inputs_for_generate"):
+        model.generate(torch.zeros(1, 60, dtype=torch.long), past_key_values=cache)
+
+
+def test_beams_stream_as_well() -> None:
+    model = build("llama")
+    ids = torch.tensor([[5, 17, 3, 88]])
+    beams: dict[str, Any] = {"max_new_tokens": 12, "num_beams": 3, "do_sample": False}
+    plain = model.generate(ids, **beams)
+    cache = enable_streaming_llm(model, 4, 16).new_cache(batch=3)
+    assert torch.equal(model.generate(ids, past_key_values=cache, **beams), plain)
+    cache = enable_streaming_llm(model, 4, 16).new_cache(batch=3)
+    model.generate(ids, past_key_values=cache, **(beams | {"max_new_tokens": 60}))
+    assert cache.live_tokens == 20
+
+
+def test_generate_of_a_falcon_with_alibi_is_refused_with_the_reason() -> None:
+    model = build("falcon-alibi")
+    cache = enable_streaming_llm(model, 4, 16).new_cache()
+    with pytest.raises(InvalidArgument, match="lengthens for ever while the cache does not"):
+        model.generate(torch.tensor([[1, 2, 3]]), past_key_values=cache, max_new_tokens=3)
+
+
+def test_memory_is_bounded_however_long_the_stream_is() -> None:
+    model = build("llama")
+    cache = enable_streaming_llm(model, 4, 16).new_cache()
+    sizes = set()
+    with torch.inference_mode():
+        for index in range(300):
+            model(torch.tensor([[index % VOCAB]]), past_key_values=cache)
+            if index > 40:
+                layer = cache.sink_layers[0]
+                tensors = (layer.keys, layer.values, layer.sink_keys, layer.sink_values)
+                sizes.add(sum(x.untyped_storage().nbytes() for x in tensors))
+    # Window and one evicted row, of keys and values: what the last forward was given.
+    assert len(sizes) == 1
+    assert sizes.pop() <= 2 * 2 * (21 + 4) * 8 * 4
+
+
+def test_nothing_is_written_into_the_model() -> None:
+    model = build("llama")
+    ids = torch.tensor([[5, 17, 3, 88, 41]])
+    plain = model.generate(ids, max_new_tokens=30, do_sample=False)
+
+    def picture() -> list[Any]:
+        return [
+            (
+                name,
+                sorted(vars(module)),
+                type(module),
+                len(module._forward_hooks) + len(module._forward_pre_hooks),
+            )
+            for name, module in model.named_modules()
+        ]
+
+    before, config = picture(), copy.deepcopy(model.config.to_dict())
+    weights = {name: x.clone() for name, x in model.state_dict().items()}
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    streamed = model.generate(
+        ids, past_key_values=kv_cache.new_cache(), max_new_tokens=80, do_sample=False
+    )
+    assert streamed.shape == (1, 85)
+    assert picture() == before
+    assert model.config.to_dict() == config
+    assert all(torch.equal(x, weights[name]) for name, x in model.state_dict().items())
+    # Whoever passes no cache of ours gets plain attention, enabled or not.
+    assert torch.equal(model.generate(ids, max_new_tokens=30, do_sample=False), plain)
+    disable_streaming_llm(model)
+    assert picture() == before
+    assert torch.equal(model.generate(ids, max_new_tokens=30, do_sample=False), plain)
+
+
+def test_a_disabled_model_makes_no_more_caches() -> None:
+    model = build("llama")
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    disable_streaming_llm(model)
+    with pytest.raises(InvalidArgument, match="but was disabled"):
+        kv_cache.new_cache()
+    enable_streaming_llm(model, 4, 16)
+    assert kv_cache.new_cache().seen_tokens == 0
+
+
+def test_a_cache_can_be_reset_and_copied() -> None:
+    model = build("llama")
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    ids = torch.randint(0, VOCAB, (1, 70), generator=torch.Generator().manual_seed(6))
+    first, cache = kv_cache.read(ids)
+    twin = copy.deepcopy(cache)
+    np.testing.assert_array_equal(kv_cache.read(ids, cache)[0], kv_cache.read(ids, twin)[0])
+    cache.reset()
+    assert cache.seen_tokens == 0
+    np.testing.assert_array_equal(kv_cache.read(ids, cache)[0], first)
