@@ -40,25 +40,36 @@ def prompts(source: str) -> Iterator[str]:
                 yield line.strip()
 
 
+# Stands for an answer in what a chat template writes; no template changes it.
+ANSWER = "[[the answer]]"
+
+
 def turn_text(tokenizer: Any, prompt: str, is_first: bool) -> str:
     """Return the text of one turn, with the marks of the chat template where there is one.
 
-    A template writes whole conversations, perhaps with a beginning that must not come twice. A
-    later turn is what it adds to a conversation that has gone before.
+    A template writes whole conversations, perhaps with a beginning that must not come twice, and
+    with something in the last answer that earlier ones lack. A later turn is therefore what it
+    writes after an answer that has gone before, beginning with the mark that closes the answer.
     """
     if not tokenizer.chat_template:
         return f"USER: {prompt}\n\nASSISTANT: "
 
-    def render(messages: list[dict[str, str]], asks: bool) -> str:
+    def render(messages: list[dict[str, str]]) -> str:
         return str(
-            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         )
 
     turn = {"role": "user", "content": prompt}
     if is_first:
-        return render([turn], asks=True)
-    before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-    return render([*before, turn], asks=True).removeprefix(render(before, asks=False))
+        return render([turn])
+    before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]
+    return render([*before, turn]).rpartition(ANSWER)[2]
+
+
+def ends_of_answers(model: Any, tokenizer: Any) -> set[int]:
+    """Return the tokens at which generate() stops."""
+    ends = model.generation_config.eos_token_id
+    return {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
 
 
 def converse(
@@ -84,8 +95,8 @@ def converse(
             **inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=streamer
         )
         unread = out[0, -1:].tolist()
-        if marks_turns and unread != [tokenizer.eos_token_id]:
-            unread.append(tokenizer.eos_token_id)  # the answer was cut off: close it
+        if marks_turns and unread[0] in ends_of_answers(model, tokenizer):
+            unread = []  # the next turn's text closes the answer, whether or not it was cut off
         answered = out.shape[1] - 1
         seconds = time.perf_counter() - begin
         print(

@@ -13,10 +13,12 @@ namespace sinkstream {
 class PagePool {
  public:
   // Takes the memory of `pages` pages at once. With `poison`, pages hold NaN until they are
-  // written and after they are returned, so that a row read by mistake shows itself.
+  // written and after they are returned, and rows once they are evicted, so that a row read by
+  // mistake shows itself.
   PagePool(PageShape shape, int64_t pages, bool poison = false);
 
   const PageShape& shape() const { return shape_; }
+  bool poisons() const { return poison_; }
   int64_t pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   int64_t bytes() const { return memory_.bytes(); }

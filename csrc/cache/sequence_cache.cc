@@ -1,5 +1,6 @@
 #include "cache/sequence_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/check.h"
@@ -42,7 +43,31 @@ Slot SequenceCache::slot(int64_t layer, int64_t index) const {
 void SequenceCache::advance(int64_t count) {
   SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - length_, "a sequence of ", length_,
                    " tokens, made for ", max_length_, ", grows by ", count);
+  const int64_t first = window_.first(length_);
   length_ += count;
+  poison(first, std::min(window_.first(length_), length_));
+}
+
+void SequenceCache::poison(int64_t begin, int64_t end) {
+  if (!pool_->poisons()) return;
+  const PageShape& shape = pool_->shape();
+  const int64_t bytes = bytes_of(shape.type);
+  const int64_t ring = window_page_count_ * kPageRows;
+  const auto spoil = [&](std::byte* head, int64_t element) {
+    std::memset(head + element * bytes, 0xff, bytes);
+  };
+  const int64_t layers = static_cast<int64_t>(pages_.size()) / pages_per_layer();
+  for (int64_t i = std::max(begin, length_ - ring); i < end; ++i) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const Slot at = slot(layer, i);
+      for (int64_t h = 0; h < shape.kv_heads; ++h) {
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          spoil(at.page + shape.key_offset(h), shape.key_element(at.row, d));
+          spoil(at.page + shape.value_offset(h), shape.value_element(at.row, d));
+        }
+      }
+    }
+  }
 }
 
 void SequenceCache::restart() {
@@ -53,6 +78,7 @@ void SequenceCache::restart() {
 void SequenceCache::cut(int64_t index) {
   SINKSTREAM_CHECK(index >= window_.first(length_) && index <= length_, "a sequence of ", length_,
                    " tokens is cut at ", index);
+  poison(window_.first(length_), index);
   window_.begin = index;
 }
 
@@ -83,6 +109,7 @@ void SequenceCache::copy_from(const SequenceCache& other) {
 void SequenceCache::jump(int64_t index) {
   SINKSTREAM_CHECK(length_ >= window_.sinks && index >= length_, "a sequence of ", length_,
                    " tokens jumps to ", index);
+  poison(window_.first(length_), length_);
   length_ = index;
   window_.begin = index;
 }

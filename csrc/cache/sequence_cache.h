@@ -57,6 +57,9 @@ class SequenceCache {
   void jump(int64_t index);
 
  private:
+  // Where the pool poisons: window tokens [begin, end) are seen no more; what of them has not been
+  // overwritten becomes NaN.
+  void poison(int64_t begin, int64_t end);
   int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
 
   PagePool* pool_;

@@ -50,7 +50,7 @@ struct AttentionArgs {
   float scale = 0;                     // multiplies q · k, usually 1 / sqrt(head_dim)
   float soft_cap = 0;                  // c > 0, or 0: none
   const float* slopes = nullptr;       // ALiBi: [heads], finite; null: none
-  const float* sink_logits = nullptr;  // learned: [heads], not NaN; null: none
+  const float* sink_logits = nullptr;  // learned: [heads], finite or −∞; null: none
   std::byte* scratch = nullptr;        // attention_scratch_bytes(...), 64-byte aligned
   int64_t scratch_pages = 0;           // that it was made for; more can be seen, only slower
 };

@@ -95,7 +95,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
                               " <= start < end <= ", cached,
                               ", from behind the sinks to the end of what is cached, but are ",
                               begin, " and ", end, "."),
-                          "start");
+                          begin < window.sinks || begin >= cached ? "start" : "end");
   }
   const int64_t first = window.first(next), distance = end - begin;
   const int64_t older = begin - window.sinks;  // tokens before the cut

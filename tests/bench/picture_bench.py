@@ -15,10 +15,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from machine import commit, processor
 
+import sinkstream
+from sinkstream.evaluate import PerplexityResult, perplexity
+from sinkstream.evaluate.books import read_books
+
 NOVEL = "David Copperfield"
+ABOUT = ("kind", "book", "processor", "commit")  # what is written beside each result
 TOKENS = 20_000
 
 
@@ -66,6 +72,26 @@ def runs(titles: list[str]) -> Iterator[Run]:
         yield Run("books-recompute", "recompute", 0, 1024, book=title, sample=60)
 
 
+def load_model(exact: bool, threads: int | None) -> sinkstream.Model:
+    """Load SmolLM2 with the types that a run asks for."""
+    types: dict[str, Any] = {"dtype": "float32", "kv_dtype": "float32"} if exact else {}
+    return sinkstream.load(window=1020, max_sequences=1, threads=threads, **types)
+
+
+def measure(run: Run, model: sinkstream.Model, text: str, folder: Path) -> PerplexityResult:
+    """Do a run, or what is left of it; a finished one is only read."""
+    return perplexity(
+        model,
+        text[: 8 * run.tokens],  # characters; a token has fewer than eight
+        method=run.method,
+        sinks=run.sinks if run.method == "sinks" else None,
+        window=None if run.method == "dense" else run.window,
+        max_tokens=run.tokens,
+        sample=run.sample,
+        resume=folder / f"{run.name}.npz",
+    )
+
+
 def main() -> None:
     """Run what is not there yet, and gather."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -73,36 +99,23 @@ def main() -> None:
     parser.add_argument("--only", default="", help="sets, with commas between [all]")
     parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args()
-    import sinkstream
-    from sinkstream.evaluate import perplexity
-    from sinkstream.evaluate.books import read_books
-
     out = Path(os.environ.get("BENCH_OUT", "figures"))
     folder = out / "runs"
     folder.mkdir(parents=True, exist_ok=True)
     books = {book.title: book.text for book in read_books(args.books)}
     wanted = set(args.only.split(",")) - {""}
-    models: dict[bool, sinkstream.Model] = {}
+    model: sinkstream.Model | None = None
+    is_exact = False
     for run in runs(list(books)):
         path = folder / f"{run.name}.json"
         if path.exists() or (wanted and run.kind not in wanted):
             continue
-        if run.exact not in models:
-            types = {"dtype": "float32", "kv_dtype": "float32"} if run.exact else {}
-            models[run.exact] = sinkstream.load(
-                window=1020, max_sequences=1, threads=args.threads, **types
-            )
-        result = perplexity(
-            models[run.exact],
-            books[run.book][: 8 * run.tokens],  # characters; a token has fewer than eight
-            method=run.method,
-            sinks=run.sinks if run.method == "sinks" else None,
-            window=None if run.method == "dense" else run.window,
-            max_tokens=run.tokens,
-            sample=run.sample,
-            resume=folder / f"{run.name}.npz",
-        )
-        about = {"kind": run.kind, "book": run.book, "processor": processor(), "commit": commit()}
+        if model is None or run.exact != is_exact:
+            if model is not None:
+                model.close()
+            model, is_exact = load_model(run.exact, args.threads), run.exact
+        result = measure(run, model, books[run.book], folder)
+        about = dict(zip(ABOUT, (run.kind, run.book, processor(), commit()), strict=True))
         path.write_text(json.dumps({**about, **result.as_dict()}, indent=1) + "\n")
         half = run.tokens // 2 // result.block * result.block
         second = "" if run.sample else f", second half {result.perplexity_from(half):.3f}"

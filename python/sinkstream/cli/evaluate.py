@@ -102,6 +102,8 @@ def evaluate(
         raise InvalidArgument(
             f'evaluate: FILE must not be given with --stream-eval or --needle, but is "{file}".'
         )
+    if book is None:
+        refuse_options_of_perplexity(tokens=tokens, resume=resume, chunk=chunk)
     if resume is not None:
         resume.mkdir(parents=True, exist_ok=True)
     with load_model(
@@ -135,6 +137,16 @@ def evaluate(
             )
     report_perplexity(book, results, out, plot)
     return 0
+
+
+def refuse_options_of_perplexity(**given: object) -> None:
+    """Refuse what a recall task would silently ignore."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(
+                f"evaluate: --{name} must not be given with --stream-eval or --needle, which have "
+                "no use for it."
+            )
 
 
 def check_outputs(out: Path | None, plot: Path | None) -> None:

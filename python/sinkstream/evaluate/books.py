@@ -71,9 +71,10 @@ def _read(path: str, name: str, where: str) -> bytes:
         return lzma.decompress(content) if path.endswith(".xz") else content
     except lzma.LZMAError as error:
         raise InvalidArgument(f"{where}: {name} must be an xz file, but is not: {error}") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(
-            f"{where}: {name} must be a file that can be read, but is not: {error.strerror}."
+            f"{where}: {name} must be a file that can be read, but is not: {reason}."
         ) from None
 
 

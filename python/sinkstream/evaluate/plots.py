@@ -212,11 +212,21 @@ def level_of(
         found += [
             (difference.standard_error, other.mean_nll - difference.mean)
             for difference in differences
-            if (difference.of, difference.against) == (other.method, result.method)
-            and other.settings["sample"] is None
+            if _is_between(difference, other, result) and other.settings["sample"] is None
         ]
     error, mean = min(found)
     return mean, error
+
+
+def _is_between(difference: Difference, of: PerplexityResult, against: PerplexityResult) -> bool:
+    """Return whether a difference is that of these two."""
+    return (
+        (difference.of, difference.of_sinks, difference.of_window)
+        == (of.method, of.settings["sinks"], of.settings["window"])
+        and (difference.against, difference.against_window)
+        == (against.method, against.settings["window"])
+        and of.settings["text"] == against.settings["text"]
+    )
 
 
 def _draw_sampled(

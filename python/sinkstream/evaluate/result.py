@@ -162,6 +162,9 @@ class Difference:
     mean: float
     """Mean of the differences in nats; above 0: `of` is worse."""
     standard_error: float
+    of_sinks: int
+    of_window: int
+    against_window: int
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -210,6 +213,9 @@ def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
         tokens=len(common),
         mean=float(difference.mean()),
         standard_error=float(difference.std(ddof=1) / math.sqrt(len(common))),
+        of_sinks=int(of.settings["sinks"]),
+        of_window=int(of.settings["window"]),
+        against_window=int(against.settings["window"]),
     )
 
 

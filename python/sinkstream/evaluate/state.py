@@ -124,6 +124,7 @@ def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
         (nll.dtype, seconds.dtype, seconds.shape) != wanted
         or nll.ndim != 1
         or len(nll) > len(fresh.nll)
+        or not np.isfinite(nll).all()
     ):
         raise InvalidArgument(f'perplexity: `resume` file "{name}" is damaged.', param="resume")
     fresh.nll[: len(nll)] = nll

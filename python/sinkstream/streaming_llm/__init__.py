@@ -14,8 +14,9 @@ Two limits. Transformers computes angles in float32, whose error grows with the 
 to t × 6e-8 radians, which a float32 model shows after some thousand tokens. `kv_cache(past)` after
 a forward, `kv_cache.read` and `kv_cache.inputs_for_generate` therefore number the live tokens anew
 from time to time; within one call of generate() nobody can, and sinkstream's own models need not.
-And generate() keeps every id that it made: that list grows by eight bytes a token, the cache does
-not grow.
+And generate() keeps every id that it made and, but for MPT, every position: these two lists grow by
+16 bytes a token and row, and each step copies both, so that they cost time in very long calls. The
+cache does not grow.
 """
 
 from __future__ import annotations

@@ -280,11 +280,41 @@ class StreamingCache(Cache):
 
     def __init__(self, layers: list[SinkLayer | DynamicSlidingWindowLayer]) -> None:
         super().__init__(layers=list(layers))
+        self._checked_at: int | None = None  # see mark_as_checked
+
+    def mark_as_checked(self) -> None:
+        """Note that what generate() is given next has no padding; holds until tokens are read."""
+        self._checked_at = self.seen_tokens
+
+    @property
+    def _is_user_defined(self) -> bool:
+        return True
+
+    @_is_user_defined.setter
+    def _is_user_defined(self, value: bool) -> None:
+        # generate() marks the caches that it was given, before it runs anything. That is all a
+        # cache learns of it: layers are shown keys and values, never the mask.
+        self._check_generate()
+
+    def _check_generate(self) -> None:
+        if self.rows > 1 and self._checked_at != self.seen_tokens:
+            raise InvalidArgument(
+                "generate: `past_key_values` must have one row, or rows that were checked for "
+                f"padding, but has {self.rows} that were not. Give generate() "
+                "`**kv_cache.inputs_for_generate(input_ids, cache, attention_mask=mask)`; padded "
+                "rows cannot stream, because padding would become their sinks.",
+                param="past_key_values",
+            )
 
     @property
     def sink_layers(self) -> list[SinkLayer]:
         """Those layers that have sinks."""
         return [layer for layer in self.layers if isinstance(layer, SinkLayer)]
+
+    @property
+    def rows(self) -> int:
+        """Batch size of those layers; 1 if there are none."""
+        return max((layer.rows for layer in self.sink_layers), default=1)
 
     @property
     def seen_tokens(self) -> int:
@@ -349,13 +379,7 @@ class StreamingCache(Cache):
 class RankedCache(StreamingCache):
     """The cache of a model that derives its bias from the length of the cache (Falcon, ALiBi)."""
 
-    @property
-    def _is_user_defined(self) -> bool:
-        return True
-
-    @_is_user_defined.setter
-    def _is_user_defined(self, value: bool) -> None:
-        # generate() marks the caches that it was given, before it runs anything.
+    def _check_generate(self) -> None:
         raise InvalidArgument(
             "generate: a Falcon model with ALiBi must be called as `model(input_ids, "
             "past_key_values=cache)`, but is called by generate(). It builds its bias from the "

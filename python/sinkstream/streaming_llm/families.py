@@ -30,20 +30,23 @@ class CachePlan:
 
     start_size: int
     recent_size: int
-    rotation: KeyRotation | None  # None: ALiBi, whose bias is the column's
+    is_rotary: bool  # if not: ALiBi, whose bias is the column's
     rings: tuple[int | None, ...]  # for each layer: its native window, or None for sinks
     counts_live: bool  # the model takes the cache's length for the number of its columns
     evicts_inside: bool  # one forward may read more tokens than fit (see reading.py)
 
-    def new_cache(self, rows: int) -> StreamingCache:
-        """Return an empty cache for `rows` rows of equal length."""
+    def new_cache(self, model: Any, rows: int) -> StreamingCache:
+        """Return an empty cache of that model for `rows` rows of equal length."""
+        # Read here and not kept: casting the model rounds its frequencies too, and the sinks must
+        # turn by those that its forward uses.
+        rotation = KeyRotation(model.base_model.rotary_emb.inv_freq) if self.is_rotary else None
         kind = RankedCache if self.counts_live else StreamingCache
         return kind(
             [
                 SinkLayer(
                     self.start_size,
                     self.recent_size,
-                    self.rotation,
+                    rotation,
                     rows=rows,
                     counts_live=self.counts_live,
                 )
@@ -65,7 +68,8 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
     config = model.config
     window = recent_size + 1  # the current token included
     has_alibi = family == "mpt" or (family == "falcon" and config.alibi)
-    rotation = None if has_alibi else _rotation(where, model)
+    if not has_alibi:
+        _check_rotary(where, model)
     if family == "mpt":
         _check_mpt(where, config, start_size + window)
     elif not has_alibi and start_size + window > config.max_position_embeddings:
@@ -88,10 +92,10 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
     return CachePlan(
         start_size=start_size,
         recent_size=recent_size,
-        rotation=rotation,
+        is_rotary=not has_alibi,
         rings=rings,
         counts_live=family == "falcon" and has_alibi,
-        evicts_inside=rotation is not None and masks_itself,
+        evicts_inside=not has_alibi and masks_itself,
     )
 
 
@@ -117,7 +121,7 @@ def model_family(where: str, model: Any) -> str:
     return family
 
 
-def _rotation(where: str, model: PreTrainedModel) -> KeyRotation:
+def _check_rotary(where: str, model: PreTrainedModel) -> None:
     rotary: Any = model.base_model.rotary_emb
     if rotary.rope_type in LENGTH_DEPENDENT_ROTARY:
         raise InvalidArgument(
@@ -125,7 +129,6 @@ def _rotation(where: str, model: PreTrainedModel) -> KeyRotation:
             f'"{rotary.rope_type}", whose frequencies follow the length of the text.',
             param="model",
         )
-    return KeyRotation(rotary.inv_freq)
 
 
 def _check_mpt(where: str, config: Any, capacity: int) -> None:

@@ -147,11 +147,19 @@ class StartRecentKVCache:
     def new_cache(self, batch: int = 1) -> StreamingCache:
         """Return an empty cache, to be given as `past_key_values` to the model or to generate().
 
+        Its sinks turn by the frequencies that the model has now: cast the model before, not after.
+
+        Rows must not be padded, because padding would become their sinks. generate() with more
+        than one row is refused unless `inputs_for_generate` saw the mask. Nothing sees it where
+        `model(…)` is called directly with a mask of padding, or where generate() is given a single
+        row that is padded: these cannot be detected, and stream garbage.
+
         Args:
-            batch: Number of rows, of equal length and without padding.
+            batch: Number of rows, of equal length and without padding. Each beam is a row.
         """
         rows = as_int("new_cache", "batch", batch, 1, _LARGEST)
-        return self._planned("new_cache")[1].new_cache(rows)
+        model, plan = self._planned("new_cache")
+        return plan.new_cache(model, rows)
 
     def read(
         self,
@@ -173,7 +181,7 @@ class StartRecentKVCache:
         _check_ids("read", input_ids)
         kept = as_int("read", "logits_to_keep", logits_to_keep, 0, _LARGEST)
         model, plan = self._planned("read")
-        cache = plan.new_cache(input_ids.shape[0]) if past is None else past
+        cache = plan.new_cache(model, input_ids.shape[0]) if past is None else past
         rows: list[torch.Tensor] = []
         with torch.no_grad():
             for output in read(model, plan, cache, input_ids):
@@ -191,17 +199,27 @@ class StartRecentKVCache:
     ) -> dict[str, Any]:
         """Read all but the last token, and return what generate() needs to go on from there.
 
-        It is needed for a prompt longer than the cache, and for every turn after the first:
+        It is needed for a prompt longer than the cache, for more than one row, and for every turn
+        after the first:
         `model.generate(**kv_cache.inputs_for_generate(input_ids, cache), …)`. What generate() then
         returns begins with the last token of `input_ids`. Its own last token was sampled but not
         read: it belongs before the next turn's.
 
         Args:
             input_ids: int64 [batch, tokens], the new tokens only.
-            past: From `new_cache`, or None for a new one. Is changed.
+            past: From `new_cache`, or None for a new one. Is changed. For beams, a multiple of
+                the rows of `input_ids`: each of these is read into as many of them.
             attention_mask: What a tokenizer returns beside the ids; all ones, or it is refused.
+                Needed for more than one row.
         """
         _check_ids("inputs_for_generate", input_ids)
+        if attention_mask is None and len(input_ids) > 1:
+            raise InvalidArgument(
+                "inputs_for_generate: `attention_mask` must be given for more than one row, but is "
+                f"None for {len(input_ids)}. A tokenizer returns it beside the ids; padded rows "
+                "cannot stream.",
+                param="attention_mask",
+            )
         if attention_mask is not None and not bool(attention_mask.bool().all()):
             raise InvalidArgument(
                 "inputs_for_generate: `attention_mask` must be all ones, but has zeros. Padded "
@@ -212,10 +230,13 @@ class StartRecentKVCache:
         if past is None:
             past = self.new_cache(input_ids.shape[0])
         if input_ids.shape[1] > 1:
-            self.read(input_ids[:, :-1], past)
+            # generate() repeats the rows for beams in the same order.
+            beams = max(past.rows // len(input_ids), 1)
+            self.read(input_ids[:, :-1].repeat_interleave(beams, dim=0), past)
         last = input_ids[:, -1:]
         # generate() counts positions by the mask, and slices the ids where both have one length.
         past.renumber_if_far()
+        past.mark_as_checked()
         length = past.get_seq_length() + 1
         mask = torch.ones(len(last), length, dtype=torch.long, device=last.device)
         return {
@@ -226,8 +247,8 @@ class StartRecentKVCache:
         }
 
     def _adopt(self, past: Cache) -> StreamingCache:
-        plan = self._planned("StartRecentKVCache")[1]
-        cache = plan.new_cache(1)
+        model, plan = self._planned("StartRecentKVCache")
+        cache = plan.new_cache(model, 1)
         layers: list[Any] = list(past.layers)
         for index, (mine, theirs) in enumerate(zip(cache.layers, layers, strict=True)):
             if not isinstance(mine, SinkLayer):

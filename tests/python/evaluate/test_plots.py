@@ -102,11 +102,14 @@ def test_the_same_numbers_give_the_same_bytes(name: str, tmp_path: Path) -> None
 
 def test_a_sample_is_drawn_by_its_paired_difference_where_one_is_given() -> None:
     sampled = replace(SAMPLED, mean_nll=3.9, standard_error=0.4)
-    paired = Difference("sinks", "recompute", 20, mean=0.05, standard_error=0.01)
+    paired = Difference(
+        "sinks", "recompute", 20, 0.05, 0.01, of_sinks=4, of_window=1020, against_window=1024
+    )
     assert level_of(sampled, [SINKS, sampled], []) == (3.9, 0.4)
     assert level_of(sampled, [SINKS, sampled], [paired]) == pytest.approx((3.1 - 0.05, 0.01))
-    other = replace(paired, against="window")
-    assert level_of(sampled, [SINKS, sampled], [other]) == (3.9, 0.4)
+    for changed in ({"against": "window"}, {"of_window": 60}, {"of_sinks": 1}):
+        other = replace(paired, **changed)
+        assert level_of(sampled, [SINKS, sampled], [other]) == (3.9, 0.4)
 
 
 def test_what_a_picture_does_not_reach_is_not_marked(tmp_path: Path) -> None:

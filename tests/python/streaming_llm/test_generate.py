@@ -102,16 +102,34 @@ def test_generate_refuses_a_long_prompt_in_one_forward_and_says_what_to_do() -> 
         model.generate(torch.zeros(1, 60, dtype=torch.long), past_key_values=cache)
 
 
-def test_beams_stream_as_well() -> None:
+@pytest.mark.parametrize("rows", [1, 2])
+def test_beams_stream_as_well(rows: int) -> None:
     model = build("llama")
-    ids = torch.tensor([[5, 17, 3, 88]])
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    ids = torch.tensor([[5, 17, 3, 88], [9, 2, 71, 30]])[:rows]
     beams: dict[str, Any] = {"max_new_tokens": 12, "num_beams": 3, "do_sample": False}
     plain = model.generate(ids, **beams)
-    cache = enable_streaming_llm(model, 4, 16).new_cache(batch=3)
-    assert torch.equal(model.generate(ids, past_key_values=cache, **beams), plain)
-    cache = enable_streaming_llm(model, 4, 16).new_cache(batch=3)
-    model.generate(ids, past_key_values=cache, **(beams | {"max_new_tokens": 60}))
-    assert cache.live_tokens == 20
+    mask = torch.ones_like(ids)
+
+    def inputs() -> dict[str, Any]:
+        cache = kv_cache.new_cache(batch=3 * rows)
+        return kv_cache.inputs_for_generate(ids, cache, attention_mask=mask)
+
+    assert torch.equal(model.generate(**inputs(), **beams), plain[:, 3:])
+    long = inputs()
+    model.generate(**long, **(beams | {"max_new_tokens": 60}))
+    assert long["past_key_values"].live_tokens == 20
+
+
+def test_rows_of_equal_length_are_generated_as_they_are_alone() -> None:
+    model = build("llama")
+    kv_cache = enable_streaming_llm(model, 4, 16)
+    ids = torch.randint(0, VOCAB, (2, 30), generator=torch.Generator().manual_seed(9))
+    inputs = kv_cache.inputs_for_generate(ids, attention_mask=torch.ones_like(ids))
+    together = model.generate(**inputs, max_new_tokens=40, do_sample=False)
+    for row in range(2):
+        expected = greedy(StartRecent(Oracle(model), 4, 16), ids[row].tolist(), 40)
+        assert together[row, 1:].tolist() == expected
 
 
 def test_generate_of_a_falcon_with_alibi_is_refused_with_the_reason() -> None:

@@ -128,6 +128,34 @@ def test_a_loop_with_a_turn_of_the_original_runs_on_unchanged() -> None:
         oracle.evict()
 
 
+@pytest.mark.parametrize("name", ["falcon", "gpt_neox", "llama"])
+def test_a_model_that_is_cast_after_it_was_enabled_streams_as_one_cast_before(name: str) -> None:
+    ids = torch.randint(0, VOCAB, (1, 60), generator=torch.Generator().manual_seed(7))
+
+    def cast(model: Any) -> Any:
+        frequencies = model.base_model.rotary_emb.inv_freq.clone()
+        model.to(torch.bfloat16).float()
+        assert not torch.equal(model.base_model.rotary_emb.inv_freq, frequencies)
+        return model
+
+    def stream(model: Any, kv_cache: StartRecentKVCache) -> list[torch.Tensor]:
+        """Read by way of `new_cache`, by `read` alone, and from a cache that is taken over."""
+        with torch.no_grad():
+            taken = kv_cache(model(ids, use_cache=True).past_key_values)
+            adopted = model(ids[:, :1], past_key_values=taken).logits
+        made = kv_cache.read(ids, kv_cache.new_cache(), logits_to_keep=0)[0]
+        return [made, kv_cache.read(ids, logits_to_keep=0)[0], adopted]
+
+    late = build(name)
+    kv_cache = enable_streaming_llm(late, 4, 16)
+    kv_cache.new_cache()  # what was made before the cast must not be kept
+    late_logits = stream(cast(late), kv_cache)
+    early = cast(build(name))
+    early_logits = stream(early, enable_streaming_llm(early, 4, 16))
+    for found, expected in zip(late_logits, early_logits, strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_an_object_without_a_model_needs_exactly_one_that_is_enabled() -> None:
     kv_cache, model = StartRecentKVCache(4, 16), build("llama")
     with torch.no_grad():

@@ -111,6 +111,43 @@ def test_batches_must_be_announced_and_must_not_be_padded() -> None:
         model.generate(ids, attention_mask=mask, past_key_values=kv_cache.new_cache())
     with refused("`attention_mask` must be all ones, but has zeros."):
         kv_cache.inputs_for_generate(ids, attention_mask=mask)
+    with refused("`attention_mask` must be given for more than one row, but is None for 2."):
+        kv_cache.inputs_for_generate(ids)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "mpt"])
+def test_generate_refuses_rows_that_nobody_checked_for_padding(family: str) -> None:
+    model = build(family)
+    kv_cache = enable_streaming_llm(model, 4, 20)
+    ids, mask = torch.tensor([[1, 2, 3], [0, 2, 3]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+    sentence = "must have one row, or rows that were checked for padding, but has 2 that were not."
+    cache = kv_cache.new_cache(2)
+    with refused(sentence):
+        model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=40)
+    assert cache.seen_tokens == 0
+    ones = torch.ones_like(ids)
+    inputs = kv_cache.inputs_for_generate(ids, cache, attention_mask=ones)
+    model.generate(**inputs, max_new_tokens=3)
+    with refused(sentence):  # what was checked was the turn before
+        model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=3)
+
+
+def test_a_direct_call_of_the_model_cannot_see_padding_and_its_caches_maker_says_so() -> None:
+    model = build("llama")
+    kv_cache = enable_streaming_llm(model, 4, 20)
+    ids, mask = torch.tensor([[1, 2, 3], [0, 2, 3]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+    cache = kv_cache.new_cache(2)
+    with torch.no_grad():
+        model(ids, attention_mask=mask, past_key_values=cache)
+    alone = kv_cache.new_cache()
+    model.generate(ids[1:], attention_mask=mask[1:], past_key_values=alone, max_new_tokens=1)
+    assert cache.sink_layers[0].sink_keys.shape[-2] == 3  # the padding is a sink
+    assert alone.sink_layers[0].sink_keys.shape[-2] == 3
+    said = " ".join((kv_cache.new_cache.__doc__ or "").split())
+    assert (
+        "Nothing sees it where `model(…)` is called directly with a mask of padding, or where "
+        "generate() is given a single row that is padded"
+    ) in said
 
 
 @pytest.mark.parametrize(("start", "end"), [(3, 5), (4, 21), (8, 7), (-1, 5), (21, 21)])
