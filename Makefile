@@ -40,8 +40,8 @@ help: ## Show this list
 # --- the two commands -----------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.package $(VENV)/.model ## Watch a model write without end in a small fixed memory
-	$(BIN)/sinkstream demo $(DEMO)
+demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a small fixed memory
+	@$(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
 .PHONY: test
 test: check-python check-compiler check-gtest lint test-cpp test-python ## Check everything that takes minutes, not hours
@@ -90,6 +90,7 @@ $(VENV)/.test-tools: pyproject.toml $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.package: $(PACKAGE_SOURCES) $(VENV)/.build-tools
+	@echo 'Compiling the core: two to five minutes, and only what has changed the next time.'
 	$(INSTALL) .
 	@touch $@
 

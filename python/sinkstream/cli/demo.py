@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,7 +34,10 @@ SEED = 1
 
 
 def demo(
-    tokens: Annotated[int, typer.Option(help="Tokens to write.")] = TOKENS,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens to write. Default: without end on a terminal, else 2,048."),
+    ] = None,
     endless: Annotated[bool, typer.Option("--endless", help="Write until Ctrl-C.")] = False,
     prompt: Annotated[str, typer.Option(help="How the text begins.")] = PROMPT,
     sinks: options.Sinks = SINKS,
@@ -55,14 +59,24 @@ def demo(
         start(
             loaded,
             prompt,
-            tokens=None if endless else tokens,
+            tokens=None if endless else default_tokens() if tokens is None else tokens,
             temperature=temperature,
             min_p=min_p,
             repetition_penalty=repetition_penalty,
             seed=seed,
         ) as stream,
     ):
+        if sys.stdout.isatty():
+            sys.stdout.write(
+                f"{Path(loaded.path).name} through {sinks:,} sinks and a window of {window:,} "
+                "tokens. Ctrl-C stops it.\n\n"
+            )
         return show(stream, prompt)
+
+
+def default_tokens() -> int | None:
+    """Return how many tokens to write if nobody says: a person stops it, a program cannot."""
+    return None if sys.stdout.isatty() else TOKENS
 
 
 def start(
@@ -131,16 +145,13 @@ def show(stream: Stream, prompt: str) -> int:
 
 
 def status_line(stats: Stats) -> str:
-    """Return what the stream is doing now, in one line."""
+    """Return what the stream is doing now, in a line of fewer than 80 characters."""
     parts = [f"{stats.generated_tokens:,} tokens"]
     if stats.tokens_per_s is not None:
-        parts.append(f"{stats.tokens_per_s:.1f} tokens/s")
-    if stats.token_p50_s is not None and stats.token_p99_s is not None:
-        parts.append(f"p50 {stats.token_p50_s * 1e3:.1f} ms, p99 {stats.token_p99_s * 1e3:.1f} ms")
+        parts[0] += f", {stats.tokens_per_s:.1f}/s"
     parts += [
         f"live {stats.live_tokens:,}",
         f"evicted {stats.evicted_tokens:,}",
-        f"cache {decimal(stats.cache_bytes)}",
         f"resident {decimal(resident_bytes())}",
     ]
     return " " + " · ".join(parts) + " "

@@ -29,6 +29,29 @@ def test_it_wraps_the_cache_and_says_so(run: Run, checkpoint: str) -> None:
     assert "when the cache was first full, and is" in outcome.out
 
 
+def test_it_writes_without_end_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal, tokens in ((True, None), (False, demo.TOKENS)):
+        monkeypatch.setattr("sys.stdout.isatty", lambda found=is_terminal: found, raising=False)
+        assert demo.default_tokens() == tokens
+
+
+def test_the_status_of_a_long_demo_fits_on_80_columns() -> None:
+    stats = sinkstream.Stats(
+        prompt_tokens=50,
+        generated_tokens=1_234_567,
+        cached_tokens=0,
+        evicted_tokens=1_234_361,
+        live_tokens=256,
+        cache_bytes=8_800_000,
+        time_to_first_token_s=0.1,
+        tokens_per_s=123.45,
+        token_p50_s=0.0071,
+        token_p99_s=0.0123,
+        consumer_lag=0,
+    )
+    assert len(demo.status_line(stats)) < 80
+
+
 def test_no_control_token_can_be_drawn(checkpoint: str) -> None:
     with sinkstream.load(checkpoint) as model:
         bias = demo.forbid_control_tokens(model)
