@@ -122,8 +122,8 @@ test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run a
 
 # Objects are kept, so that a second run compiles only what has changed. `test-full` runs the same.
 .PHONY: test-mutants
-test-mutants: check-python check-compiler check-gtest ## Plant known mistakes; the C++ tests must notice
-	$(PYTHON) -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
+test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mistakes; the tests must notice
+	$(BIN)/python -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
 
 # --- figures --------------------------------------------------------------------------------
 

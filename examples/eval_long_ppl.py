@@ -11,13 +11,13 @@ stops it; the same command goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import sinkstream
 from sinkstream.evaluate import PerplexityResult, compare, perplexity, plot_cost, plot_perplexity
 from sinkstream.evaluate.books import pick_book, read_books
+from sinkstream.evaluate.files import write_json
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
@@ -77,7 +77,7 @@ def write(results: list[PerplexityResult], title: str, out: Path) -> None:
         "results": [result.as_dict() for result in results],
         "differences": [found.as_dict() for found in differences],
     }
-    out.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    write_json(out, whole)
     for suffix in (".png", ".svg"):
         plot_perplexity(results, out.with_suffix(suffix), differences=differences, title=title)
     plot_cost(results, out.with_name(f"{out.stem}_cost.png"), title=title)

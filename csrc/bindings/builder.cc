@@ -1,6 +1,7 @@
 // Takes a model's description and weights from Python.
 #include "bindings/builder.h"
 
+#include <malloc.h>
 #include <pybind11/stl.h>
 
 #include "bindings/register.h"
@@ -64,7 +65,13 @@ void register_builder(py::module_& module) {
           [](ModelBuilder& self, const std::string& slot, const std::string& storage, int64_t rows,
              int64_t cols) { self.store.declare(slot, storage_of(storage), rows, cols); },
           py::arg("slot"), py::arg("storage"), py::arg("rows"), py::arg("cols"))
-      .def("allocate", [](ModelBuilder& self) { self.store.allocate(); })
+      .def("allocate",
+           [](ModelBuilder& self) {
+             // What reading the header and building the tokenizer has left free goes back to the
+             // system first, so that a load's peak is its weights.
+             malloc_trim(0);
+             self.store.allocate();
+           })
       .def(
           "write",
           [](ModelBuilder& self, const std::string& slot, const py::buffer& source, int64_t rows) {

@@ -12,8 +12,9 @@ namespace {
 DType dtype_of(const std::string& name) {
   if (name == "float32") return DType::kFloat32;
   if (name == "float16") return DType::kFloat16;
-  SINKSTREAM_CHECK(name == "bfloat16", "there is no type ", name);
-  return DType::kBFloat16;
+  if (name == "bfloat16") return DType::kBFloat16;
+  SINKSTREAM_CHECK(name == "int8", "there is no type ", name);
+  return DType::kInt8;
 }
 
 // 256 tokens share each pass over the weights, and their activations stay in the nearer caches.
@@ -21,14 +22,19 @@ int64_t chunk_of(const NativeOptions& options) {
   return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
 }
 
+// What attention may split over pages: a window of 8,192 for kSplitRows rows, 131,072 for one row.
+// Larger ones are attended without, and the scratch does not grow with the window.
+constexpr int64_t kMostSplitPages = 128;
+
 DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kernels) {
   DecoderOptions chosen;
   chosen.input_type = options.dtype == "auto" ? kernels.native_input : dtype_of(options.dtype);
+  SINKSTREAM_CHECK(chosen.input_type != DType::kInt8, "activations have no scales");
   // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
   chosen.cache_type = options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
   // A step has room for a chunk of a prompt and one token of every sequence.
   chosen.max_tokens = chunk_of(options) + options.max_sequences;
-  chosen.pages = Window{options.sinks, options.window}.most_pages();
+  chosen.pages = std::min(Window{options.sinks, options.window}.most_pages(), kMostSplitPages);
   return chosen;
 }
 

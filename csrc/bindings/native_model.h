@@ -16,7 +16,7 @@ namespace sinkstream {
 // What `load` was asked for, checked and complete but for the words "auto".
 struct NativeOptions {
   std::string dtype = "auto";     // auto, float32, bfloat16
-  std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16
+  std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16, int8
   int64_t sinks = 4;
   int64_t window = 1;
   int64_t max_sequences = 1;

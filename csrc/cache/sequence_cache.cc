@@ -65,6 +65,10 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
           spoil(at.page + shape.key_offset(h), shape.key_element(at.row, d));
           spoil(at.page + shape.value_offset(h), shape.value_element(at.row, d));
         }
+        if (!shape.has_scales()) continue;
+        for (const int64_t half : {shape.key_offset(h), shape.value_offset(h)}) {  // no code is NaN
+          std::memset(at.page + half + shape.scale_offset(at.row), 0xff, sizeof(float));
+        }
       }
     }
   }

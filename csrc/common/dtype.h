@@ -7,7 +7,9 @@
 
 namespace sinkstream {
 
-enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16 };
+// kInt8 is a type of caches alone: its numbers are codes, with a scale beside them
+// (kernels/page.h).
+enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8 };
 
 // Sixteen stored bits each; arithmetic happens in float.
 struct f16 {
@@ -17,13 +19,23 @@ struct bf16 {
   uint16_t bits;
 };
 
-constexpr int64_t bytes_of(DType type) { return type == DType::kFloat32 ? 4 : 2; }
+// Of one number; the scales of int8 are counted by whoever keeps them.
+constexpr int64_t bytes_of(DType type) {
+  switch (type) {
+    case DType::kFloat32: return 4;
+    case DType::kFloat16:
+    case DType::kBFloat16: return 2;
+    case DType::kInt8: return 1;
+  }
+  return 0;
+}
 
 constexpr const char* name_of(DType type) {
   switch (type) {
     case DType::kFloat32: return "float32";
     case DType::kFloat16: return "float16";
     case DType::kBFloat16: return "bfloat16";
+    case DType::kInt8: return "int8";
   }
   return "";
 }

@@ -301,11 +301,7 @@ void Engine::plan() {
 // holds the memory is parked or idle, and nothing here can change that: patience has an end.
 void Engine::rest() {
   share_stats();
-  if (waiting_.empty()) {
-    stuck_since_.reset();
-    bell_->wait();
-    return;
-  }
+  if (waiting_.empty()) return bell_->wait();
   const Clock::time_point now = Clock::now();
   if (!stuck_since_) stuck_since_ = now;
   Clock::time_point end = Clock::time_point::max();

@@ -58,7 +58,12 @@ struct StreamBatch {
     marks.push_back({kind, static_cast<uint32_t>(tokens.size()), count});
   }
 
+  // All of it; where there is no memory, nothing of it.
   void append(const StreamBatch& other) {
+    make_room(&text, other.text.size());
+    make_room(&tokens, other.tokens.size());
+    make_room(&top, other.top.size());
+    make_room(&marks, other.marks.size());
     const auto offset = static_cast<uint32_t>(tokens.size());
     for (const StreamMark& mark : other.marks) {
       add_mark(mark.kind, mark.count);
@@ -67,6 +72,14 @@ struct StreamBatch {
     text += other.text;
     tokens.insert(tokens.end(), other.tokens.begin(), other.tokens.end());
     top.insert(top.end(), other.top.begin(), other.top.end());
+  }
+
+ private:
+  // As growing does it: to twice the size at least.
+  template <typename Buffer>
+  static void make_room(Buffer* buffer, size_t more) {
+    if (buffer->capacity() - buffer->size() >= more) return;
+    buffer->reserve(std::max(buffer->size() + more, 2 * buffer->capacity()));
   }
 };
 

@@ -1,5 +1,5 @@
 // Writes tokens into their slots: each key is turned once, by its own index, rounded to the
-// cache's type and never touched again.
+// cache's type and never touched again. Rows of the page that are not written keep their bytes.
 #pragma once
 
 #include "kernels/launch.h"

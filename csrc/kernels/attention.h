@@ -8,7 +8,9 @@
 // rising order. What a table rounds on the way is fixed for that table. So a query's result does
 // not depend on the other queries of the call, on how tokens were cut into calls, or on threads.
 //
-// Rows that a query does not see may hold anything, NaN too, and never reach an accumulator.
+// Rows that a query does not see may hold anything, NaN too, and never reach an accumulator. The
+// same goes for their scales, where a page has them (Note [Int8] of page.h): the key's scale
+// multiplies the score of its row, the value's scale the row's weight, after l has taken it.
 //
 // Note: [Scores]
 // A score is scale · (q · k). A soft-cap c bends it to c · tanh(score / c). ALiBi then takes
@@ -59,7 +61,8 @@ struct AttentionArgs {
 // alone do not keep all threads busy.
 constexpr int64_t kSplitRows = 16;
 
-// Enough for every table. `pages`: the most that a query may see of a call that is split over them.
+// Enough for every table. `pages`: the most that each query of a call of kSplitRows rows may see if
+// the call is to be split over them; fewer rows may see more.
 constexpr int64_t attention_scratch_bytes(int64_t heads, int64_t head_dim, int64_t pages,
                                           int threads) {
   const int64_t partial = kSplitRows * heads * pages * (head_dim + 16) * 4;

@@ -1,5 +1,6 @@
 // Moves tokens to other slots of their own sequence, where a cut in its middle made room.
-// A key is turned on by the distance that its token moves; values go as they are.
+// A key is turned on by the distance that its token moves, and rounded once more, in int8 with a
+// scale of its own again; values go as they are stored, an int8 value's scale with it.
 //
 // Only a cut needs this: tokens that leave at the old end of the window are overwritten.
 #pragma once

@@ -16,7 +16,7 @@ from sinkstream.numbers import as_choice, as_int
 from sinkstream.text.token_bytes import TokenBytes, token_bytes
 
 DType = Literal["auto", "float32", "bfloat16"]
-KvDType = Literal["auto", "float32", "float16", "bfloat16"]
+KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 # Bytes of a weight that are in memory beside its packed form while it is loaded: enough for fast
 # reads, little beside any model.
@@ -52,7 +52,9 @@ def load(
             `"float32"` (not at all), `"bfloat16"`, or `"auto"`, which takes what this processor
             multiplies fastest. Sums are always float32.
         quantize: None: weights stay in the type of the file.
-        kv_dtype: The type of cached keys and values. `"auto"` is float16.
+        kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
+            `"int8"` (about half of float16's bytes, with a scale for each token and head, and
+            about twice bfloat16's error), or `"auto"`, which is float16.
         sinks: S, the first tokens of a text, which stay in the cache for ever; 0: a plain window.
         window: W, the last tokens, the current one included. None means the trained length or
             4,096, whichever is smaller, less the sinks.
@@ -84,7 +86,9 @@ def load(
             param="quantize",
         )
     dtype = as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32"))
-    kv_dtype = as_choice("load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32"))
+    kv_dtype = as_choice(
+        "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
+    )
     sinks = as_int("load", "sinks", sinks, 0, 1 << 20)
     if window is not None:
         window = as_int("load", "window", window, 1, 1 << 24)
@@ -103,8 +107,9 @@ def load(
     checkpoint = open_checkpoint(path, revision=revision)
     try:
         options = options.with_window(_choose_window(checkpoint, sinks, window))
+        tokens = _token_table(checkpoint)  # first: what it takes for a moment is free again below
         builder = _read_weights(checkpoint, progress)
-        return Model(builder, checkpoint, options, _token_table(checkpoint))
+        return Model(builder, checkpoint, options, tokens)
     finally:
         checkpoint.source.close()
 

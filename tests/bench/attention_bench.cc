@@ -91,8 +91,7 @@ class Bench {
     const double seconds = fastest_time(51, [&] {
       for (int64_t layer = 0; layer < layers; ++layer) run(cache.span(layer, live - 1, 1));
     });
-    const double bytes =
-        static_cast<double>(live * 2 * shape_.kv_heads * shape_.head_dim * bytes_of(shape_.type));
+    const double bytes = static_cast<double>(live * shape_.bytes() / kPageRows);
     std::printf("decode  %-8s %d threads %5ld live %2ld layers %9.2f us/layer %7.1f GB/s\n",
                 name_of(shape_.type), pool_.threads(), long(live), long(layers),
                 seconds / layers * 1e6, bytes * layers / seconds / 1e9);
@@ -136,6 +135,7 @@ class Bench {
                         .rows = span.count,
                         .heads = kHeads,
                         .shape = shape_,
+                        .sink_type = shape_.type,
                         .scale = 0.125f,
                         .scratch = scratch_.get()},
                        {&pool_});
@@ -154,7 +154,7 @@ void run_all() {
   const char* forced = std::getenv("SINKSTREAM_KERNELS");
   const ChosenKernels chosen = choose_kernels(forced == nullptr ? "" : forced);
   std::printf("kernels: %s\n", chosen.kernels.name);
-  for (const DType type : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+  for (const DType type : {DType::kInt8, DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
     for (const int threads : {1, 2}) {
       Bench bench(chosen.kernels, type, threads);
       for (const int64_t live : {16, 1024, 2048}) {

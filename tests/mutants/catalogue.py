@@ -18,6 +18,7 @@ ATTENTION = "csrc/kernels/cpu/attention.inl"
 PAGE = "csrc/kernels/cpu/attention_page.inl"
 APPEND = "csrc/kernels/cpu/append.inl"
 EVICT = "csrc/kernels/cpu/evict.inl"
+CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 
 
@@ -187,12 +188,16 @@ MUSEUM = (
     ),
     Mutant(
         museum=10,
-        name="shift_garbles_narrow_keys",
-        sentence="A key that moves is read in float32's layout whatever its type, which garbles "
-        "bfloat16. It stands for the shift of a quantised key.",
+        name="shift_keeps_the_old_scale",
+        sentence="A quantised key that moves has new codes and the scale that it had before.",
         file=EVICT,
-        old="narrow[d] = from_keys[shape.key_element(from.row, d)];",
-        new="narrow[d] = from_keys[d * kPageRows + from.row];",
+        old="            [&](int64_t d) { return shape.key_element(to.row, d); });\n",
+        new="""            [&](int64_t d) { return shape.key_element(to.row, d); });
+  if constexpr (kScaled<T>) {
+    scales_of(reinterpret_cast<T*>(to.page + shape.key_offset(head)), head_dim)[to.row] =
+        scales_of(from_keys, head_dim)[from.row];
+  }
+""",
         killers=(_evict("LeavesKeysAsIfTheyHadBeenWrittenThere"),),
     ),
     Mutant(
@@ -465,6 +470,40 @@ OURS = (
         new="= values[shape.value_element(to.row, d)];",
         killers=(_evict("MovesEveryRowAsTheReferenceOnAnyThread"),),
     ),
+    # --- narrow types -----------------------------------------------------------------------
+    Mutant(
+        name="shift_garbles_paired_keys",
+        sentence="A key that moves is read in float32's layout whatever its type, which garbles "
+        "bfloat16.",
+        file=EVICT,
+        old="narrow[d] = from_keys[shape.key_element(from.row, d)];",
+        new="narrow[d] = from_keys[d * kPageRows + from.row];",
+        killers=(_evict("LeavesKeysAsIfTheyHadBeenWrittenThere"),),
+    ),
+    Mutant(
+        name="scale_of_the_neighbour",
+        sentence="Two neighbouring rows share a scale, that of the one written last.",
+        file=CACHE_TYPE,
+        old="scales_of(half, head_dim)[row] =",
+        new="scales_of(half, head_dim)[row / 2 * 2] =",
+        killers=(_append("LeavesNeighboursAlone"),),
+    ),
+    Mutant(
+        name="codes_of_what_is_no_number",
+        sentence="A head with an infinite number is stored as one of zeros.",
+        file=CACHE_TYPE,
+        old="""return __builtin_nanf("");""",
+        new="return 0;",
+        killers=(_append("GivesEachTokenAndHeadAScaleAndCodesOfItsOwn"),),
+    ),
+    Mutant(
+        name="value_scales_forgotten",
+        sentence="Codes of values are summed without their scales.",
+        file=PAGE,
+        old="store(scores + row, times_scales(weight, value_scales, row));",
+        new="store(scores + row, weight);",
+        killers=(_attention("MatchesTheReferenceForTenWindows"),),
+    ),
     # --- scores -----------------------------------------------------------------------------
     Mutant(
         name="alibi_by_text",
@@ -558,9 +597,10 @@ OURS = (
         name="values_are_keys",
         sentence="A stored value is the rounded key.",
         file=APPEND,
-        old="""                   head_dim * sizeof(float));
-  round_head(exact, head_dim, rounded);""",
-        new="                   head_dim * sizeof(float));",
+        old="""  __builtin_memcpy(exact, args.values + r * args.value_stride + head * head_dim,
+                   head_dim * sizeof(float));
+""",
+        new="",
         killers=(_append("WritesEveryRowAsTheReferenceAndNothingElse"),),
     ),
 )

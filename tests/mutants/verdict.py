@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from tests.mutants.catalogue import Mutant
-from tests.mutants.workshop import BuildError, Workshop
+from tests.mutants.workshop import BuildError, Outcome
+
+
+class Runner(Protocol):
+    """Runs a test with and without a mistake: a `Workshop`, or a `ScratchPackage`."""
+
+    def run(self, killer: str, mutant: Mutant | None = None) -> Outcome:
+        """Run one test; BuildError: what it tests cannot be made."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,14 +33,14 @@ class Verdict:
         return self.word == "caught"
 
 
-def verdict_on(mutant: Mutant, workshop: Workshop) -> Verdict:
+def verdict_on(mutant: Mutant, runner: Runner) -> Verdict:
     """Run a mistake's killers without it, then with it."""
     try:
         for killer in mutant.killers:
-            outcome = workshop.run(killer)
+            outcome = runner.run(killer)
             if not outcome.passed:
                 return Verdict("broken", f"{killer} fails by itself:\n{outcome.output}")
-            outcome = workshop.run(killer, mutant)
+            outcome = runner.run(killer, mutant)
             if not outcome.failed:
                 word = "survived" if outcome.passed else "crashed"
                 return Verdict(word, f"{killer}:\n{outcome.output}")

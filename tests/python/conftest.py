@@ -24,10 +24,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the real model, so that `-m 'not real'` leaves the quick tests."""
+    """Mark what runs the real model, so that `-m 'not real'` leaves the quick tests.
+
+    Slow tests, which an ordinary run leaves out, get more time before they count as hanging.
+    """
     for item in items:
         if isinstance(item, pytest.Function) and "smollm2" in item.fixturenames:
             item.add_marker("real")
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tests.reference.rope import Array, Rope
 from tests.reference.window import live_indices
+
+Read = Callable[[int, Array, Array, Array], Array]
+"""Attention as a decoder calls it: read(layer, queries, keys, values), none of them rotated, each
+[tokens, heads or kv_heads, head_dim]; returns [tokens, heads, head_dim]."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +22,17 @@ class Scores:
 
     scale: float | None = None  # None: 1 / sqrt(head_dim)
     soft_cap: float = 0.0  # c: scores become c * tanh(score / c); 0: they do not
-    slopes: Array | None = None  # [heads], ALiBi: slope * distance in the cache is taken off
+    # ALiBi: [heads] for a place in the cache; the key's less the query's is added.
+    bias: Callable[[int], Array] | None = None
     sink_logits: Array | None = None  # [heads], learned: scores that bring no value
 
 
 PLAIN = Scores()
+
+
+def alibi(slopes: Array) -> Scores:
+    """Return scores that fall by slope * distance in the cache; slopes [heads]."""
+    return Scores(bias=lambda place: slopes * place)
 
 
 def attend_one(
@@ -47,19 +58,25 @@ def attend_one(
     positions = list(range(live))
     turned = rope.rotate(query[None], positions[-1:])[0]
     rotated = rope.rotate(keys, positions)
-    distances = positions[-1] - np.arange(live)
+    biases = np.zeros((live, len(query)))
+    if scores.bias is not None:
+        biases = np.stack([scores.bias(p) - scores.bias(positions[-1]) for p in positions])
     read = np.empty_like(query)
     for head in range(len(query)):
         group = head // (len(query) // kv_heads)
         score = rotated[:, group] @ turned[head] * scale
         if scores.soft_cap > 0:
             score = scores.soft_cap * np.tanh(score / scores.soft_cap)
-        if scores.slopes is not None:
-            score = score - scores.slopes[head] * distances
-        weights = np.exp(score)
+        score = score + biases[:, head]
+        # Softmax is the same with any number taken off all scores. Without the largest, exp would
+        # overflow at a score of 710.
+        largest = score.max()
+        if scores.sink_logits is not None:
+            largest = max(largest, scores.sink_logits[head])
+        weights = np.exp(score - largest)
         total = weights.sum()
         if scores.sink_logits is not None:
-            total += np.exp(scores.sink_logits[head])
+            total += np.exp(scores.sink_logits[head] - largest)
         read[head] = weights / total @ values[:, group]
     return read
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tests.reference.attention import attend
+from tests.reference.attention import PLAIN, Read, Scores, attend
 from tests.reference.rope import Array, Rope, rope_from_config
-
-Read = Callable[[int, Array, Array, Array], Array]
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Decoder:
     kv_heads: int
     norm_eps: float
     rope: Rope
+    scores: Scores = PLAIN
 
     @classmethod
     def from_hugging_face(
@@ -61,7 +60,7 @@ class Decoder:
 
         def read(layer: int, queries: Array, keys: Array, values: Array) -> Array:
             its_sinks = sinks if widths[layer] == max(widths) else 0
-            return attend(queries, keys, values, self.rope, its_sinks, widths[layer])
+            return attend(queries, keys, values, self.rope, its_sinks, widths[layer], self.scores)
 
         return self.run(ids, read)
 
@@ -70,9 +69,7 @@ class Decoder:
 
         Args:
             ids: Token ids.
-            read: Called for each layer in turn as read(layer, queries, keys, values), none of them
-                rotated, each [tokens, heads or kv_heads, head_dim]; returns [tokens, heads,
-                head_dim].
+            read: Called for each layer in turn.
         """
         hidden = self.weights["model.embed_tokens.weight"][list(ids)]
         for layer in range(self.layers):

@@ -1,34 +1,76 @@
-"""The original method's protocol: a cache that is cut between forwards.
+"""StreamingLLM's protocol as a literal program: a cache that is cut between forwards.
 
-The cache holds keys that are not rotated, and every forward rotates all of them at their places in
-it. A forward sees the cache and itself; what is too much is evicted afterwards. So a token finds
-S + R keys beside itself, which is a window of W = R + 1.
+Keys are cached as they are, not rotated. Every query rotates every key to its place in the cache as
+it is at that moment (StreamingLLM, section 3.2, and the `pos_shift` modules of the original). A
+forward sees the cache and itself; what is too much is evicted afterwards: the first `start_size`
+tokens and the last `recent_size` stay. So a token finds S + R keys beside itself, which is a window
+of W = R + 1. Nothing of the package is imported here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from tests.reference.attention import attend_one
-from tests.reference.decoder import Decoder
-from tests.reference.rope import Array
+from tests.reference.attention import Read, Scores, attend_one
+from tests.reference.rope import Array, Rope
+
+
+class Decoder(Protocol):
+    """A model without its attention, such as `tests.reference.decoder.Decoder`."""
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        ...
+
+    @property
+    def rope(self) -> Rope:
+        """How queries and keys are rotated to their places."""
+        ...
+
+    @property
+    def scores(self) -> Scores:
+        """What else becomes of their products."""
+        ...
+
+    def run(self, ids: Sequence[int], read: Read) -> Array:
+        """Return the logits [tokens, vocab] of tokens whose attention is left to `read`."""
+        ...
 
 
 class Streaming:
-    """One decoder and its cache of `start_size` sinks and `recent_size` recent tokens."""
+    """One decoder and its cache of `start_size` sinks and `recent_size` recent tokens.
 
-    def __init__(self, decoder: Decoder, start_size: int, recent_size: int) -> None:
+    Args:
+        decoder: The model.
+        start_size: Sinks.
+        recent_size: Tokens kept besides.
+        rings: For each layer the width of its native sliding window, the current token included,
+            or None. Such a layer has no sinks. Default: no layer has one.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        start_size: int,
+        recent_size: int,
+        rings: Sequence[int | None] | None = None,
+    ) -> None:
         self.decoder = decoder
-        self.start_size = start_size
-        self.recent_size = recent_size
-        self.keys: list[list[Array]] = [[] for _ in range(decoder.layers)]  # [kv_heads, head_dim]
-        self.values: list[list[Array]] = [[] for _ in range(decoder.layers)]
+        # For each layer: how many of the first tokens stay, and how many of the last.
+        self.sizes = [
+            (start_size, recent_size) if ring is None else (0, ring - 1)
+            for ring in rings or [None] * decoder.layers
+        ]
+        self.keys: list[list[Array]] = [[] for _ in self.sizes]  # each [kv_heads, head_dim]
+        self.values: list[list[Array]] = [[] for _ in self.sizes]
 
     @property
     def cached(self) -> int:
-        """Count the tokens in the cache."""
+        """Count the tokens in the first layer's cache."""
         return len(self.keys[0])
 
     def feed(self, ids: Sequence[int]) -> Array:
@@ -44,25 +86,32 @@ class Streaming:
         return self.decoder.run(ids, self._read)
 
     def evict(self) -> None:
-        """Keep the first start_size and the last recent_size tokens."""
-        self.evict_range(self.start_size, max(self.start_size, self.cached - self.recent_size))
+        """Keep the first `start_size` tokens and the last `recent_size`."""
+        for layer, (start_size, recent_size) in enumerate(self.sizes):
+            if len(self.keys[layer]) > start_size + recent_size:
+                self._cut(layer, start_size, len(self.keys[layer]) - recent_size)
 
     def evict_for_space(self, count: int) -> None:
         """Evict now what would be too much after `count` more tokens."""
-        if self.cached + count > self.start_size + self.recent_size:
-            self.evict_range(self.start_size, self.cached - self.recent_size + count)
+        for layer, (start_size, recent_size) in enumerate(self.sizes):
+            if len(self.keys[layer]) + count > start_size + recent_size:
+                self._cut(layer, start_size, len(self.keys[layer]) - recent_size + count)
 
     def evict_range(self, start: int, end: int) -> None:
-        """Evict the tokens at these places of the cache."""
-        for layer in range(self.decoder.layers):
-            del self.keys[layer][start:end]
-            del self.values[layer][start:end]
+        """Evict the tokens at the places `start` to `end` of the cache, the end excluded."""
+        for layer in range(len(self.sizes)):
+            self._cut(layer, start, end)
+
+    def _cut(self, layer: int, start: int, end: int) -> None:
+        del self.keys[layer][start:end]
+        del self.values[layer][start:end]
 
     def _read(self, layer: int, queries: Array, keys: Array, values: Array) -> Array:
+        rope, scores = self.decoder.rope, self.decoder.scores
         read = []
         for query, key, value in zip(queries, keys, values, strict=True):
             self.keys[layer].append(key)
             self.values[layer].append(value)
             live_keys, live_values = np.stack(self.keys[layer]), np.stack(self.values[layer])
-            read.append(attend_one(query, live_keys, live_values, self.decoder.rope))
+            read.append(attend_one(query, live_keys, live_values, rope, scores))
         return np.stack(read)

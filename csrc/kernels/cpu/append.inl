@@ -1,26 +1,22 @@
 #include "kernels/cpu/cache_type.inl"
 #include "kernels/cpu/rotate.inl"
 
-// Writes one head of one row. Single elements only: a neighbouring row of the same pair may be
-// written by another thread.
+// Writes one head of one row.
 template <typename T>
 SINKSTREAM_INLINE void append_head(const AppendArgs& args, int64_t r, int64_t head) {
   const PageShape shape = {args.shape.kv_heads, args.shape.head_dim, kTypeOf<T>};
   const int64_t head_dim = shape.head_dim;
   const Slot slot = args.slots[r];
   alignas(64) float exact[kMostHeadDim + kLanes] = {};
-  alignas(64) T rounded[kMostHeadDim + kLanes];
 
   rotate(args.rotation, r, args.keys + r * args.key_stride + head * head_dim, head_dim, exact);
-  round_head(exact, head_dim, rounded);
-  T* keys = reinterpret_cast<T*>(slot.page + shape.key_offset(head));
-  for (int64_t d = 0; d < head_dim; ++d) keys[shape.key_element(slot.row, d)] = rounded[d];
+  write_row(reinterpret_cast<T*>(slot.page + shape.key_offset(head)), slot.row, exact, head_dim,
+            [&](int64_t d) { return shape.key_element(slot.row, d); });
 
   __builtin_memcpy(exact, args.values + r * args.value_stride + head * head_dim,
                    head_dim * sizeof(float));
-  round_head(exact, head_dim, rounded);
-  T* values = reinterpret_cast<T*>(slot.page + shape.value_offset(head));
-  for (int64_t d = 0; d < head_dim; ++d) values[shape.value_element(slot.row, d)] = rounded[d];
+  write_row(reinterpret_cast<T*>(slot.page + shape.value_offset(head)), slot.row, exact, head_dim,
+            [&](int64_t d) { return shape.value_element(slot.row, d); });
 }
 
 void append(const AppendArgs& args, const Launch& launch) {

@@ -272,7 +272,7 @@ SINKSTREAM_INLINE bool is_split_over_pages(const AttentionArgs& args, const Laun
     const int64_t pages = seen_pages(args, span, 0, span.count).count();
     most = pages > most ? pages : most;
   }
-  return most > 2 && most <= args.scratch_pages;
+  return most > 2 && args.rows * most <= kSplitRows * args.scratch_pages;
 }
 
 void attention(const AttentionArgs& args, const Launch& launch) {

@@ -32,40 +32,50 @@ struct TileResult {
   alignas(64) float sums[kMostRows][kMostSums];  // o = Σ exp(s − m) · v
 };
 
+// The rows that the lanes of the vector at `row` stand for.
+SINKSTREAM_INLINE IntVec rows_from(int64_t row) {
+  IntVec lanes{};
+  for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane;
+  return lanes + static_cast<int32_t>(row);
+}
+
 // Which lanes of the vector at `row` stand for rows in [begin, end).
 SINKSTREAM_INLINE IntVec seen_lanes(int64_t row, int64_t begin, int64_t end) {
-  IntVec rows{};
-  for (int lane = 0; lane < kLanes; ++lane) rows[lane] = lane;
-  rows += static_cast<int32_t>(row);
+  const IntVec rows = rows_from(row);
   return (rows >= static_cast<int32_t>(begin)) & (rows < static_cast<int32_t>(end));
+}
+
+// The numbers of some rows times the rows' scales, if they have any.
+SINKSTREAM_INLINE Vec times_scales(Vec numbers, const float* scales, int64_t row) {
+  return scales == nullptr ? numbers : numbers * load(scales + row);
 }
 
 // Makes scores of products, in place, where more is to be done than to scale them.
 SINKSTREAM_INLINE void bend(float* scores, int64_t begin, int64_t end, const Scoring& scoring,
-                            float slope, float distance) {
+                            float slope, float distance, const float* key_scales) {
   for (int64_t row = begin / kLanes * kLanes; row < end; row += kLanes) {
-    Vec score = load(scores + row) * scoring.scale;
+    Vec score = times_scales(load(scores + row), key_scales, row) * scoring.scale;
     if (scoring.soft_cap > 0) score = tanh(score / scoring.soft_cap) * scoring.soft_cap;
     if (scoring.has_slopes) {
-      IntVec rows{};
-      for (int lane = 0; lane < kLanes; ++lane) rows[lane] = lane;
-      const Vec distances = distance - to_float(rows + static_cast<int32_t>(row));
+      const Vec distances = distance - to_float(rows_from(row));
       score = fma(broadcast(-slope), distances, score);
     }
     store(scores + row, score);
   }
 }
 
-// Turns the scores of one query into weights exp(s − m), in place. Those outside [begin, end) in
-// the same vectors become 0, the others are left alone.
-SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float scale, float& largest,
+// Turns the scores of one query into weights exp(s − m), in place, and those into what the stored
+// values are multiplied by. What stands beside [begin, end) in the same vectors becomes anything,
+// the others are left alone.
+SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float scale,
+                             const float* key_scales, const float* value_scales, float& largest,
                              float& total) {
   const int64_t first = begin / kLanes * kLanes;
   const int64_t last = (end + kLanes - 1) / kLanes * kLanes;
   const Vec nothing = broadcast(-__builtin_inff());
   Vec maximum = nothing;
   for (int64_t row = first; row < last; row += kLanes) {
-    Vec scaled = load(scores + row) * scale;
+    Vec scaled = times_scales(load(scores + row), key_scales, row) * scale;
     if (row < begin || row + kLanes > end) {
       scaled = select(seen_lanes(row, begin, end), scaled, nothing);
     }
@@ -76,7 +86,7 @@ SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float sc
   Vec sum{};
   for (int64_t row = first; row < last; row += kLanes) {
     const Vec weight = exp_nonpositive(load(scores + row) - largest);
-    store(scores + row, weight);
+    store(scores + row, times_scales(weight, value_scales, row));
     sum += weight;
   }
   total = reduce_add(sum);
@@ -155,15 +165,23 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                             .accumulate = false};
   multiply(tile.count, score, begin / kLanes, (end + kLanes - 1) / kLanes);
 
+  // Null, and no code at all, for types without.
+  const float* key_scales = nullptr;
+  const float* value_scales = nullptr;
+  if constexpr (kScaled<T>) {
+    key_scales = scales_of(keys, head_dim);
+    value_scales = scales_of(values, head_dim);
+  }
   const float* weights[kMostRows];
   const bool is_plain = scoring.soft_cap == 0 && !scoring.has_slopes;
   for (int q = 0; q < tile.count; ++q) {
     weights[q] = scores[q];
     if (!is_plain) {
-      bend(scores[q], tile.begin[q], tile.end[q], scoring, tile.slope[q], tile.distance[q]);
+      bend(scores[q], tile.begin[q], tile.end[q], scoring, tile.slope[q], tile.distance[q],
+           key_scales);
     }
-    weigh(scores[q], tile.begin[q], tile.end[q], is_plain ? scoring.scale : 1.0f, result.largest[q],
-          result.total[q]);
+    weigh(scores[q], tile.begin[q], tile.end[q], is_plain ? scoring.scale : 1.0f,
+          is_plain ? key_scales : nullptr, value_scales, result.largest[q], result.total[q]);
   }
   const Product<T> sum = {.a = weights,
                           .block = values,

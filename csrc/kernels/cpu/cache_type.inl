@@ -15,6 +15,22 @@ template <>
 constexpr DType kTypeOf<f16> = DType::kFloat16;
 template <>
 constexpr DType kTypeOf<bf16> = DType::kBFloat16;
+template <>
+constexpr DType kTypeOf<int8_t> = DType::kInt8;
+
+// Elements that are codes, to be multiplied with their row's scale.
+template <typename T>
+constexpr bool kScaled = false;
+template <>
+constexpr bool kScaled<int8_t> = true;
+
+// The scales [kPageRows] of a head's keys or values.
+SINKSTREAM_INLINE const float* scales_of(const int8_t* codes, int64_t head_dim) {
+  return reinterpret_cast<const float*>(codes + kPageRows * head_dim);
+}
+SINKSTREAM_INLINE float* scales_of(int8_t* codes, int64_t head_dim) {
+  return reinterpret_cast<float*>(codes + kPageRows * head_dim);
+}
 
 // Calls `body` with a null T* of the type that `type` names.
 template <typename Body>
@@ -23,6 +39,7 @@ SINKSTREAM_INLINE void with_cache_type(DType type, const Body& body) {
     case DType::kFloat32: return body(static_cast<float*>(nullptr));
     case DType::kFloat16: return body(static_cast<f16*>(nullptr));
     case DType::kBFloat16: return body(static_cast<bf16*>(nullptr));
+    case DType::kInt8: return body(static_cast<int8_t*>(nullptr));
   }
 }
 
@@ -40,9 +57,53 @@ template <typename T>
 SINKSTREAM_INLINE void widen_head(const T* from, int64_t head_dim, float* to) {
   for (int64_t d = 0; d < head_dim; d += kLanes) store(to + d, load_as(from + d));
 }
+SINKSTREAM_INLINE void widen_head(const int8_t* from, float scale, int64_t head_dim, float* to) {
+  for (int64_t d = 0; d < head_dim; d += kLanes) store(to + d, load_codes(from + d) * scale);
+}
 
 // Rounds `from` [head_dim] to `to`; both have room for whole vectors.
 template <typename T>
 SINKSTREAM_INLINE void round_head(const float* from, int64_t head_dim, T* to) {
   for (int64_t d = 0; d < head_dim; d += kLanes) store_as(to + d, load(from + d));
+}
+
+// The scale of `from` [head_dim]: Note [Int8].
+SINKSTREAM_INLINE float scale_of(const float* from, int64_t head_dim) {
+  // As bit patterns, magnitudes are in the order of their numbers, with NaN above infinity.
+  IntVec largest{};
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    const IntVec magnitude = as_int(load(from + d)) & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  int32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits = largest[lane] > bits ? largest[lane] : bits;
+  if (bits >= 0x7f800000) return __builtin_nanf("");
+  float magnitude;
+  __builtin_memcpy(&magnitude, &bits, sizeof(bits));
+  const float scale = magnitude / 127;
+  return scale < __FLT_MIN__ ? 0 : scale;
+}
+
+// Likewise, to codes; returns their scale. `from` has zeros in the rest of its last vector.
+SINKSTREAM_INLINE float round_head(const float* from, int64_t head_dim, int8_t* to) {
+  const float scale = scale_of(from, head_dim);
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    store_codes(to + d, scale > 0 ? round_to_int(load(from + d) / scale) : IntVec{});
+  }
+  return scale;
+}
+
+// Writes `exact` [head_dim] into a row of a head's keys or values, which lie at `half`; element
+// `dim` has its place at `place(dim)`. `exact` has room for whole vectors, and zeros in it.
+// Single elements only: a neighbouring row of the same pair may be written by another thread.
+template <typename T, typename Place>
+SINKSTREAM_INLINE void write_row(T* half, int64_t row, const float* exact, int64_t head_dim,
+                                 const Place& place) {
+  alignas(64) T rounded[kMostHeadDim + kLanes];
+  if constexpr (kScaled<T>) {
+    scales_of(half, head_dim)[row] = round_head(exact, head_dim, rounded);
+  } else {
+    round_head(exact, head_dim, rounded);
+  }
+  for (int64_t d = 0; d < head_dim; ++d) half[place(d)] = rounded[d];
 }

@@ -16,16 +16,22 @@ SINKSTREAM_INLINE void evict_head(const EvictArgs& args, int64_t r, int64_t head
   for (int64_t d = 0; d < head_dim; ++d) {
     narrow[d] = from_keys[shape.key_element(from.row, d)];
   }
-  widen_head(narrow, head_dim, stored);
+  if constexpr (kScaled<T>) {
+    widen_head(narrow, scales_of(from_keys, head_dim)[from.row], head_dim, stored);
+  } else {
+    widen_head(narrow, head_dim, stored);
+  }
   rotate(args.rotation, 0, stored, head_dim, turned);
-  round_head(turned, head_dim, narrow);
-  T* keys = reinterpret_cast<T*>(to.page + shape.key_offset(head));
-  for (int64_t d = 0; d < head_dim; ++d) keys[shape.key_element(to.row, d)] = narrow[d];
+  write_row(reinterpret_cast<T*>(to.page + shape.key_offset(head)), to.row, turned, head_dim,
+            [&](int64_t d) { return shape.key_element(to.row, d); });
 
   const T* from_values = reinterpret_cast<const T*>(from.page + shape.value_offset(head));
   T* values = reinterpret_cast<T*>(to.page + shape.value_offset(head));
   for (int64_t d = 0; d < head_dim; ++d) {
     values[shape.value_element(to.row, d)] = from_values[shape.value_element(from.row, d)];
+  }
+  if constexpr (kScaled<T>) {
+    scales_of(values, head_dim)[to.row] = scales_of(from_values, head_dim)[from.row];
   }
 }
 

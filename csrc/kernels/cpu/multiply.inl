@@ -10,7 +10,7 @@
 template <typename T>
 struct Product {
   const float* const* a;  // [rows], each from k = 0 on
-  const T* block;         // even and odd rows side by side if kPaired<T>
+  const T* block;         // even and odd rows side by side if kPaired<T>; codes if kScaled<T>
   int64_t columns;        // of the block, at least kLanes
   int64_t k_begin;
   int64_t k_end;
@@ -27,6 +27,10 @@ SINKSTREAM_INLINE Vec load_row(const float* at, int64_t columns) {
 template <bool kOdd>
 SINKSTREAM_INLINE Vec load_row(const f16* at, int64_t columns) {
   return load_f16(kOdd ? at + columns : at);
+}
+template <bool kOdd>
+SINKSTREAM_INLINE Vec load_row(const int8_t* at, int64_t columns) {
+  return load_codes(kOdd ? at + columns : at);
 }
 template <bool kOdd>
 SINKSTREAM_INLINE Vec load_row(const bf16* at, int64_t) {

@@ -2,7 +2,7 @@
 // bodies use + − * / < & | << >> and ?: on them directly. A table's own simd_*.inl defines kLanes
 // first, includes this file, and adds the few operations that need an instruction of its own:
 //
-//   fma  max  min  load_f16  store_f16
+//   fma  max  min  load_f16  store_f16  load_codes
 //
 // Included inside an anonymous namespace. Everything is always inlined: code compiled with wide
 // instructions must leave no symbol that the linker could choose for the rest of the program.
@@ -13,11 +13,13 @@ using Vec = float __attribute__((vector_size(4 * kLanes)));
 using IntVec = int32_t __attribute__((vector_size(4 * kLanes)));
 using UintVec = uint32_t __attribute__((vector_size(4 * kLanes)));
 using HalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes)));  // sixteen bits a lane
+using CodeVec = int8_t __attribute__((vector_size(kLanes)));            // eight bits a lane
 
 // The same at any address; may_alias, because bytes of panels and pages are read through them.
 using LooseVec = float __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
 using LooseUintVec = uint32_t __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
 using LooseHalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes), aligned(1), may_alias));
+using LooseCodeVec = int8_t __attribute__((vector_size(kLanes), aligned(1), may_alias));
 
 SINKSTREAM_INLINE Vec load(const float* from) { return *reinterpret_cast<const LooseVec*>(from); }
 SINKSTREAM_INLINE void store(float* to, Vec x) { *reinterpret_cast<LooseVec*>(to) = x; }
@@ -54,6 +56,18 @@ SINKSTREAM_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
 
 // Numbers.
 SINKSTREAM_INLINE Vec to_float(IntVec x) { return __builtin_convertvector(x, Vec); }
+
+// To nearest even; |x| < 2^22. A sum with the shifter has steps of 1, and the result in its low
+// bits.
+SINKSTREAM_INLINE IntVec round_to_int(Vec x) {
+  constexpr float kShifter = 0x1.8p23f;
+  return as_int(x + kShifter) - as_int(broadcast(kShifter));
+}
+
+// Codes of int8. `load_codes`, which widens them, is each table's own.
+SINKSTREAM_INLINE void store_codes(int8_t* to, IntVec codes) {
+  *reinterpret_cast<LooseCodeVec*>(to) = __builtin_convertvector(codes, CodeVec);
+}
 
 // `mask` comes from a comparison: all bits or none in a lane.
 SINKSTREAM_INLINE Vec select(IntVec mask, Vec chosen, Vec otherwise) {

@@ -14,3 +14,8 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+
+SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
+  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+}

@@ -15,6 +15,11 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+}
+
 // acc + Σ over the two bfloat16 of each word: the upper one's product is added first, then the
 // lower one's. Denormals count as zero, in and out.
 SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {

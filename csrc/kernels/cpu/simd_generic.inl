@@ -22,3 +22,18 @@ SINKSTREAM_INLINE Vec load_f16(const f16* from) {
 SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
   for (int lane = 0; lane < kLanes; ++lane) to[lane] = to_f16(x[lane]);
 }
+
+// Each code becomes the four bytes of its lane, and the copies below the top one are shifted out:
+// the compiler's own conversion goes lane by lane.
+SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
+  using Bytes = int8_t __attribute__((vector_size(16)));
+  using Halfwords = int16_t __attribute__((vector_size(16)));
+  int32_t word;
+  __builtin_memcpy(&word, from, sizeof(word));
+  const auto codes = reinterpret_cast<Bytes>(IntVec{word});
+  const Bytes twice =
+      __builtin_shuffle(codes, Bytes{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7});
+  const Halfwords four_times =
+      __builtin_shuffle(reinterpret_cast<Halfwords>(twice), Halfwords{0, 0, 1, 1, 2, 2, 3, 3});
+  return to_float(reinterpret_cast<IntVec>(four_times) >> 24);
+}

@@ -15,12 +15,8 @@ void reference::append(const AppendArgs& args, const Launch& launch) {
       const float* key = args.keys + r * args.key_stride + h * shape.head_dim;
       const float* value = args.values + r * args.value_stride + h * shape.head_dim;
       rotate(args.rotation, r, key, shape.head_dim, turned.data());
-      for (int64_t d = 0; d < shape.head_dim; ++d) {
-        write_element(slot.page + shape.key_offset(h), shape.key_element(slot.row, d), shape.type,
-                      turned[d]);
-        write_element(slot.page + shape.value_offset(h), shape.value_element(slot.row, d),
-                      shape.type, value[d]);
-      }
+      write_row(slot.page, shape, Half::kKeys, h, slot.row, turned.data());
+      write_row(slot.page, shape, Half::kValues, h, slot.row, value);
     }
   });
 }

@@ -8,6 +8,7 @@
 
 namespace sinkstream {
 
+using reference::Half;
 using reference::read_element;
 
 namespace {
@@ -45,10 +46,9 @@ PageShape shape_of(const AttentionArgs& args, const Key& key) {
 double score_of(const AttentionArgs& args, const Key& key, int64_t head) {
   const PageShape shape = shape_of(args, key);
   const int64_t kv_head = head / (args.heads / shape.kv_heads);
-  const std::byte* stored = key.page + shape.key_offset(kv_head);
   double score = 0;
   for (int64_t d = 0; d < shape.head_dim; ++d) {
-    score += double{key.query[d]} * read_element(stored, shape.key_element(key.row, d), shape.type);
+    score += double{key.query[d]} * read_element(key.page, shape, Half::kKeys, kv_head, key.row, d);
   }
   score *= args.scale;
   if (args.soft_cap > 0) score = args.soft_cap * std::tanh(score / args.soft_cap);
@@ -59,9 +59,7 @@ double score_of(const AttentionArgs& args, const Key& key, int64_t head) {
 }
 
 double value_of(const AttentionArgs& args, const Key& key, int64_t kv_head, int64_t dim) {
-  const PageShape shape = shape_of(args, key);
-  return read_element(key.page + shape.value_offset(kv_head), shape.value_element(key.row, dim),
-                      shape.type);
+  return read_element(key.page, shape_of(args, key), Half::kValues, kv_head, key.row, dim);
 }
 
 void attend(const AttentionArgs& args, const std::vector<Key>& keys, int64_t head, float* out) {

@@ -71,6 +71,11 @@ class TextFormat:
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """`bos_token`, `eos_token`, … as chat templates want to see them."""
 
+    @property
+    def beginning(self) -> list[int]:
+        """Return what every text begins with: the beginning-of-text token, or nothing."""
+        return [self.bos_token_id] if self.add_bos and self.bos_token_id is not None else []
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from sinkstream.evaluate import (
     stream_eval,
 )
 from sinkstream.evaluate.books import Book, pick_book, read_books
-from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.files import write_json
 from sinkstream.evaluate.pictures import check_picture
 from sinkstream.model import Model
 from sinkstream.numbers import as_choice
@@ -241,7 +240,7 @@ def report_perplexity(
             "results": [result.as_dict() for result in results],
             "differences": [difference.as_dict() for difference in found],
         }
-        write_whole(out, (json.dumps(whole, indent=2) + "\n").encode())
+        write_json(out, whole)
     table = new_table(
         f"{book.title}, {results[0].settings['text_tokens']:,} tokens",
         ("method", "S + W", "scored", "perplexity", "bits/byte", "ms/token", "keys and values"),

@@ -28,4 +28,6 @@ Threads = Annotated[
 ]
 Device = Annotated[str, typer.Option(help='"cpu" or "auto".')]
 Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16" or "auto".')]
-KvDtype = Annotated[str, typer.Option(help='Cache: "float32", "float16", "bfloat16" or "auto".')]
+KvDtype = Annotated[
+    str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
+]

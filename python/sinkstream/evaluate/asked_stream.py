@@ -10,7 +10,6 @@ from sinkstream.evaluate.forwards import feed
 from sinkstream.evaluate.plan import CHUNK
 from sinkstream.evaluate.recall_result import Answer, place_of
 from sinkstream.evaluate.recall_tasks import Question
-from sinkstream.evaluate.tokens import beginning
 from sinkstream.model import Model
 
 # A model may write an answer in a few more tokens than the tokenizer does.
@@ -27,8 +26,10 @@ class AskedStream:
         self._sinks, self._window = sinks, window
         self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
         # Written and not yet read: lines are read together, when somebody asks.
-        self._pending = beginning(model)
+        self._pending = model._text.beginning
         self._length = len(self._pending)
+        self.evicted = 0
+        """Tokens that had left the view when the last answer ended."""
 
     def write(self, ids: list[int]) -> tuple[int, int]:
         """Append tokens; return their indices [begin, end)."""
@@ -77,5 +78,6 @@ class AskedStream:
             if len(found) == tokens:
                 break
             logits = feed(self._model, torch.tensor([found[-1:]]), cache, 1)
+        self.evicted = cache.evicted
         assert self._model.tokenizer is not None, "checked where the encoder was made"
         return self._model.tokenizer.decode(found)

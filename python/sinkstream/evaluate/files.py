@@ -1,9 +1,53 @@
-"""Writes a file so that a reader finds the old one or the new one, never a part."""
+"""Files of results: JSON that is read again, each replaced as a whole or not touched at all."""
 
 from __future__ import annotations
 
+import json
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Self
+
+from sinkstream.errors import InvalidArgument
+
+
+class JsonFile(ABC):
+    """What a result is that has a JSON file: plain values, out and in."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `as_dict` has written."""
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to a file, which is complete or not touched at all."""
+        write_json(path, self.as_dict())
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Read the result that `to_json` has written.
+
+        Raises:
+            InvalidArgument: The file holds something else.
+        """
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f'{cls.__name__}: "{Path(path).name}" must be a file of `to_json`, but is not: '
+                f"{error}",
+                param="path",
+            ) from None
+
+
+def write_json(path: str | os.PathLike[str], values: Any) -> None:
+    """Replace a file by these values as JSON."""
+    write_whole(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,13 @@ def log_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def span_a_decade(axes: Any) -> None:
+    """Widen a logarithmic vertical axis to a factor of ten, so that flat lines look flat."""
+    low, high = axes.get_ylim()
+    widen = max(1.0, math.sqrt(10 * low / high))
+    axes.set_ylim(low / widen, high * widen)
+
+
 def mark(axes: Any, places: dict[int, str]) -> None:
     """Draw a labelled vertical line at each place that the picture reaches."""
     right = axes.get_xlim()[1]
@@ -112,7 +120,19 @@ def mark(axes: Any, places: dict[int, str]) -> None:
         )
 
 
-def legend(figure: Any, axes: Any) -> None:
-    """Name the lines below the picture, where they hide nothing."""
-    lines, labels = axes.get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=min(3, len(lines)))
+def shifted(figure: Any, axes: Any, points: float) -> Any:
+    """Return a transform that draws data so many points (1/72 inch) to the right of its place."""
+    from matplotlib.transforms import ScaledTranslation
+
+    return axes.transData + ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
+
+
+def legend(figure: Any, *panels: Any) -> None:
+    """Name the lines below the picture, where they hide nothing; a name in two panels once."""
+    named: dict[str, Any] = {}
+    for axes in panels:
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, line)
+    figure.legend(
+        named.values(), named.keys(), loc="outside lower center", ncols=min(3, len(named))
+    )

@@ -13,6 +13,8 @@ from sinkstream.evaluate.pictures import (
     log_ticks,
     mark,
     new_figure,
+    shifted,
+    span_a_decade,
     style_of,
     thousands,
     write_figure,
@@ -75,7 +77,7 @@ def plot_perplexity(
 def plot_recall(
     results: Sequence[RecallResult], path: str | os.PathLike[str], *, title: str | None = None
 ) -> None:
-    """Draw accuracy against the distance to what was asked, with 95 % intervals.
+    """Draw accuracy against the distance to what was asked, with 95 % intervals; a panel a task.
 
     Args:
         results: At least one, from `stream_eval` or `needle`.
@@ -87,34 +89,26 @@ def plot_recall(
         SinkstreamError: matplotlib is not installed.
     """
     _check(results, path)
-    figure = new_figure()
-    axes = figure.subplots()
-    for place, result in enumerate(results):
-        points = result.by_distance
-        shares = [100 * point.accuracy for point in points]
-        bounds = [[100 * bound for bound in point.interval] for point in points]
-        errors = [
-            [share - low for share, (low, _) in zip(shares, bounds, strict=True)],
-            [high - share for share, (_, high) in zip(shares, bounds, strict=True)],
-        ]
-        axes.errorbar(
-            [point.distance for point in points],
-            shares,
-            yerr=errors,
-            capsize=3,
-            markersize=5,
-            label=f"{_TASKS.get(result.task, result.task)}, {_window_words(result.settings)}",
-            **style_of(place),
-        )
-    axes.set_ylim(-4, 104)
-    axes.set_xlim(left=0)
-    thousands(axes.xaxis)
-    mark(axes, {result.capacity: "capacity" for result in results})
-    axes.set_xlabel("distance to the answer (tokens)")
-    axes.set_ylabel("right answers (%)")
-    axes.set_title(title or str(results[0].settings["model"]))
-    axes.grid(alpha=0.25)
-    legend(figure, axes)
+    tasks = list(dict.fromkeys(result.task for result in results))
+    labels = list(dict.fromkeys(map(_view, results)))
+    figure = new_figure(width=8.0 if len(tasks) == 1 else 11.0)
+    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        shown = [result for result in results if result.task == task]
+        for result in shown:
+            place = labels.index(_view(result))
+            # Side by side, so that equal answers do not hide each other.
+            beside = shifted(figure, axes, points=4 * (place - (len(labels) - 1) / 2))
+            _draw_recall(axes, result, {**style_of(place), "transform": beside})
+        # What is drawn beside its place does not widen an axis by itself.
+        axes.set_xlim(0, 1.05 * max(at.distance for result in shown for at in result.by_distance))
+        thousands(axes.xaxis)
+        mark(axes, {result.capacity: "capacity" for result in shown})
+        axes.set(title=_TASKS.get(task, task), xlabel="distance to the answer (tokens)")
+        axes.grid(alpha=0.25)
+    panels[0].set(ylim=(-4, 104), ylabel="right answers (%)")
+    legend(figure, *panels)
+    figure.suptitle(title or str(results[0].settings["model"]))
     write_figure(figure, path)
 
 
@@ -155,8 +149,10 @@ def plot_cost(
         memory.plot(*zip(*held, strict=True), **look)
     latency.set_yscale("log")
     log_ticks(latency.yaxis)
+    span_a_decade(latency)
     latency.set(title="Time of a scored token", ylabel="milliseconds")
-    memory.set(title="Keys and values in memory", ylabel="MiB", ylim=0)
+    highest = memory.get_ylim()[1]
+    memory.set(title="Keys and values in memory", ylabel="MiB", ylim=(0, 1.05 * highest))
     for axes in (latency, memory):
         axes.set(xlabel="tokens read", xlim=0)
         thousands(axes.xaxis)
@@ -173,6 +169,34 @@ def _check(results: Sequence[Any], path: str | os.PathLike[str]) -> None:
     if not results:
         raise InvalidArgument("plot: `results` must not be empty.", param="results")
     check_picture(path)
+
+
+def _view(result: RecallResult) -> str:
+    """Return what was in view, in words."""
+    # A window that nothing ever left is dense attention, whatever its size.
+    if result.settings.get("evicted_tokens") == 0:
+        return "dense (nothing evicted)"
+    sinks, window = result.settings["sinks"], result.settings["window"]
+    return f"{sinks} sinks + {window:,}" if sinks else f"window {window:,}"
+
+
+def _draw_recall(axes: Any, result: RecallResult, style: dict[str, Any]) -> None:
+    points = result.by_distance
+    shares = [100 * point.accuracy for point in points]
+    bounds = [[100 * bound for bound in point.interval] for point in points]
+    errors = [
+        [share - low for share, (low, _) in zip(shares, bounds, strict=True)],
+        [high - share for share, (_, high) in zip(shares, bounds, strict=True)],
+    ]
+    axes.errorbar(
+        [point.distance for point in points],
+        shares,
+        yerr=errors,
+        capsize=3,
+        markersize=5,
+        label=_view(result),
+        **style,
+    )
 
 
 def _label(result: PerplexityResult) -> str:

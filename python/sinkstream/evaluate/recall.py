@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.evaluate.asked_stream import AskedStream, Encode
+from sinkstream.evaluate.model_settings import model_settings
 from sinkstream.evaluate.progress import Bar
 from sinkstream.evaluate.recall_result import Answer, RecallResult
 from sinkstream.evaluate.recall_tasks import (
@@ -84,6 +84,7 @@ def stream_eval(
     else:
         backs = _as_ints(where, "back", back, 1)
     answers: list[Answer] = []
+    evicted = 0
     with Bar("StreamEval", len(backs) * queries, shown=progress) as bar:
         for lines in backs:
             stream = AskedStream(model, sinks, window)
@@ -101,9 +102,10 @@ def stream_eval(
                 bar.advance(1, f"{sum(answer.is_right for answer in answers)} right")
                 if asked == queries:
                     break
+            evicted += stream.evicted
     return RecallResult(
         task=where,
-        settings=_settings(model, sinks, window, seed)
+        settings=_settings(model, sinks, window, seed, evicted)
         | {"every": every, "queries": queries, "keep_answers": keep_answers},
         answers=tuple(answers),
     )
@@ -153,6 +155,7 @@ def needle(
     gaps = sorted(set(_as_ints(where, "distances", distances, 0)))
     encode = encoder(where, model).encode
     answers: list[Answer] = []
+    evicted = 0
     with Bar("Needle", repeats * len(gaps), shown=progress) as bar:
         for repeat in range(repeats):
             hidden = draw_needle(seed + repeat)
@@ -164,9 +167,11 @@ def needle(
                 written = gap
                 answers.append(stream.ask(hidden.question, encode, span, asked=gap))
                 bar.advance(1, f"{sum(answer.is_right for answer in answers)} right")
+            evicted += stream.evicted
     return RecallResult(
         task=where,
-        settings=_settings(model, sinks, window, seed) | {"lead": lead, "repeats": repeats},
+        settings=_settings(model, sinks, window, seed, evicted)
+        | {"lead": lead, "repeats": repeats},
         answers=tuple(answers),
     )
 
@@ -209,15 +214,12 @@ def _tokens_per_line(encode: Encode, every: int, keep_answers: bool) -> float:
     return tokens / lines
 
 
-def _settings(model: Model, sinks: int, window: int, seed: int) -> dict[str, Any]:
-    runtime = model.runtime
+def _settings(model: Model, sinks: int, window: int, seed: int, evicted: int) -> dict[str, Any]:
     return {
-        "model": Path(model.path).name,
-        "dtype": runtime["dtype"],
-        "kv_dtype": runtime["kv_dtype"],
-        "kernels": runtime["kernels"],
+        **model_settings(model),
         "sinks": sinks,
         "window": window,
         "seed": seed,
         "trained_length": model.spec.trained_length,
+        "evicted_tokens": evicted,
     }

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.files import JsonFile
 from sinkstream.evaluate.result import Z95
 
 Place = Literal["inside", "edge", "outside"]
@@ -69,7 +66,7 @@ class AtDistance(Recall):
 
 
 @dataclass(frozen=True)
-class RecallResult:
+class RecallResult(JsonFile):
     """What a model remembered of a stream, by distance."""
 
     task: str
@@ -133,26 +130,6 @@ class RecallResult:
             settings=values["settings"],
             answers=tuple(Answer(**answer) for answer in values["answers"]),
         )
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to a file, which is complete or not touched at all."""
-        write_whole(path, (json.dumps(self.as_dict(), indent=2) + "\n").encode())
-
-    @classmethod
-    def from_json(cls, path: str | os.PathLike[str]) -> RecallResult:
-        """Read the result that `to_json` has written.
-
-        Raises:
-            InvalidArgument: The file holds something else.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise InvalidArgument(
-                f'RecallResult: "{Path(path).name}" must be a file of `to_json`, but is not: '
-                f"{error}",
-                param="path",
-            ) from None
 
 
 def place_of(

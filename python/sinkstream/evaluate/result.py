@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.files import JsonFile
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
 
@@ -27,7 +24,7 @@ def perplexity_of(mean_nll: float) -> float:
 
 
 @dataclass(frozen=True)
-class PerplexityResult:
+class PerplexityResult(JsonFile):
     """How well a model predicted a text under one method.
 
     Example:
@@ -129,26 +126,6 @@ class PerplexityResult:
             for name, value in values.items()
         }
         return cls(**plain)
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to a file, which is complete or not touched at all."""
-        write_whole(path, (json.dumps(self.as_dict(), indent=2) + "\n").encode())
-
-    @classmethod
-    def from_json(cls, path: str | os.PathLike[str]) -> PerplexityResult:
-        """Read the result that `to_json` has written.
-
-        Raises:
-            InvalidArgument: The file holds something else.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise InvalidArgument(
-                f'PerplexityResult: "{Path(path).name}" must be a file of `to_json`, but is not: '
-                f"{error}",
-                param="path",
-            ) from None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import torch
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.evaluate.files import write_whole
+from sinkstream.evaluate.model_settings import model_settings
 from sinkstream.evaluate.plan import Plan
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
@@ -52,13 +53,9 @@ def describe_run(model: Model, ids: Ids, plan: Plan) -> dict[str, Any]:
 
     The size of chunks and the number of threads are not among them: they change no bit.
     """
-    runtime = model.runtime
     return {
         "format": _FORMAT,
-        "model": Path(model.path).name,
-        "dtype": runtime["dtype"],
-        "kv_dtype": runtime["kv_dtype"],
-        "kernels": runtime["kernels"],
+        **model_settings(model),
         "text": hashlib.sha256(ids.tobytes()).hexdigest()[:16],
         "text_tokens": len(ids),
         "method": plan.method,

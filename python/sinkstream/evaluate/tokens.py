@@ -53,7 +53,7 @@ def encode(where: str, model: Model, text: str) -> list[int]:
         InvalidArgument: The checkpoint has no tokenizer, or the text holds lone surrogates.
     """
     check_characters(text, f"{where}: the text")
-    return [*beginning(model), *encoder(where, model).encode(text)]
+    return [*model._text.beginning, *encoder(where, model).encode(text)]
 
 
 def encoder(where: str, model: Model) -> PlainEncoder:
@@ -68,12 +68,6 @@ def encoder(where: str, model: Model) -> PlainEncoder:
             "Give token ids instead."
         )
     return PlainEncoder(model.tokenizer)
-
-
-def beginning(model: Model) -> list[int]:
-    """Return the beginning-of-text token where the checkpoint adds one to a text, else nothing."""
-    text = model._text
-    return [text.bos_token_id] if text.add_bos and text.bos_token_id is not None else []
 
 
 def count_bytes(model: Model, ids: Ids) -> int | None:

@@ -76,9 +76,8 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
             param="prompt",
         )
     check_characters(prompt, "stream: `prompt`")
-    start = [text.bos_token_id] if text.add_bos and text.bos_token_id is not None else []
     _warn_of_literals(text.tokenizer, prompt)
-    ids = start + PlainEncoder(text.tokenizer).encode(prompt) if prompt else start
+    ids = text.beginning + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
     if not ids:
         raise InvalidArgument(
             "stream: `prompt` must not be empty, because the checkpoint has no token for the "

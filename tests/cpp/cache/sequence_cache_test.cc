@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <map>
 
 #include "common/errors.h"
+#include "kernels/reference/page_element.h"
 
 namespace sinkstream {
 namespace {
@@ -150,6 +153,35 @@ TEST(SequenceCache, CopiesTokensCutsAndPages) {
   }
   SequenceCache shorter(&pool, Window{2, 70}, 1, kEndless);
   EXPECT_THROW(shorter.copy_from(cache), InternalError);
+}
+
+TEST(SequenceCache, MakesEvictedTokensNaNInEveryTypeWhereThePoolPoisons) {
+  using reference::Half;
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+    const PageShape shape{2, 4, type};
+    const Window window{3, 70};
+    PagePool pool(shape, SequenceCache::pages_needed(window, kLayers, kEndless), true);
+    SequenceCache cache(&pool, window, kLayers, kEndless);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      for (int64_t t = 0; t < 100; ++t) {
+        std::memset(cache.slot(layer, t).page, 0, shape.bytes());  // zeros in every type
+      }
+    }
+    cache.advance(100);
+    const int64_t first = window.first(100);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      for (int64_t t = 0; t < 100; ++t) {
+        const bool is_evicted = t >= window.sinks && t < first;
+        const Slot at = cache.slot(layer, t);
+        for (const Half half : {Half::kKeys, Half::kValues}) {
+          for (int64_t head = 0; head < 2; ++head) {
+            const float number = reference::read_element(at.page, shape, half, head, at.row, 3);
+            ASSERT_EQ(std::isnan(number), is_evicted) << name_of(type) << " token " << t;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(SequenceCache, JumpsToAnIndexFarAway) {

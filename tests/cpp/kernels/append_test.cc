@@ -2,17 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
 
+#include "kernels/attention_fixture.h"
 #include "kernels/matrix.h"
-#include "kernels/reference/page_element.h"
-#include "kernels/tables.h"
-#include "kernels/test_stream.h"
 
 namespace sinkstream {
 namespace {
-
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 class AppendTest : public TableTest {
  protected:
@@ -42,12 +40,49 @@ class AppendTest : public TableTest {
   }
 };
 
-// The distance of two numbers, in units of what `type` can tell apart beside them.
-double steps_between(float a, float b, DType type) {
-  const double step = type == DType::kFloat32   ? 0x1p-23
-                      : type == DType::kFloat16 ? 0x1p-10
-                                                : 0x1p-7;
-  return std::abs(double{a} - b) / (std::max(std::abs(a), std::abs(b)) * step + 0x1p-24);
+// What `type` can tell apart beside a number of such a size, in a row of which `largest` is the
+// largest.
+double step_of(DType type, double size, double largest) {
+  switch (type) {
+    case DType::kFloat32: return size * 0x1p-23;
+    case DType::kFloat16: return size * 0x1p-10;
+    case DType::kBFloat16: return size * 0x1p-7;
+    case DType::kInt8: return largest / 127;
+  }
+  return 0;
+}
+
+// Values are rounded once. A turned key may lie on the other side of a rounding border; where its
+// two products cancel, of a number near 20.
+void expect_rounded(const Slot& slot, const Slot& expected, const PageShape& shape, int64_t head) {
+  EXPECT_EQ(stored_row(slot, shape, Half::kValues, head),
+            stored_row(expected, shape, Half::kValues, head))
+      << name_of(shape.type) << " row " << slot.row;
+  const auto found = stored_row(slot, shape, Half::kKeys, head);
+  const auto wanted = stored_row(expected, shape, Half::kKeys, head);
+  for (int64_t d = 0; d < shape.head_dim; ++d) {
+    const double size = std::max(std::abs(found[d]), std::abs(wanted[d]));
+    EXPECT_LE(std::abs(double{found[d]} - wanted[d]),
+              step_of(shape.type, size, largest_of(wanted)) * 1.001 + 4e-6)
+        << name_of(shape.type) << " row " << slot.row << " dim " << d;
+  }
+}
+
+// Whether every byte of a row is as `nan_bytes` gave it.
+void expect_untouched(const Slot& slot, const PageShape& shape, int64_t head) {
+  for (const Half half : {Half::kKeys, Half::kValues}) {
+    const std::byte* stored = slot.page + reference::offset_of(shape, half, head);
+    const auto expect_bytes = [&](int64_t begin, int64_t count) {
+      for (int64_t i = begin; i < begin + count; ++i) {
+        EXPECT_EQ(stored[i], std::byte{0xff}) << name_of(shape.type) << " row " << slot.row;
+      }
+    };
+    const int64_t bytes = bytes_of(shape.type);
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      expect_bytes(reference::element_of(shape, half, slot.row, d) * bytes, bytes);
+    }
+    if (shape.has_scales()) expect_bytes(shape.scale_offset(slot.row), sizeof(float));
+  }
 }
 
 TEST_P(AppendTest, WritesEveryRowAsTheReferenceAndNothingElse) {
@@ -65,19 +100,15 @@ TEST_P(AppendTest, WritesEveryRowAsTheReferenceAndNothingElse) {
         }
         append(table().append, shape, pairing, slots, 2);
         append(reference_kernels().append, shape, pairing, expected_slots, 1);
-        for (int64_t i = 0; i < 2 * shape.kv_heads * kPageRows * head_dim; ++i) {
-          const float found = reference::read_element(page.get(), i, type);
-          const float wanted = reference::read_element(expected.get(), i, type);
-          const bool is_key = i < shape.kv_heads * kPageRows * head_dim;
-          ASSERT_EQ(std::isnan(found), std::isnan(wanted)) << name_of(type) << " element " << i;
-          if (std::isnan(wanted)) continue;
-          // Values are rounded once. A turned key may lie on the other side of a rounding border;
-          // where its two products cancel, of a number near 20.
-          if (is_key) {
-            ASSERT_TRUE(steps_between(found, wanted, type) <= 1 || std::abs(found - wanted) < 4e-6)
-                << name_of(type) << " element " << i << ": " << found << ", not " << wanted;
-          } else {
-            ASSERT_EQ(found, wanted) << name_of(type) << " element " << i;
+        std::vector<bool> is_written(kPageRows);
+        for (const Slot& slot : slots) is_written[slot.row] = true;
+        for (int64_t row = 0; row < kPageRows; ++row) {
+          for (int64_t h = 0; h < shape.kv_heads; ++h) {
+            if (is_written[row]) {
+              expect_rounded({page.get(), row}, {expected.get(), row}, shape, h);
+            } else {
+              expect_untouched({page.get(), row}, shape, h);
+            }
           }
         }
         for (int64_t i = shape.bytes(); i < shape.bytes() + kGuard; ++i) {
@@ -114,47 +145,92 @@ TEST_P(AppendTest, LeavesNeighboursAlone) {
     append(table().append, shape, Pairing::kHalf, {{other.get(), 6}}, 1, 3);
     append(table().append, shape, Pairing::kHalf, {{page.get(), 7}, {page.get(), 5}}, 1, 50);
     for (int64_t h = 0; h < 2; ++h) {
-      for (int64_t d = 0; d < 20; ++d) {
-        for (const int64_t i :
-             {shape.key_offset(h) / bytes_of(type) + shape.key_element(6, d),
-              shape.value_offset(h) / bytes_of(type) + shape.value_element(6, d)}) {
-          EXPECT_EQ(reference::read_element(page.get(), i, type),
-                    reference::read_element(other.get(), i, type));
-        }
+      for (const Half half : {Half::kKeys, Half::kValues}) {
+        EXPECT_EQ(stored_row({page.get(), 6}, shape, half, h),
+                  stored_row({other.get(), 6}, shape, half, h))
+            << name_of(type);
       }
     }
   }
 }
 
-TEST_P(AppendTest, RoundsToNearestEvenAndKeepsInfinityAndNan) {
+// Appends the same numbers, [kv_heads, head_dim], as key and as value, unturned.
+void append_unturned(AppendOp* op, const PageShape& shape, const Slot& slot, const float* numbers) {
   ThreadPool pool(1);
+  op({.keys = numbers,
+      .values = numbers,
+      .key_stride = shape.kv_heads * shape.head_dim,
+      .value_stride = shape.kv_heads * shape.head_dim,
+      .slots = &slot,
+      .rows = 1,
+      .shape = shape,
+      .rotation = {}},
+     {&pool});
+}
+
+TEST_P(AppendTest, RoundsToNearestEvenAndKeepsInfinityAndNan) {
   const float numbers[] = {1.00390625f,  1.01171875f, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f,
                            -1.00390625f, 65519,       65520,        INFINITY,
                            -INFINITY,    NAN,         3.4e38f,      0.0f,
                            -0.0f,        0x1p-14f,    1e-5f,        70000};
-  for (const DType type : kTypes) {
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const PageShape shape = {1, 16, type};
     const Bytes page = nan_bytes(shape.bytes());
-    const Slot slot = {page.get(), 9};
-    table().append({.keys = numbers,
-                    .values = numbers,
-                    .key_stride = 16,
-                    .value_stride = 16,
-                    .slots = &slot,
-                    .rows = 1,
-                    .shape = shape,
-                    .rotation = {}},
-                   {&pool});
+    append_unturned(table().append, shape, {page.get(), 9}, numbers);
     for (int64_t d = 0; d < 16; ++d) {
       const float wanted = type == DType::kFloat32   ? numbers[d]
                            : type == DType::kFloat16 ? to_float(to_f16(numbers[d]))
                                                      : to_float(to_bf16(numbers[d]));
-      for (const float found : {reference::read_element(page.get(), shape.key_element(9, d), type),
-                                reference::read_element(page.get() + shape.value_offset(0),
-                                                        shape.value_element(9, d), type)}) {
+      for (const Half half : {Half::kKeys, Half::kValues}) {
+        const float found = reference::read_element(page.get(), shape, half, 0, 9, d);
         EXPECT_TRUE(float_bits(found) == float_bits(wanted) ||
                     (std::isnan(found) && std::isnan(wanted)))
             << name_of(type) << ": " << numbers[d] << " becomes " << found;
+      }
+    }
+  }
+}
+
+// Numbers of a head, and what becomes of them in int8.
+struct Quantized {
+  std::array<float, 6> numbers;
+  float scale;
+  std::array<int8_t, 6> codes;
+};
+
+TEST_P(AppendTest, GivesEachTokenAndHeadAScaleAndCodesOfItsOwn) {
+  constexpr float kTiny = std::numeric_limits<float>::min();
+  const std::vector<Quantized> heads = {
+      {{127, 0.5f, 1.5f, 2.5f, -0.5f, -126.5f}, 1, {127, 0, 2, 2, 0, -126}},
+      {{-254, 3, 5, 1, -1, 253}, 2, {-127, 2, 2, 0, 0, 126}},
+      {{1.27e-30f, -1.27e-30f, 0, 0, 0, 1e-33f}, 1.27e-30f / 127, {127, -127, 0, 0, 0, 0}},
+      {{3.4e38f, -3.4e38f, 1, -0.0f, 0, 1.7e38f}, 3.4e38f / 127, {127, -127, 0, 0, 0, 64}},
+      {{0, -0.0f, 0, 0, 0, 0}, 0, {}},
+      {{126 * kTiny, kTiny, 0, 0, 0, 0}, 0, {}},  // a scale that would be denormal
+      {{1, 2, INFINITY, 3, 4, 5}, NAN, {}},
+      {{1, 2, 3, 4, 5, -INFINITY}, NAN, {}},
+      {{NAN, 2, 3, 4, 5, 6}, NAN, {}},
+      {{1, 2, 3, -NAN, 5, INFINITY}, NAN, {}},
+      {{0, 0, 0, 0, 0, 12.7f}, 12.7f / 127, {0, 0, 0, 0, 0, 127}},
+  };
+  const PageShape shape = {static_cast<int64_t>(heads.size()), 6, DType::kInt8};
+  std::vector<float> numbers;
+  for (const Quantized& head : heads) {
+    numbers.insert(numbers.end(), head.numbers.begin(), head.numbers.end());
+  }
+  const Bytes page = nan_bytes(shape.bytes());
+  constexpr int64_t kRow = 41;
+  append_unturned(table().append, shape, {page.get(), kRow}, numbers.data());
+  for (int64_t h = 0; h < shape.kv_heads; ++h) {
+    for (const Half half : {Half::kKeys, Half::kValues}) {
+      const std::byte* stored = page.get() + reference::offset_of(shape, half, h);
+      float scale;
+      std::memcpy(&scale, stored + shape.scale_offset(kRow), sizeof(scale));
+      EXPECT_TRUE(scale == heads[h].scale || (std::isnan(scale) && std::isnan(heads[h].scale)))
+          << "head " << h << " has the scale " << scale;
+      for (int64_t d = 0; d < 6; ++d) {
+        const auto code = static_cast<int8_t>(stored[reference::element_of(shape, half, kRow, d)]);
+        EXPECT_EQ(code, heads[h].codes[d]) << "head " << h << " number " << heads[h].numbers[d];
       }
     }
   }

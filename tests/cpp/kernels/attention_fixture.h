@@ -15,8 +15,6 @@
 
 namespace sinkstream {
 
-inline constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
 inline StreamSpec make_spec(int64_t sinks, int64_t window, int64_t heads, int64_t kv_heads,
                             int64_t head_dim, DType type) {
   return {.window = {.sinks = sinks, .window = window},
@@ -125,10 +123,22 @@ class AttentionTest : public TableTest {
                         const std::string& what) {
     for (int64_t row = 0; row < call.rows(); row += step) {
       const std::vector<float> expected = call.expected(row);
-      EXPECT_LE(worst_error(out.data() + row * call.row_size(), expected.data(), call.row_size(),
-                            largest_of(expected)),
-                tolerance_of(DType::kFloat32))
+      EXPECT_LE(share_of_tolerance(out.data() + row * call.row_size(), expected.data(),
+                                   call.row_size(), largest_of(expected), DType::kFloat32),
+                1)
           << what << " row " << row;
+    }
+  }
+
+  // Feeds a stream by turns one token, a few, and as many as fit, and compares all that they read.
+  void expect_reference_until(int64_t end, const StreamSpec& spec, ThreadPool* pool) {
+    TestStream stream(spec, table());
+    for (int64_t t = 0, turn = 0, count; t < end; t += count, ++turn) {
+      constexpr int64_t kCuts[] = {1, 5, 64};
+      count = spec.window.piece(t, std::min(kCuts[turn % 3], end - t));
+      stream.append(t, count, pool);
+      AttentionCall call({{&stream, t, count}}, pool);
+      expect_reference(call, call.run(table().attention), 1, cat(text_of(spec), " from ", t));
     }
   }
 
@@ -136,9 +146,11 @@ class AttentionTest : public TableTest {
   void expect_literal(const StreamSpec& spec, int64_t t, const float* out) {
     const std::vector<double> literal = literal_row(spec, t);
     const std::vector<float> expected(literal.begin(), literal.end());
-    EXPECT_LE(worst_error(out, expected.data(), static_cast<int64_t>(expected.size()),
-                          largest_of(expected)),
-              std::max(tolerance_of(spec.shape.type), tolerance_of(spec.sink_shape().type)))
+    const DType window = spec.shape.type, sinks = spec.sink_shape().type;
+    const DType coarser = tolerance_of(window) < tolerance_of(sinks) ? sinks : window;
+    EXPECT_LE(share_of_tolerance(out, expected.data(), static_cast<int64_t>(expected.size()),
+                                 largest_of(expected), coarser),
+              1)
         << text_of(spec) << " token " << t;
   }
 };

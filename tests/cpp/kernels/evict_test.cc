@@ -44,18 +44,9 @@ void cut(TestStream* stream, EvictOp* op, int64_t length, int64_t older, int64_t
      {pool});
 }
 
-// Key (or value) of token i of key head h, as stored.
-std::vector<float> stored(const TestStream& stream, int64_t i, bool is_key, int64_t h) {
-  const PageShape& shape = stream.spec().shape;
-  const Slot at = stream.slot(i);
-  std::vector<float> numbers;
-  for (int64_t d = 0; d < shape.head_dim; ++d) {
-    numbers.push_back(is_key ? reference::read_element(at.page + shape.key_offset(h),
-                                                       shape.key_element(at.row, d), shape.type)
-                             : reference::read_element(at.page + shape.value_offset(h),
-                                                       shape.value_element(at.row, d), shape.type));
-  }
-  return numbers;
+// Key or value of token i of key head h, as stored.
+std::vector<float> stored(const TestStream& stream, int64_t i, Half half, int64_t h) {
+  return stored_row(stream.slot(i), stream.spec().shape, half, h);
 }
 
 TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
@@ -73,11 +64,12 @@ TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
         read_all(&stream, table(), &pool, 0, kLength, 64);
         const int64_t first = spec.window.first(kLength);
         std::vector<std::vector<float>> values;
-        for (int64_t i = 0; i < older; ++i) values.push_back(stored(stream, first + i, false, 1));
+        for (int64_t i = 0; i < older; ++i)
+          values.push_back(stored(stream, first + i, Half::kValues, 1));
         cut(&stream, table().evict, kLength, older, distance, &pool);
 
         for (int64_t i = 0; i < older; ++i) {
-          EXPECT_EQ(stored(stream, first + i + distance, false, 1), values[i]);
+          EXPECT_EQ(stored(stream, first + i + distance, Half::kValues, 1), values[i]);
           // The token's own key, turned to its new index in double.
           const std::vector<float> plain = random_part(spec, Part::kKey, first + i);
           std::vector<float> expected(plain.begin() + 18, plain.end());
@@ -90,7 +82,7 @@ TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
             expected[a] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
             expected[b] = static_cast<float>(y * std::cos(angle) + x * std::sin(angle));
           }
-          const auto found = stored(stream, first + i + distance, true, 1);
+          const auto found = stored(stream, first + i + distance, Half::kKeys, 1);
           EXPECT_LE(worst_error(found.data(), expected.data(), 18, largest_of(expected)),
                     tolerance_of(type) / 2)
               << text_of(spec) << " token " << first + i << " moved by " << distance;
@@ -113,12 +105,32 @@ TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {
       cut(&expected, reference_kernels().evict, 300, 150, 20, &pool);
       for (int64_t i = spec.window.first(300); i < 300; ++i) {
         for (int64_t h = 0; h < 3; ++h) {
-          EXPECT_EQ(stored(stream, i, false, h), stored(expected, i, false, h));
-          const auto found = stored(stream, i, true, h), wanted = stored(expected, i, true, h);
+          EXPECT_EQ(stored(stream, i, Half::kValues, h), stored(expected, i, Half::kValues, h));
+          const auto found = stored(stream, i, Half::kKeys, h),
+                     wanted = stored(expected, i, Half::kKeys, h);
           // A number may lie on the other side of a rounding border.
           EXPECT_LE(worst_error(found.data(), wanted.data(), 20, largest_of(wanted)),
                     type == DType::kFloat32 ? 1e-6 : tolerance_of(type) / 4)
               << name_of(type) << " token " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EvictTest, LeavesWhatIsNoNumberNoNumber) {
+  ThreadPool pool(1);
+  for (const DType type : kTypes) {
+    StreamSpec spec = make_spec(4, 130, 2, 1, 16, type);
+    TestStream stream(spec, table());
+    read_all(&stream, table(), &pool, 0, 300, 64);
+    const int64_t first = spec.window.first(300);
+    stream.poison(first + 1);
+    cut(&stream, table().evict, 300, 3, 10, &pool);
+    for (const Half half : {Half::kKeys, Half::kValues}) {
+      for (int64_t i = 0; i < 3; ++i) {
+        for (const float x : stored(stream, first + 10 + i, half, 0)) {
+          EXPECT_EQ(std::isnan(x), i == 1) << name_of(type) << " token " << i;
         }
       }
     }

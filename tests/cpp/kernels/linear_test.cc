@@ -112,8 +112,9 @@ class LinearTest : public TableTest {
     const double scale = scale_of(matrix, inputs) + 20;  // of bias and of what was there
     for (int64_t token = 0; token < inputs.tokens; ++token) {
       const int64_t at = token * stride;
-      ASSERT_LE(worst_error(actual.get() + at, expected.get() + at, matrix.rows, scale),
-                tolerance_of(DType::kFloat32))
+      ASSERT_LE(share_of_tolerance(actual.get() + at, expected.get() + at, matrix.rows, scale,
+                                   DType::kFloat32),
+                1)
           << name_of(matrix.packed().type) << " rows " << matrix.rows << " cols " << matrix.cols
           << " token " << token << " of " << inputs.tokens << " input " << name_of(inputs.type);
       for (int64_t i = 0; i < gap; ++i) {  // the gap is nobody's

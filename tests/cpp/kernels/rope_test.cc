@@ -42,8 +42,8 @@ TEST_P(RopeTest, TurnsEveryPairByItsAngle) {
         args.out = expected.get();
         reference_kernels().rope(args, {&pool});
         // Some numbers are 20, times an angle's 20: that is the scale of what is rounded.
-        EXPECT_LE(worst_error(out.get(), expected.get(), out.count(), 400),
-                  tolerance_of(DType::kFloat32))
+        EXPECT_LE(share_of_tolerance(out.get(), expected.get(), out.count(), 400, DType::kFloat32),
+                  1)
             << rows << " x " << heads << " x " << head_dim << ", rotary " << rotary_dim;
         for (int64_t i = 0; i < out.count(); ++i) {
           if (i % head_dim < rotary_dim) continue;

@@ -24,6 +24,12 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
   for (int lane = 0; lane < kLanes; ++lane) to[lane] = to_f16(x[lane]);
 }
 
+SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
+  Vec x;
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = from[lane];
+  return x;
+}
+
 // Denormals become zeros of their sign.
 float flushed(float x) { return (float_bits(x) & 0x7f800000) == 0 ? x * 0.0f : x; }
 

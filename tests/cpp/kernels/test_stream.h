@@ -20,16 +20,31 @@
 
 namespace sinkstream {
 
+using reference::Half;
+
 struct FreeBytes {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 using Bytes = std::unique_ptr<std::byte[], FreeBytes>;
 
-// Every float, float16 and bfloat16 in it is NaN.
+inline constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                                   DType::kInt8};
+
+// Every float, float16 and bfloat16 in it is NaN, and so is every scale of int8.
 inline Bytes nan_bytes(int64_t count) {
   Bytes memory(static_cast<std::byte*>(std::aligned_alloc(64, (count + 63) / 64 * 64)));
   std::memset(memory.get(), 0xff, count);
   return memory;
+}
+
+// A token's key or value, as stored.
+inline std::vector<float> stored_row(const Slot& slot, const PageShape& shape, Half half,
+                                     int64_t head) {
+  std::vector<float> numbers;
+  for (int64_t d = 0; d < shape.head_dim; ++d) {
+    numbers.push_back(reference::read_element(slot.page, shape, half, head, slot.row, d));
+  }
+  return numbers;
 }
 
 // What a stream is made of.
@@ -158,12 +173,10 @@ class TestStream {
   void poison(int64_t i) {
     const PageShape shape = spec_.window.is_sink(i) ? spec_.sink_shape() : spec_.shape;
     const Slot at = slot(i);
+    const std::vector<float> nothing(shape.head_dim, NAN);
     for (int64_t h = 0; h < shape.kv_heads; ++h) {
-      for (int64_t d = 0; d < shape.head_dim; ++d) {
-        reference::write_element(at.page + shape.key_offset(h), shape.key_element(at.row, d),
-                                 shape.type, NAN);
-        reference::write_element(at.page + shape.value_offset(h), shape.value_element(at.row, d),
-                                 shape.type, NAN);
+      for (const Half half : {Half::kKeys, Half::kValues}) {
+        reference::write_row(at.page, shape, half, h, at.row, nothing.data());
       }
     }
   }

@@ -195,7 +195,7 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
   spec.layers = 1;
   spec.hidden_size = spec.intermediate_size = 16;
   spec.heads = 1;
-  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     RandomDecoder model(kernels_, 1, {DType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};
     const auto tokens = random_tokens(kMostTokens, spec);

@@ -61,7 +61,7 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
 };
 
 TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
-  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     // The slow table has one body for all types.
     if (type != DType::kFloat32 && GetParam() == &reference_kernels()) break;
     RandomDecoder model = make(2, type);

@@ -29,6 +29,10 @@ class ScriptedCache:
         return ScriptedCache(self.sinks, self.window, list(self.tokens))
 
     @property
+    def evicted(self) -> int:
+        return max(0, len(self.tokens) - self.sinks - self.window)
+
+    @property
     def visible(self) -> list[int]:
         kept = min(self.sinks, len(self.tokens))
         return self.tokens[:kept] + self.tokens[max(kept, len(self.tokens) - self.window) :]

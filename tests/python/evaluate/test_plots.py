@@ -7,7 +7,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sinkstream.errors import InvalidArgument, SinkstreamError
@@ -18,6 +20,7 @@ from sinkstream.evaluate import (
     plot_cost,
     plot_perplexity,
     plot_recall,
+    plots,
 )
 from sinkstream.evaluate.plots import level_of
 from tests.python.evaluate.conftest import make_result
@@ -61,8 +64,8 @@ DRAWINGS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     ),
     "recall": (
         lambda path: plot_recall([RECALL], path),
-        ("StreamEval, 4 + 1,020", "capacity 1,024", "distance to the answer (tokens)",
-         "right answers (%)"),
+        ("StreamEval", "4 sinks + 1,020", "a model", "capacity 1,024",
+         "distance to the answer (tokens)", "right answers (%)"),
     ),
     "cost": (
         lambda path: plot_cost([SINKS, DENSE, SAMPLED], path),
@@ -98,6 +101,38 @@ def test_the_same_numbers_give_the_same_bytes(name: str, tmp_path: Path) -> None
     for place in ("first.svg", "second.svg"):
         DRAWINGS[name][0](tmp_path / place)
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
+
+
+def test_each_task_has_a_panel_and_what_was_in_view_one_name(tmp_path: Path) -> None:
+    dense = replace(RECALL, settings={**RECALL.settings, "window": 4096, "evicted_tokens": 0})
+    needles = [replace(result, task="needle") for result in (RECALL, dense)]
+    plot_recall([RECALL, dense, *needles], tmp_path / "picture.svg")
+    written = texts(tmp_path / "picture.svg")
+    for text in ("StreamEval", "needle", "4 sinks + 1,020", "dense (nothing evicted)"):
+        assert written.count(text) == 1
+
+
+def test_equal_answers_do_not_hide_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "write_figure", lambda figure, path: drawn.append(figure))
+    dense = replace(RECALL, settings={**RECALL.settings, "evicted_tokens": 0})
+    plot_recall([RECALL, dense], tmp_path / "picture.svg")
+    places = [
+        container.lines[0].get_transform().transform(container.lines[0].get_xydata())
+        for container in drawn[0].axes[0].containers
+    ]
+    apart = (places[1] - places[0]) * 72 / drawn[0].dpi
+    assert apart == pytest.approx(np.tile([4.0, 0.0], (4, 1)))
+
+
+def test_flat_costs_look_flat(tmp_path: Path) -> None:
+    plot_cost([replace(SINKS, block_seconds=(2.9, 3.0, 3.1))], tmp_path / "picture.svg")
+    written = texts(tmp_path / "picture.svg")
+    # Milliseconds from 3 to 6, with room around them.
+    labels = written[written.index("tokens read") + 1 : written.index("milliseconds")]
+    assert labels == ["2", "3", "5", "10"]
 
 
 def test_a_sample_is_drawn_by_its_paired_difference_where_one_is_given() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,26 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
     (tmp_path / "recall.json").write_text("[]")
     with pytest.raises(InvalidArgument, match="RecallResult: the object must have the fields"):
         RecallResult.from_json(tmp_path / "recall.json")
+
+
+def test_a_file_of_other_answers_is_refused(tmp_path: Path) -> None:
+    content = {"task": "needle", "settings": {}, "answers": [{"asked": 1}]}
+    (tmp_path / "recall.json").write_text(json.dumps(content))
+    with pytest.raises(InvalidArgument, match=r'"recall.json" must be a file of `to_json`, but is'):
+        RecallResult.from_json(tmp_path / "recall.json")
+
+
+@pytest.mark.parametrize("run", [stream_eval, needle])
+def test_what_was_evicted_is_counted(run: Any) -> None:
+    how: dict[str, Any] = {"back": [5, 10], "queries": 3}
+    if run is needle:
+        how = {"distances": [50, 300], "repeats": 2}
+    narrow = ScriptedModel(window=200)
+    result = run(narrow, **how)
+    evicted = sum(cache.evicted for cache in narrow.caches)
+    # The last question of each stream and its answer are read by a copy, which evicts on.
+    assert 0 < evicted < result.settings["evicted_tokens"] < evicted + 2 * 100
+    assert run(ScriptedModel(), **how, window=1 << 20).settings["evicted_tokens"] == 0
 
 
 @pytest.mark.parametrize(

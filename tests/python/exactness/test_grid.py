@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sinkstream
 from tests.data import tiny
 from tests.python.exactness.streams import (
     LoadOnce,
@@ -31,12 +32,23 @@ MANY = [
 ]
 
 
-def chunk_sizes(name: str, sinks: int, capacity: int) -> Iterable[int]:
-    """Every size from 1 to the capacity and more; of the larger ones, for one family only."""
-    if capacity < 20 or name == "qwen3":
-        return range(1, capacity + 2)
+def sizes_around(sinks: int, capacity: int) -> list[int]:
+    """Chunk sizes around the sinks, a block, and the capacity."""
     around = {1, 2, 7, sinks - 1, sinks, sinks + 1, 63, 64, 65, capacity - 1, capacity}
     return sorted(size for size in around | {capacity + 1} if size > 0)
+
+
+def check_stream(
+    model: sinkstream.Model, name: str, sinks: int, window: int, sizes: Iterable[int]
+) -> None:
+    """Check four capacities against the definition, and that chunks of no size change a bit."""
+    tokens = 4 * (sinks + window)
+    ids = stream_ids(name, tokens)
+    whole = forward_in_chunks(model, ids, [tokens], sinks, window)
+    assert_equals(whole[0], expected(name, ids, sinks, window))
+    for size in sizes:
+        again = forward_in_chunks(model, ids, even_chunks(tokens, size), sinks, window)
+        assert torch.equal(again, whole), f"chunks of {size}"
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
@@ -44,13 +56,11 @@ def chunk_sizes(name: str, sinks: int, capacity: int) -> Iterable[int]:
 def test_stream_equals_the_definition_for_four_capacities_in_chunks_of_any_size(
     name: str, sinks: int, window: int, loaded: LoadOnce
 ) -> None:
-    model, tokens = loaded(name), 4 * (sinks + window)
-    ids = stream_ids(name, tokens)
-    whole = forward_in_chunks(model, ids, [tokens], sinks, window)
-    assert_equals(whole[0], expected(name, ids, sinks, window))
-    for size in chunk_sizes(name, sinks, sinks + window):
-        again = forward_in_chunks(model, ids, even_chunks(tokens, size), sinks, window)
-        assert torch.equal(again, whole), f"chunks of {size}"
+    capacity = sinks + window
+    # Every size up to the capacity and more; of the larger ones, for one family only.
+    has_all = capacity < 20 or name == "qwen3"
+    sizes = range(1, capacity + 2) if has_all else sizes_around(sinks, capacity)
+    check_stream(loaded(name), name, sinks, window, sizes)
 
 
 @pytest.mark.slow
@@ -59,13 +69,7 @@ def test_stream_equals_the_definition_for_four_capacities_in_chunks_of_any_size(
 def test_stream_equals_the_definition_around_every_block_border(
     name: str, sinks: int, window: int, loaded: LoadOnce
 ) -> None:
-    model, tokens = loaded(name), 4 * (sinks + window)
-    ids = stream_ids(name, tokens)
-    whole = forward_in_chunks(model, ids, [tokens], sinks, window)
-    assert_equals(whole[0], expected(name, ids, sinks, window))
-    for size in chunk_sizes("", sinks, max(sinks + window, 20)):
-        again = forward_in_chunks(model, ids, even_chunks(tokens, size), sinks, window)
-        assert torch.equal(again, whole), f"chunks of {size}"
+    check_stream(loaded(name), name, sinks, window, sizes_around(sinks, sinks + window))
 
 
 @pytest.mark.parametrize("name", tiny.ROPE_SCHEMES)
@@ -79,27 +83,15 @@ def test_stream_equals_the_definition_for_every_rotary_scheme(
     assert_equals(found[0], expected(name, ids, sinks, window))
 
 
+@pytest.mark.parametrize("then", ["all the rest at once", "single tokens"])
 @pytest.mark.parametrize(("sinks", "window"), SMALL)
-def test_a_stream_may_be_split_in_two_at_every_point(
-    sinks: int, window: int, loaded: LoadOnce
-) -> None:
+def test_a_prompt_may_have_any_length(sinks: int, window: int, then: str, loaded: LoadOnce) -> None:
     model, tokens = loaded("llama"), 4 * (sinks + window)
     ids = stream_ids("llama", tokens)
     whole = forward_in_chunks(model, ids, [tokens], sinks, window)
     for length in range(tokens + 1):
-        halves = forward_in_chunks(model, ids, [length, tokens - length], sinks, window)
-        assert torch.equal(halves, whole), f"split at {length}"
-
-
-@pytest.mark.parametrize(("sinks", "window"), SMALL)
-def test_a_prompt_of_any_length_may_be_followed_by_single_tokens(
-    sinks: int, window: int, loaded: LoadOnce
-) -> None:
-    model, tokens = loaded("llama"), 4 * (sinks + window)
-    ids = stream_ids("llama", tokens)
-    whole = forward_in_chunks(model, ids, [tokens], sinks, window)
-    for length in range(tokens + 1):
-        chunks = [length] + [1] * (tokens - length)
+        rest = tokens - length
+        chunks = [length, *([1] * rest if then == "single tokens" else [rest])]
         again = forward_in_chunks(model, ids, chunks, sinks, window)
         assert torch.equal(again, whole), f"prompt of {length}"
 

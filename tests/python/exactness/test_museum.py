@@ -53,7 +53,7 @@ PROOFS = {
     # the newest tokens are evicted
     9: "test_museum.py::test_output_depends_on_exactly_the_live_tokens",
     # a key of a narrow type is garbled when it moves
-    10: "test_museum.py::test_a_cache_of_16_bits_stays_right_past_ten_windows_and_after_a_cut",
+    10: "test_museum.py::test_a_narrow_cache_stays_right_past_ten_windows_and_after_every_cut",
     # reading never ends at odd settings
     11: "test_grid.py::test_any_sinks_window_and_chunks_come_to_an_end_and_equal_the_definition",
     # sequences beside each other disturb each other once they evict
@@ -128,7 +128,7 @@ def test_a_chunk_read_after_the_cache_is_full_has_a_window_for_each_token(
     assert_equals(found[0], expected("llama", ids, sinks, window))
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_changing_a_sink_changes_the_output_for_ever(kv_dtype: str, loaded: LoadOnce) -> None:
     model, ids = loaded("llama", kv_dtype=kv_dtype), stream_ids("llama", 400)
     before = forward_in_chunks(model, ids, [400], 4, 16)
@@ -172,8 +172,10 @@ def test_output_depends_on_exactly_the_live_tokens(
         assert differs[j].tolist() == sees_j, f"token {j}"
 
 
-@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("float16", 2.5e-3), ("bfloat16", 2.5e-2)])
-def test_a_cache_of_16_bits_stays_right_past_ten_windows_and_after_a_cut(
+@pytest.mark.parametrize(
+    ("kv_dtype", "tolerance"), [("float16", 2.5e-3), ("bfloat16", 2.5e-2), ("int8", 4e-2)]
+)
+def test_a_narrow_cache_stays_right_past_ten_windows_and_after_every_cut(
     kv_dtype: str, tolerance: float, loaded: LoadOnce
 ) -> None:
     model, definition = loaded("llama", kv_dtype=kv_dtype), Streaming(reference("llama"), 4, 39)

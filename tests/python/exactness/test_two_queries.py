@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.data import tiny
+from tests.reference.attention import attend_one
 from tests.reference.rope import Array, Rope, rope_from_config
-from tests.reference.window import live_indices, positions
+from tests.reference.window import live_indices
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 16
 
@@ -28,25 +29,13 @@ def softmax_read(scores: Array, values: Array) -> Array:
     return np.asarray(weights / weights.sum() @ values)
 
 
-def literal(
-    rope: Rope, t: int, sinks: int, window: int, query: Array, keys: Array, values: Array
-) -> Array:
-    """Read for the query of token `t`; row r of keys and values belongs to the r-th live token."""
-    place = positions(t, sinks, window)
-    turned = rope.rotate(query[None], place[-1:])[0]
-    rotated = rope.rotate(keys, place)
-    return np.stack(
-        [
-            softmax_read(rotated[:, h // 3] @ turned[h] / math.sqrt(HEAD_DIM), values[:, h // 3])
-            for h in range(HEADS)
-        ]
-    )
-
-
 def two_queries(
     rope: Rope, t: int, sinks: int, window: int, query: Array, keys: Array, values: Array
 ) -> Array:
-    """The same with keys at their absolute index and two rotations of the query."""
+    """Read for the query of token `t`; row r of keys and values belongs to the r-th live token.
+
+    Keys are at their absolute index, and the query is rotated twice.
+    """
     live = live_indices(t, sinks, window)
     rank = min(t, sinks + window - 1)
     to_window, to_sinks = rope.rotate(np.stack([query, query]), [t, rank])
@@ -71,8 +60,8 @@ def largest_difference(rope: Rope, t: int, sinks: int, window: int) -> float:
     count = len(live_indices(t, sinks, window))
     query = draw.normal(size=(HEADS, HEAD_DIM)) * 2
     keys, values = draw.normal(size=(2, count, KV_HEADS, HEAD_DIM))
-    arguments = (rope, t, sinks, window, query, keys, values)
-    return float(np.abs(two_queries(*arguments) - literal(*arguments)).max())
+    found = two_queries(rope, t, sinks, window, query, keys, values)
+    return float(np.abs(found - attend_one(query, keys, values, rope)).max())
 
 
 @pytest.mark.parametrize("name", ["llama", *tiny.ROPE_SCHEMES])
@@ -98,7 +87,7 @@ def test_absolute_positions_for_sinks_would_be_noticed() -> None:
     live = live_indices(t, sinks, window)
     query = draw.normal(size=(HEADS, HEAD_DIM)) * 2
     keys, values = draw.normal(size=(2, len(live), KV_HEADS, HEAD_DIM))
-    expected = literal(rope, t, sinks, window, query, keys, values)
+    expected = attend_one(query, keys, values, rope)
     turned, rotated = rope.rotate(query[None], [t])[0], rope.rotate(keys, live)
     wrong = np.stack(
         [

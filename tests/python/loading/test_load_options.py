@@ -34,7 +34,8 @@ def llama(tiny_folder: Folder) -> Path:
         ("device", "tpu", 'load: `device` must be one of "auto", "cpu", but is "tpu".'),
         ("device", "cuda", '"auto", "cpu", but is "cuda": this build has no CUDA kernels.'),
         ("dtype", "float8", 'but is "float8".'),
-        ("kv_dtype", "int8", '"auto", "bfloat16", "float16", "float32", but is "int8".'),
+        ("dtype", "int8", '"auto", "bfloat16", "float32", but is "int8".'),
+        ("kv_dtype", "int4", '"auto", "bfloat16", "float16", "float32", "int8", but is "int4".'),
         ("quantize", "int4", "load: `quantize` must be None, but is 'int4'."),
     ],
 )
@@ -126,11 +127,13 @@ def test_capacity_is_what_the_geometry_says(llama: Path) -> None:
 
 def test_a_cache_type_halves_the_bytes(llama: Path) -> None:
     sizes = {}
-    for kv_dtype in ("float32", "float16", "bfloat16"):
+    for kv_dtype in ("float32", "float16", "bfloat16", "int8"):
         with sinkstream.load(llama, kv_dtype=kv_dtype, window=60) as model:
             assert model.runtime["kv_dtype"] == kv_dtype
             sizes[kv_dtype] = model.capacity.bytes_per_token
+            heads = 2 * model.spec.layers * model.spec.kv_heads
     assert sizes["float32"] == 2 * sizes["float16"] == 2 * sizes["bfloat16"]
+    assert sizes["int8"] == sizes["float32"] // 4 + heads * 4  # and a scale for each head
 
 
 def test_progress_is_reported_to_the_end(llama: Path) -> None:

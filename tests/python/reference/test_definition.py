@@ -13,7 +13,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.mpt import modeling_mpt
 
 from tests.data import tiny
-from tests.reference.attention import Scores, attend
+from tests.reference.attention import Scores, alibi, attend, attend_one
 from tests.reference.decoder import Decoder
 from tests.reference.rope import Array, Rope
 from tests.reference.streaming import Streaming
@@ -68,7 +68,7 @@ def test_alibi_is_that_of_mpt(parts: tuple[Array, Array, Array]) -> None:
     scores = as_torch(queries) @ wide[0].transpose(2, 3) / math.sqrt(HEAD_DIM) + bias
     weights = torch.softmax(scores + causal_mask(), dim=-1)
     expected = (weights @ wide[1])[0].transpose(0, 1)
-    found = attend(queries, keys, values, UNTURNED, 0, TOKENS, Scores(slopes=slopes))
+    found = attend(queries, keys, values, UNTURNED, 0, TOKENS, alibi(slopes))
     assert np.abs(found - expected.numpy()).max() < 1e-12
 
 
@@ -76,11 +76,27 @@ def test_alibi_counts_distances_in_the_cache_and_not_in_the_text(
     parts: tuple[Array, Array, Array],
 ) -> None:
     slopes = np.full(HEADS, 0.7)
-    stream = attend(*parts, UNTURNED, 1, 3, Scores(slopes=slopes))
+    stream = attend(*parts, UNTURNED, 1, 3, alibi(slopes))
     # The last token sees token 0 and the last three, as if those were all of the text.
     live = [0, TOKENS - 3, TOKENS - 2, TOKENS - 1]
-    short = attend(*(part[live] for part in parts), UNTURNED, 0, 4, Scores(slopes=slopes))
+    short = attend(*(part[live] for part in parts), UNTURNED, 0, 4, alibi(slopes))
     assert np.abs(stream[-1] - short[-1]).max() < 1e-12
+
+
+def test_scores_whose_exponentials_are_no_floats_are_still_read(
+    parts: tuple[Array, Array, Array],
+) -> None:
+    queries, keys, values = parts
+    query = queries[-1] * 1e4
+    found = attend_one(query, keys, values, UNTURNED)
+    for head in range(HEADS):
+        group = head // (HEADS // KV_HEADS)
+        products = keys[:, group] @ query[head]
+        assert np.ptp(products) > 1e4
+        assert np.abs(found[head] - values[products.argmax(), group]).max() < 1e-12
+    # A learned logit that is larger still takes everything.
+    nothing = attend_one(query, keys, values, UNTURNED, Scores(sink_logits=np.full(HEADS, 1e6)))
+    assert np.abs(nothing).max() == 0
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-llama3", "qwen3"])

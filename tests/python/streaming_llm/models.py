@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.reference.protocol import Alibi, Block, Positions, Rotary
-from tests.reference.rope import Array, rope_from_config
+from tests.reference.attention import PLAIN, Read, Scores, alibi
+from tests.reference.rope import Array, Rope, rope_from_config
 
 VOCAB = 101
+UNTURNED = Rope(np.zeros(0))
 _LLAMA = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
@@ -151,6 +152,18 @@ def with_exact_angles(model: Any) -> Any:
     return model
 
 
+class Block(Protocol):
+    """One layer of a decoder, without its attention."""
+
+    def project(self, hidden: Array) -> tuple[Array, Array, Array]:
+        """Return queries [tokens, heads, head_dim], and keys and values [tokens, kv_heads, …]."""
+        ...
+
+    def finish(self, hidden: Array, read: Array) -> Array:
+        """Return the layer's output, given what attention read: [tokens, heads * head_dim]."""
+        ...
+
+
 class Oracle:
     """A model's weights in float64, without its attention: the protocol's `Decoder`."""
 
@@ -160,42 +173,45 @@ class Oracle:
         kinds = {"gpt_neox": _NeoX, "falcon": _Falcon, "mpt": _Mpt}
         kind = kinds.get(config.model_type, _Llama)
         layers = base.blocks if config.model_type == "mpt" else getattr(base, "layers", None)
-        self.blocks: Sequence[Block] = [kind(layer, config) for layer in layers or base.h]
-        self.positions = positions_of(config)
+        self._blocks: list[Block] = [kind(layer, config) for layer in layers or base.h]
+        self.layers = len(self._blocks)
+        self.rope, self.scores = positions_of(config)
         self._embedding = base.get_input_embeddings()
         norms = {"gpt_neox": "final_layer_norm", "falcon": "ln_f", "mpt": "norm_f"}
         self._norm = getattr(base, norms.get(config.model_type, "norm"))
         self._head = model.get_output_embeddings()
 
-    def embed(self, ids: Sequence[int]) -> Array:
-        return _numpy(self._embedding(torch.tensor(list(ids))))
-
-    def logits(self, hidden: Array) -> Array:
+    def run(self, ids: Sequence[int], read: Read) -> Array:
+        """Return the logits [tokens, vocab] of tokens whose attention is left to `read`."""
+        hidden = _numpy(self._embedding(torch.tensor(list(ids))))
+        for layer, block in enumerate(self._blocks):
+            found = read(layer, *block.project(hidden))
+            hidden = block.finish(hidden, found.reshape(len(ids), -1))
         return _numpy(self._head(self._norm(torch.from_numpy(hidden)).double()))
 
 
-def positions_of(config: Any) -> Positions:
+def positions_of(config: Any) -> tuple[Rope, Scores]:
+    """Say how a model tells places in the cache apart: by rotation, or by a bias."""
     if config.model_type == "mpt":
-        return Alibi(_mpt_bias(config.n_heads))
+        return UNTURNED, alibi(_mpt_slopes(config.n_heads))
     if config.model_type == "falcon" and config.alibi:
-        return Alibi(_falcon_bias(config.num_attention_heads, config.hidden_size))
+        return UNTURNED, Scores(bias=_falcon_bias(config.num_attention_heads, config.hidden_size))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     share = config.rope_parameters.get("partial_rotary_factor", 1.0)
-    return Rotary(
-        rope_from_config({"rope_parameters": config.rope_parameters}, int(head_dim * share))
-    )
+    scheme = {"rope_parameters": config.rope_parameters}
+    return rope_from_config(scheme, int(head_dim * share)), PLAIN
 
 
-def _mpt_bias(heads: int) -> Any:
-    """Give MPT's: slopes 2^-(8i/n), n the next power of two, every other one first if n > heads."""
+def _mpt_slopes(heads: int) -> Array:
+    """Give MPT's: 2^-(8i/n), n the next power of two, every other one first if n > heads."""
     power = 1 << (heads - 1).bit_length()
     slopes = [2.0 ** -(8 * i / power) for i in range(1, power + 1)]
     if power != heads:
         slopes = (slopes[1::2] + slopes[::2])[:heads]
-    return lambda place: np.array(slopes) * place
+    return np.array(slopes)
 
 
-def _falcon_bias(heads: int, hidden: int) -> Any:
+def _falcon_bias(heads: int, hidden: int) -> Callable[[int], Array]:
     """Give Falcon's, which transformers rounds to bfloat16 twice: the slope, and the product."""
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** -(8 * i / power) for i in range(1, power + 1)]

@@ -12,7 +12,7 @@ import torch
 from sinkstream.errors import InvalidArgument
 from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
 from tests.python.streaming_llm.models import VOCAB, Oracle, build
-from tests.reference.protocol import StartRecent
+from tests.reference.streaming import Streaming
 
 FAMILIES = ["falcon", "gpt_neox", "llama", "mistral", "mpt", "qwen2", "qwen3"]
 
@@ -31,11 +31,11 @@ class Listener:
         self.ended = True
 
 
-def greedy(oracle: StartRecent, prompt: list[int], tokens: int) -> list[int]:
-    logits = [oracle.step(token) for token in prompt][-1]
+def greedy(oracle: Streaming, prompt: list[int], tokens: int) -> list[int]:
+    logits = oracle.feed(prompt)[-1]
     chosen = [int(logits.argmax())]
     while len(chosen) < tokens:
-        chosen.append(int(oracle.step(chosen[-1]).argmax()))
+        chosen.append(int(oracle.feed(chosen[-1:]).argmax()))
     return chosen
 
 
@@ -52,7 +52,7 @@ def test_generate_streams_the_protocols_tokens_far_past_the_cache(name: str) -> 
         do_sample=False,
         streamer=listener,
     )
-    expected = greedy(StartRecent(Oracle(model), 4, 16), prompt, 150)
+    expected = greedy(Streaming(Oracle(model), 4, 16), prompt, 150)
     assert out[0].tolist() == prompt + expected
     assert listener.ids == prompt + expected
     assert listener.ended
@@ -67,14 +67,14 @@ def test_generate_goes_on_after_a_prompt_longer_than_the_cache(name: str) -> Non
     ids = torch.randint(0, VOCAB, (1, 100), generator=torch.Generator().manual_seed(3))
     inputs = kv_cache.inputs_for_generate(ids, attention_mask=torch.ones_like(ids))
     out = model.generate(**inputs, max_new_tokens=40, do_sample=False)
-    expected = greedy(StartRecent(Oracle(model), 4, 16), ids[0].tolist(), 40)
+    expected = greedy(Streaming(Oracle(model), 4, 16), ids[0].tolist(), 40)
     assert out[0, 1:].tolist() == expected
 
 
 def test_generate_goes_on_turn_after_turn() -> None:
     model = build("llama")
     kv_cache = enable_streaming_llm(model, 4, 16)
-    cache, oracle, unread = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 16), []
+    cache, oracle, unread = kv_cache.new_cache(), Streaming(Oracle(model), 4, 16), []
     for turn in ([4, 9, 21], [77, 5] * 30, [50]):
         ids = torch.tensor([unread + turn])
         inputs = kv_cache.inputs_for_generate(ids, cache)
@@ -91,7 +91,7 @@ def test_generate_reads_a_long_prompt_by_itself_one_token_at_a_time() -> None:
     out = model.generate(
         ids, past_key_values=cache, max_new_tokens=20, do_sample=False, prefill_chunk_size=1
     )
-    expected = greedy(StartRecent(Oracle(model), 4, 16), ids[0].tolist(), 20)
+    expected = greedy(Streaming(Oracle(model), 4, 16), ids[0].tolist(), 20)
     assert out[0, 60:].tolist() == expected
 
 
@@ -128,7 +128,7 @@ def test_rows_of_equal_length_are_generated_as_they_are_alone() -> None:
     inputs = kv_cache.inputs_for_generate(ids, attention_mask=torch.ones_like(ids))
     together = model.generate(**inputs, max_new_tokens=40, do_sample=False)
     for row in range(2):
-        expected = greedy(StartRecent(Oracle(model), 4, 16), ids[row].tolist(), 40)
+        expected = greedy(Streaming(Oracle(model), 4, 16), ids[row].tolist(), 40)
         assert together[row, 1:].tolist() == expected
 
 

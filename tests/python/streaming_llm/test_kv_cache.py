@@ -17,7 +17,7 @@ from sinkstream.streaming_llm.pos_shift.modify_gpt_neox import enable_gpt_neox_p
 from sinkstream.streaming_llm.pos_shift.modify_llama import enable_llama_pos_shift_attention
 from tests.python.streaming_llm.models import VOCAB, Oracle, build
 from tests.python.streaming_llm.test_protocol import TOLERANCE
-from tests.reference.protocol import StartRecent
+from tests.reference.streaming import Streaming
 
 DIMS = [(1, 1), (2, 2), (3, 2)]
 
@@ -96,7 +96,7 @@ def test_loops_written_for_the_original_run_on_unchanged(
     name: str, enable: Any, prompt: int
 ) -> None:
     model = build(name)
-    oracle = StartRecent(Oracle(model), 4, 16)
+    oracle = Streaming(Oracle(model), 4, 16)
     ids = torch.randint(0, VOCAB, (1, prompt), generator=torch.Generator().manual_seed(prompt))
 
     kv_cache = StartRecentKVCache(start_size=4, recent_size=16, k_seq_dim=2, v_seq_dim=2)
@@ -106,7 +106,7 @@ def test_loops_written_for_the_original_run_on_unchanged(
         with torch.no_grad():
             outputs = model(ids, past_key_values=past, use_cache=True)
         past = kv_cache(outputs.past_key_values)
-        expected = oracle.forward(ids[0].tolist())[-1]
+        expected = oracle.feed_at_once(ids[0].tolist())[-1]
         oracle.evict()
         np.testing.assert_allclose(outputs.logits[0, -1], expected, rtol=0, atol=TOLERANCE)
         ids = torch.tensor([[(int(expected.argmax()) + step) % VOCAB]])
@@ -116,14 +116,16 @@ def test_loops_written_for_the_original_run_on_unchanged(
 
 def test_a_loop_with_a_turn_of_the_original_runs_on_unchanged() -> None:
     model = build("llama")
-    kv_cache, oracle = enable_streaming_llm(model, 4, 16), StartRecent(Oracle(model), 4, 16)
+    kv_cache, oracle = enable_streaming_llm(model, 4, 16), Streaming(Oracle(model), 4, 16)
     past: Any = None
     for turn in ([1, 2, 3, 4, 5, 6], [9] * 16, [7, 8]):
         past = kv_cache.evict_for_space(past, len(turn))
         oracle.evict_for_space(len(turn))
         with torch.no_grad():
             outputs = model(torch.tensor([turn]), past_key_values=past, use_cache=True)
-        np.testing.assert_allclose(outputs.logits[0], oracle.forward(turn), rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(
+            outputs.logits[0], oracle.feed_at_once(turn), rtol=0, atol=TOLERANCE
+        )
         past = kv_cache(outputs.past_key_values)
         oracle.evict()
 

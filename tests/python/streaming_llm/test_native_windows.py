@@ -14,7 +14,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.streaming_llm import SinkLayer, enable_streaming_llm
 from tests.python.streaming_llm.models import VOCAB, Oracle, build
 from tests.python.streaming_llm.test_protocol import TOLERANCE, call
-from tests.reference.protocol import StartRecent
+from tests.reference.streaming import Streaming
 
 RING, SINKS = DynamicSlidingWindowLayer, SinkLayer
 _SLIDING = {"use_sliding_window": True, "max_window_layers": 1}
@@ -41,11 +41,11 @@ def test_each_layer_has_the_window_that_it_was_trained_with(
 ) -> None:
     model = build(name, attn_implementation=attention, **fields)
     kv_cache = enable_streaming_llm(model, 4, 16)
-    cache, oracle = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 16, rings)
+    cache, oracle = kv_cache.new_cache(), Streaming(Oracle(model), 4, 16, rings)
     assert [type(layer) for layer in cache.layers] == kinds
     draw = random.Random(name)
     ids = [draw.randrange(VOCAB) for _ in range(120)]
-    expected = np.stack([oracle.step(token) for token in ids])
+    expected = oracle.feed(ids)
     found = np.stack([call(model, cache, [token])[0] for token in ids])
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
     assert cache.seen_tokens == 120

@@ -11,7 +11,7 @@ import torch
 
 from sinkstream.streaming_llm import StreamingCache, enable_streaming_llm
 from tests.python.streaming_llm.models import VOCAB, Oracle, build, with_exact_angles
-from tests.reference.protocol import StartRecent
+from tests.reference.streaming import Streaming
 
 TOLERANCE = 1e-4  # of logits of a few units, in float32
 
@@ -26,11 +26,11 @@ def compare(name: str, tokens: int, start_size: int, recent_size: int, **fields:
     """Read greedy choices and random tokens in turns; both must say the same at every token."""
     model = build(name, **fields)
     cache = enable_streaming_llm(model, start_size, recent_size).new_cache()
-    oracle = StartRecent(Oracle(model), start_size, recent_size)
+    oracle = Streaming(Oracle(model), start_size, recent_size)
     draw = random.Random(name)
     token = draw.randrange(VOCAB)
     for index in range(tokens):
-        found, expected = call(model, cache, [token])[0], oracle.step(token)
+        found, expected = call(model, cache, [token]), oracle.feed([token])
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE, err_msg=f"{index}")
         assert found.argmax() == expected.argmax(), index
         token = draw.randrange(VOCAB) if index % 3 == 0 else int(expected.argmax())
@@ -61,11 +61,11 @@ def errors_of_a_long_stream(model: Any, tokens: int, *, calls: bool) -> np.ndarr
         tokens: How many.
         calls: Whether the loop calls `kv_cache(past)` after each forward, as the original's does.
     """
-    kv_cache, oracle = enable_streaming_llm(model, 4, 60), StartRecent(Oracle(model), 4, 60)
+    kv_cache, oracle = enable_streaming_llm(model, 4, 60), Streaming(Oracle(model), 4, 60)
     cache, draw = kv_cache.new_cache(), random.Random(1)
     token, errors = draw.randrange(VOCAB), []
     for index in range(tokens):
-        found, expected = call(model, cache, [token])[0], oracle.step(token)
+        found, expected = call(model, cache, [token]), oracle.feed([token])
         if calls:
             assert kv_cache(cache) is cache
         errors.append(np.abs(found - expected).max())
@@ -95,11 +95,11 @@ def test_without_calls_in_between_only_transformers_angles_keep_errors_from_bein
 @pytest.mark.parametrize("name", ["gpt_neox", "llama-yarn"])
 def test_a_stream_that_is_numbered_anew_is_that_of_the_protocol(name: str) -> None:
     model = build(name)
-    kv_cache, oracle = enable_streaming_llm(model, 3, 9), StartRecent(Oracle(model), 3, 9)
+    kv_cache, oracle = enable_streaming_llm(model, 3, 9), Streaming(Oracle(model), 3, 9)
     cache, indices = kv_cache.new_cache(), set()
     for token in range(90):
-        found = call(model, kv_cache(cache), [token])[0]
-        np.testing.assert_allclose(found, oracle.step(token), rtol=0, atol=TOLERANCE)
+        found = call(model, kv_cache(cache), [token])
+        np.testing.assert_allclose(found, oracle.feed([token]), rtol=0, atol=TOLERANCE)
         indices.add(cache.get_seq_length())
     assert cache.seen_tokens == 90
     assert max(indices) == 2 * 12  # never further than twice what the cache holds
@@ -122,14 +122,14 @@ def test_both_of_transformers_attentions_are_those_of_the_protocol(
 def test_16_bit_models_keep_their_sinks_bit_for_bit_and_stay_near_the_protocol() -> None:
     model = build("llama").bfloat16()
     cache = enable_streaming_llm(model, 4, 28).new_cache()
-    oracle = StartRecent(Oracle(model), 4, 28)
+    oracle = Streaming(Oracle(model), 4, 28)
     draw = random.Random(3)
     errors = []
     for index in range(400):
         token = draw.randrange(VOCAB)
         with torch.inference_mode():
             logits = model(torch.tensor([[token]]), past_key_values=cache).logits[0, 0].float()
-        errors.append(np.abs(logits.numpy() - oracle.step(token)).mean())
+        errors.append(np.abs(logits.numpy() - oracle.feed([token])[0]).mean())
         if index == 3:
             sinks = [layer.sink_keys.clone() for layer in cache.sink_layers]
     for before, layer in zip(sinks, cache.sink_layers, strict=True):

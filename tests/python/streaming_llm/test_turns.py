@@ -13,7 +13,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.streaming_llm import enable_streaming_llm, reading
 from tests.python.streaming_llm.models import VOCAB, Oracle, build
 from tests.python.streaming_llm.test_protocol import TOLERANCE, call
-from tests.reference.protocol import StartRecent
+from tests.reference.streaming import Streaming
 
 FAMILIES = ["falcon", "falcon-alibi", "gpt_neox", "llama", "llama-yarn", "mpt", "qwen2", "qwen3"]
 
@@ -27,31 +27,31 @@ def agree(found: np.ndarray, expected: np.ndarray) -> None:
 def test_turns_with_room_made_before_them_are_those_of_the_protocol(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 24)
-    cache, oracle = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 24)
+    cache, oracle = kv_cache.new_cache(), Streaming(Oracle(model), 4, 24)
     draw = random.Random(name)
     for turn in (10, 3, 24, 1, 17, 24, 8):
         ids = [draw.randrange(VOCAB) for _ in range(turn)]
         assert kv_cache.evict_for_space(cache, turn) is cache
         oracle.evict_for_space(turn)
-        agree(call(model, cache, ids), oracle.forward(ids))
+        agree(call(model, cache, ids), oracle.feed_at_once(ids))
         assert kv_cache(cache) is cache
         oracle.evict()
         for _ in range(30):  # the answer, longer than the window
             token = draw.randrange(VOCAB)
-            agree(call(model, cache, [token])[0], oracle.step(token))
+            agree(call(model, cache, [token]), oracle.feed([token]))
 
 
 @pytest.mark.parametrize("count", [0, 1, 23, 24, 25, 100])
 def test_room_is_made_only_where_it_lacks_and_never_among_sinks(count: int) -> None:
     model = build("llama")
     kv_cache = enable_streaming_llm(model, 4, 24)
-    cache, oracle = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 24)
+    cache, oracle = kv_cache.new_cache(), Streaming(Oracle(model), 4, 24)
     for token in range(17):
         call(model, cache, [token])
-        oracle.step(token)
+        oracle.feed([token])
     kv_cache.evict_for_space(cache, count)
     oracle.evict_for_space(count)
-    agree(call(model, cache, [7])[0], oracle.step(7))
+    agree(call(model, cache, [7]), oracle.feed([7]))
     assert cache.live_tokens >= min(4 + 1, 17)
 
 
@@ -59,12 +59,12 @@ def test_room_is_made_only_where_it_lacks_and_never_among_sinks(count: int) -> N
 def test_cuts_anywhere_in_the_window_are_those_of_the_protocol(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 20)
-    cache, oracle = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 20)
+    cache, oracle = kv_cache.new_cache(), Streaming(Oracle(model), 4, 20)
     draw = random.Random(name)
     for start, end in ((4, 7), (10, 11), (6, 24), (4, 24), (5, 5), (20, 24), (8, 12), (7, 9)):
         for _ in range(25):
             token = draw.randrange(VOCAB)
-            agree(call(model, cache, [token])[0], oracle.step(token))
+            agree(call(model, cache, [token]), oracle.feed([token]))
         assert kv_cache.evict_range(cache, start, end) is cache
         oracle.evict_range(start, end)
         assert cache.live_tokens == 24 - (end - start)
@@ -74,13 +74,13 @@ def test_cuts_anywhere_in_the_window_are_those_of_the_protocol(name: str) -> Non
 def test_every_token_of_a_prompt_of_ten_caches_is_that_of_the_protocol(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 16)
-    oracle = StartRecent(Oracle(model), 4, 16)
+    oracle = Streaming(Oracle(model), 4, 16)
     ids = torch.randint(0, VOCAB, (1, 210), generator=torch.Generator().manual_seed(5))
-    expected = np.stack([oracle.step(int(token)) for token in ids[0]])
+    expected = oracle.feed(ids[0].tolist())
     logits, cache = kv_cache.read(ids, logits_to_keep=0)
     agree(logits[0].numpy(), expected)
     assert (cache.seen_tokens, cache.live_tokens) == (210, 20)
-    agree(call(model, cache, [9])[0], oracle.step(9))  # and so is what follows
+    agree(call(model, cache, [9]), oracle.feed([9]))  # and so is what follows
 
 
 @pytest.mark.parametrize("chunk", [2, 6, 64])
@@ -91,9 +91,9 @@ def test_the_length_of_chunks_changes_nothing(
     monkeypatch.setattr(reading, "CHUNK", chunk)
     model = build("qwen3")
     kv_cache = enable_streaming_llm(model, start_size, 11)
-    oracle = StartRecent(Oracle(model), start_size, 11)
+    oracle = Streaming(Oracle(model), start_size, 11)
     ids = torch.randint(0, VOCAB, (1, 90), generator=torch.Generator().manual_seed(chunk))
-    expected = np.stack([oracle.step(int(token)) for token in ids[0]])
+    expected = oracle.feed(ids[0].tolist())
     first, cache = kv_cache.read(ids[:, :37], logits_to_keep=0)
     second, _ = kv_cache.read(ids[:, 37:], cache, logits_to_keep=0)
     agree(torch.cat([first, second], dim=1)[0].numpy(), expected)
@@ -105,9 +105,9 @@ def test_long_prompts_are_right_with_both_of_transformers_attentions(
     name: str, attention: str
 ) -> None:
     model = build(name, attn_implementation=attention)
-    oracle = StartRecent(Oracle(model), 4, 16)
+    oracle = Streaming(Oracle(model), 4, 16)
     ids = torch.randint(0, VOCAB, (1, 70), generator=torch.Generator().manual_seed(8))
-    expected = np.stack([oracle.step(int(token)) for token in ids[0]])
+    expected = oracle.feed(ids[0].tolist())
     logits, _ = enable_streaming_llm(model, 4, 16).read(ids, logits_to_keep=0)
     agree(logits[0].numpy(), expected)
 
@@ -129,19 +129,19 @@ def test_a_forward_that_would_evict_between_its_tokens_is_refused_and_changes_no
 ) -> None:
     model = build("llama")
     kv_cache = enable_streaming_llm(model, 4, 16)
-    cache, oracle = kv_cache.new_cache(), StartRecent(Oracle(model), 4, 16)
+    cache, oracle = kv_cache.new_cache(), Streaming(Oracle(model), 4, 16)
     for token in range(seen):
         call(model, cache, [token])
-        oracle.step(token)
+        oracle.feed([token])
     with pytest.raises(InvalidArgument, match=rf"but {tokens} tokens do with {min(seen, 20)} live"):
         call(model, cache, list(range(tokens)))
-    agree(call(model, cache, [3])[0], oracle.step(3))
+    agree(call(model, cache, [3]), oracle.feed([3]))
 
 
 def test_the_longest_forward_that_evicts_nothing_between_its_tokens_is_taken() -> None:
     model = build("llama")
     cache = enable_streaming_llm(model, 4, 16).new_cache()
-    oracle: Any = StartRecent(Oracle(model), 4, 16)
-    agree(call(model, cache, list(range(21))), oracle.forward(range(21)))
+    oracle: Any = Streaming(Oracle(model), 4, 16)
+    agree(call(model, cache, list(range(21))), oracle.feed_at_once(range(21)))
     oracle.evict()
-    agree(call(model, cache, [3])[0], oracle.step(3))
+    agree(call(model, cache, [3]), oracle.feed([3]))

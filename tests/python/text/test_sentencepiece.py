@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sinkstream
 from sinkstream.errors import CheckpointError
 from sinkstream.text import sentencepiece
 from sinkstream.text.sentencepiece import SPACE, ranked_merges
+from tests.data import tiny
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL, PROSE
 
@@ -134,3 +138,41 @@ def test_a_file_without_ids_has_sentencepieces_own() -> None:
     text = text_format_from_gguf(metadata)
     assert (text.bos_token_id, text.add_bos, text.end_token_ids) == (1, True, {2})
     assert text.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sinkstream.Model]:
+    """Give a tiny model with this vocabulary."""
+    config = {**tiny.CONFIGS["llama-one-layer"][0], "vocab_size": len(TOKENS)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny.CONFIGS, "llama-sentencepiece", (config, None))
+        drawn = tiny.build("llama-sentencepiece")
+    folder = tiny.write_folder(drawn, tmp_path_factory.mktemp("models") / "sentencepiece")
+    text = vocabularies.sentencepiece()
+    assert text.tokenizer is not None
+    text.tokenizer.save(str(folder / "tokenizer.json"))
+    fields = {**text.special_tokens, "chat_template": text.chat_template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields))
+    with sinkstream.load(folder, sinks=4, window=60, threads=1) as loaded:
+        yield loaded
+
+
+def reply(model: sinkstream.Model, prompt: str | list[int] | list[dict[str, str]]) -> str:
+    """Return three tokens that are "▁the" each, as a stream shows them."""
+    bias = {IDS[f"{SPACE}the"]: 1e4}
+    running = model.stream(prompt, max_tokens=3, temperature=0, logit_bias=bias, ignore_eos=True)
+    text = "".join(running)
+    assert running.result().text == text
+    return text
+
+
+def test_a_continuation_of_a_text_keeps_its_first_space(model: sinkstream.Model) -> None:
+    prompt = "Down to"
+    assert prompt + reply(model, prompt) == "Down to the the the"
+
+
+def test_a_text_of_its_own_loses_the_space_that_the_tokenizer_puts_before_it(
+    model: sinkstream.Model,
+) -> None:
+    assert reply(model, [{"role": "user", "content": "Where to?"}]) == "the the the"
+    assert reply(model, encode("Down to")) == "the the the"

@@ -1,0 +1,223 @@
+// No memory left, wherever the engine's thread asks for some.
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <limits>
+#include <new>
+
+#include "engine_fixture.h"
+#include "failing_memory.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+
+TEST_F(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
+  // When the stream is parked, a hundred characters at least are held back.
+  const auto pending = static_cast<int64_t>(TokenStream::kMaxPendingTokens);
+  const auto expected = expected_reply({5}, pending + 100);
+  Request request = greedy_request({5}, std::nullopt);
+  request.params.stop = {text_of({expected.end() - 200, expected.end()})};
+  const auto stream = submit(request);
+  const auto neighbour = submit(greedy_request({6}, std::nullopt));
+  wait_until([&] { return engine().stats().parked == 2; });
+  engine().between_steps([&] {
+    stream->cancel();
+    fail_allocations(0, 1);  // the next one copies what was held back
+  });
+  const Reply reply = read_all(*stream);
+  EXPECT_EQ(reply.ids, expected_reply({5}, pending));
+  EXPECT_EQ(reply.text, text_of({expected.begin(), expected.end() - 200}));
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
+  EXPECT_THROW(stream->rethrow(), std::bad_alloc);
+  const std::vector<int32_t> others = read_tokens(*neighbour, 5000).ids;
+  EXPECT_EQ(others, expected_reply({6}, static_cast<int64_t>(others.size())));
+  neighbour->cancel();
+}
+
+TEST_F(EngineTest, EndsOnlyTheOneThatHasNoMemoryToBegin) {
+  const auto neighbour = submit(greedy_request({6}, std::nullopt));
+  // Whatever grows with the number of sequences has grown now.
+  EXPECT_EQ(read_all(*submit(greedy_request({5}, 3))).ids, expected_reply({5}, 3));
+  wait_until([&] { return engine().stats().parked == 1; });
+  for (const int64_t after : {0, 1}) {  // both are tables of pages
+    engine().between_steps([&] { fail_allocations(after, 1); });
+    const auto stream = submit(greedy_request({5}, 3));
+    EXPECT_TRUE(read_all(*stream).ids.empty());
+    EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
+    EXPECT_THROW(stream->rethrow(), std::bad_alloc) << "more has ended than this one";
+  }
+  EXPECT_EQ(read_all(*submit(greedy_request({5}, 3))).ids, expected_reply({5}, 3));
+  neighbour->cancel();
+}
+
+TEST_F(EngineTest, EndsOnlyTheOneThatHasNoMemoryForItsToken) {
+  std::atomic<int64_t> fails_at{std::numeric_limits<int64_t>::max()};
+  model.before_forward = [&](int64_t forward) {
+    if (forward == fails_at) fail_allocations(0, 1);  // the model itself takes none any more
+  };
+  const auto neighbour = submit(greedy_request({6}, std::nullopt));
+  wait_until([&] { return engine().stats().parked == 1; });
+  fails_at = model.forwards + 3;
+  Request request = greedy_request({5}, 300);
+  request.params.logprobs = kMaxLogprobs;
+  const auto stream = submit(request);
+  const std::vector<int32_t> ids = read_all(*stream).ids;
+  EXPECT_GE(ids.size(), 3u);
+  EXPECT_LE(ids.size(), 4u);
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
+  EXPECT_THROW(stream->rethrow(), std::bad_alloc) << "more has ended than this one";
+  EXPECT_EQ(read_all(*submit(greedy_request({5}, 3))).ids, expected_reply({5}, 3));
+  neighbour->cancel();
+}
+
+// What happens while memory runs out.
+enum class Scene {
+  kNothingElse,
+  kCrowd,    // more requests come in at once than there was ever room for
+  kFailure,  // the step fails
+};
+
+// An engine of its own whose memory runs out while it reads, writes, admits and works.
+class OutOfMemory : public EngineTest {
+ protected:
+  struct Outcome {
+    int64_t failures = 0;        // allocations that have failed
+    std::exception_ptr of_work;  // what `between_steps` has thrown
+    bool has_worked = false;     // whether it has done its work
+    std::optional<FinishReason> of_writing, of_late;
+  };
+
+  // In the second step, lets the allocation behind `after` others fail, and so many behind it.
+  Outcome run(Scene scene, int64_t after, int64_t failures) {
+    FakeModel model;
+    ThreadPool threads(1);
+    const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
+    PagePool pool(kShape, each * options.max_sequences);
+    EngineOptions own = options;
+    own.pool = &pool;
+    own.kernels = &reference_kernels();
+    own.threads = &threads;
+    std::promise<void> inside, calling, go;
+    model.before_forward = [&](int64_t forward) {
+      if (forward != 1) return;
+      inside.set_value();
+      go.get_future().wait();
+      fail_allocations(after, failures);
+      if (scene == Scene::kFailure) throw std::bad_alloc();
+    };
+    const int64_t failed_before = failed_allocations();
+    Outcome outcome;
+    {
+      Engine engine(model, own);
+      Request request = greedy_request(kWriting, 12);
+      request.params.stream_interval = 5;
+      request.params.stop = {text_of(expected_reply(kWriting, 20))};  // all of it is held back
+      const auto writing = engine.submit(request);
+      inside.get_future().wait();
+      const auto late = engine.submit(greedy_request(kLate, 3));
+      std::vector<std::shared_ptr<TokenStream>> crowd(scene == Scene::kCrowd ? 70 : 0);
+      for (auto& stream : crowd) stream = engine.submit(greedy_request({7}, 0));
+      std::atomic<bool> has_returned{false};
+      std::thread caller([&] {
+        calling.set_value();
+        try {
+          engine.between_steps([&] { outcome.has_worked = true; });
+        } catch (...) {
+          outcome.of_work = std::current_exception();
+        }
+        has_returned = true;
+      });
+      calling.get_future().wait();
+      std::this_thread::sleep_for(2ms);  // for the caller to be waiting inside, mostly
+      go.set_value();
+      outcome.of_writing = check_end(*writing, kWriting, 12);
+      outcome.of_late = check_end(*late, kLate, 3);
+      for (const auto& stream : crowd) check_end(*stream, {7}, 0);
+      wait_until([&] { return has_returned.load(); });
+      if (!has_returned) std::_Exit(1);  // who waits for ever can be neither joined nor left behind
+      caller.join();
+      engine.close();
+      const EngineStats stats = engine.stats();
+      EXPECT_EQ(stats.running + stats.waiting + stats.parked, 0);
+    }
+    EXPECT_EQ(pool.free_pages(), pool.pages()) << "a sequence has kept its pages";
+    EXPECT_NE(outcome.has_worked, outcome.of_work != nullptr);
+    outcome.failures = failed_allocations() - failed_before;
+    return outcome;
+  }
+
+  // A stream ends, and what it has given is right.
+  static std::optional<FinishReason> check_end(TokenStream& stream,
+                                               const std::vector<int32_t>& prompt, int64_t tokens) {
+    const Reply reply = read_all(stream);
+    EXPECT_TRUE(reply.has_ended);
+    const auto expected = expected_reply(prompt, tokens);
+    const auto given = static_cast<int64_t>(reply.ids.size());
+    EXPECT_EQ(reply.ids, expected_reply(prompt, std::min(given, tokens)));
+    EXPECT_TRUE(text_of(expected).starts_with(reply.text)) << reply.text;
+    if (stream.finish_reason() == FinishReason::kLength) {
+      EXPECT_EQ(given, tokens);
+      EXPECT_EQ(reply.text, text_of(expected));
+    } else {
+      EXPECT_EQ(stream.finish_reason(), FinishReason::kError);
+      try {
+        stream.rethrow();
+        ADD_FAILURE() << "nothing is thrown";
+      } catch (const std::bad_alloc&) {
+      } catch (const EngineDead&) {
+      }
+    }
+    return stream.finish_reason();
+  }
+
+  const std::vector<int32_t> kWriting{5};
+  const std::vector<int32_t> kLate = std::vector<int32_t>(20, 6);  // two chunks
+};
+
+class OutOfMemoryFor : public OutOfMemory, public testing::WithParamInterface<int64_t> {};
+
+TEST_P(OutOfMemoryFor, EveryStreamAndCallerLearnsOfTheEnd) {
+  for (const Scene scene : {Scene::kNothingElse, Scene::kCrowd}) {
+    int64_t after;
+    for (after = 0;; ++after) {
+      SCOPED_TRACE(cat("scene ", static_cast<int>(scene), ", allocation ", after));
+      const Outcome outcome = run(scene, after, GetParam());
+      if (HasFailure()) return;  // the next ones may take ten seconds each to fail
+      if (outcome.failures > 0) continue;
+      EXPECT_EQ(outcome.of_writing, FinishReason::kLength);  // it has never come so far
+      EXPECT_EQ(outcome.of_late, FinishReason::kLength);
+      EXPECT_TRUE(outcome.has_worked);
+      break;
+    }
+    EXPECT_GT(after, 20) << "hardly anything has failed";
+  }
+}
+
+TEST_P(OutOfMemoryFor, TheEndOfAFailedEngineArrivesWithoutTheMemoryToDescribeIt) {
+  int64_t without_a_sentence = 0;
+  for (int64_t after = 0, failures = 1; failures > 0; ++after) {
+    SCOPED_TRACE(cat("allocation ", after));
+    const Outcome outcome = run(Scene::kFailure, after, GetParam());
+    failures = outcome.failures;
+    if (HasFailure()) return;
+    EXPECT_EQ(outcome.of_writing, FinishReason::kError);
+    EXPECT_EQ(outcome.of_late, FinishReason::kError);
+    ASSERT_TRUE(outcome.of_work) << "a dead engine has worked";
+    try {
+      std::rethrow_exception(outcome.of_work);
+    } catch (const std::bad_alloc&) {
+      ++without_a_sentence;
+    } catch (const EngineDead&) {
+    }
+  }
+  if (GetParam() != kForEver) return;  // few of them are the sentence's
+  EXPECT_GT(without_a_sentence, 0) << "the caller never waited while memory was lacking";
+}
+
+INSTANTIATE_TEST_SUITE_P(AllocationsOf, OutOfMemoryFor, testing::Values(1, kForEver),
+                         [](const auto& info) { return info.param == 1 ? "one" : "all"; });
+
+}  // namespace
+}  // namespace sinkstream

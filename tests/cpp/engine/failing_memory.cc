@@ -1,0 +1,45 @@
+#include "failing_memory.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace sinkstream {
+namespace {
+
+thread_local int64_t succeeding = 0;
+thread_local int64_t failing = 0;
+std::atomic<int64_t> failed{0};
+
+bool must_fail() {
+  if (failing == 0) return false;
+  if (succeeding > 0) {
+    --succeeding;
+    return false;
+  }
+  --failing;
+  ++failed;
+  return true;
+}
+
+}  // namespace
+
+void fail_allocations(int64_t after, int64_t failures) {
+  succeeding = after;
+  failing = failures;
+}
+
+int64_t failed_allocations() { return failed; }
+
+}  // namespace sinkstream
+
+// For the whole program. The array and nothrow forms of the standard library call these.
+void* operator new(std::size_t bytes) {
+  if (!sinkstream::must_fail()) {
+    if (void* place = std::malloc(bytes > 0 ? bytes : 1)) return place;
+  }
+  throw std::bad_alloc();
+}
+
+void operator delete(void* place) noexcept { std::free(place); }
+void operator delete(void* place, std::size_t) noexcept { std::free(place); }

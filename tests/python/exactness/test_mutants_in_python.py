@@ -1,0 +1,93 @@
+"""Each mistake planted into `streaming_llm` or `evaluate` makes the test fail that must notice it.
+
+All are planted by `make test-full` and by `make test-mutants`; `make test` plants some of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tests.mutants.catalogue import CATALOGUE, Mutant
+from tests.mutants.catalogue_python import CATALOGUE_PYTHON
+from tests.mutants.scratch_package import ScratchPackage
+from tests.mutants.verdict import Verdict, verdict_on
+from tests.mutants.workshop import ROOT
+
+JOBS = 2
+PLANTED_ALWAYS = {
+    "border_token_in_the_block_before",
+    "current_token_is_recent",
+    "evicts_before_the_forward",
+    "legacy_keeps_one_less",
+    "mean_of_block_means",
+    "resume_loses_a_block",
+    "scores_the_token_that_was_read",
+    "sinks_one_place_too_near",
+    "window_without_the_sinks_share",
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Verdict]]]:
+    """Give what becomes of each selected mistake; two of them are tried at a time."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = [c.params["in_python"] for c in calls if c and "in_python" in c.params]
+    package = ScratchPackage([killer for mutant in chosen for killer in mutant.killers])
+    with ThreadPoolExecutor(JOBS) as pool:
+        yield {mutant.name: pool.submit(verdict_on, mutant, package) for mutant in chosen}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("planted", CATALOGUE_PYTHON, ids=lambda mutant: mutant.name)
+def test_every_mistake_can_still_be_planted(planted: Mutant) -> None:
+    text = (ROOT / planted.file).read_text(encoding="utf-8")
+    compile(planted.apply(text), planted.file, "exec")
+    assert planted.killers
+    for killer in planted.killers:
+        file, name = killer.split("::")
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^def {name.split('[')[0]}\(", source, re.MULTILINE), killer
+
+
+def test_no_two_mistakes_have_one_name() -> None:
+    names = [mutant.name for mutant in CATALOGUE + CATALOGUE_PYTHON]
+    assert len(set(names)) == len(names)
+    assert set(names) > PLANTED_ALWAYS
+
+
+@pytest.mark.parametrize(
+    "in_python",
+    [
+        pytest.param(m, id=m.name, marks=() if m.name in PLANTED_ALWAYS else pytest.mark.slow)
+        for m in CATALOGUE_PYTHON
+    ],
+)
+def test_the_suite_catches(in_python: Mutant, verdicts: dict[str, Future[Verdict]]) -> None:
+    verdict = verdicts[in_python.name].result()
+    assert verdict.is_caught, f"{verdict.word}: {verdict.report}"
+
+
+# ---- those who judge ----
+
+ANY = next(mutant for mutant in CATALOGUE_PYTHON if mutant.name == "beginning_of_text_has_bytes")
+
+
+@pytest.mark.parametrize(
+    ("word", "change"),
+    [
+        ("survived", lambda: replace(ANY, new=ANY.old)),
+        ("crashed", lambda: replace(ANY, new="    no_such_name\n")),
+        ("crashed", lambda: replace(ANY, new="    what is not Python\n")),
+        ("broken", lambda: replace(ANY, killers=(ANY.killers[0] + "_on_the_moon",))),
+        ("caught", lambda: ANY),
+    ],
+)
+def test_only_a_test_that_fails_has_caught_a_mistake(
+    word: str, change: Callable[[], Mutant]
+) -> None:
+    assert verdict_on(change(), ScratchPackage()).word == word
