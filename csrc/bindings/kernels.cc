@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 
 #include "bindings/register.h"
+#include "device/buffer.h"
+#include "device/read_probe.h"
 
 namespace py = pybind11;
 
@@ -21,6 +23,16 @@ void register_kernels(py::module_& module) {
         return tables;
       },
       "List (name, supported here) of every kernel table of this build, best first.");
+  module.def(
+      "read_rate",
+      [](int64_t bytes, int threads) {
+        const py::gil_scoped_release release;
+        const Buffer memory(bytes, "the read probe");
+        ThreadPool pool(threads);
+        return read_rate(memory.data(), bytes, &pool);
+      },
+      py::arg("bytes"), py::arg("threads"),
+      "Read so much memory once and return bytes a second: what bounds one token's forward.");
   module.def("usable_threads", &usable_threads,
              "Count the cores that the affinity mask and the CPU quota allow.");
 }

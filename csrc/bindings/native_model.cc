@@ -17,6 +17,13 @@ DType dtype_of(const std::string& name) {
   return DType::kInt8;
 }
 
+InputType input_type_of(const std::string& name) {
+  if (name == "float32") return InputType::kFloat32;
+  if (name == "bfloat16") return InputType::kBFloat16;
+  SINKSTREAM_CHECK(name == "int16", "there is no type ", name);
+  return InputType::kInt16;
+}
+
 // 256 tokens share each pass over the weights, and their activations stay in the nearer caches.
 int64_t chunk_of(const NativeOptions& options) {
   return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
@@ -28,8 +35,8 @@ constexpr int64_t kMostSplitPages = 128;
 
 DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kernels) {
   DecoderOptions chosen;
-  chosen.input_type = options.dtype == "auto" ? kernels.native_input : dtype_of(options.dtype);
-  SINKSTREAM_CHECK(chosen.input_type != DType::kInt8, "activations have no scales");
+  chosen.input_type =
+      options.dtype == "auto" ? kernels.native_input : input_type_of(options.dtype);
   // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
   chosen.cache_type = options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
   // A step has room for a chunk of a prompt and one token of every sequence.

@@ -39,7 +39,7 @@ class NativeModel {
   const Window& window() const { return window_; }
   Engine& engine() { return *engine_; }
   int threads() const { return threads_.threads(); }
-  DType input_type() const { return decoder_options_.input_type; }
+  InputType input_type() const { return decoder_options_.input_type; }
   DType cache_type() const { return decoder_options_.cache_type; }
   int64_t prefill_chunk() const { return prefill_chunk_; }
   int64_t max_sequences() const { return max_sequences_; }

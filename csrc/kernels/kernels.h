@@ -35,7 +35,7 @@ struct Kernels {
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;
   // The fastest input type of `linear` here.
-  DType native_input = DType::kFloat32;
+  InputType native_input = InputType::kFloat32;
 };
 
 const Kernels& reference_kernels();

@@ -3,13 +3,39 @@
 // One order along K: for one table and one input type, the operations that make out[t, r] are
 // the same whatever `tokens`, the other rows, the other parts or the number of threads, so a
 // token's result does not depend on its company, bit for bit.
+//
+// Note: [Inputs in 16 bits]
+// With InputType::kInt16 each group of 32 inputs of a token that meets codes becomes whole numbers
+// and one scale: largest = max |x|, scale = largest / 32767, and x stands for scale · the whole
+// number nearest to x · (32767 / largest), ties to even, in float. That is 2^-16 of the group's
+// largest number at worst, where bfloat16 loses 2^-9 of each. A group below kLeastLargest is zeros;
+// one that is not finite is NaN. Codes times whole numbers, summed over a group, are exact in
+// 32 bits, in any order. Weights that are no codes meet the inputs as they are.
 #pragma once
 
-#include "common/dtype.h"
 #include "kernels/launch.h"
 #include "kernels/packed_matrix.h"
 
 namespace sinkstream {
+
+// What inputs are rounded to before they are multiplied.
+enum class InputType : uint8_t {
+  kFloat32,   // not at all
+  kBFloat16,  // each by itself
+  kInt16,     // groups of 32 beside codes: Note: [Inputs in 16 bits]
+};
+
+constexpr const char* name_of(InputType type) {
+  switch (type) {
+    case InputType::kFloat32: return "float32";
+    case InputType::kBFloat16: return "bfloat16";
+    case InputType::kInt16: return "int16";
+  }
+  return "";
+}
+
+constexpr float kMostInt16 = 32767;
+constexpr float kLeastLargest = 0x1p-100f;  // kMostInt16 / it is finite, and nothing is subnormal
 
 // One matrix of several that read the same input in one call (q, k and v; gate and up).
 struct LinearPart {
@@ -25,8 +51,7 @@ struct LinearArgs {
   int64_t input_stride = 0;      // floats from one token to the next, at least cols
   int64_t tokens = 0;
   int64_t cols = 0;
-  // kFloat32: inputs are used as they are. kBFloat16: each is first rounded to bfloat16.
-  DType input_type = DType::kFloat32;
+  InputType input_type = InputType::kFloat32;
   const LinearPart* parts = nullptr;  // [part_count]
   int64_t part_count = 0;
   std::byte* scratch = nullptr;  // linear_scratch_bytes(tokens, cols), 64-byte aligned

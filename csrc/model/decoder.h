@@ -14,7 +14,7 @@
 namespace sinkstream {
 
 struct DecoderOptions {
-  DType input_type = DType::kFloat32;  // what linear maps round their inputs to
+  InputType input_type = InputType::kFloat32;  // what linear maps round their inputs to
   DType cache_type = DType::kFloat32;
   int64_t max_tokens = 256;  // rows of one forward; sets the size of the scratch memory
   int64_t pages = 16;        // of a sequence and layer, where attention is to be fastest; likewise

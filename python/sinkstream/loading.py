@@ -15,7 +15,7 @@ from sinkstream.model import Model, ModelOptions
 from sinkstream.numbers import as_choice, as_int
 from sinkstream.text.token_bytes import TokenBytes, token_bytes
 
-DType = Literal["auto", "float32", "bfloat16"]
+DType = Literal["auto", "float32", "bfloat16", "int16"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 # Bytes of a weight that are in memory beside its packed form while it is loaded: enough for fast
@@ -49,7 +49,8 @@ def load(
             the environment variable SINKSTREAM_MODEL, and without it `"smollm2"`.
         device: `"cpu"`, or `"auto"`, which takes the best that this build supports.
         dtype: What activations are rounded to before they are multiplied with weights:
-            `"float32"` (not at all), `"bfloat16"`, or `"auto"`, which takes what this processor
+            `"float32"` (not at all), `"bfloat16"`, `"int16"` (beside weights of 8 and 4 bits: 16
+            bits, with one scale for 32 numbers), or `"auto"`, which takes what this processor
             multiplies fastest. Sums are always float32.
         quantize: None: weights stay in the type of the file.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
@@ -85,7 +86,7 @@ def load(
             f"load: `quantize` must be None, but is {quantize!r}. Weights stay in the file's type.",
             param="quantize",
         )
-    dtype = as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32"))
+    dtype = as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16"))
     kv_dtype = as_choice(
         "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
     )

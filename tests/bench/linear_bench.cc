@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/dtype.h"
+#include "device/read_probe.h"
 #include "kernels/kernels.h"
 
 namespace {
@@ -62,28 +62,6 @@ void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
   }
 }
 
-// Bytes a second of a read that does nothing else.
-double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool) {
-  using Words = uint64_t __attribute__((vector_size(32), aligned(1), may_alias));
-  constexpr int64_t kChunk = 1 << 18;
-  std::vector<uint64_t> sums(pool->threads() * 8);
-  const double start = now_s();
-  pool->run(count / kChunk, [&](int64_t chunk, int thread) {
-    const std::byte* from = bytes + chunk * kChunk;
-    Words sum[4] = {};
-    for (int64_t i = 0; i < kChunk; i += 128) {
-      __builtin_prefetch(from + i + 4096);
-      __builtin_prefetch(from + i + 4096 + 64);
-      for (int k = 0; k < 4; ++k) sum[k] += *reinterpret_cast<const Words*>(from + i + k * 32);
-    }
-    sums[thread * 8] += (sum[0] + sum[1] + sum[2] + sum[3])[0];
-  });
-  const double seconds = now_s() - start;
-  volatile uint64_t sink = sums[0];
-  (void)sink;
-  return count / kChunk * kChunk / seconds;
-}
-
 // Floating-point operations a second of independent multiply-adds in registers.
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) void multiply_add(int64_t rounds, float* out) {
@@ -132,7 +110,7 @@ struct Call {
   Memory<float> out;
   Memory<std::byte> scratch;
 
-  Call(const PackedMatrix& weights, int64_t tokens, DType input_type)
+  Call(const PackedMatrix& weights, int64_t tokens, InputType input_type)
       : input(allocate<float>(tokens * weights.cols)),
         out(allocate<float>(tokens * weights.rows)),
         scratch(allocate<std::byte>(linear_scratch_bytes(tokens, weights.cols))) {

@@ -43,6 +43,7 @@ const Kernels& avx2_kernels() {
       .swiglu = swiglu,
       .logits = logits,
       .sample = sample,
+      .native_input = InputType::kInt16,
   };
   return table;
 }

@@ -4,30 +4,49 @@
 
 #include "kernels/cpu/linear_input.inl"
 
+#include "kernels/cpu/linear_int16.inl"
+
 // The same with bfloat16 dot instructions, in linear_dot.inl; only tables that have them use it.
 template <WeightType kType, int kTokens>
 void multiply_tile_dot(const Tile& tile);
 
-template <bool kDots, WeightType kType, int kIndex = 0>
+template <Way kWay, WeightType kType, int kIndex = 0>
 TileKernel* kernel_of_size(int size) {
   constexpr int kSize = kTileSizes[kIndex];
   if (size == kSize) {
-    if constexpr (form_of<kDots>(kType) == Form::kPairs) return multiply_tile_dot<kType, kSize>;
-    return multiply_tile<kType, kSize>;
+    constexpr Form kForm = form_of<kWay>(kType);
+    if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
+      return multiply_tile<kType, kSize>;
+    } else if constexpr (kWay == Way::kInt16) {
+      return multiply_tile_int16<kType, kSize>;
+    } else {
+      return multiply_tile_dot<kType, kSize>;
+    }
   }
-  if constexpr (kSize < kMaxTile) return kernel_of_size<kDots, kType, kIndex + 1>(size);
+  if constexpr (kSize < kMaxTile) return kernel_of_size<kWay, kType, kIndex + 1>(size);
   return nullptr;
 }
 
-template <bool kDots>
+template <Way kWay>
 TileKernel* kernel_of(WeightType type, int size) {
   switch (type) {
-    case WeightType::kFloat32: return kernel_of_size<kDots, WeightType::kFloat32>(size);
-    case WeightType::kFloat16: return kernel_of_size<kDots, WeightType::kFloat16>(size);
-    case WeightType::kBFloat16: return kernel_of_size<kDots, WeightType::kBFloat16>(size);
-    case WeightType::kInt8: return kernel_of_size<kDots, WeightType::kInt8>(size);
-    case WeightType::kInt4: return kernel_of_size<kDots, WeightType::kInt4>(size);
-    case WeightType::kInt4Minimum: return kernel_of_size<kDots, WeightType::kInt4Minimum>(size);
+    case WeightType::kFloat32: return kernel_of_size<kWay, WeightType::kFloat32>(size);
+    case WeightType::kFloat16: return kernel_of_size<kWay, WeightType::kFloat16>(size);
+    case WeightType::kBFloat16: return kernel_of_size<kWay, WeightType::kBFloat16>(size);
+    case WeightType::kInt8: return kernel_of_size<kWay, WeightType::kInt8>(size);
+    case WeightType::kInt4: return kernel_of_size<kWay, WeightType::kInt4>(size);
+    case WeightType::kInt4Minimum: return kernel_of_size<kWay, WeightType::kInt4Minimum>(size);
+  }
+  return nullptr;
+}
+
+// Where the inputs of the tile that begins with token `first` lie.
+const void* input_of(const Inputs& inputs, Form form, int64_t first) {
+  switch (form) {
+    case Form::kPlain: return inputs.plain + first * inputs.cols;
+    case Form::kScaled: return inputs.scaled + first * inputs.cols;
+    case Form::kPairs: return inputs.pairs + first * inputs.cols / 2;
+    case Form::kQuads: return inputs.quads + first * inputs.cols / 2;
   }
   return nullptr;
 }
@@ -47,7 +66,7 @@ Panel find_panel(const LinearArgs& args, int64_t index) {
   return {part, index};
 }
 
-template <bool kDots>
+template <Way kWay>
 void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile) {
   const LinearPart& part = *panel.part;
   const int64_t first = tile * kMaxTile;
@@ -55,15 +74,12 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
   const int64_t tokens = args.tokens - first < kMaxTile ? args.tokens - first : kMaxTile;
   const int64_t rows = part.weights.rows - row;
   const int size = tile_size(tokens);
-  const Form form = form_of<kDots>(part.weights.type);
-  const float* input = form == Form::kPlain    ? inputs.plain + first * inputs.cols
-                       : form == Form::kScaled ? inputs.other + first * inputs.cols
-                                               : inputs.other + first * inputs.cols / 2;
-  kernel_of<kDots>(part.weights.type, size)({
+  kernel_of<kWay>(part.weights.type, size)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
-      .input = input,
+      .input = input_of(inputs, form_of<kWay>(part.weights.type), first),
       .sums = inputs.sums + first * (inputs.cols / kGroup),
+      .scales = inputs.scales + first * (inputs.cols / kGroup),
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + first * part.out_stride + row,
       .out_stride = part.out_stride,
@@ -73,13 +89,13 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
   });
 }
 
-template <bool kDots>
+template <Way kWay>
 void run_linear(const LinearArgs& args, const Launch& launch) {
   const int64_t tiles = (args.tokens + kMaxTile - 1) / kMaxTile;
-  const Inputs inputs = place_inputs<kDots>(args);
+  const Inputs inputs = place_inputs<kWay>(args);
   launch.pool->run(tiles, [&](int64_t tile, int) {
     const int size = tile_size(args.tokens - tile * kMaxTile);
-    for (int t = 0; t < size; ++t) prepare_token<kDots>(args, inputs, tile, size, t);
+    for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
   });
 
   int64_t panels = 0;
@@ -101,10 +117,13 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
     for (int64_t panel = first; panel < first + chunk && panel < panels; ++panel) {
       const Panel found = find_panel(args, panel);
       for (int64_t tile = first_tile; tile < first_tile + block && tile < tiles; ++tile) {
-        multiply_panel<kDots>(args, inputs, found, tile);
+        multiply_panel<kWay>(args, inputs, found, tile);
       }
     }
   });
 }
 
-void linear_fma(const LinearArgs& args, const Launch& launch) { run_linear<false>(args, launch); }
+void linear_fma(const LinearArgs& args, const Launch& launch) {
+  if (args.input_type == InputType::kInt16) return run_linear<Way::kInt16>(args, launch);
+  run_linear<Way::kFma>(args, launch);
+}

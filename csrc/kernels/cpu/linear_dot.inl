@@ -109,6 +109,6 @@ void multiply_tile_dot(const Tile& tile) {
 }
 
 void linear_dot(const LinearArgs& args, const Launch& launch) {
-  if (args.input_type == DType::kBFloat16) return run_linear<true>(args, launch);
+  if (args.input_type == InputType::kBFloat16) return run_linear<Way::kDots>(args, launch);
   linear_fma(args, launch);
 }

@@ -51,10 +51,11 @@ constexpr int64_t run_bytes(WeightType type) {
 struct Tile {
   const std::byte* panel;
   int64_t cols;
-  const void* input;  // [cols / kRun][size][kRun], as the kernel wants it; cols padded to kGroup
-  const float* sums;  // [cols / kGroup][size]: Σx of each group
-  const float* bias;  // [rows], or null
-  float* out;         // [tokens, out_stride]
+  const void* input;    // [cols / kRun][size][kRun], as the kernel wants it; cols padded to kGroup
+  const float* sums;    // [cols / kGroup][size]: Σx of each group
+  const float* scales;  // [cols / kGroup][size]: of inputs in 16 bits
+  const float* bias;    // [rows], or null
+  float* out;           // [tokens, out_stride]
   int64_t out_stride;
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // [1, size]; the rest of the tile is padding

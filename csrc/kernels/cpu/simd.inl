@@ -2,7 +2,7 @@
 // bodies use + − * / < & | << >> and ?: on them directly. A table's own simd_*.inl defines kLanes
 // first, includes this file, and adds the few operations that need an instruction of its own:
 //
-//   fma  max  min  load_f16  store_f16  load_codes
+//   fma  max  min  load_f16  store_f16  load_codes  dot_pairs
 //
 // Included inside an anonymous namespace. Everything is always inlined: code compiled with wide
 // instructions must leave no symbol that the linker could choose for the rest of the program.
@@ -14,6 +14,7 @@ using IntVec = int32_t __attribute__((vector_size(4 * kLanes)));
 using UintVec = uint32_t __attribute__((vector_size(4 * kLanes)));
 using HalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes)));  // sixteen bits a lane
 using CodeVec = int8_t __attribute__((vector_size(kLanes)));            // eight bits a lane
+using PairVec = int16_t __attribute__((vector_size(4 * kLanes)));       // two numbers a lane
 
 // The same at any address; may_alias, because bytes of panels and pages are read through them.
 using LooseVec = float __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
@@ -67,6 +68,13 @@ SINKSTREAM_INLINE IntVec round_to_int(Vec x) {
 // Codes of int8. `load_codes`, which widens them, is each table's own.
 SINKSTREAM_INLINE void store_codes(int8_t* to, IntVec codes) {
   *reinterpret_cast<LooseCodeVec*>(to) = __builtin_convertvector(codes, CodeVec);
+}
+
+// Shifts each half of each word down and fills with zeros.
+template <int kCount>
+SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
+  using Halves = uint16_t __attribute__((vector_size(4 * kLanes)));
+  return reinterpret_cast<UintVec>(reinterpret_cast<Halves>(x) >> kCount);
 }
 
 // `mask` comes from a comparison: all bits or none in a lane.

@@ -19,3 +19,12 @@ SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
   const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
 }
+
+// acc + the sum of both products of a lane's numbers, of which none is −32768.
+SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
+  acc += reinterpret_cast<IntVec>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+  // The compiler would rather form all products first and add them as a tree, in memory.
+  asm("" : "+x"(acc));
+  return acc;
+}

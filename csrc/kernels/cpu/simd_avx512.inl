@@ -32,8 +32,9 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
                                                             reinterpret_cast<__m512i>(table)));
 }
 
-// Shifts each halfword of `x` down and fills with zeros.
-template <int kCount>
-SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
-  return reinterpret_cast<UintVec>(_mm512_srli_epi16(reinterpret_cast<__m512i>(x), kCount));
+// acc + the sum of both products of a lane's numbers, of which none is −32768.
+SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
+  return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(acc),
+                                                      reinterpret_cast<__m512i>(a),
+                                                      reinterpret_cast<__m512i>(b)));
 }

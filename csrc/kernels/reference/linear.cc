@@ -1,5 +1,10 @@
 #include "kernels/linear.h"
 
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/dtype.h"
 #include "kernels/reference/reference.h"
 #include "kernels/reference/weight_at.h"
 
@@ -7,21 +12,48 @@ namespace sinkstream::reference {
 
 namespace {
 
-// One output feature of one part, for every token.
-void compute_row(const LinearArgs& args, const LinearPart& part, int64_t row) {
-  for (int64_t token = 0; token < args.tokens; ++token) {
-    const float* input = args.input + token * args.input_stride;
-    double sum = 0;
-    for (int64_t col = 0; col < args.cols; ++col) {
-      const float x =
-          args.input_type == DType::kBFloat16 ? to_float(to_bf16(input[col])) : input[col];
-      sum += weight_at(part.weights, row, col) * x;
-    }
-    float* out = part.out + token * part.out_stride + row;
-    if (part.bias != nullptr) sum += part.bias[row];
-    if (part.accumulate) sum += *out;
-    *out = static_cast<float>(sum);
+// Note: [Inputs in 16 bits], one group.
+void round_to_int16(double* x) {
+  float largest = 0;
+  for (int64_t i = 0; i < kGroup; ++i) {
+    const float magnitude = std::abs(static_cast<float>(x[i]));
+    if (!(magnitude <= largest)) largest = magnitude;  // NaN, too, and it stays
+    if (std::isnan(largest)) break;
   }
+  for (int64_t i = 0; i < kGroup; ++i) {
+    if (!std::isfinite(largest)) {
+      x[i] = std::numeric_limits<double>::quiet_NaN();
+    } else if (largest < kLeastLargest) {
+      x[i] = 0;
+    } else {
+      const float whole = std::nearbyint(static_cast<float>(x[i]) * (kMostInt16 / largest));
+      x[i] = double{largest / kMostInt16} * whole;
+    }
+  }
+}
+
+// What a token's inputs count as beside the weights of `part`.
+std::vector<double> rounded_inputs(const LinearArgs& args, const LinearPart& part, int64_t token) {
+  const float* input = args.input + token * args.input_stride;
+  std::vector<double> x(input, input + args.cols);
+  if (args.input_type == InputType::kBFloat16) {
+    for (double& number : x) number = to_float(to_bf16(static_cast<float>(number)));
+  }
+  if (args.input_type == InputType::kInt16 && is_quantized(part.weights.type)) {
+    for (int64_t group = 0; group < args.cols; group += kGroup) round_to_int16(&x[group]);
+  }
+  return x;
+}
+
+// One output feature for one token, whose inputs count as `x`.
+void compute(const LinearPart& part, int64_t row, const std::vector<double>& x, float* out) {
+  double sum = 0;
+  for (size_t col = 0; col < x.size(); ++col) {
+    sum += weight_at(part.weights, row, static_cast<int64_t>(col)) * x[col];
+  }
+  if (part.bias != nullptr) sum += part.bias[row];
+  if (part.accumulate) sum += *out;
+  *out = static_cast<float>(sum);
 }
 
 }  // namespace
@@ -29,7 +61,12 @@ void compute_row(const LinearArgs& args, const LinearPart& part, int64_t row) {
 void linear(const LinearArgs& args, const Launch& launch) {
   for (int64_t i = 0; i < args.part_count; ++i) {
     const LinearPart& part = args.parts[i];
-    launch.pool->run(part.weights.rows, [&](int64_t row, int) { compute_row(args, part, row); });
+    for (int64_t token = 0; token < args.tokens; ++token) {
+      const std::vector<double> x = rounded_inputs(args, part, token);
+      float* out = part.out + token * part.out_stride;
+      launch.pool->run(part.weights.rows,
+                       [&](int64_t row, int) { compute(part, row, x, out + row); });
+    }
   }
 }
 

@@ -39,7 +39,7 @@ const Kernels& avx512_emulated_kernels() {
       .swiglu = swiglu,
       .logits = logits,
       .sample = sample,
-      .native_input = DType::kBFloat16,
+      .native_input = InputType::kBFloat16,
   };
   return table;
 }

@@ -14,7 +14,8 @@
 namespace sinkstream {
 namespace {
 
-constexpr DType kInputTypes[] = {DType::kFloat32, DType::kBFloat16};
+constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16,
+                                     InputType::kInt16};
 
 // What one call reads, and who computes it.
 struct Inputs {
@@ -23,7 +24,7 @@ struct Inputs {
   int64_t cols;
   int64_t stride;
   int64_t offset = 0;
-  DType type = DType::kFloat32;
+  InputType type = InputType::kFloat32;
 
   const float* token(int64_t i) const { return numbers.data() + offset + i * stride; }
   Inputs slice(int64_t first, int64_t count) const {
@@ -34,7 +35,7 @@ struct Inputs {
   }
 };
 
-Inputs random_inputs(int64_t tokens, int64_t cols, DType type, uint32_t seed, int64_t padding = 3) {
+Inputs random_inputs(int64_t tokens, int64_t cols, InputType type, uint32_t seed, int64_t padding = 3) {
   const int64_t stride = cols + padding;
   return {random_floats(tokens * stride + 1, seed), tokens, cols, stride, 1, type};
 }
@@ -133,7 +134,7 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryShape) {
         const Matrix matrix = random_matrix(storage, rows, cols, 1);
         for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 65}) {
           if (tokens >= 64 && rows != 17) continue;
-          for (const DType type : kInputTypes) {
+          for (const InputType type : kInputTypes) {
             ++count;
             compare(matrix, random_inputs(tokens, cols, type, 2), count % 2 == 0, count % 3 == 0);
             if (HasFatalFailure()) return;
@@ -148,7 +149,7 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
   constexpr int64_t kTokens = 65;
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, 33, 96, 3);
-    for (const DType type : kInputTypes) {
+    for (const InputType type : kInputTypes) {
       const Inputs inputs = random_inputs(kTokens, 96, type, 4);
       const std::vector<float> together = run(table(), inputs, matrix);
       for (const int64_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 64}) {
@@ -197,7 +198,7 @@ TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {
 }
 
 TEST_P(LinearTest, GivesAPartTheSameBitsBesideOtherParts) {
-  for (const DType type : kInputTypes) {
+  for (const InputType type : kInputTypes) {
     const Inputs inputs = random_inputs(7, 64, type, 9);
     std::vector<Matrix> matrices;
     std::vector<Guarded> outs;
@@ -227,12 +228,58 @@ TEST_P(LinearTest, RoundsInputsOnlyWhenAsked) {
   const float weights[2] = {1.0f, -1.0f};
   const Panels panels = make_panels(packed_bytes(WeightType::kFloat32, 1, 2));
   pack_rows(Storage::kF32, reinterpret_cast<const std::byte*>(weights), 0, 1, 2, panels.get());
-  for (const DType type : kInputTypes) {
+  for (const InputType type : kInputTypes) {
     const Inputs inputs = {{1.0f + 0x1p-9f, 1.0f}, 1, 2, 2, 0, type};
     float out;
     run(table(), inputs,
         {{.weights = {WeightType::kFloat32, 1, 2, panels.get()}, .out = &out, .out_stride = 1}});
-    EXPECT_EQ(out, type == DType::kFloat32 ? 0x1p-9f : 0.0f);
+    EXPECT_EQ(out, type == InputType::kBFloat16 ? 0.0f : 0x1p-9f) << name_of(type);
+  }
+}
+
+TEST_P(LinearTest, CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats) {
+  const auto group_of = [](float largest) {
+    std::vector<float> x(32);
+    for (int i = 0; i < 32; ++i) x[i] = largest * static_cast<float>(i - 16) / 16;
+    return x;
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Storage storage : {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
+    const Matrix matrix = random_matrix(storage, 17, 32, 21);
+    for (const float largest : {0.0f, 0x1p-140f, 0x1p-101f, 0x1p-100f, 0x1p-99f, 1.0f, 0x1p90f}) {
+      Inputs inputs = {group_of(largest), 1, 32, 32, 0, InputType::kInt16};
+      compare(matrix, inputs, false, false);
+      for (const float wrong : {kInfinity, -kInfinity, std::nanf("")}) {
+        inputs.numbers[5] = wrong;
+        for (const float x : run(table(), inputs, matrix)) EXPECT_TRUE(std::isnan(x)) << wrong;
+        for (const float x : run(reference_kernels(), inputs, matrix)) EXPECT_TRUE(std::isnan(x));
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
+  for (const Storage storage : {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
+    for (const int code : {0x00, 0xff, 0x80, 0x7f, 0x08, 0xf7}) {
+      std::vector<std::byte> row(row_bytes_of(storage, 32), static_cast<std::byte>(code));
+      const f16 one = to_f16(1.0f);
+      std::memcpy(row.data(), &one, 2);
+      if (storage == Storage::kQ4_1) std::memcpy(row.data() + 2, &one, 2);
+      const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, 32));
+      pack_rows(storage, row.data(), 0, 1, 32, panels.get());
+      const std::vector<double> weights = dequantize_row(storage, row.data(), 32);
+      for (const float x : {3.0f, -3.0f}) {
+        const Inputs inputs = {std::vector<float>(32, x), 1, 32, 32, 0, InputType::kInt16};
+        double expected = 0;
+        for (const double weight : weights) expected += weight * x;
+        float out;
+        run(table(), inputs,
+            {{.weights = {weight_type_of(storage), 1, 32, panels.get()},
+              .out = &out,
+              .out_stride = 1}});
+        EXPECT_NEAR(out, expected, 32 * 128 * 3 * tolerance_of(DType::kFloat32)) << code;
+      }
+    }
   }
 }
 
@@ -257,29 +304,54 @@ TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
 TEST_P(LinearTest, WritesNothingForNoTokensAndNoParts) {
   const Matrix matrix = random_matrix(Storage::kQ4_1, 16, 32, 13);
   Guarded out(16);
-  run(table(), random_inputs(0, 32, DType::kFloat32, 14),
+  run(table(), random_inputs(0, 32, InputType::kFloat32, 14),
       {{.weights = matrix.packed(), .out = out.get(), .out_stride = 16}});
-  run(table(), random_inputs(3, 32, DType::kFloat32, 14), std::vector<LinearPart>{});
+  run(table(), random_inputs(3, 32, InputType::kFloat32, 14), std::vector<LinearPart>{});
   EXPECT_TRUE(out.is_intact());
   for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(out[i]));
 }
 
 SINKSTREAM_TEST_ALL_TABLES(LinearTest);
 
+// What `cols` inputs count as. Of whole numbers, the nearest one is found by trying.
+std::vector<double> counted_inputs(const float* input, int64_t cols, InputType type,
+                                   bool meets_codes) {
+  std::vector<double> x(input, input + cols);
+  if (type == InputType::kBFloat16) {
+    for (int64_t i = 0; i < cols; ++i) x[i] = to_float(to_bf16(input[i]));
+  }
+  if (type != InputType::kInt16 || !meets_codes) return x;
+  for (int64_t group = 0; group < cols; group += 32) {
+    float largest = 0;
+    for (int i = 0; i < 32; ++i) largest = std::max(largest, std::abs(input[group + i]));
+    const float factor = 32767 / largest, scale = largest / 32767;
+    for (int i = 0; i < 32; ++i) {
+      const float exact = input[group + i] * factor;
+      int nearest = -32767;
+      for (int whole = nearest; whole <= 32767; ++whole) {
+        const float now = std::abs(exact - static_cast<float>(whole));
+        const float best = std::abs(exact - static_cast<float>(nearest));
+        if (now < best || (now == best && whole % 2 == 0)) nearest = whole;
+      }
+      x[group + i] = double{scale} * nearest;
+    }
+  }
+  return x;
+}
+
 // The reference itself, against sums over numbers that never saw a panel.
 TEST(ReferenceLinear, EqualsPlainSums) {
   for (const Storage storage : kStorages) {
-    for (const DType type : kInputTypes) {
+    for (const InputType type : kInputTypes) {
       const Matrix matrix = random_matrix(storage, 17, 64, 15);
       const Inputs inputs = random_inputs(3, 64, type, 16);
       const std::vector<float> actual = run(reference_kernels(), inputs, matrix);
       for (int64_t token = 0; token < 3; ++token) {
+        const std::vector<double> x =
+            counted_inputs(inputs.token(token), 64, type, is_quantized(matrix.packed().type));
         for (int64_t row = 0; row < 17; ++row) {
           double sum = 0;
-          for (int64_t col = 0; col < 64; ++col) {
-            const float x = inputs.token(token)[col];
-            sum += matrix.plain[row][col] * (type == DType::kFloat32 ? x : to_float(to_bf16(x)));
-          }
+          for (int64_t col = 0; col < 64; ++col) sum += matrix.plain[row][col] * x[col];
           ASSERT_EQ(actual[token * 17 + row], static_cast<float>(sum));
         }
       }

@@ -58,7 +58,8 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
   return reinterpret_cast<UintVec>(found);
 }
 
-template <int kCount>
-SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
-  return reinterpret_cast<UintVec>(reinterpret_cast<HalfwordsVec>(x) >> kCount);
+// acc + the sum of both products of a lane's numbers, of which none is −32768.
+SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
+  const auto left = reinterpret_cast<IntVec>(a), right = reinterpret_cast<IntVec>(b);
+  return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);
 }

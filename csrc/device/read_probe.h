@@ -1,0 +1,15 @@
+// How fast this machine reads memory: what bounds one token's forward.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/thread_pool.h"
+
+namespace sinkstream {
+
+// Bytes a second of reading [bytes, bytes + count) once, on all threads of the pool, with nothing
+// else to do. `count` of at least a few hundred MB, or the caches answer.
+double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool);
+
+}  // namespace sinkstream

@@ -1,0 +1,79 @@
+"""Runs an engine in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from typing import Any
+
+from peers.peer import NotPossible, Peer
+
+# name -> module and class in this folder, and what the class is given beside path and threads
+ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "sinkstream": ("ours", "Sinkstream", {}),
+    "sinkstream, float32 inputs": ("ours", "Sinkstream", {"dtype": "float32"}),
+    "llama.cpp": ("llama_cpp_peer", "LlamaCpp", {"flash": False}),
+    "llama.cpp, flash attention": ("llama_cpp_peer", "LlamaCpp", {"flash": True}),
+    "OpenVINO GenAI": ("openvino_peer", "OpenVino", {}),
+    "transformers, sinks token by token": ("transformers_peer", "Streaming", {}),
+    "transformers, window recomputed": ("transformers_peer", "Recomputing", {}),
+}
+
+
+class IsolatedPeer:
+    """An engine behind a pipe. Its calls raise NotPossible where the engine cannot do a thing."""
+
+    def __init__(self, name: str, path: str, threads: int) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, name, path, threads))
+        self._process.start()
+        theirs.close()
+        try:
+            self.description: str = self._answer()
+        except NotPossible:
+            self._process.join()
+            raise
+
+    def ask(self, what: str, *arguments: int) -> float:
+        """Call a method of `Peer` by name."""
+        self._pipe.send((what, arguments))
+        seconds: float = self._answer()
+        return seconds
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.send(None)
+        self._process.join()
+
+    def _answer(self) -> Any:
+        try:
+            kind, value = self._pipe.recv()
+        except EOFError:
+            raise NotPossible("its process ended without an answer") from None
+        if kind == "failure":
+            raise NotPossible(value)
+        return value
+
+
+def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
+    # Libraries that start threads of their own read these when they are imported.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    module, kind, options = ENGINES[name]
+    try:
+        engine: Peer = getattr(importlib.import_module(f"peers.{module}"), kind)(
+            path, threads, **options
+        )
+    except Exception as error:  # whatever a foreign library raises is why it is not in the table
+        pipe.send(("failure", f"{type(error).__name__}: {error}"[:300]))
+        return
+    pipe.send(("ready", engine.describe()))
+    while (request := pipe.recv()) is not None:
+        what, arguments = request
+        try:
+            pipe.send(("seconds", getattr(engine, what)(*arguments)))
+        except Exception as error:  # likewise
+            pipe.send(("failure", f"{type(error).__name__}: {error}"[:300]))

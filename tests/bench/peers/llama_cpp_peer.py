@@ -1,0 +1,103 @@
+"""llama.cpp through its low-level decode call: logits of the last token, no sampling."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import llama_cpp
+from peers.peer import PREFILL_CHUNK, Peer, prompt
+
+_CONTEXT = 4096
+_MOST_SEQUENCES = 32
+_BATCH_CACHED = 512
+
+_silence = llama_cpp.llama_log_callback(lambda *_: None)  # llama.cpp keeps the pointer for ever
+
+
+class LlamaCpp(Peer):
+    """One context for one sequence; another one, made when it is asked for, for many."""
+
+    def __init__(self, path: str, threads: int, *, flash: bool) -> None:
+        llama_cpp.llama_log_set(_silence, None)
+        llama_cpp.llama_backend_init()
+        self._threads = threads
+        self._flash = flash
+        self._model = llama_cpp.llama_model_load_from_file(
+            path.encode(), llama_cpp.llama_model_default_params()
+        )
+        if not self._model:
+            raise RuntimeError("llama.cpp does not load the file")
+        self._one = self._new_context(_CONTEXT, 1)
+        self._many: Any = None
+
+    def prefill(self, tokens: int) -> float:
+        self._clear(self._one)
+        started = time.perf_counter()
+        self._read(prompt(tokens))
+        return time.perf_counter() - started
+
+    def decode(self, cached: int, tokens: int) -> float:
+        self._clear(self._one)
+        self._read(prompt(cached))
+        started = time.perf_counter()
+        for i in range(tokens):
+            self._read([200 + i % 200])
+        return (time.perf_counter() - started) / tokens
+
+    def batch(self, sequences: int, cached: int, tokens: int) -> float:
+        if self._many is None:
+            self._many = self._new_context(_BATCH_CACHED * _MOST_SEQUENCES, _MOST_SEQUENCES)
+        self._clear(self._many)
+        for sequence in range(sequences):
+            for begin in range(0, cached, PREFILL_CHUNK):
+                rows = [
+                    (token, begin + i, sequence)
+                    for i, token in enumerate(prompt(cached)[begin : begin + PREFILL_CHUNK])
+                ]
+                self._read_rows(rows, with_logits=False)
+        started = time.perf_counter()
+        for i in range(tokens):
+            self._read_rows([(100, cached + i, s) for s in range(sequences)], with_logits=True)
+        return (time.perf_counter() - started) / tokens
+
+    def describe(self) -> str:
+        return (
+            f"llama-cpp-python {llama_cpp.__version__}, flash attention "
+            f"{'on' if self._flash else 'off'}, cache float16"
+        )
+
+    def _new_context(self, cells: int, sequences: int) -> Any:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = cells, PREFILL_CHUNK, PREFILL_CHUNK
+        params.n_seq_max = sequences
+        params.n_threads = params.n_threads_batch = self._threads
+        params.flash_attn_type = 1 if self._flash else 0
+        return llama_cpp.llama_init_from_model(self._model, params)
+
+    def _clear(self, context: Any) -> None:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+
+    def _read(self, ids: list[int]) -> None:
+        for begin in range(0, len(ids), PREFILL_CHUNK):
+            piece = ids[begin : begin + PREFILL_CHUNK]
+            array = (llama_cpp.llama_token * len(piece))(*piece)
+            self._run(self._one, llama_cpp.llama_batch_get_one(array, len(piece)))
+
+    def _read_rows(self, rows: list[tuple[int, int, int]], *, with_logits: bool) -> None:
+        batch = llama_cpp.llama_batch_init(len(rows), 0, 1)
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence) in enumerate(rows):
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = with_logits
+        self._run(self._many, batch)
+        llama_cpp.llama_batch_free(batch)
+
+    def _run(self, context: Any, batch: Any) -> None:
+        code = llama_cpp.llama_decode(context, batch)
+        if code != 0:
+            raise RuntimeError(f"llama_decode returned {code}")
+        llama_cpp.llama_synchronize(context)

@@ -1,0 +1,36 @@
+"""What every engine is asked to do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+PREFILL_CHUNK = 512  # tokens that the engines which leave the choice to the caller read at once
+
+
+def prompt(tokens: int) -> list[int]:
+    """Return ids that every model of the comparison has, and that are not all the same."""
+    return [100 + i % 400 for i in range(tokens)]
+
+
+class NotPossible(Exception):
+    """The engine cannot do this; the message says why."""
+
+
+class Peer(ABC):
+    """One engine with one model, loaded in the constructor."""
+
+    @abstractmethod
+    def prefill(self, tokens: int) -> float:
+        """Return the seconds from an empty cache to the logits behind a prompt."""
+
+    @abstractmethod
+    def decode(self, cached: int, tokens: int) -> float:
+        """Return the seconds of one token, one sequence, the mean of `tokens` behind `cached`."""
+
+    def batch(self, sequences: int, cached: int, tokens: int) -> float:
+        """Return the seconds of one token of all sequences together, likewise."""
+        raise NotPossible("it has no batches that could be compared")
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return version and settings."""

@@ -1,0 +1,63 @@
+"""transformers in bfloat16: the original streaming method, and a window recomputed every token."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from peers.peer import NotPossible, Peer, prompt
+
+from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
+
+_SINKS = 4
+_RECOMPUTED = 3  # tokens of a measurement: each one reads the whole window
+
+
+class _Transformers(Peer):
+    def __init__(self, path: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        file = Path(path)
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16
+        ).eval()
+
+    def describe(self) -> str:
+        return f"transformers {transformers.__version__}, torch {torch.__version__}, bfloat16"
+
+    @torch.inference_mode()
+    def prefill(self, tokens: int) -> float:
+        ids = torch.tensor([prompt(tokens)])
+        started = time.perf_counter()
+        self._model(ids, use_cache=False, logits_to_keep=1)
+        return time.perf_counter() - started
+
+
+class Streaming(_Transformers):
+    """One token a forward, evicting after each: sinks and a cache that is full from `cached` on."""
+
+    @torch.inference_mode()
+    def decode(self, cached: int, tokens: int) -> float:
+        kv_cache = enable_streaming_llm(self._model, _SINKS, max(cached - _SINKS, 1))
+        try:
+            past = kv_cache.new_cache()
+            ids = torch.tensor([prompt(cached)])
+            past = kv_cache(self._model(ids, past_key_values=past, use_cache=True).past_key_values)
+            started = time.perf_counter()
+            for _ in range(tokens):
+                found = self._model(ids[:, :1], past_key_values=past, use_cache=True)
+                past = kv_cache(found.past_key_values)
+            return (time.perf_counter() - started) / tokens
+        finally:
+            disable_streaming_llm(self._model)
+
+
+class Recomputing(_Transformers):
+    """No cache: each token costs a prefill of the window."""
+
+    def decode(self, cached: int, tokens: int) -> float:
+        if cached < 1024:
+            raise NotPossible("a window of few tokens is no baseline")
+        return sum(self.prefill(cached) for _ in range(_RECOMPUTED)) / _RECOMPUTED
