@@ -127,7 +127,8 @@ test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mi
 
 # --- figures --------------------------------------------------------------------------------
 
-# Each file in tests/bench says what it measures. llama.cpp is compiled when it is installed.
+# Each file in tests/bench says what it measures. llama.cpp is compiled when it is installed; the
+# other engines come as wheels, transformers and gguf with the tools of the tests.
 $(VENV)/.bench-tools: pyproject.toml $(VENV)/.build-tools
 	$(BIN)/python backend/requirements.py bench | xargs $(BIN)/pip install --quiet
 	@touch $@
@@ -147,9 +148,12 @@ bench: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure speed and 
 	$(BENCH)/overhead_bench.py
 	$(BENCH)/perplexity_bench.py
 
-.PHONY: bench-llama
-bench-llama: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools ## Measure beside llama.cpp
-	$(BENCH)/llama_cpp_bench.py
+# MODEL_SHAPE: smollm2, or qwen3-0.6b or llama-3.2-1b with -Q4_0, -Q8_0 or -BF16 (random weights).
+MODEL_SHAPE ?= smollm2
+
+.PHONY: bench-peers
+bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines
+	$(BENCH)/side_by_side_bench.py --model $(MODEL_SHAPE) --models $(BUILD)/models
 
 .PHONY: soak
 soak: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure memory and latency for long

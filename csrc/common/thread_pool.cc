@@ -34,7 +34,7 @@ void pause_briefly() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : shares_(std::clamp(threads, 1, kMaxThreads)) {
   SINKSTREAM_CHECK(threads >= 1 && threads <= kMaxThreads, "threads is ", threads);
   workers_.reserve(threads - 1);
   try {
@@ -68,8 +68,11 @@ void ThreadPool::run_erased(int64_t tasks, const void* body, Call call) {
   }
   body_ = body;
   call_ = call;
-  tasks_ = tasks;
-  next_task_.store(0, std::memory_order_relaxed);
+  const auto count = static_cast<int64_t>(shares_.size());
+  for (int64_t i = 0; i < count; ++i) {
+    shares_[i].next.store(tasks * i / count, std::memory_order_relaxed);
+    shares_[i].end = tasks * (i + 1) / count;
+  }
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   generation_.fetch_add(1);  // ordered with the parked count: either side sees the other
   if (parked_.load() > 0) generation_.notify_all();
@@ -88,13 +91,16 @@ void ThreadPool::run_erased(int64_t tasks, const void* body, Call call) {
 
 void ThreadPool::take_tasks(int thread) {
   try {
-    for (;;) {
-      const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-      if (task >= tasks_) return;
-      call_(body_, task, thread);
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      Share& share = shares_[(thread + i) % shares_.size()];
+      // Looks before it takes, so that a share which is done is only read.
+      while (share.next.load(std::memory_order_relaxed) < share.end) {
+        const int64_t task = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (task < share.end) call_(body_, task, thread);
+      }
     }
   } catch (...) {
-    next_task_.store(tasks_, std::memory_order_relaxed);
+    for (Share& share : shares_) share.next.store(share.end, std::memory_order_relaxed);
     const std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::current_exception();
   }

@@ -27,8 +27,10 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls `body(task, thread)` once for each task in [0, tasks), with thread in [0, threads()),
-  // and returns when all calls have returned. Which thread takes a task is left to chance, so a
-  // task must write outputs of its own and use `thread` only to find scratch memory.
+  // and returns when all calls have returned. A thread begins with a run of neighbouring tasks, so
+  // that it reads on where the last one ended, and then helps the others. Which thread takes a task
+  // is left to chance, so a task must write outputs of its own and use `thread` only to find
+  // scratch memory.
   // One caller at a time. The first exception of a task is rethrown here, after the loop's end.
   template <typename Body>
   void run(int64_t tasks, const Body& body) {
@@ -50,9 +52,14 @@ class ThreadPool {
   // The loop in progress. Written by the caller before `generation_` rises, read by workers after.
   const void* body_ = nullptr;
   Call call_ = nullptr;
-  int64_t tasks_ = 0;
 
-  alignas(64) std::atomic<int64_t> next_task_{0};
+  // The tasks that a thread begins with: [next, end).
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Share> shares_;  // [threads()]
+
   alignas(64) std::atomic<uint32_t> generation_{0};  // one more for each loop, and for the end
   alignas(64) std::atomic<int> busy_{0};             // workers that have not finished the loop
   std::atomic<int> parked_{0};

@@ -23,6 +23,8 @@ COMBINATIONS = {
     "float32, cache bfloat16": {"dtype": "float32", "kv_dtype": "bfloat16"},
     "bfloat16, cache float16": {"dtype": "bfloat16", "kv_dtype": "float16"},
     "bfloat16, cache bfloat16": {"dtype": "bfloat16", "kv_dtype": "bfloat16"},
+    "int16, cache float16": {"dtype": "int16", "kv_dtype": "float16"},
+    "int16, cache int8": {"dtype": "int16", "kv_dtype": "int8"},
 }
 
 

@@ -20,6 +20,8 @@ APPEND = "csrc/kernels/cpu/append.inl"
 EVICT = "csrc/kernels/cpu/evict.inl"
 CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
+INT16 = "csrc/kernels/cpu/linear_int16.inl"
+INPUT = "csrc/kernels/cpu/linear_input.inl"
 
 
 def _window(test: str) -> str:
@@ -48,6 +50,10 @@ def _evict(test: str) -> str:
 
 def _append(test: str) -> str:
     return f"kernels/append:Tables/AppendTest.{test}/generic"
+
+
+def _linear(test: str) -> str:
+    return f"kernels/linear:Tables/LinearTest.{test}/generic"
 
 
 def _decoder(test: str) -> str:
@@ -602,6 +608,31 @@ OURS = (
 """,
         new="",
         killers=(_append("WritesEveryRowAsTheReferenceAndNothingElse"),),
+    ),
+    # --- inputs in 16 bits ------------------------------------------------------------------
+    Mutant(
+        name="scale_of_the_first_token",
+        sentence="All tokens of a tile are taken to have the first one's scale.",
+        file=INT16,
+        old="broadcast(scales[t]);",
+        new="broadcast(scales[0]);",
+        killers=(_linear("GivesATokenTheSameBitsInEveryBatch"),),
+    ),
+    Mutant(
+        name="int8_codes_in_file_order",
+        sentence="Inputs meet int8 codes in pairs of neighbours, as int4 codes want them.",
+        file=INPUT,
+        old="inputs.quads[at + n] = pair_of(quad[0], quad[2]);",
+        new="inputs.quads[at + n] = pair_of(from[2 * n], from[2 * n + 1]);",
+        killers=(_linear("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="infinity_becomes_zeros",
+        sentence="A group with a number that is not finite counts as zeros, and nobody learns of it.",
+        file=INPUT,
+        old='scale = is_finite ? 0 : __builtin_nanf("");',
+        new="scale = 0;",
+        killers=(_linear("CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats"),),
     ),
 )
 

@@ -106,7 +106,7 @@ class DecoderDefinition : public testing::TestWithParam<const Kernels*> {
     kernels_ = choose_kernels(GetParam()->name).kernels;
   }
   RandomDecoder make(const DecoderSpec& spec) {
-    return {kernels_, 1, {DType::kFloat32, DType::kFloat32, kMostTokens}, spec};
+    return {kernels_, 1, {InputType::kFloat32, DType::kFloat32, kMostTokens}, spec};
   }
   Kernels kernels_;
 };
@@ -196,7 +196,7 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
   spec.hidden_size = spec.intermediate_size = 16;
   spec.heads = 1;
   for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
-    RandomDecoder model(kernels_, 1, {DType::kFloat32, type, kMostTokens}, spec);
+    RandomDecoder model(kernels_, 1, {InputType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};
     const auto tokens = random_tokens(kMostTokens, spec);
     const int64_t bytes = model.decoder->page_shape().bytes();

@@ -55,7 +55,7 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
     kernels_ = choose_kernels(GetParam()->name).kernels;
   }
   RandomDecoder make(int threads, DType cache_type = DType::kFloat32) {
-    return {kernels_, threads, {DType::kFloat32, cache_type, 400}};
+    return {kernels_, threads, {InputType::kFloat32, cache_type, 400}};
   }
   Kernels kernels_;
 };
@@ -151,7 +151,7 @@ TEST_P(DecoderOnTable, WritesOnlyTheWantedLogits) {
 TEST_P(DecoderOnTable, AgreesWithTheReferenceTable) {
   const Window window{4, 30};
   const Kernels reference = choose_kernels("reference").kernels;
-  RandomDecoder expected_model(reference, 1, {DType::kFloat32, DType::kFloat32, 400});
+  RandomDecoder expected_model(reference, 1, {InputType::kFloat32, DType::kFloat32, 400});
   RandomDecoder model = make(2);
   const auto tokens = random_tokens(300, model.spec.vocab_size, 5);
   const auto expected = logits_of(expected_model, window, tokens, 400);

@@ -110,3 +110,30 @@ def test_a_narrow_cache_says_the_same_on_any_threads_and_from_a_copy(
             whole = model.forward(ids, model.new_cache())
             assert torch.equal(found[-1], whole)
     assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("storage", ["Q8_0", "Q4_0", "Q4_1"])
+def test_inputs_in_sixteen_bits_cost_next_to_nothing_and_chunks_do_not_matter(
+    storage: str, kernels: str, tiny_gguf: Callable[[str, str], Path]
+) -> None:
+    def read(dtype: str, chunk: int) -> torch.Tensor:
+        with sinkstream.load(
+            tiny_gguf("llama", storage),
+            dtype=dtype,
+            kv_dtype="float32",
+            sinks=SINKS,
+            window=WINDOW,
+            threads=2,
+        ) as model:
+            ids = torch.from_numpy(
+                np.random.default_rng(6).integers(0, model.spec.vocab_size, 4 * (SINKS + WINDOW))
+            )[None]
+            cache = model.new_cache()
+            pieces = [model.forward(piece, cache) for piece in torch.split(ids, chunk, dim=1)]
+            return torch.cat(pieces, dim=1)[0]
+
+    exact, rounded = read("float32", 1000), read("int16", 1000)
+    worst = ((exact - rounded).abs().amax(-1) / exact.abs().amax(-1)).max()
+    assert 0 < worst <= 3e-4  # bfloat16 inputs: 1e-2
+    for chunk in (1, 65) if kernels != "reference" else (65,):
+        assert torch.equal(read("int16", chunk), rounded), f"chunks of {chunk}"

@@ -34,7 +34,7 @@ def llama(tiny_folder: Folder) -> Path:
         ("device", "tpu", 'load: `device` must be one of "auto", "cpu", but is "tpu".'),
         ("device", "cuda", '"auto", "cpu", but is "cuda": this build has no CUDA kernels.'),
         ("dtype", "float8", 'but is "float8".'),
-        ("dtype", "int8", '"auto", "bfloat16", "float32", but is "int8".'),
+        ("dtype", "int8", '"auto", "bfloat16", "float32", "int16", but is "int8".'),
         ("kv_dtype", "int4", '"auto", "bfloat16", "float16", "float32", "int8", but is "int4".'),
         ("quantize", "int4", "load: `quantize` must be None, but is 'int4'."),
     ],
