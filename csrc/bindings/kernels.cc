@@ -25,14 +25,15 @@ void register_kernels(py::module_& module) {
       "List (name, supported here) of every kernel table of this build, best first.");
   module.def(
       "read_rate",
-      [](int64_t bytes, int threads) {
+      [](int64_t count, int threads) {
         const py::gil_scoped_release release;
-        const Buffer memory(bytes, "the read probe");
+        const Buffer memory(count, "the read probe");
         ThreadPool pool(threads);
-        return read_rate(memory.data(), bytes, &pool);
+        return read_rate(memory.data(), count, &pool);
       },
-      py::arg("bytes"), py::arg("threads"),
-      "Read so much memory once and return bytes a second: what bounds one token's forward.");
+      py::arg("count"), py::arg("threads"),
+      "Read `count` bytes of memory once and return bytes a second: what bounds a token's "
+      "forward.");
   module.def("usable_threads", &usable_threads,
              "Count the cores that the affinity mask and the CPU quota allow.");
 }

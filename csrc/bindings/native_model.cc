@@ -35,8 +35,7 @@ constexpr int64_t kMostSplitPages = 128;
 
 DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kernels) {
   DecoderOptions chosen;
-  chosen.input_type =
-      options.dtype == "auto" ? kernels.native_input : input_type_of(options.dtype);
+  chosen.input_type = options.dtype == "auto" ? kernels.native_input : input_type_of(options.dtype);
   // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
   chosen.cache_type = options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
   // A step has room for a chunk of a prompt and one token of every sequence.

@@ -27,8 +27,8 @@ Step = tuple[int, float, float, float, int, int]
 def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
 
-def read_rate(bytes: int, threads: int) -> float:
-    """Read so much memory once and return bytes a second: what bounds one token's forward."""
+def read_rate(count: int, threads: int) -> float:
+    """Read `count` bytes of memory and return bytes a second: what bounds a token's forward."""
 
 def usable_threads() -> int:
     """Count the cores that the affinity mask and the CPU quota allow."""

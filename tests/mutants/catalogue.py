@@ -628,7 +628,7 @@ OURS = (
     ),
     Mutant(
         name="infinity_becomes_zeros",
-        sentence="A group with a number that is not finite counts as zeros, and nobody learns of it.",
+        sentence="A group with a number that is not finite counts as zeros.",
         file=INPUT,
         old='scale = is_finite ? 0 : __builtin_nanf("");',
         new="scale = 0;",

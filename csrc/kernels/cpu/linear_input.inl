@@ -51,7 +51,9 @@ Inputs place_inputs(const LinearArgs& args) {
       case Form::kPlain: inputs.plain = scratch; break;
       case Form::kScaled: inputs.scaled = scratch + region; break;
       case Form::kPairs: inputs.pairs = reinterpret_cast<uint32_t*>(scratch + region); break;
-      case Form::kQuads: inputs.quads = reinterpret_cast<uint32_t*>(scratch + region + region / 2); break;
+      case Form::kQuads:
+        inputs.quads = reinterpret_cast<uint32_t*>(scratch + region + region / 2);
+        break;
     }
   }
   return inputs;
@@ -64,7 +66,8 @@ int tile_size(int64_t tokens) {
   return kMaxTile;
 }
 
-// The first run of a group lies at `first` in a form, in numbers; the next ones `step` further each.
+// The first run of a group lies at `first` in a form, in numbers; the next ones `step` further
+// each.
 struct Place {
   int64_t first;
   int64_t step;

@@ -34,7 +34,6 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
 
 // acc + the sum of both products of a lane's numbers, of which none is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
-  return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(acc),
-                                                      reinterpret_cast<__m512i>(a),
-                                                      reinterpret_cast<__m512i>(b)));
+  return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(
+      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 }

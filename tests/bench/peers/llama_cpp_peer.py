@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import llama_cpp
+
 from peers.peer import PREFILL_CHUNK, Peer, prompt
 
 _CONTEXT = 4096

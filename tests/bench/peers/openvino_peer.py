@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy
 import openvino
 import openvino_genai
+
 from peers.peer import Peer, prompt
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import torch
-from peers.peer import Peer, prompt
 
 import sinkstream
+from peers.peer import Peer, prompt
 
 WINDOW = 4092
 BATCH_WINDOW = 508

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import transformers
-from peers.peer import NotPossible, Peer, prompt
 
+from peers.peer import NotPossible, Peer, prompt
 from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
 
 _SINKS = 4

@@ -14,8 +14,7 @@
 namespace sinkstream {
 namespace {
 
-constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16,
-                                     InputType::kInt16};
+constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16};
 
 // What one call reads, and who computes it.
 struct Inputs {
@@ -35,7 +34,8 @@ struct Inputs {
   }
 };
 
-Inputs random_inputs(int64_t tokens, int64_t cols, InputType type, uint32_t seed, int64_t padding = 3) {
+Inputs random_inputs(int64_t tokens, int64_t cols, InputType type, uint32_t seed,
+                     int64_t padding = 3) {
   const int64_t stride = cols + padding;
   return {random_floats(tokens * stride + 1, seed), tokens, cols, stride, 1, type};
 }
