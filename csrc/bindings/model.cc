@@ -192,6 +192,7 @@ void register_model(py::module_& module) {
                              [](const NativeModel& self) { return name_of(self.cache_type()); })
       .def_property_readonly("prefill_chunk", &NativeModel::prefill_chunk)
       .def_property_readonly("weight_bytes", &NativeModel::weight_bytes)
+      .def_property_readonly("weight_bytes_per_token", &NativeModel::weight_bytes_per_token)
       .def_property_readonly("scratch_bytes", &NativeModel::scratch_bytes)
       .def_property_readonly("cache_bytes", &NativeModel::cache_bytes)
       .def_property_readonly("bytes_per_token", &NativeModel::bytes_per_token)

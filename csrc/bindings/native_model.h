@@ -15,7 +15,7 @@ namespace sinkstream {
 
 // What `load` was asked for, checked and complete but for the words "auto".
 struct NativeOptions {
-  std::string dtype = "auto";     // auto, float32, bfloat16
+  std::string dtype = "auto";     // auto, float32, bfloat16, int16
   std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16, int8
   int64_t sinks = 4;
   int64_t window = 1;
@@ -44,6 +44,7 @@ class NativeModel {
   int64_t prefill_chunk() const { return prefill_chunk_; }
   int64_t max_sequences() const { return max_sequences_; }
   int64_t weight_bytes() const { return store_.bytes(); }
+  int64_t weight_bytes_per_token() const { return store_.bytes_per_token(); }
   int64_t scratch_bytes() const { return decoder_.scratch_bytes(); }
   int64_t cache_bytes() const { return pool_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers

@@ -89,6 +89,10 @@ const float* WeightStore::vector(const std::string& slot, int64_t count) const {
   return reinterpret_cast<const float*>(memory_.data() + whole(slot, count, 1).offset);
 }
 
+int64_t WeightStore::bytes_per_token() const {
+  return bytes() - (spec_.tie_embeddings ? 0 : aligned(entries_.at("embedding").bytes()));
+}
+
 DecoderWeights WeightStore::finish() const {
   const int64_t hidden = spec_.hidden_size, inner = spec_.intermediate_size;
   const int64_t q = spec_.query_size(), kv = spec_.kv_size();

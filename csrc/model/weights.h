@@ -51,6 +51,9 @@ class WeightStore {
   void give_back() { memory_.give_back(); }
 
   int64_t bytes() const { return memory_.bytes(); }
+  // That a forward of one token reads: of an embedding which is not the output's matrix as well,
+  // it reads a row.
+  int64_t bytes_per_token() const;
 
  private:
   struct Entry {

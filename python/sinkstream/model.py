@@ -249,6 +249,16 @@ class Model:
             "prefill_chunk": native.prefill_chunk,
         }
 
+    def bytes_read_per_token(self, live: int) -> int:
+        """Return the bytes of weights, keys and values that one more token has to read.
+
+        With the machine's memory bandwidth, this bounds the tokens per second of one stream.
+
+        Args:
+            live: Tokens in the cache.
+        """
+        return self._native.weight_bytes_per_token + live * self._native.bytes_per_token
+
     def stats(self) -> dict[str, Any]:
         """Return the engine's counters and gauges as a plain dictionary."""
         return self._native.stats()

@@ -13,7 +13,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from picture_bench import ABOUT, NOVEL, TOKENS, Run, load_model, measure, runs
+from picture_bench import ABOUT, NOVEL, TOKENS, TYPES, Run, load_model, measure, runs
 
 from sinkstream.evaluate import PerplexityResult, compare, plot_cost, plot_perplexity
 from sinkstream.evaluate.books import read_books
@@ -32,10 +32,10 @@ ORACLE = {
 }
 
 
-def compared(title: str, *, exact: bool = False) -> list[Run]:
+def compared(title: str, types: str = "float16") -> list[Run]:
     """List the runs that the pictures compare."""
     views = (("sinks", 4, 1020), ("window", 0, 1024), ("dense", 0, TOKENS))
-    return [Run("", *view, book=title, exact=exact) for view in views]
+    return [Run("", *view, book=title, types=types) for view in views]
 
 
 def read(folder: Path, titles: list[str]) -> Found:
@@ -52,7 +52,7 @@ def read(folder: Path, titles: list[str]) -> Found:
 
 def result_of(found: Found, run: Run) -> PerplexityResult | None:
     """Return the result of a run, or that of the same in float32 where only this is there."""
-    known = found.get(run.name) or found.get(replace(run, exact=True).name)
+    known = found.get(run.name) or found.get(replace(run, types="float32").name)
     return known[1] if known else None
 
 
@@ -64,12 +64,13 @@ def both_halves(result: PerplexityResult) -> str:
 
 def print_oracle(found: Found) -> None:
     """Print our perplexities beside the other implementation's."""
-    print("| | the other, all / second half | float32 | off by | default types | off by |")
-    print("|---|---|---|---|---|---|")
+    columns = " | ".join(f"{types} | off by" for types in TYPES)
+    print(f"| | the other, all / second half | {columns} |")
+    print("|---|---|" + "---|---|" * len(TYPES))
     for (method, sinks, window), (whole, second) in ORACLE.items():
         cells = [f"{whole:g} / {second:g}"]
-        for exact in (True, False):
-            run = found.get(Run("", method, sinks, window, exact=exact).name)
+        for types in TYPES:
+            run = found.get(Run("", method, sinks, window, types=types).name)
             if run:
                 cells += [both_halves(run[1]), f"{run[1].perplexity / whole - 1:+.4%}"]
             else:
@@ -123,7 +124,7 @@ def print_recompute(found: Found, books: dict[str, str], folder: Path) -> None:
         others = [Run("", "sinks", 4, 1020, book=title), Run("", "window", 0, 1024, book=title)]
         if not all(run.name in found for run in (exact, *others)):
             continue
-        model = model or load_model(False, None)
+        model = model or load_model(exact.types, None)
         reference = measure(exact, model, text, folder)
         cells = []
         for run in others:
@@ -136,7 +137,7 @@ def print_recompute(found: Found, books: dict[str, str], folder: Path) -> None:
 def calmest(found: Found, titles: list[str]) -> list[PerplexityResult]:
     """Return the runs of the book that other programs have disturbed least.
 
-    Of the books with the most runs in default types, it is that whose slowest block took least.
+    Of the books with the most runs, it is that whose slowest block took least.
     """
 
     def there(title: str) -> list[PerplexityResult]:
@@ -150,7 +151,7 @@ def calmest(found: Found, titles: list[str]) -> list[PerplexityResult]:
 
 def draw(found: Found, titles: list[str], out: Path) -> None:
     """Draw perplexity of the novel in float32, and what a token of the calmest book cost."""
-    exact = [found[run.name][1] for run in compared(NOVEL, exact=True) if run.name in found]
+    exact = [found[run.name][1] for run in compared(NOVEL, "float32") if run.name in found]
     for kind in ("png", "svg"):
         plot_perplexity(exact, out / f"perplexity.{kind}", title=f"SmolLM2-135M on {NOVEL}")
         plot_cost(calmest(found, titles), out / f"cost.{kind}", title="SmolLM2-135M")

@@ -8,6 +8,7 @@ import torch
 
 import sinkstream
 from peers.peer import Peer, prompt
+from sinkstream.cli.bench import decode_seconds, prefill_seconds
 
 WINDOW = 4092
 BATCH_WINDOW = 508
@@ -22,22 +23,12 @@ class Sinkstream(Peer):
         )
 
     def prefill(self, tokens: int) -> float:
-        started = time.perf_counter()
-        with self._model.stream(prompt(tokens), max_tokens=1, temperature=0) as stream:
-            stream.result()
-        return time.perf_counter() - started
+        return prefill_seconds(self._model, tokens)
 
     def decode(self, cached: int, tokens: int) -> float:
-        stamps = []
-        with self._model.stream(
-            prompt(cached), max_tokens=tokens + 1, ignore_eos=True, temperature=0
-        ) as stream:
-            for event in stream.events():
-                if isinstance(event, sinkstream.Token):
-                    stamps.append(time.perf_counter())
-        if stream.stats.evicted_tokens > 0:
+        if cached + tokens >= WINDOW:
             raise RuntimeError("a figure beside others must not come from a shorter cache")
-        return (stamps[-1] - stamps[0]) / tokens
+        return decode_seconds(self._model, cached, tokens)
 
     def batch(self, sequences: int, cached: int, tokens: int) -> float:
         cache = self._model.new_cache(sequences, window=BATCH_WINDOW)

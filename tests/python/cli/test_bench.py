@@ -1,0 +1,68 @@
+"""`sinkstream bench`: the figures are those of the model that was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream.cli import bench
+from tests.python.cli.conftest import Run
+
+
+def test_it_measures_memory_prompts_and_tokens(run: Run, checkpoint: str) -> None:
+    outcome = run("bench", "-m", checkpoint, "--window", "60", "--rounds", "3", "--json")
+    found = json.loads(outcome.out)
+    assert found["rounds"] == 3
+    assert found["model"] == checkpoint
+    figures = {figure["name"]: figure for figure in found["figures"]}
+    assert list(figures) == [
+        "plain read of memory",
+        "first token behind 16",
+        "prompt of 512",
+        "tokens behind 16",
+        "tokens behind 64",  # the capacity: a longer text would be evicted
+    ]
+    for figure in figures.values():
+        assert 0 < figure["smallest"] <= figure["median"] <= figure["largest"]
+        assert (figure["share_of_read"] is not None) == figure["name"].startswith("tokens behind")
+
+
+def test_without_a_terminal_it_writes_plain_lines(run: Run, checkpoint: str) -> None:
+    lines = run("bench", "-m", checkpoint, "--window", "60", "--rounds", "1").out.splitlines()
+    assert any(line.startswith("kernels: ") for line in lines)
+    assert any(line.startswith("tokens behind 16: ") and "of memory" in line for line in lines)
+
+
+def test_rounds_must_be_at_least_one(run: Run, checkpoint: str) -> None:
+    outcome = run("bench", "-m", checkpoint, "--rounds", "0")
+    assert outcome.code == 2
+    assert "bench: `rounds` must be at least 1, but is 0." in outcome.err
+
+
+def test_decoding_is_timed_between_tokens_and_prompts_to_the_first(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that ticks at each look, a figure is a count of looks."""
+    looks = iter(range(1000))
+    with sinkstream.load(checkpoint, window=60, max_sequences=1) as model:
+        monkeypatch.setattr(bench.time, "perf_counter", lambda: next(looks))
+        assert bench.decode_seconds(model, 20, 5) == 1  # six tokens, five gaps
+        assert bench.prefill_seconds(model, 20) == 1
+
+
+@pytest.mark.parametrize(("name", "is_tied"), [("llama", False), ("qwen2", True)])
+def test_a_token_reads_weights_once_and_what_is_live(
+    name: str, is_tied: bool, tiny_folder: Callable[[str], Path]
+) -> None:
+    with sinkstream.load(tiny_folder(name), window=60, max_sequences=1) as model:
+        assert model.spec.tie_embeddings == is_tied
+        capacity = model.capacity
+        panels = -(-model.spec.vocab_size // 16)  # of sixteen float32 rows each
+        embedding = panels * 16 * 4 * model.spec.hidden_size
+        read = model.bytes_read_per_token(0)
+        assert read == capacity.weight_bytes - (0 if is_tied else embedding)
+        assert model.bytes_read_per_token(10) - read == 10 * capacity.bytes_per_token
