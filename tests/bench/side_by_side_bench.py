@@ -135,6 +135,7 @@ def main() -> None:
     engines, missing = start(names, path, args.threads)
     try:
         rates, refused = measure(engines, args.rounds, args.threads)
+        evicted = {engine.name: int(engine.ask("evicted")) for engine in engines}
     finally:
         for engine in engines:
             engine.close()
@@ -148,6 +149,7 @@ def main() -> None:
             "rounds": args.rounds,
             "engines": {engine.name: engine.description for engine in engines},
             "not started": missing,
+            "evicted_tokens": evicted,
             f"{READ}, GB/s": round(statistics.median(read), 1),
             **{name: figures_of(by_engine) for name, by_engine in rates.items()},
             "not possible": refused,

@@ -71,6 +71,7 @@ def bench(
             "model": loaded.path,
             "processor": processor_name(),
             **{key: value for key, value in loaded.runtime.items() if key != "served_by"},
+            "evicted_tokens": loaded.stats()["evicted_tokens"],
         }
     if as_json:
         found = {**setting, "rounds": rounds, "figures": [asdict(figure) for figure in figures]}

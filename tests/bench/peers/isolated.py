@@ -39,10 +39,10 @@ class IsolatedPeer:
             raise
 
     def ask(self, what: str, *arguments: int) -> float:
-        """Call a method of `Peer` by name."""
+        """Call a method of `Peer` that returns a number, by its name."""
         self._pipe.send((what, arguments))
-        seconds: float = self._answer()
-        return seconds
+        number: float = self._answer()
+        return number
 
     def close(self) -> None:
         """End the process."""
@@ -74,6 +74,6 @@ def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
     while (request := pipe.recv()) is not None:
         what, arguments = request
         try:
-            pipe.send(("seconds", getattr(engine, what)(*arguments)))
+            pipe.send(("number", getattr(engine, what)(*arguments)))
         except Exception as error:  # likewise
             pipe.send(("failure", f"{type(error).__name__}: {error}"[:300]))
