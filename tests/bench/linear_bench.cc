@@ -1,7 +1,8 @@
 // How near `linear` comes to what the machine can do: to a plain read of the same bytes for one
 // token, to a loop of multiply-adds for many.
 //
-//   linear_bench [table] [threads]     default: the best table, 1 and 2 threads
+//   linear_bench [table] [threads] [inputs]     default: the best table, 1 and 2 threads, and the
+//                                               inputs that the table takes by itself
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -179,16 +180,26 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
   }
 }
 
+InputType input_named(const std::string& name) {
+  for (const InputType type : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
+    if (name == name_of(type)) return type;
+  }
+  std::fprintf(stderr, "linear_bench: inputs must be float32, bfloat16 or int16, but are %s.\n",
+               name.c_str());
+  std::exit(2);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const ChosenKernels chosen = choose_kernels(argc > 1 ? argv[1] : "");
+  ChosenKernels chosen = choose_kernels(argc > 1 ? argv[1] : "");
+  if (argc > 3) chosen.kernels.native_input = input_named(argv[3]);
   const std::vector<int> threads =
       argc > 2 ? std::vector<int>{std::atoi(argv[2])} : std::vector<int>{1, 2};
   for (const int count : threads) {
     ThreadPool pool(count);
-    std::printf("%s, threads: %d\n one token, 320 MB of weights, 1536 columns:\n",
-                chosen.kernels.name, count);
+    std::printf("%s, inputs %s, threads: %d\n one token, 320 MB of weights, 1536 columns:\n",
+                chosen.kernels.name, name_of(chosen.kernels.native_input), count);
     measure_decode(chosen.kernels, &pool);
     for (const int64_t tokens : {1, 8, 64, 512}) {
       measure_prefill(chosen.kernels, &pool, tokens, 1536 * 2, 576);
