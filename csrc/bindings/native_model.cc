@@ -18,10 +18,10 @@ DType dtype_of(const std::string& name) {
 }
 
 InputType input_type_of(const std::string& name) {
-  if (name == "float32") return InputType::kFloat32;
-  if (name == "bfloat16") return InputType::kBFloat16;
-  SINKSTREAM_CHECK(name == "int16", "there is no type ", name);
-  return InputType::kInt16;
+  for (const InputType type : kInputTypes) {
+    if (name == name_of(type)) return type;
+  }
+  SINKSTREAM_CHECK(false, "there is no type ", name);
 }
 
 // 256 tokens share each pass over the weights, and their activations stay in the nearer caches.

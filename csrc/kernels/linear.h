@@ -25,6 +25,9 @@ enum class InputType : uint8_t {
   kInt16,     // groups of 32 beside codes: Note: [Inputs in 16 bits]
 };
 
+inline constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16,
+                                            InputType::kInt16};
+
 constexpr const char* name_of(InputType type) {
   switch (type) {
     case InputType::kFloat32: return "float32";

@@ -181,7 +181,7 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
 }
 
 InputType input_named(const std::string& name) {
-  for (const InputType type : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
+  for (const InputType type : kInputTypes) {
     if (name == name_of(type)) return type;
   }
   std::fprintf(stderr, "linear_bench: inputs must be float32, bfloat16 or int16, but are %s.\n",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,3 +50,13 @@ def verdict_on(mutant: Mutant, runner: Runner) -> Verdict:
     except BuildError as error:
         return Verdict("broken", str(error))
     return Verdict("caught", outcome.output)
+
+
+@contextmanager
+def verdicts_on(
+    mutants: Iterable[Mutant], runner: Runner, jobs: int = 2
+) -> Iterator[dict[str, Future[Verdict]]]:
+    """Try some mistakes, `jobs` at a time, and give by name what becomes of each."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield {mutant.name: pool.submit(verdict_on, mutant, runner) for mutant in mutants}
+        pool.shutdown(cancel_futures=True)

@@ -26,10 +26,11 @@ constexpr bool kScaled<int8_t> = true;
 
 // The scales [kPageRows] of a head's keys or values.
 SINKSTREAM_INLINE const float* scales_of(const int8_t* codes, int64_t head_dim) {
-  return reinterpret_cast<const float*>(codes + kPageRows * head_dim);
+  return reinterpret_cast<const float*>(codes +
+                                        PageShape{1, head_dim, DType::kInt8}.scale_offset(0));
 }
 SINKSTREAM_INLINE float* scales_of(int8_t* codes, int64_t head_dim) {
-  return reinterpret_cast<float*>(codes + kPageRows * head_dim);
+  return reinterpret_cast<float*>(codes + PageShape{1, head_dim, DType::kInt8}.scale_offset(0));
 }
 
 // Calls `body` with a null T* of the type that `type` names.
@@ -69,18 +70,9 @@ SINKSTREAM_INLINE void round_head(const float* from, int64_t head_dim, T* to) {
 
 // The scale of `from` [head_dim]: Note [Int8].
 SINKSTREAM_INLINE float scale_of(const float* from, int64_t head_dim) {
-  // As bit patterns, magnitudes are in the order of their numbers, with NaN above infinity.
-  IntVec largest{};
-  for (int64_t d = 0; d < head_dim; d += kLanes) {
-    const IntVec magnitude = as_int(load(from + d)) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  int32_t bits = 0;
-  for (int lane = 0; lane < kLanes; ++lane) bits = largest[lane] > bits ? largest[lane] : bits;
-  if (bits >= 0x7f800000) return __builtin_nanf("");
-  float magnitude;
-  __builtin_memcpy(&magnitude, &bits, sizeof(bits));
-  const float scale = magnitude / 127;
+  const float largest = largest_magnitude(from, head_dim);
+  if (!(largest < __builtin_inff())) return __builtin_nanf("");
+  const float scale = largest / 127;
   return scale < __FLT_MIN__ ? 0 : scale;
 }
 

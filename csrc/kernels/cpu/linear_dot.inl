@@ -56,11 +56,7 @@ template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
                                      const float* group_sums, UintVec table,
                                      Vec (&acc)[kTokens][kVectors]) {
-  if constexpr (kTokens == 1) {
-    for (int64_t line = 0; line < group_bytes(kType); line += 64) {
-      prefetch(group + kPrefetchBytes + line);
-    }
-  }
+  if constexpr (kTokens == 1) prefetch_group<kType>(group);
   constexpr int kPairs = static_cast<int>(kGroup) / 2;
   Vec chain[2][kTokens] = {};
 #pragma GCC unroll 16

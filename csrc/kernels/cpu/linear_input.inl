@@ -102,17 +102,8 @@ void write_bf16_pairs(const float (&x)[kGroup], const Inputs& inputs, Place plac
 
 // Note: [Inputs in 16 bits]. Returns the group's scale; `sum` becomes the sum of what is written.
 float write_int16(const float (&x)[kGroup], const Inputs& inputs, Place place, float* sum) {
-  IntVec most{};  // bits of floats without their sign rise with them, infinity and NaN on top
-  for (int64_t i = 0; i < kGroup; i += kLanes) {
-    const IntVec bits = as_int(load(x + i)) & 0x7fffffff;
-    most = bits > most ? bits : most;
-  }
-  int32_t largest_bits = 0;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    largest_bits = most[lane] > largest_bits ? most[lane] : largest_bits;
-  }
-  const float largest = __builtin_bit_cast(float, largest_bits);
-  const bool is_finite = largest_bits < 0x7f800000;
+  const float largest = largest_magnitude(x, kGroup);
+  const bool is_finite = largest < __builtin_inff();
   float factor = 0, scale = is_finite ? 0 : __builtin_nanf("");
   if (is_finite && largest >= kLeastLargest) {
     factor = kMostInt16 / largest;

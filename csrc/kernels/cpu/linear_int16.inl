@@ -4,8 +4,9 @@
 // The sum over a group is a whole number below 2^31, exact in any order; as a float times the
 // group's scale it takes the place of `sum` in Note: [One order along K].
 
-// Two codes of each row, as pairs along K of sixteen bits: pair `pair` in [0, 16) of a group. The
-// columns that a pair stands for are those of `column_of_pair`.
+// Two codes of each row, as pairs along K of sixteen bits: pair `pair` in [0, 16) of a group. Of
+// int4 they are the columns 2 · pair and the next one; of int8, word by word of four columns, the
+// first and third, then the second and fourth. `write_int16` lays the inputs out likewise.
 template <WeightType kType>
 SINKSTREAM_INLINE PairVec code_pairs(const std::byte* group, int pair, int v) {
   const int row = v * kLanes;
@@ -25,11 +26,7 @@ template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_group_int16(const std::byte* group, const uint32_t* x,
                                        const float* scales, const float* group_sums,
                                        Vec (&acc)[kTokens][kVectors]) {
-  if constexpr (kTokens == 1) {
-    for (int64_t line = 0; line < group_bytes(kType); line += 64) {
-      prefetch(group + kPrefetchBytes + line);
-    }
-  }
+  if constexpr (kTokens == 1) prefetch_group<kType>(group);
   // Chains in flight for each output, enough to hide the latency of a dot product.
   constexpr int kInFlight = kTokens * kVectors >= 4 ? 1 : kTokens * kVectors == 1 ? 4 : 2;
   constexpr int kPairs = static_cast<int>(kGroup) / 2;

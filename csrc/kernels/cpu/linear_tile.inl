@@ -36,6 +36,14 @@ constexpr int64_t group_bytes(WeightType type) {
   return is_quantized(type) ? block_bytes(type) : panel_bytes(type, kGroup);
 }
 
+// Asks for what is needed so far behind a group.
+template <WeightType kType>
+SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
+  for (int64_t line = 0; line < group_bytes(kType); line += 64) {
+    prefetch(group + kPrefetchBytes + line);
+  }
+}
+
 // Bytes of kRun columns of a panel, scales aside.
 constexpr int64_t run_bytes(WeightType type) {
   switch (type) {
@@ -182,11 +190,7 @@ SINKSTREAM_INLINE void write_outputs(const Tile& tile, const Vec (&acc)[kTokens]
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_group(const std::byte* group, const float* x, const float* group_sums,
                                  Vec (&acc)[kTokens][kVectors]) {
-  if constexpr (kTokens == 1) {
-    for (int64_t line = 0; line < group_bytes(kType); line += 64) {
-      prefetch(group + kPrefetchBytes + line);
-    }
-  }
+  if constexpr (kTokens == 1) prefetch_group<kType>(group);
   Vec sum[kTokens][kVectors] = {};
   sum_group<kType, kTokens>(group, x, sum);
   if constexpr (is_quantized(kType)) {

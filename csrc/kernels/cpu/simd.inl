@@ -126,4 +126,16 @@ SINKSTREAM_INLINE float reduce_max(Vec x) {
   return x[0];
 }
 
+// The largest |x| of `count` numbers, whole vectors of them; NaN if there is one.
+SINKSTREAM_INLINE float largest_magnitude(const float* from, int64_t count) {
+  IntVec largest{};  // as bit patterns magnitudes keep their order, with NaN above infinity
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const IntVec magnitude = as_int(load(from + i)) & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  int32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits = largest[lane] > bits ? largest[lane] : bits;
+  return __builtin_bit_cast(float, bits);
+}
+
 SINKSTREAM_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }

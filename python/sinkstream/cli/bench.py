@@ -87,54 +87,52 @@ def prompt(model: Model, tokens: int) -> list[int]:
     return [i % some for i in range(tokens)]
 
 
-def prefill_seconds(model: Model, tokens: int) -> float:
-    """Return the seconds from a prompt of so many tokens to the first token behind it."""
-    ids = prompt(model, tokens)
+def prefill_seconds(model: Model, ids: list[int]) -> float:
+    """Return the seconds from a prompt to the first token behind it."""
     started = time.perf_counter()
     with model.stream(ids, max_tokens=1, temperature=0) as stream:
         stream.result()
     return time.perf_counter() - started
 
 
-def decode_seconds(model: Model, cached: int, tokens: int) -> float:
+def decode_seconds(model: Model, ids: list[int], tokens: int) -> float:
     """Return the seconds of one token, sampling and hand-over included: the mean of `tokens`.
 
     Args:
         model: Nothing else streams from it.
-        cached: Tokens of the prompt; they fill the cache up to its capacity.
+        ids: The prompt; it fills the cache up to its capacity.
         tokens: At least 1.
     """
     stamps = []
-    with model.stream(
-        prompt(model, cached), max_tokens=tokens + 1, ignore_eos=True, temperature=0
-    ) as stream:
+    with model.stream(ids, max_tokens=tokens + 1, ignore_eos=True, temperature=0) as stream:
         for event in stream.events():
             if isinstance(event, Token):
                 stamps.append(time.perf_counter())
     return (stamps[-1] - stamps[0]) / tokens
 
 
-def _decode_rate(model: Model, cached: int) -> float:
-    return 1 / decode_seconds(model, cached, _TOKENS)
+def _decode_rate(model: Model, ids: list[int]) -> float:
+    return 1 / decode_seconds(model, ids, _TOKENS)
 
 
 def measure(model: Model, rounds: int) -> list[Figure]:
     """Measure everything `rounds` times, by turns, so that a slow moment hits all alike."""
     threads = model.runtime["threads"]
+    short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)
     first, prefill = f"first token behind {_FIRST_TOKEN_PROMPT}", f"prompt of {_PROMPT}"
     runs: dict[tuple[str, str], Callable[[], float]] = {
         ("plain read of memory", "GB/s"): lambda: _core.read_rate(_PROBE_BYTES, threads) / 1e9,
-        (first, "ms"): lambda: 1000 * prefill_seconds(model, _FIRST_TOKEN_PROMPT),
-        (prefill, "tokens/s"): lambda: _PROMPT / prefill_seconds(model, _PROMPT),
+        (first, "ms"): lambda: 1000 * prefill_seconds(model, short),
+        (prefill, "tokens/s"): lambda: _PROMPT / prefill_seconds(model, long),
     }
     gigabytes: dict[str, float] = {}
     for cached in (min(cached, model.capacity.tokens) for cached in _CACHED):
         name = f"tokens behind {cached:,}"
-        runs[name, "tokens/s"] = partial(_decode_rate, model, cached)
+        runs[name, "tokens/s"] = partial(_decode_rate, model, prompt(model, cached))
         live = min(cached + _TOKENS // 2, model.capacity.tokens)
         gigabytes[name] = model.bytes_read_per_token(live) / 1e9
     found: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    prefill_seconds(model, _FIRST_TOKEN_PROMPT)  # pages of the program itself
+    prefill_seconds(model, short)  # pages of the program itself
     for _ in range(rounds):
         for key, run in runs.items():
             found[key].append(run())

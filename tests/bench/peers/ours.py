@@ -24,10 +24,10 @@ class Sinkstream(Peer):
         self._evicted = 0  # of batches
 
     def prefill(self, tokens: int) -> float:
-        return prefill_seconds(self._model, tokens)
+        return prefill_seconds(self._model, prompt(tokens))
 
     def decode(self, cached: int, tokens: int) -> float:
-        return decode_seconds(self._model, cached, tokens)
+        return decode_seconds(self._model, prompt(cached), tokens)
 
     def batch(self, sequences: int, cached: int, tokens: int) -> float:
         cache = self._model.new_cache(sequences, window=BATCH_WINDOW)

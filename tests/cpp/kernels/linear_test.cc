@@ -14,8 +14,6 @@
 namespace sinkstream {
 namespace {
 
-constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16};
-
 // What one call reads, and who computes it.
 struct Inputs {
   std::vector<float> numbers;  // [tokens, stride], from `offset` floats past the start

@@ -49,9 +49,10 @@ def test_decoding_is_timed_between_tokens_and_prompts_to_the_first(
     """With a clock that ticks at each look, a figure is a count of looks."""
     looks = iter(range(1000))
     with sinkstream.load(checkpoint, window=60, max_sequences=1) as model:
+        ids = bench.prompt(model, 20)
         monkeypatch.setattr(bench.time, "perf_counter", lambda: next(looks))
-        assert bench.decode_seconds(model, 20, 5) == 1  # six tokens, five gaps
-        assert bench.prefill_seconds(model, 20) == 1
+        assert bench.decode_seconds(model, ids, 5) == 1  # six tokens, five gaps
+        assert bench.prefill_seconds(model, ids) == 1
 
 
 @pytest.mark.parametrize(("name", "is_tied"), [("llama", False), ("qwen2", True)])

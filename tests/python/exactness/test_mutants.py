@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.catalogue import CATALOGUE, WINDOW, Mutant
-from tests.mutants.verdict import Verdict, verdict_on
+from tests.mutants.verdict import Verdict, verdict_on, verdicts_on
 from tests.mutants.workshop import ROOT, Workshop
-
-JOBS = 2
 
 
 def is_quick(mutant: Mutant) -> bool:
@@ -41,9 +39,8 @@ def verdicts(
     """Give what becomes of each selected mistake; two of them are tried at a time."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     chosen = [call.params["mutant"] for call in calls if call and "mutant" in call.params]
-    with ThreadPoolExecutor(JOBS) as pool:
-        yield {m.name: pool.submit(verdict_on, m, workshop) for m in dict.fromkeys(chosen)}
-        pool.shutdown(cancel_futures=True)
+    with verdicts_on(dict.fromkeys(chosen), workshop) as found:
+        yield found
 
 
 @pytest.mark.parametrize("planted", CATALOGUE, ids=lambda mutant: mutant.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -15,10 +15,9 @@ import pytest
 from tests.mutants.catalogue import CATALOGUE, Mutant
 from tests.mutants.catalogue_python import CATALOGUE_PYTHON
 from tests.mutants.scratch_package import ScratchPackage
-from tests.mutants.verdict import Verdict, verdict_on
+from tests.mutants.verdict import Verdict, verdict_on, verdicts_on
 from tests.mutants.workshop import ROOT
 
-JOBS = 2
 PLANTED_ALWAYS = {
     "border_token_in_the_block_before",
     "current_token_is_recent",
@@ -38,9 +37,8 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Verdic
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     chosen = [c.params["in_python"] for c in calls if c and "in_python" in c.params]
     package = ScratchPackage([killer for mutant in chosen for killer in mutant.killers])
-    with ThreadPoolExecutor(JOBS) as pool:
-        yield {mutant.name: pool.submit(verdict_on, mutant, package) for mutant in chosen}
-        pool.shutdown(cancel_futures=True)
+    with verdicts_on(chosen, package) as found:
+        yield found
 
 
 @pytest.mark.parametrize("planted", CATALOGUE_PYTHON, ids=lambda mutant: mutant.name)
