@@ -8,11 +8,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <random>
 #include <vector>
 
 #include "cache/window.h"
+#include "device/buffer.h"
 #include "kernels/kernels.h"
 
 namespace sinkstream {
@@ -22,28 +22,19 @@ constexpr int64_t kHeads = 9;
 constexpr int64_t kLayers = 30;
 constexpr int64_t kSinks = 4;
 
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<std::byte, Free>;
-
-Memory allocate(int64_t bytes) {
-  return Memory(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
-}
-
 // The pages of all layers, with numbers that are finite in every type.
 class Cache {
  public:
   Cache(const Window& window, const PageShape& shape, int64_t layers) : window_(window) {
     const int64_t per_layer = window.sink_pages() + window.window_pages();
-    memory_ = allocate(per_layer * layers * shape.bytes());
+    memory_ = Buffer(per_layer * layers * shape.bytes(), "the pages");
     std::mt19937 random(1);
-    auto* words = reinterpret_cast<uint32_t*>(memory_.get());
+    auto* words = reinterpret_cast<uint32_t*>(memory_.data());
     for (int64_t i = 0; i < per_layer * layers * shape.bytes() / 4; ++i) {
       words[i] = random() & 0xbbffbbff;  // at most 1 as bfloat16, at most 2 as float16
     }
     for (int64_t page = 0; page < per_layer * layers; ++page) {
-      pages_.push_back(memory_.get() + page * shape.bytes());
+      pages_.push_back(memory_.data() + page * shape.bytes());
     }
   }
 
@@ -61,7 +52,7 @@ class Cache {
 
  private:
   Window window_;
-  Memory memory_;
+  Buffer memory_;
   std::vector<const std::byte*> pages_;
 };
 
@@ -121,8 +112,9 @@ class Bench {
     out_.resize(query_.size());
     first_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) first_[r] = window.first(index + r);
-    scratch_ = allocate(attention_scratch_bytes(
-        kHeads, shape_.head_dim, window.sink_pages() + window.window_pages(), pool_.threads()));
+    pages_ = window.sink_pages() + window.window_pages();
+    scratch_ = Buffer(attention_scratch_bytes(kHeads, shape_.head_dim, pages_, pool_.threads()),
+                      "the scratch");
   }
 
   void run(const AttentionSpan& span) {
@@ -137,7 +129,8 @@ class Bench {
                         .shape = shape_,
                         .sink_type = shape_.type,
                         .scale = 0.125f,
-                        .scratch = scratch_.get()},
+                        .scratch = scratch_.data(),
+                        .scratch_pages = pages_},
                        {&pool_});
   }
 
@@ -147,7 +140,8 @@ class Bench {
   std::vector<float> query_;
   std::vector<float> out_;
   std::vector<int64_t> first_;
-  Memory scratch_;
+  int64_t pages_ = 0;
+  Buffer scratch_;
 };
 
 void run_all() {

@@ -5,11 +5,13 @@
 
 The model is `smollm2`, or one of random weights in a real shape (`random_gguf.py`; written below
 `--models` if it is not there). Measured are: reading a prompt of 512 tokens; one more token behind
-16, 1,024 and 2,048 cached ones; one more token of 8 and of 32 sequences behind 256 each. Each
-engine runs in a process of its own and sleeps while another is measured. A round asks every engine
-for every figure once, so that a slow moment of the machine hits all of them; a plain read of 512 MB
-stands beside. Of the engines other than ours the best median counts. An engine that is not
-installed, or does not load the file, is listed with its reason. Needs the extra `bench`.
+16, 1,024, 2,048 and 4,096 cached ones; one more token of 8 and of 32 sequences behind 256 each.
+Each engine runs in a process of its own and sleeps while another is measured. A round asks every
+engine for every figure once, so that a slow moment of the machine hits all of them; a plain read of
+512 MB stands before each. Recomputing a window takes so long that it is asked in the first round
+only. An engine that is not installed, or does not load the file, is listed with its reason. The
+table at the end compares by round: medians of ratios, the smallest and largest, and the goal
+(`goals.py`). Needs the extra `bench`.
 """
 
 from __future__ import annotations
@@ -21,14 +23,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from goals import (
+    BATCH_8,
+    BATCH_32,
+    BEST,
+    OURS,
+    PREFILL,
+    READ,
+    RECOMPUTED,
+    Goal,
+    decode_at,
+    goals_of,
+)
 from machine import report
 from peers.isolated import ENGINES, IsolatedPeer
 from peers.peer import NotPossible
 
-OURS = "sinkstream"
-READ = "plain read of 512 MB"
 _PROBE_BYTES = 512 << 20
-_BASELINES = ("transformers, sinks token by token", "transformers, window recomputed")
 
 
 @dataclass(frozen=True)
@@ -42,15 +53,23 @@ class Measure:
 
 
 MEASURES = (
-    Measure("prefill of 512", "prefill", (512,), 512),
-    Measure("decode at 16", "decode", (16, 48), 1),
-    Measure("decode at 1,024", "decode", (1024, 32), 1),
-    Measure("decode at 2,048", "decode", (2048, 32), 1),
-    Measure("batch of 8 at 256", "batch", (8, 256, 12), 8),
-    Measure("batch of 32 at 256", "batch", (32, 256, 6), 32),
+    Measure(PREFILL, "prefill", (512,), 512),
+    Measure(decode_at(16), "decode", (16, 48), 1),
+    Measure(decode_at(1024), "decode", (1024, 32), 1),
+    Measure(decode_at(2048), "decode", (2048, 32), 1),
+    Measure(decode_at(4096), "decode", (4096, 32), 1),
+    Measure(BATCH_8, "batch", (8, 256, 12), 8),
+    Measure(BATCH_32, "batch", (32, 256, 6), 32),
 )
 
-Rates = dict[str, dict[str, list[float]]]  # measure -> engine -> tokens/s, one a round
+
+@dataclass
+class Found:
+    """What came of one measure; entry i of each list is from round i."""
+
+    rates: dict[str, list[float]]  # engine -> tokens/s; fewer rounds where it is slow
+    shares: list[float]  # of a plain read, what our tokens read; decode only
+    refused: dict[str, str]  # engine -> why
 
 
 def find_model(name: str, folder: Path) -> str:
@@ -79,44 +98,98 @@ def start(names: list[str], path: str, threads: int) -> tuple[list[IsolatedPeer]
     return engines, missing
 
 
-def measure(
-    engines: list[IsolatedPeer], rounds: int, threads: int
-) -> tuple[Rates, dict[str, dict[str, str]]]:
-    """Ask every engine for every figure, round by round."""
+def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> float:
+    """Ask the engines for one figure, and return the rate of a plain read before, in bytes/s."""
     from sinkstream import _core
 
-    rates: Rates = {one.name: {} for one in MEASURES}
-    rates[READ] = {"GB/s": []}
-    refused: dict[str, dict[str, str]] = {}
+    read: float = _core.read_rate(_PROBE_BYTES, threads)
+    for engine in engines:
+        if engine.name in found.refused:
+            continue
+        if engine.name == RECOMPUTED and found.rates.get(RECOMPUTED):
+            continue
+        try:
+            seconds = engine.ask(one.method, *one.arguments)
+        except NotPossible as reason:
+            found.refused[engine.name] = str(reason)
+            continue
+        found.rates.setdefault(engine.name, []).append(one.tokens / seconds)
+        if engine.name == OURS and one.method == "decode":
+            cached, tokens = one.arguments
+            read_per_token = engine.ask("bytes_read", cached + tokens // 2)
+            found.shares.append(read_per_token / seconds / read)
+    return read
+
+
+def measure(
+    engines: list[IsolatedPeer], rounds: int, threads: int
+) -> tuple[dict[str, Found], list[float]]:
+    """Ask every engine for every figure, round by round; also the plain reads, in bytes/s."""
+    found = {one.name: Found({}, [], {}) for one in MEASURES}
+    reads = []
     for number in range(rounds):
         for one in MEASURES:
-            rate = _core.read_rate(_PROBE_BYTES, threads) / 1e9
-            rates[READ]["GB/s"].append(rate)
-            for engine in engines:
-                if engine.name in refused.get(one.name, {}):
-                    continue
-                try:
-                    seconds = engine.ask(one.method, *one.arguments)
-                except NotPossible as reason:
-                    refused.setdefault(one.name, {})[engine.name] = str(reason)
-                    continue
-                rates[one.name].setdefault(engine.name, []).append(one.tokens / seconds)
+            reads.append(measure_once(one, engines, found[one.name], threads))
             print(f"round {number + 1}: {one.name}", file=sys.stderr, flush=True)
-    return rates, refused
+    return found, reads
 
 
-def figures_of(by_engine: dict[str, list[float]]) -> dict[str, Any]:
-    """Return medians, and our ratio to the best engine that is not ours, round by round."""
-    medians = {name: statistics.median(found) for name, found in by_engine.items()}
-    figures: dict[str, Any] = {f"{name}, tokens/s": round(m, 1) for name, m in medians.items()}
-    peers = [n for n in medians if not n.startswith(OURS) and n not in _BASELINES]
-    if OURS in medians and peers:
-        best = max(peers, key=lambda name: medians[name])
-        ratios = [a / b for a, b in zip(by_engine[OURS], by_engine[best], strict=True)]
-        figures["best peer"] = best
-        figures["ratio"] = round(statistics.median(ratios), 2)
-        figures["ratio, smallest and largest"] = [round(min(ratios), 2), round(max(ratios), 2)]
-    return figures
+def ratios_to(found: Found, beside: str) -> tuple[str, list[float]]:
+    """Return whom our rates are compared with, and the ratios round by round; none if nobody."""
+    if beside == READ:
+        return READ, found.shares
+    candidates = [
+        name
+        for name in found.rates
+        if not name.startswith(OURS)
+        and (beside == BEST or name.startswith(beside))
+        and (beside == RECOMPUTED or name != RECOMPUTED)
+    ]
+    if OURS not in found.rates or not candidates:
+        return beside, []
+    best = max(candidates, key=lambda name: statistics.median(found.rates[name]))
+    rounds = zip(found.rates[OURS], found.rates[best], strict=False)  # some have fewer
+    return best, [ours / theirs for ours, theirs in rounds]
+
+
+def compare(found: dict[str, Found], goals: list[Goal]) -> list[dict[str, Any]]:
+    """Return a row for each goal, and for each measure without one its ratio to the best."""
+    wanted = [*goals, *(Goal(one.name, BEST, 0) for one in MEASURES)]
+    order = [one.name for one in MEASURES]
+    rows: list[dict[str, Any]] = []
+    for goal in sorted(wanted, key=lambda goal: order.index(goal.measure)):
+        beside, ratios = ratios_to(found[goal.measure], goal.beside)
+        is_there = any((goal.measure, beside) == (row["measure"], row["beside"]) for row in rows)
+        if ratios and not is_there:
+            rows.append(
+                {
+                    "measure": goal.measure,
+                    "beside": beside,
+                    "ratio": round(statistics.median(ratios), 3),
+                    "smallest": round(min(ratios), 3),
+                    "largest": round(max(ratios), 3),
+                    "goal": goal.ratio or None,
+                }
+            )
+    return rows
+
+
+def print_tables(found: dict[str, Found], rows: list[dict[str, Any]]) -> None:
+    """Print medians by engine, then every comparison beside its goal, to the terminal."""
+    engines = list(dict.fromkeys(name for one in found.values() for name in one.rates))
+    lines = ["", "tokens/s, medians | " + " | ".join(found)]
+    for engine in engines:
+        rates = [one.rates.get(engine) for one in found.values()]
+        cells = [f"{statistics.median(r):.1f}" if r else "-" for r in rates]
+        lines.append(f"{engine} | " + " | ".join(cells))
+    lines += ["", "measure | beside | ratio (smallest - largest) | goal"]
+    for row in rows:
+        goal = "" if row["goal"] is None else f"{row['goal']:g}"
+        verdict = "" if not goal else " reached" if row["ratio"] >= row["goal"] else " missed"
+        spread = f"{row['smallest']:.2f} - {row['largest']:.2f}"
+        name = f"{row['measure']} | {row['beside']}"
+        lines.append(f"{name} | {row['ratio']:.2f} ({spread}) | {goal}{verdict}")
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -130,16 +203,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="these only")
     args = parser.parse_args()
-    names = args.engine or list(ENGINES)
+    goals = goals_of(args.model)
     path = find_model(args.model, args.models)
-    engines, missing = start(names, path, args.threads)
+    engines, missing = start(args.engine or list(ENGINES), path, args.threads)
     try:
-        rates, refused = measure(engines, args.rounds, args.threads)
+        found, reads = measure(engines, args.rounds, args.threads)
         evicted = {engine.name: int(engine.ask("evicted")) for engine in engines}
     finally:
         for engine in engines:
             engine.close()
-    read = rates.pop(READ)["GB/s"]
+    rows = compare(found, goals)
     report(
         f"side_by_side-{args.model}-{args.threads}",
         {
@@ -150,11 +223,18 @@ def main() -> None:
             "engines": {engine.name: engine.description for engine in engines},
             "not started": missing,
             "evicted_tokens": evicted,
-            f"{READ}, GB/s": round(statistics.median(read), 1),
-            **{name: figures_of(by_engine) for name, by_engine in rates.items()},
-            "not possible": refused,
+            "plain read of 512 MB, GB/s": [
+                round(rate / 1e9, 1) for rate in (min(reads), statistics.median(reads), max(reads))
+            ],
+            "tokens/s, medians": {
+                name: {e: round(statistics.median(r), 2) for e, r in one.rates.items()}
+                for name, one in found.items()
+            },
+            "comparisons": rows,
+            "not possible": {name: one.refused for name, one in found.items() if one.refused},
         },
     )
+    print_tables(found, rows)
 
 
 if __name__ == "__main__":

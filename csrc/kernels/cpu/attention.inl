@@ -100,30 +100,44 @@ SINKSTREAM_INLINE void finish(const Fold& fold, const float* sums, int64_t head_
   }
 }
 
-// A span's queries that read one key head are its pairs of token and head: pair p is head p % group
-// of token p / group, with group = heads / kv_heads.
-//
-// Attends from the pairs [begin, end) to page n of `seen`, and calls
-// take(pair, fold, sums) for each pair that sees a row of it.
-template <typename Take>
-SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan& span,
-                                  const SeenPages& seen, int64_t n, int64_t kv_head, int64_t begin,
-                                  int64_t end, const Take& take) {
-  const int64_t head_dim = args.shape.head_dim;
-  const int64_t group = args.heads / args.shape.kv_heads;
+// One key head's halves of a page.
+struct HeadPage {
+  const std::byte* keys;
+  const std::byte* values;
+  DType type;
+};
+
+// Those of page n of `seen`.
+SINKSTREAM_INLINE HeadPage head_page(const AttentionArgs& args, const AttentionSpan& span,
+                                     const SeenPages& seen, int64_t n, int64_t kv_head) {
   const bool is_sink = n < seen.sink_pages;
-  const float* queries = is_sink ? args.query_sink : args.query_window;
   const std::byte* page =
       is_sink
           ? span.sink_pages[n]
           : span.window_pages[(seen.first_block + n - seen.sink_pages) % span.window_page_count];
-  const PageShape shape = {args.shape.kv_heads, head_dim,
+  const PageShape shape = {args.shape.kv_heads, args.shape.head_dim,
                            is_sink ? args.sink_type : args.shape.type};
-  const std::byte* keys = page + shape.key_offset(kv_head);
-  const std::byte* values = page + shape.value_offset(kv_head);
+  return {page + shape.key_offset(kv_head), page + shape.value_offset(kv_head), shape.type};
+}
+
+// A span's queries that read one key head are its pairs of token and head: pair p is head p % group
+// of token p / group, with group = heads / kv_heads.
+//
+// Attends from the pairs [begin, end) to page n of `seen`, and calls
+// take(pair, fold, sums) for each pair that sees a row of it. `next_keys`: QueryTile.
+template <typename Take>
+SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan& span,
+                                  const SeenPages& seen, int64_t n, int64_t kv_head, int64_t begin,
+                                  int64_t end, const void* next_keys, const Take& take) {
+  const int64_t head_dim = args.shape.head_dim;
+  const int64_t group = args.heads / args.shape.kv_heads;
+  const bool is_sink = n < seen.sink_pages;
+  const float* queries = is_sink ? args.query_sink : args.query_window;
+  const HeadPage page = head_page(args, span, seen, n, kv_head);
   const Scoring scoring = {args.scale, args.soft_cap, args.slopes != nullptr};
 
   QueryTile tile;
+  tile.next_keys = next_keys;
   TileResult result;
   int64_t pairs[kMostRows];
   for (int64_t pair = begin; pair < end; ++pair) {
@@ -142,14 +156,15 @@ SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan
       pairs[tile.count++] = pair;
     }
     if (tile.count == kMostRows || (pair + 1 == end && tile.count > 0)) {
-      with_cache_type(shape.type, [&]<typename T>(T*) {
-        attend_page(reinterpret_cast<const T*>(keys), reinterpret_cast<const T*>(values), head_dim,
-                    scoring, tile, result);
+      with_cache_type(page.type, [&]<typename T>(T*) {
+        attend_page(reinterpret_cast<const T*>(page.keys), reinterpret_cast<const T*>(page.values),
+                    head_dim, scoring, tile, result);
       });
       for (int q = 0; q < tile.count; ++q) {
         take(pairs[q], Fold{result.largest[q], result.total[q]}, result.sums[q]);
       }
       tile.count = 0;
+      tile.next_keys = nullptr;
     }
   }
 }
@@ -188,7 +203,9 @@ void attend_by_query(const AttentionArgs& args, const Launch& launch) {
     for (int64_t i = 0; i < count; ++i) clear(folds[i], sums + i * vectors * kLanes, vectors);
     const SeenPages seen = seen_pages(args, *span, begin / group, (begin + count - 1) / group + 1);
     for (int64_t n = 0; n < seen.count(); ++n) {
+      const int64_t next = n + 1 < seen.count() ? n + 1 : n;
       visit_page(args, *span, seen, n, kv_head, begin, begin + count,
+                 head_page(args, *span, seen, next, kv_head).keys,
                  [&](int64_t pair, const Fold& next, const float* next_sums) {
                    const int64_t i = pair - begin;
                    join(folds[i], sums + i * vectors * kLanes, next, next_sums, vectors);
@@ -226,13 +243,27 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
     return partials + ((row * args.heads + head) * most + n) * partial_floats;
   };
 
-  launch.pool->run(pages * kv_heads, [&](int64_t task, int) {
+  // Which span a task belongs to, and which of its pages.
+  struct Place {
+    int64_t span;
+    int64_t page;
+  };
+  const auto place_of = [&](int64_t task) {
+    Place place = {0, task / kv_heads};
+    for (; place.page >= seen[place.span].count(); ++place.span) {
+      place.page -= seen[place.span].count();
+    }
+    return place;
+  };
+  const int64_t tasks = pages * kv_heads;
+  launch.pool->run(tasks, [&](int64_t task, int) {
+    const auto [s, n] = place_of(task);
     const int64_t kv_head = task % kv_heads;
-    int64_t n = task / kv_heads;
-    int64_t s = 0;
-    for (; n >= seen[s].count(); ++s) n -= seen[s].count();
+    const int64_t next = task + 1 < tasks ? task + 1 : task;  // this thread's next one, mostly
+    const auto [next_s, next_n] = place_of(next);
     const AttentionSpan& span = args.spans[s];
     visit_page(args, span, seen[s], n, kv_head, 0, span.count * group,
+               head_page(args, args.spans[next_s], seen[next_s], next_n, next % kv_heads).keys,
                [&](int64_t pair, const Fold& fold, const float* sums) {
                  float* to = partial(span.row + pair / group, kv_head * group + pair % group, n);
                  for (int64_t v = 0; v < vectors; ++v) {

@@ -16,6 +16,9 @@ struct QueryTile {
   int64_t end[kMostRows];
   float slope[kMostRows];     // of ALiBi, 0 without
   float distance[kMostRows];  // to row 0; one less to each later row
+  // Keys that are likely to be read next. If set, the page's values are asked for while its keys
+  // are read, and those keys while the values are; null if the page has been read just before.
+  const void* next_keys = nullptr;
 };
 
 // What becomes of a product of query and key: Note [Scores].
@@ -112,6 +115,7 @@ void add_values(const QueryTile& tile, Product<T> product) {
     alone.k_begin = k_begin;
     alone.k_end = k_end;
     alone.accumulate = accumulate;
+    alone.next = nullptr;
     multiply_rows<1>(alone, 0, vectors);
   };
   if (begin >= end) {  // nothing in common
@@ -162,7 +166,8 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                             .k_end = head_dim,
                             .out = scores[0],
                             .out_stride = kPageRows,
-                            .accumulate = false};
+                            .accumulate = false,
+                            .next = tile.next_keys == nullptr ? nullptr : values};
   multiply(tile.count, score, begin / kLanes, (end + kLanes - 1) / kLanes);
 
   // Null, and no code at all, for types without.
@@ -190,7 +195,8 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                           .k_end = 0,
                           .out = result.sums[0],
                           .out_stride = kMostSums,
-                          .accumulate = false};
+                          .accumulate = false,
+                          .next = tile.next_keys};
   if (head_dim < kLanes) {
     add_narrow_values(tile, sum);
   } else {

@@ -16,7 +16,8 @@ struct Product {
   int64_t k_end;
   float* out;  // [rows][out_stride]
   int64_t out_stride;
-  bool accumulate;  // goes on with the chains that `out` holds
+  bool accumulate;   // goes on with the chains that `out` holds
+  const void* next;  // a block as wide that is read after this one and asked for now, or null
 };
 
 // One vector of an even row, or of the odd row after it. `at` is its place in the even row.
@@ -50,7 +51,9 @@ SINKSTREAM_INLINE void add_row(const float* const (&a)[kRows], int64_t k, const 
   }
 }
 
-// kRows × kVectors sums in registers, from `column` of the block to `place` of `out`.
+// kRows × kVectors sums in registers, from `column` of the block to `place` of `out`. The cache
+// lines that begin in these columns are asked for in the next block: together, the tiles ask for
+// all of it, at an even pace.
 template <int kRows, int kVectors, typename T>
 SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t place) {
   const float* a[kRows];
@@ -73,7 +76,17 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
     add_row<true>(a, k++, at, columns, sums);
     at += 2 * columns;
   }
+  constexpr int64_t kLine = 64;
+  constexpr int64_t kSize = sizeof(T) * (kPaired<T> ? 2 : 1);  // of what one column holds in a row
+  const int64_t first_line = (column * kSize + kLine - 1) / kLine * kLine;
+  const int64_t last_line = product.next == nullptr ? 0 : (column + kVectors * kLanes) * kSize;
   for (; k + 1 < end; k += 2, at += 2 * columns) {
+    for (int64_t line = first_line; line < last_line; line += kLine) {
+      const T* next = static_cast<const T*>(product.next) + k / 2 * 2 * columns;
+      prefetch(reinterpret_cast<const std::byte*>(next) + line);
+      if constexpr (!kPaired<T>)
+        prefetch(reinterpret_cast<const std::byte*>(next + columns) + line);
+    }
     add_row<false>(a, k, at, columns, sums);
     // Hides that a paired row's words were loaded just now: reading them again from the first
     // cache costs less than keeping them, for which registers do not suffice.

@@ -40,6 +40,10 @@ class Sinkstream(Peer):
         self._evicted += cache.evicted
         return seconds
 
+    def bytes_read(self, live: int) -> int:
+        """Return what one token reads of weights and cache behind `live` tokens."""
+        return self._model.bytes_read_per_token(min(live, self._model.capacity.tokens))
+
     def evicted(self) -> int:
         found: int = self._evicted + self._model.stats()["evicted_tokens"]
         return found

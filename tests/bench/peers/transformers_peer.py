@@ -1,4 +1,8 @@
-"""transformers in bfloat16: the original streaming method, and a window recomputed every token."""
+"""transformers: the original streaming method, and a window recomputed every token.
+
+Weights are unpacked once, which is faster than transformers' own packed ones, to bfloat16 where the
+processor multiplies it and to float32 where it does not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from machine import processor
 
 from peers.peer import NotPossible, Peer, prompt
 from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
@@ -21,11 +26,15 @@ class _Transformers(Peer):
         torch.set_num_threads(threads)
         file = Path(path)
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16
+            file.parent,
+            gguf_file=file.name,
+            quantization_config=transformers.GgufConfig(gguf_file=file.name, dequantize=True),
+            dtype=torch.bfloat16 if "bf16" in processor() else torch.float32,
         ).eval()
 
     def describe(self) -> str:
-        return f"transformers {transformers.__version__}, torch {torch.__version__}, bfloat16"
+        versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+        return f"{versions}, {self._model.dtype}"
 
     @torch.inference_mode()
     def prefill(self, tokens: int) -> float:

@@ -1,0 +1,60 @@
+"""What figures beside other engines are to reach, on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OURS = "sinkstream"
+BEST = "the best other engine"
+READ = "a plain read of memory"
+LLAMA_CPP = "llama.cpp"
+TRANSFORMERS = "transformers"
+RECOMPUTED = "transformers, window recomputed"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Our rate of one measure over the rate of `beside`, at least."""
+
+    measure: str
+    beside: str  # BEST, READ, or how the names of some engines begin: the best of them counts
+    ratio: float
+
+
+PREFILL = "prefill of 512"
+BATCH_8, BATCH_32 = "batch of 8 at 256", "batch of 32 at 256"
+
+
+def decode_at(cached: int) -> str:
+    """Return the name of a measure."""
+    return f"decode at {cached:,}"
+
+
+# How far beyond the best other engine one sequence decodes, at 16 and at 1,024 cached tokens.
+_DECODE = {
+    "smollm2": (1.8, 2.2),
+    "qwen3-0.6b-Q4_0": (1.3, 1.6),
+    "qwen3-0.6b-Q8_0": (1.25, 1.4),
+    "qwen3-0.6b-BF16": (1.0, 1.08),
+    "llama-3.2-1b-Q4_0": (1.1, 1.1),
+    "llama-3.2-1b-Q8_0": (1.05, 1.1),
+    "llama-3.2-1b-BF16": (1.0, 1.1),
+}
+# The share of a plain read that is reached: (weights + cache) / (seconds · bytes a second).
+_SHARE = {"smollm2": (0.75, 0.75), "Q4_0": (0.85, 0.8), "Q8_0": (0.92, 0.88), "BF16": (0.92, 0.88)}
+_PREFILL_LLAMA_CPP = {"smollm2": 4.0, "qwen3-0.6b-BF16": 1.4}
+
+
+def goals_of(model: str) -> list[Goal]:
+    """Return the goals of a model, by its name on the command line."""
+    goals = []
+    shares = _SHARE.get(model, _SHARE.get(model.rpartition("-")[2], (0.0, 0.0)))
+    for cached, ratio, share in zip((16, 1024), _DECODE[model], shares, strict=True):
+        goals += [Goal(decode_at(cached), BEST, ratio), Goal(decode_at(cached), READ, share)]
+    if model in _PREFILL_LLAMA_CPP:
+        goals.append(Goal(PREFILL, LLAMA_CPP, _PREFILL_LLAMA_CPP[model]))
+    goals.append(Goal(PREFILL, TRANSFORMERS, 1.5))
+    goals += [Goal(BATCH_8, LLAMA_CPP, 2.0), Goal(BATCH_32, LLAMA_CPP, 2.5)]
+    if model == "smollm2":
+        goals += [Goal(decode_at(1024), RECOMPUTED, 150), Goal(decode_at(4096), RECOMPUTED, 400)]
+    return goals
