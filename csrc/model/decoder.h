@@ -44,20 +44,35 @@ class Decoder : public LanguageModel {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end);
 
  private:
-  // Rows whose keys may all be written before any of their queries runs (Window::piece).
+  // Rows of one sequence whose keys may all be written before any of their queries runs
+  // (Window::piece).
+  struct Piece {
+    const SequenceCache* cache = nullptr;
+    int64_t index = 0;  // of its first token
+    int64_t count = 0;
+    int64_t wanted = 0;  // of its last rows, whose logits are wanted
+  };
+
+  // Pieces of different sequences that are computed together.
   struct Round {
-    int64_t row = 0;  // the first row
+    int64_t row = 0;  // the first of its rows, which are written to the cache
     int64_t rows = 0;
+    size_t piece = 0;  // the first of its entries in pieces_
+    size_t pieces = 0;
+    int64_t query_row = 0;  // the first of its rows that attend, which are counted by themselves
+    int64_t queries = 0;
     size_t span = 0;  // the first of its entries in attention_spans_
     size_t spans = 0;
   };
 
   void place(std::span<const ForwardSpan> spans);
   void plan_rounds(std::span<const ForwardSpan> spans);
+  void keep_wanted();
   void attend(const LayerWeights& layer, int64_t index);
-  void run_round(const Round& round, int64_t layer);
+  void append(const Round& round, int64_t layer);
+  void attend(const Round& round, int64_t layer);
   void transform(const LayerWeights& layer);
-  void write_logits(std::span<const ForwardSpan> spans, float* logits);
+  void write_logits(float* logits);
   void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
 
@@ -82,18 +97,24 @@ class Decoder : public LanguageModel {
   float* gate_;                      // [rows, intermediate]
   float* up_;                        // [rows, intermediate]
   float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
-  float *sink_cos_, *sink_sin_;      // [rows, rotary_dim / 2], of each token's rank
+  float *sink_cos_, *sink_sin_;      // [queries, rotary_dim / 2], of each query's rank
+  float *kept_cos_, *kept_sin_;      // [wanted rows, rotary_dim / 2], of each query's index
   std::byte* linear_scratch_;
 
   Buffer attention_scratch_;
 
   // What this forward's rows are; reserved once.
   int64_t rows_ = 0;
+  int64_t queries_ = 0;  // rows that attend and go on: all, and in the last layer those wanted
+  int64_t wanted_ = 0;   // rows whose logits are wanted
   std::vector<int32_t> ids_;
-  std::vector<int64_t> index_, rank_, first_;
+  std::vector<int64_t> index_;           // [rows]
+  std::vector<int64_t> rank_, first_;    // [queries]
+  const float *query_cos_, *query_sin_;  // [queries, rotary_dim / 2], of each query's index
   std::vector<Slot> slots_;
+  std::vector<Piece> pieces_;
   std::vector<Round> rounds_;
-  std::vector<AttentionSpan> attention_spans_;     // rows counted from their round's first
+  std::vector<AttentionSpan> attention_spans_;     // rows counted from their round's first query
   std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
 };
 

@@ -174,10 +174,10 @@ MUSEUM = (
         sentence="Only sinks that came before the chunk count as sinks, so a prompt whose sinks "
         "come in several chunks loses some.",
         file=DECODER,
-        old="piece.sinks = cache.window().sinks;",
-        new="""piece.sinks = cache.length() == 0
-                        ? cache.window().sinks
-                        : std::min(cache.window().sinks, cache.length());""",
+        old=".sinks = cache.window().sinks,",
+        new=""".sinks = cache.length() == 0
+                                               ? cache.window().sinks
+                                               : std::min(cache.window().sinks, cache.length()),""",
         killers=(_decoder("ChunkSizeChangesNoBit"),),
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUSEUM = (
         file=DECODER,
         old="first_.push_back(cache.window().first(t));",
         new="first_.push_back(std::max(cache.window().sinks, spans[0].cache->window().first(t)));",
-        killers=(_decoder("CompanyChangesNoBit"),),
+        killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
     Mutant(
         museum=13,
@@ -240,24 +240,24 @@ MUSEUM = (
         sentence="Each step turns the stored sink keys on and back again in their own slots. It "
         "stands for keys that are rotated in place as the window moves.",
         file=DECODER,
-        old="  kernels_.append(append, launch_);",
+        old="  kernels_.append(args, launch_);",
         new="""  for (const float direction : {1.0f, -1.0f}) {
     const int64_t one = 1;
     std::vector<float> cos(pairs), sin(pairs);
     turns_.fill(&one, 1, cos.data(), sin.data());
     for (float& x : sin) x *= direction;
-    const AttentionSpan& span = attention_spans_[round.span];
-    for (int64_t j = 0; j < std::min(span.sinks, span.index); ++j) {
-      const Slot sink = span_caches_[round.span]->slot(layer, j);
-      EvictArgs args;
-      args.from = args.to = &sink;
-      args.rows = 1;
-      args.shape = page_shape();
-      args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
-      kernels_.evict(args, launch_);
+    const Piece& piece = pieces_[round.piece];
+    for (int64_t j = 0; j < std::min(piece.cache->window().sinks, piece.index); ++j) {
+      const Slot sink = piece.cache->slot(layer, j);
+      EvictArgs turn;
+      turn.from = turn.to = &sink;
+      turn.rows = 1;
+      turn.shape = page_shape();
+      turn.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
+      kernels_.evict(turn, launch_);
     }
   }
-  kernels_.append(append, launch_);""",
+  kernels_.append(args, launch_);""",
         killers=(_definition("LeavesSinkKeysAsTheyWereFor100000Tokens"),),
     ),
     Mutant(
@@ -416,6 +416,24 @@ OURS = (
         old="{window_cos_ + round.row * pairs, window_sin_ + round.row * pairs,",
         new="{sink_cos_ + round.row * pairs, sink_sin_ + round.row * pairs,",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
+    ),
+    # --- the last layer computes only the rows whose logits are wanted ----------------------
+    Mutant(
+        name="kept_rows_see_what_others_see",
+        sentence="A row that is kept for its logits sees the window of the row whose place it "
+        "takes.",
+        file=DECODER,
+        old="      move_rows(first_.data(), first_.data(), 1);\n",
+        new="",
+        killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
+    ),
+    Mutant(
+        name="last_row_of_each_piece",
+        sentence="The last row of each piece is kept instead of the last row of the span.",
+        file=DECODER,
+        old="std::clamp<int64_t>(wanted - (end - t - count), 0, count)",
+        new="std::min<int64_t>(wanted, count)",
+        killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
     # --- a cut in the middle ----------------------------------------------------------------
     Mutant(
