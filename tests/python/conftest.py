@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +18,13 @@ WriteOnce = Callable[[str], Path]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker that the hook below sets, and fill free pages with NaN in all tests."""
+    """Make all tests run with the same settings, wherever they were started."""
     config.addinivalue_line("markers", "real: runs SmolLM2 (set on every test that asks for it)")
     # A key that is read though it is not live then shows in every result.
     os.environ.setdefault("SINKSTREAM_POISON_PAGES", "1")
+    # Tests press Ctrl-C, which a shell makes programs in the background ignore.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
