@@ -136,7 +136,7 @@ class EngineTest : public testing::Test {
     const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
     pool_ = std::make_unique<PagePool>(kShape, each * options.max_sequences, /*poison=*/true);
     options.pool = pool_.get();
-    options.kernels = &reference_kernels();
+    if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
     engine_ = std::make_unique<Engine>(model, options);
     return *engine_;

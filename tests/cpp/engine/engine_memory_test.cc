@@ -1,4 +1,4 @@
-// No memory left, wherever the engine's thread asks for some.
+// What the engine takes from the heap, and no memory left, wherever its thread asks for some.
 #include <atomic>
 #include <cstdlib>
 #include <future>
@@ -6,12 +6,33 @@
 #include <new>
 
 #include "engine_fixture.h"
-#include "failing_memory.h"
+#include "heap/heap.h"
 
 namespace sinkstream {
 namespace {
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+
+TEST_F(EngineTest, ATokenTakesNothingFromTheHeapWhileTheConsumerKeepsUp) {
+  const ChosenKernels chosen = choose_kernels("");  // the slow table sorts copies
+  options.kernels = &chosen.kernels;
+  std::counting_semaphore<1 << 20> gate(1);
+  model.gate = &gate;
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  StreamBatch batch;
+  int64_t before = 0;
+  constexpr int kGrown = 200;  // the cache has been full for long, and the batches have grown
+  for (int token = 0; token < 5000; ++token) {
+    if (token == kGrown) before = allocations();
+    ASSERT_EQ(stream->take(10s, &batch), TokenStream::Taken::kBatch);
+    if (batch.tokens.empty()) --token;  // the prompt
+    gate.release();
+  }
+  EXPECT_EQ(allocations(), before);
+  stream->cancel();
+  gate.release(1000);  // for what is under way
+  engine().close();    // before the kernels go
+}
 
 TEST_F(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
   // When the stream is parked, a hundred characters at least are held back.

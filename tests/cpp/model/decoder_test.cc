@@ -6,6 +6,7 @@
 
 #include "common/errors.h"
 
+#include "heap/heap.h"
 #include "model/random_decoder.h"
 
 namespace sinkstream {
@@ -135,6 +136,28 @@ TEST_P(DecoderOnTable, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
     compared += static_cast<int64_t>(expected.size());
   }
   EXPECT_GT(compared, 100);
+}
+
+TEST_P(DecoderOnTable, TakesNothingFromTheHeap) {
+  if (GetParam() == &reference_kernels())
+    GTEST_SKIP() << "the slow table keeps its sums in vectors";
+  for (const DType type : {DType::kFloat32, DType::kInt8}) {
+    RandomDecoder model = make(2, type);
+    const int64_t vocab = model.spec.vocab_size;
+    const Window window{4, 70};
+    OneSequence one(model, window), other(model, window);
+    const auto tokens = random_tokens(400, vocab, 6);
+    std::vector<float> logits(400 * vocab);
+    const int64_t before = allocations();
+    for (int64_t t = 0; t < 200; ++t) {
+      const ForwardSpan spans[] = {{&one.cache, tokens.data() + t, 1, LogitsOf::kLast},
+                                   {&other.cache, tokens.data(), 1 + t, LogitsOf::kNone}};
+      model.decoder->forward(spans, logits.data());
+    }
+    const ForwardSpan all{&one.cache, tokens.data(), 400, LogitsOf::kAll};
+    model.decoder->forward({&all, 1}, logits.data());
+    EXPECT_EQ(allocations(), before) << name_of(type);
+  }
 }
 
 TEST_P(DecoderOnTable, WritesOnlyTheWantedLogits) {

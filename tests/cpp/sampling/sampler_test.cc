@@ -10,7 +10,7 @@
 #include <string>
 
 #include "common/errors.h"
-#include "sampling/allocations.h"
+#include "heap/heap.h"
 
 namespace sinkstream {
 namespace {

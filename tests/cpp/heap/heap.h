@@ -1,9 +1,13 @@
-// Lets allocations of one thread fail, as they do where there is no memory left.
+// The heap of a test program: counts what is taken from it, and lets allocations fail, as they do
+// where there is no memory left.
 #pragma once
 
 #include <cstdint>
 
 namespace sinkstream {
+
+// Calls of operator new so far, in all threads.
+int64_t allocations();
 
 // From now on `after` allocations of the calling thread by `new` succeed, and `failures` behind
 // them throw std::bad_alloc. Replaces what was said before; other threads are not affected.

@@ -1,4 +1,4 @@
-#include "failing_memory.h"
+#include "heap/heap.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -6,6 +6,8 @@
 
 namespace sinkstream {
 namespace {
+
+std::atomic<int64_t> count{0};
 
 thread_local int64_t succeeding = 0;
 thread_local int64_t failing = 0;
@@ -24,6 +26,8 @@ bool must_fail() {
 
 }  // namespace
 
+int64_t allocations() { return count; }
+
 void fail_allocations(int64_t after, int64_t failures) {
   succeeding = after;
   failing = failures;
@@ -35,6 +39,7 @@ int64_t failed_allocations() { return failed; }
 
 // For the whole program. The array and nothrow forms of the standard library call these.
 void* operator new(std::size_t bytes) {
+  ++sinkstream::count;
   if (!sinkstream::must_fail()) {
     if (void* place = std::malloc(bytes > 0 ? bytes : 1)) return place;
   }
