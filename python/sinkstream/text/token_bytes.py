@@ -103,18 +103,20 @@ def _from_sentencepiece(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
 
 
 def _from_byte_level(token: str) -> bytes:
-    alphabet = _byte_alphabet()
     try:
-        return bytes([alphabet[letter] for letter in token])
-    except KeyError:  # an added token: it is written as it is
+        return token.translate(_byte_letters()).encode("latin-1")
+    except UnicodeEncodeError:  # an added token: it is written as it is
         return token.encode()
 
 
 @lru_cache(maxsize=1)
-def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable bytes stand for themselves, the others are moved up."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+def _byte_letters() -> dict[int, int]:
+    """Return what turns GPT-2's alphabet into the letters that Latin-1 writes as the same bytes.
+
+    Printable bytes stand for themselves there, the others are moved up. Letters of Latin-1 that are
+    not in the alphabet become what Latin-1 cannot write.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(0x100) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + rank): byte for rank, byte in enumerate(others)
-    }
+    moved = {0x100 + rank: byte for rank, byte in enumerate(others)}
+    return moved | dict.fromkeys(others, 0xFFFD)
