@@ -30,26 +30,29 @@ class LlamaCpp(Peer):
         if not self._model:
             raise RuntimeError("llama.cpp does not load the file")
         self._one = self._new_context(_CONTEXT, 1)
+        self._held = 0  # tokens of the prompt that its cache begins with
         self._many: Any = None
 
     def prefill(self, tokens: int) -> float:
-        self._clear(self._one)
+        self._truncate(0)
         started = time.perf_counter()
-        self._read(prompt(tokens))
+        self._read_on(tokens)
         return time.perf_counter() - started
 
     def decode(self, cached: int, tokens: int) -> float:
-        self._clear(self._one)
-        self._read(prompt(cached))
+        self._truncate(cached)
+        self._read_on(cached)
         started = time.perf_counter()
         for i in range(tokens):
             self._read([200 + i % 200])
-        return (time.perf_counter() - started) / tokens
+        seconds = (time.perf_counter() - started) / tokens
+        self._truncate(cached)
+        return seconds
 
     def batch(self, sequences: int, cached: int, tokens: int) -> float:
         if self._many is None:
             self._many = self._new_context(_BATCH_CACHED * _MOST_SEQUENCES, _MOST_SEQUENCES)
-        self._clear(self._many)
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._many), True)
         for begin in range(0, cached, PREFILL_CHUNK):
             piece = prompt(cached)[begin : begin + PREFILL_CHUNK]
             self._read_rows([(token, begin + i, 0) for i, token in enumerate(piece)])
@@ -77,8 +80,16 @@ class LlamaCpp(Peer):
         params.flash_attn_type = 1 if self._flash else 0
         return llama_cpp.llama_init_from_model(self._model, params)
 
-    def _clear(self, context: Any) -> None:
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+    def _truncate(self, tokens: int) -> None:
+        """Keep so many tokens of the one sequence, if there are more."""
+        memory = llama_cpp.llama_get_memory(self._one)
+        llama_cpp.llama_memory_seq_rm(memory, 0, tokens, -1)
+        self._held = min(self._held, tokens)
+
+    def _read_on(self, tokens: int) -> None:
+        """Read the prompt from where the cache ends, up to so many tokens."""
+        self._read(prompt(tokens)[self._held :])
+        self._held = tokens
 
     def _read(self, ids: list[int]) -> None:
         for begin in range(0, len(ids), PREFILL_CHUNK):

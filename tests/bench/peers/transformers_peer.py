@@ -37,7 +37,7 @@ class _Transformers(Peer):
         return f"{versions}, {self._model.dtype}"
 
     @torch.inference_mode()
-    def prefill(self, tokens: int) -> float:
+    def _prefill(self, tokens: int) -> float:
         ids = torch.tensor([prompt(tokens)])
         started = time.perf_counter()
         self._model(ids, use_cache=False, logits_to_keep=1)
@@ -46,6 +46,9 @@ class _Transformers(Peer):
 
 class Streaming(_Transformers):
     """One token a forward, evicting after each: sinks and a cache that is full from `cached` on."""
+
+    def prefill(self, tokens: int) -> float:
+        return self._prefill(tokens)
 
     @torch.inference_mode()
     def decode(self, cached: int, tokens: int) -> float:
@@ -66,7 +69,10 @@ class Streaming(_Transformers):
 class Recomputing(_Transformers):
     """No cache: each token costs a prefill of the window."""
 
+    def prefill(self, tokens: int) -> float:
+        raise NotPossible("it is the same as with the streaming method")
+
     def decode(self, cached: int, tokens: int) -> float:
         if cached < 1024:
             raise NotPossible("a window of few tokens is no baseline")
-        return sum(self.prefill(cached) for _ in range(_RECOMPUTED)) / _RECOMPUTED
+        return sum(self._prefill(cached) for _ in range(_RECOMPUTED)) / _RECOMPUTED
