@@ -141,7 +141,7 @@ BENCH := $(BIN)/python tests/bench
 FIGURES := $(BUILD)/figures
 
 .PHONY: bench
-bench: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure speed and perplexity
+bench: bench-peers $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
 	@mkdir -p $(FIGURES)
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
 	$(BENCH)/timeline_bench.py --plot $(FIGURES)/timeline.png
@@ -150,10 +150,11 @@ bench: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure speed and 
 
 # MODEL_SHAPE: smollm2, or qwen3-0.6b or llama-3.2-1b with -Q4_0, -Q8_0 or -BF16 (random weights).
 MODEL_SHAPE ?= smollm2
+THREADS ?= 2
 
 .PHONY: bench-peers
 bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines
-	$(BENCH)/side_by_side_bench.py --model $(MODEL_SHAPE) --models $(BUILD)/models
+	$(BENCH)/side_by_side_bench.py --model $(MODEL_SHAPE) --models $(BUILD)/models --threads $(THREADS)
 
 .PHONY: soak
 soak: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure memory and latency for long

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/register.h"
+#include "common/usable_threads.h"
 #include "device/buffer.h"
 #include "device/read_probe.h"
 

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "common/check.h"
+#include "common/usable_threads.h"
 
 namespace sinkstream {
 

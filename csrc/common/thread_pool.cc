@@ -1,11 +1,6 @@
 #include "common/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <cmath>
-#include <fstream>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -125,34 +120,6 @@ void ThreadPool::work(int thread) {
     take_tasks(thread);
     busy_.fetch_sub(1, std::memory_order_release);
   }
-}
-
-namespace {
-
-// The cores that the cgroup's quota allows, or infinity where there is none or it cannot be read.
-double quota_cores() {
-  double quota = 0, period = 0;
-  std::string word;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> word >> period) {
-    if (word == "max") return INFINITY;
-    char* end = nullptr;
-    quota = std::strtod(word.c_str(), &end);
-  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); v1 >> quota) {
-    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
-  }
-  return quota > 0 && period > 0 ? quota / period : INFINITY;
-}
-
-}  // namespace
-
-int usable_threads() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cores = CPU_COUNT(&allowed);
-  const double quota = std::ceil(quota_cores());
-  if (quota < cores) cores = static_cast<int>(quota);
-  return std::clamp(cores, 1, ThreadPool::kMaxThreads);
 }
 
 }  // namespace sinkstream

@@ -68,8 +68,4 @@ class ThreadPool {
   std::exception_ptr failure_;
 };
 
-// How many threads serve best: the cores in this process's affinity mask, no more than its
-// cgroup's CPU quota (rounded up), at least 1.
-int usable_threads();
-
 }  // namespace sinkstream

@@ -62,7 +62,7 @@ def load(
         max_sequences: Streams that run at the same time; each has its own fixed cache.
         prefill_chunk: Tokens of a prompt that are read in one step. It changes no result.
         threads: Threads that compute, the generation thread included. None takes what the
-            affinity mask and the CPU quota allow.
+            affinity mask and the CPU quota allow; with more, a warning.
         revision: The revision of a checkpoint that is named `"org/name"`.
         progress: Called with (bytes read, bytes in all) while weights are read.
 
@@ -102,7 +102,7 @@ def load(
         prefill_chunk=0
         if prefill_chunk is None
         else as_int("load", "prefill_chunk", prefill_chunk, 1, 1 << 16),
-        threads=0 if threads is None else as_int("load", "threads", threads, 1, 1024),
+        threads=0 if threads is None else _choose_threads(threads),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
     )
     checkpoint = open_checkpoint(path, revision=revision)
@@ -133,6 +133,18 @@ def _choose_window(checkpoint: Checkpoint, sinks: int, window: int | None) -> in
             stacklevel=3,
         )
     return window
+
+
+def _choose_threads(threads: int) -> int:
+    """Return the number that was asked for, and warn where there are fewer cores."""
+    threads, cores = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
+    if threads > cores:
+        warnings.warn(
+            f"load: `threads` should not exceed the {cores} that this process has cores for, but "
+            f"is {threads}. They will take turns and wait for each other.",
+            stacklevel=3,
+        )
+    return threads
 
 
 def _token_table(checkpoint: Checkpoint) -> TokenBytes | None:

@@ -139,10 +139,5 @@ TEST(ThreadPool, FlushesDenormalsOnEveryThreadAndRestoresTheCaller) {
   EXPECT_NE(tiny * 1.0f, 0.0f);
 }
 
-TEST(UsableThreads, IsBetweenOneAndTheMachine) {
-  EXPECT_GE(usable_threads(), 1);
-  EXPECT_LE(usable_threads(), static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 }  // namespace
 }  // namespace sinkstream

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import sinkstream
+from sinkstream import _core
 
 Folder = Callable[[str], Path]
 
@@ -206,3 +207,18 @@ def test_forward_of_no_tokens_is_empty(llama: Path) -> None:
     with sinkstream.load(llama) as model:
         logits = model.forward(torch.zeros(2, 0, dtype=torch.long))
         assert logits.shape == (2, 0, model.spec.vocab_size)
+
+
+def test_more_threads_than_cores_are_warned_of_and_work(llama: Path) -> None:
+    too_many = _core.usable_threads() + 1
+    with pytest.warns(UserWarning, match=rf"load: `threads` should .* but is {too_many}\."):
+        model = sinkstream.load(llama, threads=too_many, max_sequences=1)
+    with model:
+        assert model.runtime["threads"] == too_many
+
+
+def test_as_many_threads_as_cores_are_no_reason_to_warn(
+    llama: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with sinkstream.load(llama, threads=_core.usable_threads(), max_sequences=1):
+        assert not [w for w in recwarn if "threads" in str(w.message)]
