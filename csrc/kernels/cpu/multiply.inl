@@ -84,8 +84,9 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
     for (int64_t line = first_line; line < last_line; line += kLine) {
       const T* next = static_cast<const T*>(product.next) + k / 2 * 2 * columns;
       prefetch(reinterpret_cast<const std::byte*>(next) + line);
-      if constexpr (!kPaired<T>)
+      if constexpr (!kPaired<T>) {
         prefetch(reinterpret_cast<const std::byte*>(next + columns) + line);
+      }
     }
     add_row<false>(a, k, at, columns, sums);
     // Hides that a paired row's words were loaded just now: reading them again from the first
