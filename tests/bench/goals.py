@@ -40,15 +40,16 @@ _DECODE = {
     "llama-3.2-1b-Q8_0": (1.05, 1.1),
     "llama-3.2-1b-BF16": (1.0, 1.1),
 }
+MODELS = tuple(_DECODE)
 # The share of a plain read that is reached: (weights + cache) / (seconds · bytes a second).
 _SHARE = {"smollm2": (0.75, 0.75), "Q4_0": (0.85, 0.8), "Q8_0": (0.92, 0.88), "BF16": (0.92, 0.88)}
 _PREFILL_LLAMA_CPP = {"smollm2": 4.0, "qwen3-0.6b-BF16": 1.4}
 
 
 def goals_of(model: str) -> list[Goal]:
-    """Return the goals of a model, by its name on the command line."""
+    """Return the goals of one of MODELS."""
     goals = []
-    shares = _SHARE.get(model, _SHARE.get(model.rpartition("-")[2], (0.0, 0.0)))
+    shares = _SHARE[model.rpartition("-")[2]]
     for cached, ratio, share in zip((16, 1024), _DECODE[model], shares, strict=True):
         goals += [Goal(decode_at(cached), BEST, ratio), Goal(decode_at(cached), READ, share)]
     if model in _PREFILL_LLAMA_CPP:

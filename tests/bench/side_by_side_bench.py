@@ -27,6 +27,7 @@ from goals import (
     BATCH_8,
     BATCH_32,
     BEST,
+    MODELS,
     OURS,
     PREFILL,
     READ,
@@ -199,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--model", default="smollm2", choices=MODELS)
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

@@ -1,7 +1,6 @@
 """transformers: the original streaming method, and a window recomputed every token.
 
-Weights are unpacked once, which is faster than transformers' own packed ones, to bfloat16 where the
-processor multiplies it and to float32 where it does not.
+Weights are unpacked once: to bfloat16 where the processor multiplies it, to float32 where not.
 """
 
 from __future__ import annotations

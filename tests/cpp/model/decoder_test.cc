@@ -139,8 +139,9 @@ TEST_P(DecoderOnTable, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
 }
 
 TEST_P(DecoderOnTable, TakesNothingFromTheHeap) {
-  if (GetParam() == &reference_kernels())
+  if (GetParam() == &reference_kernels()) {
     GTEST_SKIP() << "the slow table keeps its sums in vectors";
+  }
   for (const DType type : {DType::kFloat32, DType::kInt8}) {
     RandomDecoder model = make(2, type);
     const int64_t vocab = model.spec.vocab_size;
