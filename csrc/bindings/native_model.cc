@@ -106,9 +106,10 @@ std::unique_ptr<ForwardCache> NativeModel::copy_of(const ForwardCache& cache) co
 }
 
 void NativeModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
-  engine_->between_steps([&] {
+  const auto evict = [&] {
     for (auto& row : cache->rows) decoder_.evict_range(row.get(), begin, end);
-  });
+  };
+  engine_->between_steps(evict, "evict_range");
 }
 
 void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens,

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "common/check.h"
 
@@ -11,6 +12,7 @@ namespace sinkstream {
 PagePool::PagePool(PageShape shape, int64_t pages, bool poison)
     : shape_(shape), memory_(pages * shape.bytes(), "the cache"), poison_(poison) {
   references_.assign(pages, 0);
+  spare_.assign(pages, -1);
   free_.reserve(pages);
   for (int64_t id = pages - 1; id >= 0; --id) free_.push_back(static_cast<int32_t>(id));
   if (poison_) std::memset(memory_.data(), 0xff, memory_.bytes());  // NaN in every type
@@ -29,9 +31,42 @@ void PagePool::share(int32_t id) {
   ++references_[id];
 }
 
+void PagePool::share_for_writing(int32_t id) {
+  const int32_t spare = acquire();
+  share(id);
+  spare_[spare] = spare_[id];
+  spare_[id] = spare;
+}
+
+int32_t PagePool::pop_spare(int32_t id) {
+  const int32_t spare = spare_[id];
+  if (spare >= 0) spare_[id] = std::exchange(spare_[spare], -1);
+  return spare;
+}
+
+int32_t PagePool::own(int32_t id) {
+  if (references_.at(id) == 1) return id;
+  int32_t copy = pop_spare(id);
+  if (copy >= 0) {
+    references_[copy] = 1;
+  } else {
+    copy = acquire();
+  }
+  std::memcpy(page(copy), page(id), shape_.bytes());
+  --references_[id];
+  return copy;
+}
+
 void PagePool::release(int32_t id) {
   SINKSTREAM_CHECK(references_.at(id) > 0, "page ", id, " is free already");
-  if (--references_[id] > 0) return;
+  const int32_t spare = pop_spare(id);
+  if (spare >= 0) return_page(spare);
+  if (references_[id] == 1) return return_page(id);
+  --references_[id];
+}
+
+void PagePool::return_page(int32_t id) {
+  references_[id] = 0;
   if (poison_) std::memset(page(id), 0xff, shape_.bytes());
   free_.push_back(id);
 }

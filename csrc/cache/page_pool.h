@@ -1,5 +1,12 @@
 // A fixed number of pages, all of one shape, lent to sequences. Knows no tokens.
 // Not thread-safe: one thread owns the pool and everything that holds its pages.
+//
+// Note: [Shared pages]
+// Sequences with a common beginning hold the same pages until one of them writes. So that writing
+// never runs out of memory half-way, each holder after the first brings a free page along, a spare.
+// The spare belongs to the shared page, not to who brought it: the first holder that writes takes a
+// copy in it, and with the last but one holder the last spare is gone. A page that nobody will
+// write again, one full of sinks, is shared without spares; that is where sharing saves memory.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +36,29 @@ class PagePool {
 
   // Lends one page; the caller has seen that `free_pages()` suffices.
   int32_t acquire();
-  // One more holder of a page.
+  // One more holder of a page that nobody will write again.
   void share(int32_t id);
-  // One holder less; the last one returns the page.
+  // One more holder of a page that any of them may write to. Sets a free page aside for it; the
+  // caller has seen that there is one.
+  void share_for_writing(int32_t id);
+  int32_t holders(int32_t id) const { return references_.at(id); }
+  bool has_spare(int32_t id) const { return spare_.at(id) >= 0; }
+  // Gives one of the holders a page of its own with the same content: this one, if nobody else
+  // holds it; else a copy in a spare, or where there is none in a free page, and the caller holds
+  // `id` no more.
+  int32_t own(int32_t id);
+  // One holder less, and one spare if there is any; the last holder returns the page.
   void release(int32_t id);
 
  private:
+  void return_page(int32_t id);
+  int32_t pop_spare(int32_t id);
+
   PageShape shape_;
   Buffer memory_;
   bool poison_;
   std::vector<int32_t> references_;  // [pages], holders of each
+  std::vector<int32_t> spare_;       // [pages], the next spare behind a page or spare; -1: none
   std::vector<int32_t> free_;        // the next page to lend is at the back
 };
 

@@ -30,14 +30,78 @@ SequenceCache::SequenceCache(PagePool* pool, const Window& window, int64_t layer
   }
 }
 
+int64_t SequenceCache::pages_saved(const Window& window, int64_t layers, int64_t count) {
+  const int64_t pages = count >= window.sinks ? window.sink_pages() : count / kPageRows;
+  return layers * pages;
+}
+
+SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count)
+    : pool_(other.pool_),
+      window_(other.window_),
+      max_length_(max_length),
+      sink_page_count_(window_.sink_pages()),
+      window_page_count_(window_.window_pages(max_length)),
+      length_(count) {
+  const bool is_whole = count == other.length_;
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length && (is_whole || count <= other.shareable()),
+                   "a sequence of ", other.length_, " tokens, ", other.evicted(),
+                   " of them evicted, is to share ", count);
+  if (!is_whole) window_.begin = 0;
+  const int64_t own = pages_per_layer(), layers = other.layers();
+  const int64_t needed = layers * own - pages_saved(window_, layers, count);
+  SINKSTREAM_CHECK(pool_->free_pages() >= needed, "a sequence needs ", needed, " pages, but ",
+                   pool_->free_pages(), " are free");
+  // Which of the other's pages hold tokens of a layer, by their places here.
+  std::vector<int64_t> theirs(own, -1);
+  for (int64_t t = 0; t < std::min(count, window_.sinks); t = page_end(t)) {
+    theirs[place(t)] = other.place(t);
+  }
+  for (int64_t t = window_.first(count); t < count; t = page_end(t)) {
+    theirs[place(t)] = other.place(t);
+  }
+  const int64_t full_of_sinks = pages_saved(window_, 1, count);
+  ids_.reserve(layers * own);
+  pages_.reserve(layers * own);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (int64_t i = 0; i < own; ++i) {
+      if (theirs[i] < 0) {
+        ids_.push_back(pool_->acquire());
+        continue;
+      }
+      const int32_t id = other.ids_[layer * other.pages_per_layer() + theirs[i]];
+      if (i < full_of_sinks) {
+        pool_->share(id);
+      } else {
+        pool_->share_for_writing(id);
+      }
+      ids_.push_back(id);
+    }
+  }
+  for (const int32_t id : ids_) pages_.push_back(pool_->page(id));
+}
+
 SequenceCache::~SequenceCache() {
   for (const int32_t id : ids_) pool_->release(id);
 }
 
 Slot SequenceCache::slot(int64_t layer, int64_t index) const {
-  std::byte* const* pages = pages_.data() + layer * pages_per_layer();
-  if (window_.is_sink(index)) return {pages[index / kPageRows], index % kPageRows};
-  return {pages[sink_page_count_ + window_.block(index) % window_page_count_], window_.row(index)};
+  std::byte* page = pages_[layer * pages_per_layer() + place(index)];
+  return {page, window_.is_sink(index) ? index % kPageRows : window_.row(index)};
+}
+
+int64_t SequenceCache::page_end(int64_t index) const {
+  if (window_.is_sink(index)) return std::min((index / kPageRows + 1) * kPageRows, window_.sinks);
+  return window_.sinks + (window_.block(index) + 1) * kPageRows;
+}
+
+void SequenceCache::make_writable(int64_t count) {
+  for (int64_t t = length_; t < length_ + count; t = page_end(t)) {
+    for (int64_t i = place(t); i < static_cast<int64_t>(ids_.size()); i += pages_per_layer()) {
+      if (pool_->holders(ids_[i]) == 1) continue;
+      ids_[i] = pool_->own(ids_[i]);
+      pages_[i] = pool_->page(ids_[i]);
+    }
+  }
 }
 
 void SequenceCache::advance(int64_t count) {
@@ -56,9 +120,10 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   const auto spoil = [&](std::byte* head, int64_t element) {
     std::memset(head + element * bytes, 0xff, bytes);
   };
-  const int64_t layers = static_cast<int64_t>(pages_.size()) / pages_per_layer();
   for (int64_t i = std::max(begin, length_ - ring); i < end; ++i) {
-    for (int64_t layer = 0; layer < layers; ++layer) {
+    for (int64_t layer = 0; layer < layers(); ++layer) {
+      const int64_t page = layer * pages_per_layer() + place(i);
+      if (pool_->holders(ids_[page]) > 1) continue;  // somebody else may see them still
       const Slot at = slot(layer, i);
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -72,6 +137,27 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
       }
     }
   }
+}
+
+bool SequenceCache::rewind(int64_t length) {
+  SINKSTREAM_CHECK(length >= 0 && can_rewind(length), "a sequence of ", length_, " tokens is rewound to ", length);
+  // Pages that were full of sinks, and are not any more.
+  const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
+  std::vector<size_t> shared;
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t page = layer * pages_per_layer() + i;
+      const bool needs_page = pool_->holders(ids_[page]) > 1 && !pool_->has_spare(ids_[page]);
+      if (needs_page) shared.push_back(static_cast<size_t>(page));
+    }
+  }
+  if (static_cast<int64_t>(shared.size()) > pool_->free_pages()) return false;
+  for (const size_t page : shared) {
+    ids_[page] = pool_->own(ids_[page]);
+    pages_[page] = pool_->page(ids_[page]);
+  }
+  length_ = length;
+  return true;
 }
 
 void SequenceCache::restart() {

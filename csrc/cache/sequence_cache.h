@@ -2,6 +2,7 @@
 // layer, which it holds for life. Knows no numbers: kernels read and write the pages.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,6 +19,15 @@ class SequenceCache {
 
   // Takes that many pages; the caller has seen that they are free. The pool outlives the cache.
   SequenceCache(PagePool* pool, const Window& window, int64_t layers, int64_t max_length);
+
+  // How many of those a sequence does not need that begins with `count` tokens of another one:
+  // pages full of sinks, which nobody will write again.
+  static int64_t pages_saved(const Window& window, int64_t layers, int64_t count);
+
+  // Begins with the first `count` tokens of `other`, whose sinks and window it has: all of them, or
+  // as many as `shareable()` allows. Shares their pages until one of the two writes to them, and
+  // takes pages_needed − pages_saved at once, so that this never fails half-way.
+  SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count);
   ~SequenceCache();
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
@@ -27,6 +37,7 @@ class SequenceCache {
   int64_t max_length() const { return max_length_; }
   int64_t live() const { return window_.live(length_); }
   int64_t evicted() const { return window_.evicted(length_); }
+  int64_t bytes() const { return static_cast<int64_t>(ids_.size()) * pool_->shape().bytes(); }
   int64_t sink_page_count() const { return sink_page_count_; }
   int64_t window_page_count() const { return window_page_count_; }
 
@@ -39,11 +50,29 @@ class SequenceCache {
   }
   // Where the token of this index belongs.
   Slot slot(int64_t layer, int64_t index) const;
+  int64_t layers() const { return static_cast<int64_t>(ids_.size()) / pages_per_layer(); }
+
+  // How many of the first tokens another sequence may begin with: all while the next token sees
+  // them all; later the sinks, which depend on no other token.
+  int64_t shareable() const {
+    return window_.first(length_) == window_.sinks ? length_ : window_.sinks;
+  }
+  // The pages that the next `count` tokens will be written to are nobody else's from now on. To be
+  // called before a forward wherever pages may be shared.
+  void make_writable(int64_t count);
 
   // `count` tokens have been written to every layer.
   void advance(int64_t count);
   // Forgets all tokens and keeps the pages.
   void restart();
+  // Whether the tokens from `length` on can be forgotten: nothing that the token of that index would
+  // see has been evicted.
+  bool can_rewind(int64_t length) const {
+    return length <= length_ && window_.first(length) == window_.first(length_);
+  }
+  // Forgets them. Returns false, and does nothing, where sinks that others share would be written
+  // anew and no page is free for them.
+  bool rewind(int64_t length);
   // Window tokens before `index` are seen no more; `index` is in [first(length()), length()].
   void cut(int64_t index);
   // Makes room for `count` tokens that shall see no less than the tokens before them: where they
@@ -61,6 +90,13 @@ class SequenceCache {
   // overwritten becomes NaN.
   void poison(int64_t begin, int64_t end);
   int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
+  // The place of a token's page among those of a layer.
+  int64_t place(int64_t index) const {
+    if (window_.is_sink(index)) return index / kPageRows;
+    return sink_page_count_ + window_.block(index) % window_page_count_;
+  }
+  // The first token behind `index` that lies in another page.
+  int64_t page_end(int64_t index) const;
 
   PagePool* pool_;
   Window window_;

@@ -89,17 +89,17 @@ void Engine::check_open(const char* where) const {
   }
 }
 
-Window Engine::window_of(const Request& request) const {
+Window Engine::window_of(const char* where, std::optional<int64_t> sinks) const {
   Window window = options_.window;
-  if (!request.sinks) return window;
+  if (!sinks) return window;
   const int64_t capacity = window.capacity();
-  if (*request.sinks < 0 || *request.sinks >= capacity) {
+  if (*sinks < 0 || *sinks >= capacity) {
     throw InvalidArgument(
-        cat("stream: `sinks` must be in [0, ", capacity - 1, "], because sinks and window share ",
-            capacity, " tokens, but is ", *request.sinks, "."),
+        cat(where, ": `sinks` must be in [0, ", capacity - 1, "], because sinks and window share ",
+            capacity, " tokens, but is ", *sinks, "."),
         "sinks");
   }
-  window.sinks = *request.sinks;
+  window.sinks = *sinks;
   window.window = capacity - window.sinks;
   return window;
 }
@@ -136,31 +136,40 @@ void Engine::check_fits(const Sequence& sequence) const {
                           "`max_sequences`, or ask for fewer tokens."));
 }
 
-std::shared_ptr<TokenStream> Engine::submit(Request request) {
+void Engine::check(const Request& request) const {
   check_process("stream");
   check_prompt(request.prompt);
   validate(request.params, model_.vocab());
   check_text(request.params);
-  const Window window = window_of(request);
-  auto stream = std::make_shared<TokenStream>(bell_);
-  auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
-                                             options_.tokens.get(), stream);
-  check_fits(*sequence);
+}
+
+void Engine::hand_over(std::unique_ptr<Sequence> sequence) {
   {
     const std::lock_guard lock(mutex_);
     check_open("stream");
     arrivals_.push_back(std::move(sequence));
   }
   bell_->ring();
+}
+
+std::shared_ptr<TokenStream> Engine::submit(Request request) {
+  check(request);
+  const Window window = window_of("stream", request.sinks);
+  auto stream = std::make_shared<TokenStream>(bell_);
+  auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
+                                             options_.tokens.get(), stream);
+  check_fits(*sequence);
+  hand_over(std::move(sequence));
   return stream;
 }
 
-void Engine::between_steps(const std::function<void()>& work) {
-  check_process("forward");
+void Engine::between_steps(const std::function<void()>& work, const char* where) {
+  check_process(where);
   Job job;
+  job.where = where;
   job.work = &work;
   std::unique_lock lock(mutex_);
-  check_open("forward");
+  check_open(where);
   jobs_.push_back(&job);
   bell_->ring();
   job_done_.wait(lock, [&job] { return job.is_done; });
@@ -198,6 +207,7 @@ void Engine::run() {
     while (collect()) {
       run_jobs();
       end_early();
+      end_closed_sessions();
       unpark();
       plan();
       if (plan_.empty()) {
@@ -212,6 +222,7 @@ void Engine::run() {
     die(std::current_exception());
   }
   refuse_jobs();
+  end_sessions();
 }
 
 // Takes over what callers have handed in. Returns whether the engine is still open.
@@ -225,7 +236,10 @@ bool Engine::collect() {
   }
   totals_.requests += static_cast<int64_t>(arrived_.size());
   totals_.waiting += static_cast<int64_t>(arrived_.size());
-  for (std::unique_ptr<Sequence>& sequence : arrived_) waiting_.push_back(std::move(sequence));
+  for (std::unique_ptr<Sequence>& sequence : arrived_) {
+    if (sequence->session) sequence->session->begin_turn();
+    waiting_.push_back(std::move(sequence));
+  }
   arrived_.clear();
   return is_open;
 }
@@ -260,7 +274,8 @@ void Engine::end_early() {
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
     const bool is_cancelled = sequence->stream->is_cancelled();
-    if (!is_cancelled && sequence->sampler.params().max_tokens != 0) continue;
+    // A session reads its turn even where no reply is wanted.
+    if (!is_cancelled && (sequence->wants_reply() || sequence->session)) continue;
     has_ended = true;
     if (!is_cancelled) sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
     end(*sequence, is_cancelled ? FinishReason::kCancelled : FinishReason::kLength);
@@ -288,7 +303,8 @@ void Engine::plan() {
     running_views_.push_back({.is_runnable = s->phase != Phase::kParked,
                               .unread = s->prompt_tokens - s->read,
                               .length = s->cache->length(),
-                              .last_turn = s->last_turn});
+                              .last_turn = s->last_turn,
+                              .wants_reply = s->wants_reply()});
   }
   const StepLimits limits{.free_pages = options_.pool->free_pages(),
                           .max_sequences = options_.max_sequences,
@@ -381,7 +397,7 @@ void Engine::refuse_jobs() {
   for (std::vector<Job*>* jobs : {&taken_jobs_, &jobs_}) {
     for (Job* job : *jobs) {
       try {
-        check_open("forward");
+        check_open(job->where);
       } catch (...) {
         finish_job(job, std::current_exception());
       }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,10 +47,31 @@ class Engine {
   // CapacityError if it can never fit, EngineDead after a failed step. Never blocks for a step.
   std::shared_ptr<TokenStream> submit(Request request);
 
+  // Sessions: conversations that keep their memory. All of these wait for the step in progress at
+  // most, and throw EngineDead where there is no engine any more.
+
+  // Takes the memory of a session at once, or throws CapacityError. What `beginning` has in common
+  // with a live session of the same sinks and window is shared and counts as read: tokens() tells
+  // how much.
+  std::shared_ptr<Session> open_session(std::optional<int64_t> sinks,
+                                        const std::vector<int32_t>& beginning);
+  // The session's next turn: behind what it has in its cache. With max_tokens = 0 it only reads.
+  // Throws what `submit` throws, InvalidArgument if the session is closed, and SessionBusy if a
+  // turn is running; of a cancelled one it waits for the end.
+  std::shared_ptr<TokenStream> submit(Request request, const std::shared_ptr<Session>& session);
+  // A second session that goes on from the same tokens. Throws like open_session and submit.
+  std::shared_ptr<Session> fork_session(Session& session);
+  // Cancels the session's last turn if it is running, and makes the session what it was before.
+  // Throws InvalidArgument if `turn` is not its last turn, or tokens have left the window since.
+  void take_back(Session& session, const std::shared_ptr<TokenStream>& turn);
+  // The ids of the session's live tokens, in order; last, the reply's last one, which enters the
+  // cache with the next turn.
+  std::vector<int32_t> ids_of(Session& session);
+
   // Runs `work` on the engine's thread between two steps, and waits for it: work may use the model,
   // the thread pool and the page pool. An exception of `work` is thrown here and harms nobody else.
-  // Not to be called from `work`.
-  void between_steps(const std::function<void()>& work);
+  // Not to be called from `work`. `where` begins the sentence of an EngineDead or ForkError.
+  void between_steps(const std::function<void()>& work, const char* where = "forward");
 
   // Ends all streams as cancelled, and the thread; waits for the step in progress. May be called
   // again. Does nothing in a forked child.
@@ -64,6 +86,7 @@ class Engine {
   enum class Life : uint8_t { kOpen, kClosed, kDead };
 
   struct Job {
+    const char* where = "";
     const std::function<void()>* work = nullptr;
     bool is_done = false;
     std::exception_ptr failure;
@@ -72,10 +95,13 @@ class Engine {
   // Callers' side.
   void check_process(const char* where) const;
   void check_open(const char* where) const;  // under mutex_
-  Window window_of(const Request& request) const;
+  Window window_of(const char* where, std::optional<int64_t> sinks) const;
+  void check(const Request& request) const;
   void check_prompt(const std::vector<int32_t>& prompt) const;
   void check_text(const SamplingParams& params) const;
   void check_fits(const Sequence& sequence) const;
+  void hand_over(std::unique_ptr<Sequence> sequence);
+  void hold(Session& session);
 
   // The thread: everything below, in the order of its life. engine.cc
   void run();
@@ -93,9 +119,21 @@ class Engine {
   void die(const std::exception_ptr& cause) noexcept;
   void refuse_jobs();
 
+  // Sessions, as the thread sees them. engine_sessions.cc
+  struct Beginning {
+    const Session* session = nullptr;
+    int64_t count = 0;  // of its first tokens
+  };
+  Beginning longest_beginning(const Window& window, std::span<const int32_t> prompt) const;
+  void check_free(int64_t pages) const;
+  void end_turn(Sequence& sequence);
+  void end_closed_sessions();
+  void end_sessions();
+
   // One step of it, in its order. engine_step.cc
   void act();
   void admit();
+  void give_cache(Sequence& sequence);
   void forward();
   void deliver();
   void deliver_row(const PlanRow& row, Sequence& sequence, const float* logits);
@@ -127,6 +165,7 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<std::unique_ptr<Sequence>> arrived_;  // swapped with arrivals_
   std::vector<Job*> taken_jobs_;                    // swapped with jobs_
+  std::vector<std::shared_ptr<Session>> sessions_;  // that have pages
   StepPlanner planner_;
   std::vector<WaitingView> waiting_views_;
   std::vector<RunningView> running_views_;

@@ -26,14 +26,30 @@ void Engine::admit() {
     ++totals_.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
     try {
-      sequence.cache.emplace(options_.pool, sequence.window, options_.layers, sequence.max_length);
-      sequence.stats.cache_bytes = sequence.pages * options_.pool->shape().bytes();
+      if (!sequence.session) give_cache(sequence);
+      sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
       sequence.stream->publish(sequence.stats);
     } catch (...) {  // no memory for its bookkeeping: only this one fails
       end(sequence, FinishReason::kError, std::current_exception());
     }
   }
+}
+
+// Whatever a live session has read already is not read again.
+void Engine::give_cache(Sequence& sequence) {
+  // The last token is read in any case: it gives the logits.
+  const std::span<const int32_t> prompt(sequence.prompt);
+  const Beginning beginning = longest_beginning(sequence.window, prompt.first(prompt.size() - 1));
+  if (beginning.session != nullptr) {
+    sequence.own_cache.emplace(*beginning.session->cache, sequence.max_length, beginning.count);
+    sequence.sampler.append(prompt.first(static_cast<size_t>(beginning.count)));
+    sequence.read = sequence.stats.cached_tokens = beginning.count;
+  } else {
+    sequence.own_cache.emplace(options_.pool, sequence.window, options_.layers,
+                               sequence.max_length);
+  }
+  sequence.cache = &*sequence.own_cache;
 }
 
 void Engine::forward() {
@@ -44,7 +60,8 @@ void Engine::forward() {
   for (const PlanRow& row : plan_.rows) {
     Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
     sequence.last_turn = step_.step;
-    spans_.push_back({.cache = &*sequence.cache,
+    sequence.cache->make_writable(row.count);
+    spans_.push_back({.cache = sequence.cache,
                       .tokens = sequence.next_tokens(),
                       .count = row.count,
                       .logits = row.wants_logits ? LogitsOf::kLast : LogitsOf::kNone});
@@ -64,6 +81,7 @@ void Engine::deliver_row(const PlanRow& row, Sequence& sequence, const float* lo
   try {
     account(row, sequence);
     if (row.wants_logits) sample(sequence, logits);
+    if (!sequence.is_reading() && !sequence.wants_reply()) end(sequence, FinishReason::kLength);
     if (sequence.phase != Phase::kFinished) publish(sequence);
   } catch (...) {  // what happens here is one request's own: only this one fails
     if (sequence.phase == Phase::kFinished) throw;
@@ -74,7 +92,12 @@ void Engine::deliver_row(const PlanRow& row, Sequence& sequence, const float* lo
 // The row's tokens are in the cache now.
 void Engine::account(const PlanRow& row, Sequence& sequence) {
   StreamBatch& staged = sequence.stream->staged();
-  sequence.sampler.append({sequence.next_tokens(), static_cast<size_t>(row.count)});
+  const std::span<const int32_t> ids(sequence.next_tokens(), static_cast<size_t>(row.count));
+  sequence.sampler.append(ids);
+  if (sequence.session) {
+    sequence.session->tokens.append(ids);
+    sequence.session->share_stats();
+  }
   if (sequence.is_reading()) {
     sequence.read += row.count;
     staged.add_mark(StreamMark::Kind::kPrefill, sequence.read);
@@ -82,9 +105,11 @@ void Engine::account(const PlanRow& row, Sequence& sequence) {
     totals_.prompt_tokens += row.count;
     step_.prompt_tokens += static_cast<int32_t>(row.count);
   } else {
+    sequence.last_token = -1;
     ++step_.decoding;
   }
-  const int64_t evicted = sequence.cache->evicted() - sequence.stats.evicted_tokens;
+  const int64_t evicted =
+      sequence.cache->evicted() - sequence.evicted_before - sequence.stats.evicted_tokens;
   if (evicted > 0) staged.add_mark(StreamMark::Kind::kEvicted, evicted);
   sequence.stats.evicted_tokens += evicted;
   sequence.stats.live_tokens = sequence.cache->live();
@@ -144,7 +169,8 @@ void Engine::publish(Sequence& sequence) {
   ++totals_.parked;
 }
 
-// Its pages are free, and the gauges say so, before its consumer learns of the end.
+// Its pages are free, and the gauges say so, before its consumer learns of the end; a session is
+// ready for its next turn.
 void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
   try {
     if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
@@ -161,9 +187,11 @@ void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr err
     --totals_.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
-  sequence.cache.reset();
+  sequence.cache = nullptr;
+  sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
   share_stats();
+  if (sequence.session) end_turn(sequence);
   sequence.stream->finish(reason, std::move(error), sequence.stats);
 }
 

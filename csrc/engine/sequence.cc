@@ -6,27 +6,52 @@ namespace sinkstream {
 
 namespace {
 
-int64_t length_of(const Request& request) {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const std::optional<int64_t>& max_tokens = request.params.max_tokens;
-  return max_tokens ? prompt + *max_tokens : kEndlessLength;
+int64_t length_of(const std::vector<int32_t>& prompt, const SamplingParams& params) {
+  if (!params.max_tokens) return kEndlessLength;
+  return static_cast<int64_t>(prompt.size()) + *params.max_tokens;
+}
+
+std::vector<int32_t> with_owed(std::optional<int32_t> owed, std::vector<int32_t> prompt) {
+  if (owed) prompt.insert(prompt.begin(), *owed);
+  return prompt;
 }
 
 }  // namespace
 
 Sequence::Sequence(Request request, const Window& request_window, int64_t layers,
                    const TokenTable* table, std::shared_ptr<TokenStream> out)
-    : prompt_tokens(static_cast<int64_t>(request.prompt.size())),
+    : prompt(std::move(request.prompt)),
+      prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(request_window),
-      max_length(length_of(request)),
+      max_length(length_of(prompt, request.params)),
       pages(SequenceCache::pages_needed(window, layers, max_length)),
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, request.continues_text),
       submitted(Clock::now()) {
-  prompt = std::move(request.prompt);
   stats.prompt_tokens = prompt_tokens;
+}
+
+Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTable* table,
+                   std::shared_ptr<TokenStream> out)
+    : prompt(with_owed(of->owed, std::move(request.prompt))),
+      prompt_tokens(static_cast<int64_t>(prompt.size())),
+      window(of->window()),
+      max_length(kEndlessLength),
+      pages(0),
+      stop_tokens(request.params.stop_token_ids),
+      stream(std::move(out)),
+      sampler(request.params, window.sinks, window.window, max_length),
+      text(table, request.params.stop, request.continues_text),
+      session(std::move(of)),
+      owed(session->owed),
+      cache(&*session->cache),
+      evicted_before(cache->evicted()),
+      submitted(Clock::now()) {
+  sampler.append(session->tokens.ids());
+  stats.prompt_tokens = prompt_tokens;
+  stats.cached_tokens = stats.live_tokens = cache->live();
 }
 
 }  // namespace sinkstream

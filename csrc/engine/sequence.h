@@ -9,6 +9,7 @@
 
 #include "cache/sequence_cache.h"
 #include "engine/reply_text.h"
+#include "engine/session.h"
 #include "engine/token_stream.h"
 #include "sampling/token_set.h"
 
@@ -30,8 +31,12 @@ struct Request {
 struct Sequence {
   Sequence(Request request, const Window& window, int64_t layers, const TokenTable* table,
            std::shared_ptr<TokenStream> out);
+  // A turn of a session, which the caller holds.
+  Sequence(Request request, std::shared_ptr<Session> session, const TokenTable* table,
+           std::shared_ptr<TokenStream> out);
 
   bool is_reading() const { return read < prompt_tokens; }
+  bool wants_reply() const { return sampler.params().max_tokens != 0; }
   // The tokens that it takes part in the next step with.
   const int32_t* next_tokens() const { return is_reading() ? prompt.data() + read : &last_token; }
 
@@ -39,18 +44,22 @@ struct Sequence {
   const int64_t prompt_tokens;
   const Window window;
   const int64_t max_length;  // prompt + max_tokens; kEndlessLength
-  const int64_t pages;       // all that it will ever hold
+  const int64_t pages;       // all that it will ever take; a session has its own already
   const TokenSet stop_tokens;
   const std::shared_ptr<TokenStream> stream;
 
   Sampler sampler;
   ReplyText text;
-  std::optional<SequenceCache> cache;  // from its admission to its end
+  const std::shared_ptr<Session> session;  // null: it keeps nothing
+  const std::optional<int32_t> owed;       // by the session, before this turn
+  std::optional<SequenceCache> own_cache;  // from its admission to its end, where it has no session
+  SequenceCache* cache = nullptr;          // its session's or its own one; null before and after
 
   Phase phase = Phase::kWaiting;
-  int64_t read = 0;         // prompt tokens in the cache
-  int32_t last_token = -1;  // sampled, and not in the cache yet
-  int64_t last_turn = -1;   // the step that it last took part in
+  int64_t read = 0;            // prompt tokens in the cache
+  int32_t last_token = -1;     // sampled, and not in the cache yet; below 0: there is none
+  int64_t last_turn = -1;      // the step that it last took part in
+  int64_t evicted_before = 0;  // tokens, by its session's earlier turns
 
   const Clock::time_point submitted;
   std::optional<Clock::time_point> last_token_at;  // none before the first, and after a pause

@@ -13,7 +13,7 @@ int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
 PlanRow decode_row(int64_t place) { return {place, 1, true}; }
 
 PlanRow prefill_row(int64_t place, const RunningView& sequence, int64_t count) {
-  return {place, count, count == sequence.unread};
+  return {place, count, sequence.wants_reply && count == sequence.unread};
 }
 
 }  // namespace

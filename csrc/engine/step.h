@@ -20,6 +20,7 @@ struct RunningView {
   int64_t unread = 0;       // prompt tokens that are not in the cache yet; 0: it decodes
   int64_t length = 0;       // tokens in the cache: the index of its next one
   int64_t last_turn = -1;   // the step that it last took part in; -1: none
+  bool wants_reply = true;  // false: it only reads
 };
 
 struct StepLimits {

@@ -111,7 +111,7 @@ inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t
 
 class EngineTest : public testing::Test {
  protected:
-  static constexpr PageShape kShape{.kv_heads = 1, .head_dim = 2};
+  static constexpr PageShape kShape = kFakeShape;
   static constexpr int64_t kLayers = 2;
 
   EngineTest() {

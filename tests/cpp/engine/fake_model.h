@@ -1,21 +1,25 @@
 // A language model by rule: the next token is a hash of all tokens before it, so that every test
 // knows what must come, and a token that got lost, doubled or into a wrong cache changes the rest.
+// Like a real one it remembers nothing but what lies in the cache: each token's row holds the hash up
+// to it, so that a page that was mixed up, lost or shared by mistake shows, too.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <semaphore>
-#include <unordered_map>
 #include <vector>
 
+#include "common/check.h"
 #include "model/language_model.h"
 
 namespace sinkstream {
 
 inline constexpr int64_t kFakeVocab = 300;
+inline constexpr PageShape kFakeShape{.kv_heads = 1, .head_dim = 2};
 
 // FNV-1a over token ids.
 class TokenHash {
@@ -23,7 +27,33 @@ class TokenHash {
   void add(int32_t token) { state_ = (state_ ^ static_cast<uint32_t>(token)) * 1099511628211u; }
   int32_t next_token() const { return static_cast<int32_t>((state_ >> 20) % kFakeVocab); }
 
+  // What a token's row holds of the tokens up to it: the row is its key, two floats wide.
+  void write(const SequenceCache& cache, int64_t index) const {
+    for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+      for (const int64_t half : {0, 1}) {
+        const auto bits = static_cast<uint32_t>(state_ >> (32 * half));
+        std::memcpy(element(cache, layer, index, half), &bits, sizeof(bits));
+      }
+    }
+  }
+  void read(const SequenceCache& cache, int64_t index) {
+    state_ = 0;
+    for (const int64_t half : {0, 1}) {
+      uint32_t bits, again;
+      std::memcpy(&bits, element(cache, 0, index, half), sizeof(bits));
+      std::memcpy(&again, element(cache, cache.layers() - 1, index, half), sizeof(again));
+      SINKSTREAM_CHECK(bits == again, "layers differ at index ", index);
+      state_ |= uint64_t{bits} << (32 * half);
+    }
+  }
+
  private:
+  static std::byte* element(const SequenceCache& cache, int64_t layer, int64_t index,
+                            int64_t dim) {
+    const Slot at = cache.slot(layer, index);
+    return at.page + kFakeShape.key_element(at.row, dim) * int64_t{sizeof(float)};
+  }
+
   uint64_t state_ = 14695981039346656037u;
 };
 
@@ -50,11 +80,13 @@ class FakeModel : public LanguageModel {
     int64_t tokens = 0;
     for (const ForwardSpan& span : spans) {
       tokens += span.count;
-      TokenHash& hash = hashes_[span.cache];
-      if (span.cache->length() == 0) hash = {};
+      TokenHash hash;
+      const int64_t length = span.cache->length();
+      if (length > 0) hash.read(*span.cache, length - 1);
       bool is_poisoned = false;
       for (int64_t i = 0; i < span.count; ++i) {
         hash.add(span.tokens[i]);
+        hash.write(*span.cache, length + i);
         is_poisoned |= span.tokens[i] == poison_token;
       }
       span.cache->advance(span.count);
@@ -76,9 +108,6 @@ class FakeModel : public LanguageModel {
   std::atomic<int64_t> forwards{0};
   std::atomic<int64_t> widest{0};  // most sequences of one forward
   std::atomic<bool> too_long{false};
-
- private:
-  std::unordered_map<const SequenceCache*, TokenHash> hashes_;
 };
 
 }  // namespace sinkstream

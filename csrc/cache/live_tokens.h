@@ -1,0 +1,60 @@
+// The ids of the tokens that are live in a cache, in memory of a fixed size. Knows no keys.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/window.h"
+
+namespace sinkstream {
+
+class LiveTokens {
+ public:
+  explicit LiveTokens(const Window& window)
+      : window_(window), sinks_(window.sinks), ring_(window.window) {}
+
+  int64_t length() const { return length_; }  // tokens appended, evicted ones included
+
+  void append(std::span<const int32_t> ids) {
+    for (const int32_t id : ids) place(length_++) = id;
+  }
+
+  // Forgets the tokens from `length` on. Nothing may have been evicted since they were appended.
+  void rewind(int64_t length) { length_ = length; }
+
+  // Begins anew with the live `ids` of a sequence that has seen `length` tokens.
+  void restore(std::span<const int32_t> ids, int64_t length) {
+    length_ = 0;
+    append(ids.first(std::min<size_t>(ids.size(), sinks_.size())));
+    if (ids.size() <= sinks_.size()) return;
+    const auto in_window = ids.subspan(sinks_.size());
+    length_ = length - static_cast<int64_t>(in_window.size());
+    append(in_window);
+  }
+
+  // All live tokens in order: sinks, then the window.
+  std::vector<int32_t> ids() const {
+    std::vector<int32_t> found;
+    found.reserve(static_cast<size_t>(window_.live(length_)));
+    for (int64_t t = 0; t < std::min(length_, window_.sinks); ++t) found.push_back(at(t));
+    for (int64_t t = window_.first(length_ - 1); t < length_; ++t) found.push_back(at(t));
+    return found;
+  }
+
+  // The token of a live index.
+  int32_t at(int64_t index) const { return const_cast<LiveTokens*>(this)->place(index); }
+
+ private:
+  int32_t& place(int64_t index) {
+    if (window_.is_sink(index)) return sinks_[static_cast<size_t>(index)];
+    return ring_[static_cast<size_t>((index - window_.sinks) % window_.window)];
+  }
+
+  Window window_;
+  int64_t length_ = 0;
+  std::vector<int32_t> sinks_;  // [S]
+  std::vector<int32_t> ring_;   // [W], window token i at (i − S) mod W
+};
+
+}  // namespace sinkstream

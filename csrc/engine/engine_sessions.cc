@@ -1,0 +1,224 @@
+// Sessions: what callers do with them, and what the engine's thread does for them.
+#include <thread>
+#include <utility>
+
+#include "common/errors.h"
+#include "engine/engine.h"
+
+namespace sinkstream {
+
+namespace {
+
+// Holds a session while a call works with it.
+class Held {
+ public:
+  explicit Held(Session& session) : session_(&session) {}
+  ~Held() {
+    if (session_ != nullptr) session_->let_go();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  // Somebody else lets go: the turn that has begun.
+  void keep() { session_ = nullptr; }
+
+ private:
+  Session* session_;
+};
+
+int64_t common_beginning(const LiveTokens& tokens, std::span<const int32_t> prompt, int64_t most) {
+  most = std::min(most, static_cast<int64_t>(prompt.size()));
+  int64_t count = 0;
+  while (count < most && tokens.at(count) == prompt[static_cast<size_t>(count)]) ++count;
+  return count;
+}
+
+}  // namespace
+
+// ---- what callers do -------------------------------------------------------------------------
+
+// Waits for the end of a turn that is cancelled already.
+void Engine::hold(Session& session) {
+  check_process("session");
+  const auto check_not_closed = [&session] {
+    if (!session.is_closed()) return;
+    throw InvalidArgument("session: it must be open, but has been closed.");
+  };
+  check_not_closed();
+  while (!session.try_hold()) {
+    check_not_closed();
+    const std::shared_ptr<TokenStream> turn = session.turn();
+    if (!turn || !turn->is_cancelled()) {
+      throw SessionBusy(
+          "session: one turn at a time may run, but another one is running. Read it to its end, "
+          "cancel it, or fork the session before it.");
+    }
+    between_steps([] {}, "session");
+  }
+}
+
+std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
+                                              const std::vector<int32_t>& beginning) {
+  const Window window = window_of("session", sinks);
+  if (!beginning.empty()) check_prompt(beginning);
+  auto session = std::make_shared<Session>(bell_, window);
+  const auto work = [&] {
+    const Beginning shared = longest_beginning(window, beginning);
+    check_free(SequenceCache::pages_needed(window, options_.layers, kEndlessLength) -
+               SequenceCache::pages_saved(window, options_.layers, shared.count));
+    sessions_.reserve(sessions_.size() + 1);
+    if (shared.session != nullptr) {
+      session->cache.emplace(*shared.session->cache, kEndlessLength, shared.count);
+      session->tokens.append(std::span(beginning).first(static_cast<size_t>(shared.count)));
+    } else {
+      session->cache.emplace(options_.pool, window, options_.layers, kEndlessLength);
+    }
+    session->share_stats();
+    sessions_.push_back(session);
+    share_stats();
+  };
+  between_steps(work, "session");
+  return session;
+}
+
+std::shared_ptr<TokenStream> Engine::submit(Request request,
+                                            const std::shared_ptr<Session>& session) {
+  check(request);
+  hold(*session);
+  Held held(*session);
+  auto stream = std::make_shared<TokenStream>(bell_);
+  auto sequence =
+      std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(), stream);
+  session->set_turn(stream);
+  hand_over(std::move(sequence));
+  held.keep();
+  return stream;
+}
+
+std::shared_ptr<Session> Engine::fork_session(Session& session) {
+  hold(session);
+  const Held held(session);
+  auto fork = std::make_shared<Session>(bell_, session.window());
+  const auto work = [&] {
+    const int64_t length = session.cache->length();
+    check_free(SequenceCache::pages_needed(session.window(), options_.layers, kEndlessLength) -
+               SequenceCache::pages_saved(session.window(), options_.layers, length));
+    sessions_.reserve(sessions_.size() + 1);
+    fork->cache.emplace(*session.cache, kEndlessLength, length);
+    fork->tokens = session.tokens;
+    fork->owed = session.owed;
+    fork->turns = session.turns;
+    fork->share_stats();
+    sessions_.push_back(fork);
+    share_stats();
+  };
+  between_steps(work, "session");
+  return fork;
+}
+
+void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& turn) {
+  check_process("cancel");
+  if (session.turn() != turn) {
+    throw InvalidArgument(
+        "cancel: `keep` must be \"partial\", because the session has gone on since, but is "
+        "\"drop\". The reply stays.",
+        "keep");
+  }
+  turn->cancel();
+  hold(session);
+  const Held held(session);
+  const auto work = [&] {
+    const std::optional<Session::Beginning> before = session.last_turn;
+    if (!before) {
+      throw InvalidArgument(
+          "cancel: `keep` must be \"partial\", because the turn has been taken back already, but "
+          "is \"drop\".",
+          "keep");
+    }
+    if (!session.cache->can_rewind(before->length)) {
+      throw InvalidArgument(
+          "cancel: `keep` must be \"partial\", because tokens have left the window since the turn "
+          "began, and they cannot come back, but is \"drop\". The reply stays.",
+          "keep");
+    }
+    if (!session.cache->rewind(before->length)) {
+      throw CapacityError(
+          "cancel: another session shares the pages that the turn began on, and none is free for "
+          "a copy. Close a session, or load the model with a larger `max_sequences`. The reply "
+          "stays.");
+    }
+    session.tokens.rewind(before->length);
+    session.owed = before->owed;
+    session.last_turn.reset();
+    --session.turns;
+    session.share_stats();
+    share_stats();
+  };
+  between_steps(work, "cancel");
+}
+
+std::vector<int32_t> Engine::ids_of(Session& session) {
+  std::vector<int32_t> ids;
+  const auto work = [&] {
+    if (!session.cache) throw InvalidArgument("session: it must be open, but has been closed.");
+    ids = session.tokens.ids();
+    if (session.owed) ids.push_back(*session.owed);
+  };
+  between_steps(work, "session");
+  return ids;
+}
+
+// ---- the thread ------------------------------------------------------------------------------
+
+// The session with the same sinks and window that has most of the prompt's first tokens.
+Engine::Beginning Engine::longest_beginning(const Window& window,
+                                            std::span<const int32_t> prompt) const {
+  Beginning best;
+  for (const std::shared_ptr<Session>& session : sessions_) {
+    const Window& other = session->window();
+    if (other.sinks != window.sinks || other.window != window.window) continue;
+    const int64_t count = common_beginning(session->tokens, prompt, session->cache->shareable());
+    if (count > best.count) best = {session.get(), count};
+  }
+  return best;
+}
+
+void Engine::check_free(int64_t pages) const {
+  const int64_t free = options_.pool->free_pages();
+  if (pages <= free) return;
+  throw CapacityError(cat("session: it needs ", pages, " pages of cache, but ", free,
+                          " are free. Close a session or a stream, or load the model with a larger "
+                          "`max_sequences`."));
+}
+
+void Engine::end_turn(Sequence& sequence) {
+  Session& session = *sequence.session;
+  if (sequence.read == 0) {
+    session.owed = sequence.owed;
+  } else if (sequence.last_token >= 0) {
+    session.owed = sequence.last_token;
+  }
+  session.share_stats();
+  session.let_go();
+}
+
+void Engine::end_closed_sessions() {
+  std::erase_if(sessions_, [](const std::shared_ptr<Session>& session) {
+    if (!session->is_closed() || !session->try_hold()) return false;
+    session->cache.reset();
+    return true;
+  });
+}
+
+// The engine is at its end. All turns have ended, so whoever holds a session is a caller on its way
+// out.
+void Engine::end_sessions() {
+  for (const std::shared_ptr<Session>& session : sessions_) {
+    session->close();
+    while (!session->try_hold()) std::this_thread::yield();
+    session->cache.reset();
+  }
+  sessions_.clear();
+  share_stats();
+}
+
+}  // namespace sinkstream

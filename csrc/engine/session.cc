@@ -1,0 +1,58 @@
+#include "engine/session.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "engine/token_stream.h"
+
+namespace sinkstream {
+
+Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window)
+    : tokens(window), engine_bell_(std::move(engine_bell)), window_(window), owner_(getpid()) {}
+
+void Session::close() {
+  if (getpid() != owner_) return;  // a forked child: the mutex may be held for ever
+  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  if (const std::shared_ptr<TokenStream> running = turn()) running->cancel();
+  engine_bell_->ring();
+}
+
+std::shared_ptr<TokenStream> Session::turn() const {
+  const std::lock_guard lock(mutex_);
+  return turn_.lock();
+}
+
+SessionStats Session::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void Session::let_go() {
+  held_.store(false, std::memory_order_release);
+  if (is_closed()) engine_bell_->ring();  // which has waited for this
+}
+
+void Session::set_turn(const std::shared_ptr<TokenStream>& stream) {
+  const std::lock_guard lock(mutex_);
+  turn_ = stream;
+}
+
+void Session::begin_turn() {
+  last_turn = {tokens.length(), owed};
+  owed.reset();
+  ++turns;
+}
+
+void Session::share_stats() {
+  SessionStats now;
+  now.turns = turns;
+  now.tokens = cache->length();
+  now.live_tokens = cache->live();
+  now.evicted_tokens = cache->evicted();
+  now.cache_bytes = cache->bytes();
+  const std::lock_guard lock(mutex_);
+  stats_ = now;
+}
+
+}  // namespace sinkstream

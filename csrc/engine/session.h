@@ -1,0 +1,90 @@
+// A conversation that keeps its cache between requests: its pages, the ids of what they hold, and
+// who is using it. Knows no text and no roles.
+//
+// Note: [Who may touch a session]
+// A session is free, or held: by a turn from its submission to its end, or by a call that forks it,
+// saves it or takes a turn back. Whoever holds it is the only one, so nothing needs a lock but what
+// anybody may look at. Pages are the engine thread's: it alone takes and shares them, and when a
+// closed session is free it holds it for ever and gives them back.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "cache/live_tokens.h"
+#include "cache/sequence_cache.h"
+#include "engine/doorbell.h"
+
+namespace sinkstream {
+
+class TokenStream;
+
+struct SessionStats {
+  int64_t turns = 0;
+  int64_t tokens = 0;          // that it has seen
+  int64_t live_tokens = 0;     // in the cache
+  int64_t evicted_tokens = 0;  // that have left it
+  int64_t cache_bytes = 0;     // of the pages that it holds; some may be shared with others
+};
+
+class Session {
+ public:
+  Session(std::shared_ptr<Doorbell> engine_bell, const Window& window);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // ---- any thread ----
+
+  // Cancels the turn that is running. The pages go back as soon as nobody holds the session. Never
+  // blocks.
+  void close();
+  bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+  const Window& window() const { return window_; }
+  SessionStats stats() const;
+  // Returns whether the caller holds it from now on: nobody did.
+  bool try_hold() { return !held_.exchange(true, std::memory_order_acq_rel); }
+  // The stream of the turn that runs, or of the last one while somebody keeps it.
+  std::shared_ptr<TokenStream> turn() const;
+
+  // ---- whoever holds it ----
+
+  void let_go();
+  void set_turn(const std::shared_ptr<TokenStream>& stream);
+
+  // ---- the engine thread; whoever holds it may read ----
+
+  // How it stood before the last turn, which can be taken back until something else happens.
+  struct Beginning {
+    int64_t length = 0;
+    std::optional<int32_t> owed;
+  };
+
+  void begin_turn();
+
+  std::optional<SequenceCache> cache;  // none before the engine has given it one, and after its end
+  LiveTokens tokens;                   // in the cache
+  // The reply's last token: sampled, and not in the cache until the next turn begins with it.
+  std::optional<int32_t> owed;
+  std::optional<Beginning> last_turn;
+  int64_t turns = 0;
+  // What `stats()` shows is brought up to date.
+  void share_stats();
+
+ private:
+  const std::shared_ptr<Doorbell> engine_bell_;
+  const Window window_;
+  const pid_t owner_;  // the only process that has the engine's thread
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> held_{false};
+
+  mutable std::mutex mutex_;  // guards what follows
+  SessionStats stats_;
+  std::weak_ptr<TokenStream> turn_;
+};
+
+}  // namespace sinkstream
