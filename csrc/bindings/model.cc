@@ -7,6 +7,7 @@
 #include "bindings/builder.h"
 #include "bindings/native_model.h"
 #include "bindings/register.h"
+#include "bindings/session.h"
 #include "bindings/stream.h"
 #include "common/errors.h"
 
@@ -172,10 +173,43 @@ void register_model(py::module_& module) {
       .def("evict_range", &evict_range, py::arg("cache"), py::arg("start"), py::arg("end"))
       .def(
           "submit",
-          [](NativeModel& self, const py::object& request) {
-            return submit_from_python(self.engine(), request);
+          [](NativeModel& self, const py::object& request, const SessionHandle* session) {
+            return submit_from_python(self.engine(), request,
+                                      session == nullptr ? nullptr : session->session());
           },
-          py::arg("request"))
+          py::arg("request"), py::arg("session").none(true) = py::none())
+      .def(
+          "open_session",
+          [](NativeModel& self, std::optional<int64_t> sinks, const std::vector<int32_t>& ids) {
+            return std::make_unique<SessionHandle>(self.engine().open_session(sinks, ids));
+          },
+          py::arg("sinks").none(true), py::arg("beginning"),
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "fork_session",
+          [](NativeModel& self, const SessionHandle& session) {
+            return std::make_unique<SessionHandle>(
+                self.engine().fork_session(*session.session()));
+          },
+          py::arg("session"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "take_back",
+          [](NativeModel& self, const SessionHandle& session, const StreamHandle& turn) {
+            self.engine().take_back(*session.session(), turn.shared());
+          },
+          py::arg("session"), py::arg("turn"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "ids_of",
+          [](NativeModel& self, const SessionHandle& session) {
+            return self.engine().ids_of(*session.session());
+          },
+          py::arg("session"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "last_token",
+          [](NativeModel& self, const SessionHandle& session) {
+            return self.engine().last_token(*session.session());
+          },
+          py::arg("session"), py::call_guard<py::gil_scoped_release>())
       .def("stats", [](NativeModel& self) { return stats_for_python(self.engine()); })
       .def(
           "steps",

@@ -134,14 +134,16 @@ py::object StreamHandle::take() {
   return to_python(batch_);
 }
 
-std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::object& request) {
+std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::object& request,
+                                                 const std::shared_ptr<Session>& session) {
   Request native;
   native.prompt = request.attr("prompt").cast<std::vector<int32_t>>();
   native.params = params_from_python(request);
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
   const py::gil_scoped_release release;
-  return std::make_unique<StreamHandle>(engine.submit(std::move(native)));
+  return std::make_unique<StreamHandle>(session ? engine.submit(std::move(native), session)
+                                                : engine.submit(std::move(native)));
 }
 
 py::dict stats_for_python(const Engine& engine) {

@@ -18,6 +18,7 @@ class StreamHandle {
   StreamHandle& operator=(const StreamHandle&) = delete;
 
   TokenStream& stream() const { return *stream_; }
+  const std::shared_ptr<TokenStream>& shared() const { return stream_; }
   // The next batch as Python sees it, None at the end. Waits without the GIL, and looks for
   // signals every 50 ms; what a signal handler raises is raised here.
   pybind11::object take();
@@ -27,8 +28,9 @@ class StreamHandle {
   StreamBatch batch_;
 };
 
-// `request`: a StreamRequest of python/sinkstream/params.py.
-std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const pybind11::object& request);
+// `request`: a StreamRequest of python/sinkstream/params.py; a turn of `session` unless that is null.
+std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const pybind11::object& request,
+                                                 const std::shared_ptr<Session>& session);
 
 // Counters and gauges as a plain dictionary.
 pybind11::dict stats_for_python(const Engine& engine);

@@ -295,8 +295,16 @@ void Engine::unpark() {
 void Engine::plan() {
   waiting_views_.clear();
   const size_t places = static_cast<size_t>(options_.max_sequences) - running_.size();
+  beginnings_.clear();
   for (size_t i = 0; i < std::min(places, waiting_.size()); ++i) {
-    waiting_views_.push_back({waiting_[i]->pages, waiting_[i]->prompt_tokens});
+    const Sequence& sequence = *waiting_[i];
+    const Beginning beginning = beginning_of(sequence);
+    beginnings_.push_back(beginning);
+    waiting_views_.push_back(
+        {.pages = sequence.pages - beginning.saved_pages,
+         .unread = sequence.prompt_tokens - beginning.count,
+         .length = sequence.session ? sequence.cache->length() : beginning.count,
+         .wants_reply = sequence.wants_reply()});
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {

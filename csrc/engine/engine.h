@@ -67,6 +67,8 @@ class Engine {
   // The ids of the session's live tokens, in order; last, the reply's last one, which enters the
   // cache with the next turn.
   std::vector<int32_t> ids_of(Session& session);
+  // The last one of them, if there is any. Throws SessionBusy while a turn is running.
+  std::optional<int32_t> last_token(Session& session);
 
   // Runs `work` on the engine's thread between two steps, and waits for it: work may use the model,
   // the thread pool and the page pool. An exception of `work` is thrown here and harms nobody else.
@@ -121,10 +123,12 @@ class Engine {
 
   // Sessions, as the thread sees them. engine_sessions.cc
   struct Beginning {
-    const Session* session = nullptr;
-    int64_t count = 0;  // of its first tokens
+    const Session* session = nullptr;  // null: there is none
+    int64_t count = 0;                 // of its first tokens
+    int64_t saved_pages = 0;           // that whoever begins so need not take
   };
   Beginning longest_beginning(const Window& window, std::span<const int32_t> prompt) const;
+  Beginning beginning_of(const Sequence& sequence) const;
   void check_free(int64_t pages) const;
   void end_turn(Sequence& sequence);
   void end_closed_sessions();
@@ -133,7 +137,7 @@ class Engine {
   // One step of it, in its order. engine_step.cc
   void act();
   void admit();
-  void give_cache(Sequence& sequence);
+  void give_cache(Sequence& sequence, const Beginning& beginning);
   void forward();
   void deliver();
   void deliver_row(const PlanRow& row, Sequence& sequence, const float* logits);
@@ -168,6 +172,7 @@ class Engine {
   std::vector<std::shared_ptr<Session>> sessions_;  // that have pages
   StepPlanner planner_;
   std::vector<WaitingView> waiting_views_;
+  std::vector<Beginning> beginnings_;  // of waiting_views_
   std::vector<RunningView> running_views_;
   StepPlan plan_;
   std::vector<ForwardSpan> spans_;

@@ -64,7 +64,7 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
   const auto work = [&] {
     const Beginning shared = longest_beginning(window, beginning);
     check_free(SequenceCache::pages_needed(window, options_.layers, kEndlessLength) -
-               SequenceCache::pages_saved(window, options_.layers, shared.count));
+               shared.saved_pages);
     sessions_.reserve(sessions_.size() + 1);
     if (shared.session != nullptr) {
       session->cache.emplace(*shared.session->cache, kEndlessLength, shared.count);
@@ -167,6 +167,13 @@ std::vector<int32_t> Engine::ids_of(Session& session) {
   return ids;
 }
 
+std::optional<int32_t> Engine::last_token(Session& session) {
+  hold(session);
+  const Held held(session);
+  if (session.owed || session.tokens.length() == 0) return session.owed;
+  return session.tokens.at(session.tokens.length() - 1);
+}
+
 // ---- the thread ------------------------------------------------------------------------------
 
 // The session with the same sinks and window that has most of the prompt's first tokens.
@@ -179,7 +186,15 @@ Engine::Beginning Engine::longest_beginning(const Window& window,
     const int64_t count = common_beginning(session->tokens, prompt, session->cache->shareable());
     if (count > best.count) best = {session.get(), count};
   }
+  best.saved_pages = SequenceCache::pages_saved(window, options_.layers, best.count);
   return best;
+}
+
+// What a waiting sequence need not read. Its last token is read in any case: it gives the logits.
+Engine::Beginning Engine::beginning_of(const Sequence& sequence) const {
+  if (sequence.session) return {};
+  return longest_beginning(sequence.window, std::span(sequence.prompt).first(
+                                                static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
 void Engine::check_free(int64_t pages) const {

@@ -26,7 +26,7 @@ void Engine::admit() {
     ++totals_.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
     try {
-      if (!sequence.session) give_cache(sequence);
+      if (!sequence.session) give_cache(sequence, beginnings_[static_cast<size_t>(i)]);
       sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
       sequence.stream->publish(sequence.stats);
@@ -36,14 +36,11 @@ void Engine::admit() {
   }
 }
 
-// Whatever a live session has read already is not read again.
-void Engine::give_cache(Sequence& sequence) {
-  // The last token is read in any case: it gives the logits.
-  const std::span<const int32_t> prompt(sequence.prompt);
-  const Beginning beginning = longest_beginning(sequence.window, prompt.first(prompt.size() - 1));
+void Engine::give_cache(Sequence& sequence, const Beginning& beginning) {
   if (beginning.session != nullptr) {
     sequence.own_cache.emplace(*beginning.session->cache, sequence.max_length, beginning.count);
-    sequence.sampler.append(prompt.first(static_cast<size_t>(beginning.count)));
+    sequence.sampler.append(
+        std::span(sequence.prompt).first(static_cast<size_t>(beginning.count)));
     sequence.read = sequence.stats.cached_tokens = beginning.count;
   } else {
     sequence.own_cache.emplace(options_.pool, sequence.window, options_.layers,

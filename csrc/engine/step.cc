@@ -25,7 +25,9 @@ void StepPlanner::admit(std::span<const WaitingView> waiting, const StepLimits& 
     const bool has_place = static_cast<int64_t>(running_.size()) < limits.max_sequences;
     if (!has_place || sequence.pages > free_pages) return;
     free_pages -= sequence.pages;
-    running_.push_back({.unread = sequence.prompt});
+    running_.push_back({.unread = sequence.unread,
+                        .length = sequence.length,
+                        .wants_reply = sequence.wants_reply});
     ++plan->admit;
   }
 }

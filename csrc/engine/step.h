@@ -10,8 +10,10 @@ namespace sinkstream {
 
 // A sequence that has no memory yet, in order of arrival.
 struct WaitingView {
-  int64_t pages = 0;   // all that it will ever hold
-  int64_t prompt = 1;  // tokens, at least 1
+  int64_t pages = 0;   // all that it will ever take
+  int64_t unread = 1;  // prompt tokens that will not be in its cache then, at least 1
+  int64_t length = 0;  // tokens that will be
+  bool wants_reply = true;
 };
 
 // A sequence that holds its memory, in order of admission.

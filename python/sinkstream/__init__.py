@@ -29,6 +29,7 @@ from sinkstream.errors import (  # noqa: E402
 )
 from sinkstream.loading import load  # noqa: E402
 from sinkstream.model import Cache, Capacity, Model  # noqa: E402
+from sinkstream.session import Session, SessionStats  # noqa: E402
 from sinkstream.spec import DecoderSpec, RopeSpec  # noqa: E402
 from sinkstream.stream import (  # noqa: E402
     Evicted,
@@ -60,7 +61,9 @@ __all__ = [
     "Prefill",
     "Result",
     "RopeSpec",
+    "Session",
     "SessionBusy",
+    "SessionStats",
     "SinkstreamError",
     "Started",
     "Stats",

@@ -6,7 +6,7 @@ import atexit
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from rich.console import Console
@@ -16,11 +16,19 @@ from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.errors import EngineDead
 from sinkstream.numbers import as_int
-from sinkstream.params import Sampling, make_request
+from sinkstream.params import (
+    Sampling,
+    StreamOptions,
+    StreamRequest,
+    complete_options,
+    make_request,
+)
+from sinkstream.session import Session, open_session
 from sinkstream.spec import DecoderSpec
 from sinkstream.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.token_bytes import TokenBytes
+from sinkstream.text.turns import TurnFormat, probe_turns
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -190,6 +198,7 @@ class Model:
         self._native = _core.Model(
             builder, asdict(options), tokens, sorted(checkpoint.text.end_token_ids)
         )
+        self._turns: TurnFormat | None = None  # found out by the first session
         self._closed = False
         _open_models.add(self)
 
@@ -404,6 +413,52 @@ class Model:
         finally:
             for stream in streams:
                 stream.close()
+
+    def session(
+        self, system: str | None = None, *, sinks: int | Literal["system"] | None = None
+    ) -> Session:
+        """Open a conversation that keeps its cache between turns.
+
+        Takes the memory of one stream for as long as it is open, and reads the system prompt, or
+        shares what a session that is open has read of the same one.
+
+        Args:
+            system: The system prompt; None takes the chat template's own, where it has one.
+            sinks: S of this session: its first tokens, which it never forgets. "system" pins the
+                whole system prompt. The capacity stays, so the window shrinks or grows.
+
+        Raises:
+            CapacityError: There is no memory for it now.
+            InvalidArgument: The chat template knows no system prompt, or S is not below the
+                capacity.
+            TypeError: A value has the wrong type.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        self._check_open("session")
+        if sinks is not None and not isinstance(sinks, str):
+            sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
+        if self._turns is None:
+            self._turns = probe_turns(self._text)
+        return open_session(self, self._turns, system, sinks)
+
+    @property
+    def native(self) -> _core.Model:
+        """Return the native model; for the package itself."""
+        return self._native
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the bound of token ids."""
+        return self._spec.vocab_size
+
+    def request(self, ids: list[int], options: StreamOptions) -> StreamRequest:
+        """Check and complete the arguments of a session's turn; for the package itself."""
+        return make_request(
+            ids,
+            complete_options("session", options),
+            defaults=self._defaults,
+            vocab_size=self._spec.vocab_size,
+        )
 
     def new_cache(
         self, batch: int = 1, *, sinks: int | None = None, window: int | None = None

@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.numbers import as_bool, as_int
@@ -52,6 +52,57 @@ class Sampling:
         known = {field.name for field in fields(cls)}
         values.update((name, value) for name, value in generation.items() if name in known)
         return cls(**values)
+
+
+class StreamOptions(TypedDict, total=False):
+    """The arguments of `Model.stream` that say how to generate, where they are handed on."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    logprobs: int
+    seed: int | None
+    stream_interval: int
+
+
+DEFAULT_OPTIONS: StreamOptions = {
+    "max_tokens": None,
+    "stop": (),
+    "stop_token_ids": (),
+    "ignore_eos": False,
+    "temperature": None,
+    "top_k": None,
+    "top_p": None,
+    "min_p": None,
+    "repetition_penalty": None,
+    "presence_penalty": None,
+    "frequency_penalty": None,
+    "logit_bias": None,
+    "logprobs": 0,
+    "seed": None,
+    "stream_interval": 1,
+}
+
+
+def complete_options(where: str, options: StreamOptions) -> dict[str, Any]:
+    """Return `options` with the defaults of those that are not given.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    for name in options:
+        if name not in DEFAULT_OPTIONS:
+            raise TypeError(f"{where}: there is no option `{name[:40]}`.")
+    return {**DEFAULT_OPTIONS, "sinks": None, **options}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +160,9 @@ def make_request(
         logprobs=_as_whole("logprobs", options["logprobs"]),
         max_tokens=None if max_tokens is None else _as_whole("max_tokens", max_tokens),
         stop=_as_stop(options["stop"]),
-        stop_token_ids=_as_ids("stop_token_ids", options["stop_token_ids"], vocab_size),
+        stop_token_ids=check_ids(
+            "stream", "stop_token_ids", options["stop_token_ids"], vocab_size
+        ),
         ignore_eos=as_bool("stream", "ignore_eos", options["ignore_eos"]),
         stream_interval=_as_whole("stream_interval", options["stream_interval"]),
         sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_SINKS),
@@ -157,10 +210,18 @@ def _as_stop(stop: Any) -> list[str]:
     return list(texts)
 
 
-def _as_ids(name: str, ids: Any, vocab_size: int) -> list[int]:
+def check_ids(where: str, name: str, ids: Any, vocab_size: int) -> list[int]:
+    """Return token ids as a list.
+
+    Raises:
+        TypeError: They are no whole numbers.
+        InvalidArgument: One is not in [0, vocab_size).
+    """
     if isinstance(ids, str | bytes | bytearray | Mapping) or not hasattr(ids, "__iter__"):
-        raise TypeError(f"stream: `{name}` must be token ids, but is of type {type(ids).__name__}.")
-    return [_as_int(name, token, 0, vocab_size - 1) for token in ids]
+        raise TypeError(
+            f"{where}: `{name}` must be token ids, but is of type {type(ids).__name__}."
+        )
+    return [as_int(where, name, token, 0, vocab_size - 1) for token in ids]
 
 
 def _as_logit_bias(bias: Any, vocab_size: int) -> dict[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument, SessionBusy
@@ -78,10 +78,21 @@ class Stream:
         >>> stream.finish_reason, stream.stats.tokens_per_s
     """
 
-    def __init__(self, native: _core.TokenStream, request: StreamRequest, owner: Owner) -> None:
-        """Read what `native` produces for `request` of the model `owner`."""
+    def __init__(
+        self,
+        native: _core.TokenStream,
+        request: StreamRequest,
+        owner: Owner,
+        *,
+        take_back: Callable[[], None] | None = None,
+    ) -> None:
+        """Read what `native` produces for `request` of the model `owner`.
+
+        `take_back` undoes the turn of a session; None where there is no session.
+        """
         self._native = native
         self._owner = owner
+        self._take_back = take_back
         self._has_text = owner.tokenizer is not None
         self._prompt_tokens = len(request.prompt)
         self._sampling = request.sampling
@@ -165,12 +176,35 @@ class Stream:
 
     # ---- ending ----------------------------------------------------------------------------------
 
-    def cancel(self) -> None:
+    def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the generation. What it has produced by then can still be read.
 
         Returns at once; the generation ends within one step. Does nothing if it has ended already.
+
+        Args:
+            keep: What a session keeps of the turn: "partial", what it has come to; or "drop", which
+                waits for the step in progress and makes the session what it was before the turn,
+                also when that has ended.
+
+        Raises:
+            InvalidArgument: `keep` is "drop" and the stream is no session's, or the session has
+                gone on, or tokens have left its window since the turn began.
         """
-        self._native.cancel()
+        if keep == "partial":
+            self._native.cancel()
+        elif keep != "drop":
+            raise InvalidArgument(
+                f'cancel: `keep` must be "partial" or "drop", but is {str(keep)[:40]!r}.',
+                param="keep",
+            )
+        elif self._take_back is None:
+            raise InvalidArgument(
+                'cancel: `keep` must be "partial", because the stream belongs to no session, but '
+                'is "drop".',
+                param="keep",
+            )
+        else:
+            self._take_back()
 
     def close(self) -> None:
         """End the generation and drop what has not been read. May be called more than once."""

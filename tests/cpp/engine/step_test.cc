@@ -38,7 +38,7 @@ TEST(PlanStep, GivesEveryDecodingSequenceItsToken) {
 }
 
 TEST(PlanStep, AdmitsAndReadsInTheSameStep) {
-  const StepPlan plan = plan_step({{.pages = 5, .prompt = 3}}, {decoding()}, kRoomy);
+  const StepPlan plan = plan_step({{.pages = 5, .unread = 3}}, {decoding()}, kRoomy);
   EXPECT_EQ(plan.admit, 1);
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {1, 3, true}}));
 }
@@ -150,7 +150,7 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
       planner.plan(waiting, views, limits, &plan);
       ASSERT_FALSE(plan.empty()) << "seed " << seed;
       for (int64_t i = 0; i < plan.admit; ++i) {
-        running.push_back({{.unread = waiting[0].prompt}, waiting[0].pages, decodes[0]});
+        running.push_back({{.unread = waiting[0].unread}, waiting[0].pages, decodes[0]});
         limits.free_pages -= waiting[0].pages;
         waiting.erase(waiting.begin());
         decodes.erase(decodes.begin());

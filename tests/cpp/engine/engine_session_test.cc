@@ -1,0 +1,379 @@
+// Sessions: every reply is what one long request over the same tokens would have given.
+#include <random>
+
+#include "engine_fixture.h"
+
+namespace sinkstream {
+namespace {
+
+class EngineSessionTest : public EngineTest {
+ protected:
+  using Ids = std::vector<int32_t>;
+
+  std::shared_ptr<Session> open(std::optional<int64_t> sinks = {}, const Ids& beginning = {}) {
+    return engine().open_session(sinks, beginning);
+  }
+
+  std::shared_ptr<TokenStream> start(const std::shared_ptr<Session>& session, Ids text,
+                                     std::optional<int64_t> reply) {
+    return engine().submit(greedy_request(std::move(text), reply), session);
+  }
+
+  Ids turn(const std::shared_ptr<Session>& session, const Ids& text, int64_t reply) {
+    return read_all(*start(session, text, reply)).ids;
+  }
+
+  void expect_all_memory_back() {
+    wait_until([this] { return is_idle(); });
+  }
+};
+
+// Tokens and replies as they must come: one list of ids, whatever was evicted.
+struct Script {
+  std::vector<int32_t> ids;
+
+  std::vector<int32_t> turn(const std::vector<int32_t>& text, int64_t reply) {
+    ids.insert(ids.end(), text.begin(), text.end());
+    const std::vector<int32_t> expected = expected_reply(ids, reply);
+    ids.insert(ids.end(), expected.begin(), expected.end());
+    return expected;
+  }
+};
+
+TEST_F(EngineSessionTest, EachTurnGoesOnBehindTheOneBefore) {
+  const auto session = open();
+  Script script;
+  EXPECT_EQ(turn(session, {10, 11, 12}, 5), script.turn({10, 11, 12}, 5));
+  EXPECT_EQ(turn(session, {13}, 1), script.turn({13}, 1));
+  EXPECT_EQ(turn(session, {14, 15}, 7), script.turn({14, 15}, 7));
+  EXPECT_EQ(engine().ids_of(*session), script.ids);
+  EXPECT_EQ(session->stats().turns, 3);
+  EXPECT_EQ(session->stats().tokens, static_cast<int64_t>(script.ids.size()) - 1);
+  session->close();
+  expect_all_memory_back();
+}
+
+TEST_F(EngineSessionTest, TwoHundredTurnsEqualOneLongRequestWhileTheWindowMovesOn) {
+  const auto session = open();
+  std::mt19937 random(7);
+  Script script;
+  for (int i = 0; i < 200; ++i) {
+    Ids text(1 + random() % 40);
+    for (int32_t& id : text) id = static_cast<int32_t>(random() % kFakeVocab);
+    const int64_t reply = random() % 6;
+    ASSERT_EQ(turn(session, text, reply), script.turn(text, reply)) << "turn " << i;
+  }
+  EXPECT_GT(session->stats().evicted_tokens, 10 * options.window.capacity());
+  const Ids live = engine().ids_of(*session);
+  EXPECT_EQ(Ids(live.end() - 50, live.end()), Ids(script.ids.end() - 50, script.ids.end()));
+  EXPECT_EQ(Ids(live.begin(), live.begin() + 4), Ids(script.ids.begin(), script.ids.begin() + 4));
+}
+
+TEST_F(EngineSessionTest, AStreamOfATurnCountsItsOwnTokens) {
+  const auto session = open();
+  turn(session, Ids(50, 9), 20);
+  const auto stream = start(session, {5, 6}, 3);
+  read_all(*stream);
+  EXPECT_EQ(stream->stats().prompt_tokens, 3) << "two, and the last one of the reply before";
+  EXPECT_EQ(stream->stats().cached_tokens, 64);
+  EXPECT_EQ(stream->stats().generated_tokens, 3);
+  EXPECT_EQ(stream->stats().evicted_tokens, 5);
+  EXPECT_EQ(stream->stats().live_tokens, 64);
+}
+
+TEST_F(EngineSessionTest, ReadsWithoutAReply) {
+  const auto session = open();
+  Script script;
+  const auto stream = start(session, {10, 11, 12}, 0);
+  EXPECT_TRUE(read_all(*stream).ids.empty());
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kLength);
+  script.turn({10, 11, 12}, 0);
+  EXPECT_EQ(turn(session, Ids(100, 8), 0), script.turn(Ids(100, 8), 0));
+  EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
+}
+
+TEST_F(EngineSessionTest, AStopStringsTokensStayInTheCache) {
+  const auto session = open();
+  Script script;
+  const Ids all = expected_reply({10, 11}, 20);
+  Request request = greedy_request({10, 11}, 20);
+  request.params.stop = {text_of({all[6]})};
+  const Ids got = read_all(*engine().submit(std::move(request), session)).ids;
+  ASSERT_LE(got.size(), 7u);
+  script.turn({10, 11}, static_cast<int64_t>(got.size()));
+  EXPECT_EQ(engine().ids_of(*session), script.ids);
+  EXPECT_EQ(turn(session, {12}, 5), script.turn({12}, 5));
+}
+
+TEST_F(EngineSessionTest, PenaltiesCountTheTokensOfEarlierTurns) {
+  const auto session = open();
+  turn(session, {10, 11, 12}, 5);
+  const auto with_penalty = [](Ids ids) {
+    Request request = greedy_request(std::move(ids), 12);
+    request.params.frequency_penalty = 30;
+    return request;
+  };
+  Ids whole = {10, 11, 12};
+  for (const int32_t id : expected_reply(whole, 5)) whole.push_back(id);
+  whole.push_back(13);
+  EXPECT_EQ(read_all(*engine().submit(with_penalty({13}), session)).ids,
+            read_all(*submit(with_penalty(whole))).ids);
+}
+
+TEST_F(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
+  for (const int64_t tokens : {0, 2, 4, 5, 40, 63, 64, 65, 130, 500}) {
+    SCOPED_TRACE(tokens);
+    const auto session = open();
+    Script script;
+    if (tokens > 0) ASSERT_EQ(turn(session, Ids(tokens, 7), 3), script.turn(Ids(tokens, 7), 3));
+    const auto fork = engine().fork_session(*session);
+    Script other = script;
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_EQ(turn(session, Ids(9, 20), 8), script.turn(Ids(9, 20), 8)) << i;
+      ASSERT_EQ(turn(fork, Ids(4, 30), 9), other.turn(Ids(4, 30), 9)) << i;
+    }
+    session->close();
+    ASSERT_EQ(turn(fork, {5}, 50), other.turn({5}, 50));
+    fork->close();
+    expect_all_memory_back();
+  }
+}
+
+TEST_F(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
+  std::vector<std::shared_ptr<Session>> sessions = {open()};
+  turn(sessions[0], Ids(30, 7), 3);
+  while (sessions.size() < 4) sessions.push_back(engine().fork_session(*sessions[0]));
+  // Of two pages that a layer's ring and sinks need, a fork shares the sinks' one for good.
+  EXPECT_THROW(while (true) sessions.push_back(engine().fork_session(*sessions[0])),
+               CapacityError);
+  EXPECT_GT(sessions.size(), 4u);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    Script script;
+    script.turn(Ids(30, 7), 3);
+    const Ids text(200, static_cast<int32_t>(20 + i));
+    EXPECT_EQ(turn(sessions[i], text, 9), script.turn(text, 9));
+  }
+  for (const auto& session : sessions) session->close();
+  expect_all_memory_back();
+}
+
+TEST_F(EngineSessionTest, SharesABeginningWithALiveSession) {
+  options.window = {.sinks = 20, .window = 200};
+  options.max_sequences = 6;
+  Ids system(100);
+  for (size_t i = 0; i < system.size(); ++i) system[i] = static_cast<int32_t>(i + 50);
+  const auto first = open();
+  turn(first, system, 0);
+
+  Ids same = system;
+  same.push_back(8);
+  const auto stream = submit(greedy_request(same, 6));
+  EXPECT_EQ(read_all(*stream).ids, expected_reply(same, 6));
+  EXPECT_EQ(stream->stats().cached_tokens, 100);
+
+  Ids almost = same;
+  almost[70] = 3;
+  const auto differing = submit(greedy_request(almost, 6));
+  EXPECT_EQ(read_all(*differing).ids, expected_reply(almost, 6));
+  EXPECT_EQ(differing->stats().cached_tokens, 70);
+
+  const auto whole = submit(greedy_request(system, 6));  // its last token gives the logits
+  EXPECT_EQ(read_all(*whole).ids, expected_reply(system, 6));
+  EXPECT_EQ(whole->stats().cached_tokens, 99);
+
+  const auto second = open({}, system);
+  EXPECT_EQ(second->stats().tokens, 100);
+  Script script;
+  script.ids = system;
+  EXPECT_EQ(turn(second, {8, 9}, 300), script.turn({8, 9}, 300));
+  Script of_first;
+  of_first.ids = system;
+  EXPECT_EQ(turn(first, {9}, 300), of_first.turn({9}, 300)) << "nobody has written to its pages";
+
+  // What has left the window cannot be shared; sinks never leave.
+  const auto third = open({}, system);
+  EXPECT_EQ(third->stats().tokens, 20);
+  EXPECT_EQ(open(19, system)->stats().tokens, 0) << "other sinks lie in other rows";
+}
+
+TEST_F(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
+  const auto session = open();
+  Script script;
+  turn(session, {10, 11, 12}, 5), script.turn({10, 11, 12}, 5);
+  const auto running = start(session, {20, 21}, std::nullopt);
+  read_tokens(*running, 4);
+  engine().take_back(*session, running);
+  EXPECT_EQ(engine().ids_of(*session), script.ids);
+  EXPECT_THROW(engine().take_back(*session, running), InvalidArgument) << "once";
+
+  const auto ended = start(session, {22}, 3);
+  read_all(*ended);
+  engine().take_back(*session, ended);
+  EXPECT_EQ(turn(session, {13}, 9), script.turn({13}, 9));
+  EXPECT_THROW(engine().take_back(*session, ended), InvalidArgument) << "the session has gone on";
+
+  const auto long_one = start(session, {23}, std::nullopt);
+  read_tokens(*long_one, 100);
+  EXPECT_THROW(engine().take_back(*session, long_one), InvalidArgument) << "the window has moved";
+  EXPECT_EQ(session->stats().live_tokens, 64);
+  turn(session, {5}, 2);
+}
+
+TEST_F(EngineSessionTest, TakesTheFirstTurnBackThoughOthersShareItsSinks) {
+  const auto session = open();
+  const auto first = start(session, Ids(30, 7), 3);
+  read_all(*first);
+  const auto fork = engine().fork_session(*session);
+  engine().take_back(*session, first);
+  Script anew, script;
+  EXPECT_EQ(turn(session, Ids(30, 8), 9), anew.turn(Ids(30, 8), 9));
+  script.turn(Ids(30, 7), 3);
+  EXPECT_EQ(turn(fork, {9}, 9), script.turn({9}, 9));
+}
+
+TEST_F(EngineSessionTest, RefusesASecondTurnUntilTheFirstHasEnded) {
+  const auto session = open();
+  const auto running = start(session, {10}, std::nullopt);
+  read_tokens(*running, 3);
+  EXPECT_THROW(start(session, {11}, 1), SessionBusy);
+  EXPECT_THROW(engine().fork_session(*session), SessionBusy);
+  running->cancel();
+  EXPECT_NO_THROW(turn(session, {11}, 1)) << "a cancelled turn ends at once";
+}
+
+TEST_F(EngineSessionTest, ATurnThatNeverBeganLeavesNothing) {
+  options.max_sequences = 2;
+  std::vector<std::shared_ptr<TokenStream>> others;
+  const auto session = open();
+  Script script;
+  EXPECT_EQ(turn(session, {10, 11}, 4), script.turn({10, 11}, 4));
+  std::counting_semaphore<1 << 20> gate(0);
+  model.gate = &gate;
+  others.push_back(submit(greedy_request({9}, 1)));  // holds the engine in its forward
+  const auto waiting = start(session, {12}, 5);
+  waiting->cancel();
+  gate.release(1000);
+  read_all(*waiting);
+  EXPECT_EQ(engine().ids_of(*session), script.ids);
+  EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
+}
+
+TEST_F(EngineSessionTest, SaysAtOnceThatASessionDoesNotFit) {
+  options.max_sequences = 1;
+  const auto session = open();
+  EXPECT_THROW(open(), CapacityError);
+  EXPECT_THROW(open(64), InvalidArgument);
+  session->close();
+  wait_until([this] { return is_idle(); });
+  EXPECT_NO_THROW(open());
+}
+
+TEST_F(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
+  options.max_sequences = 1;
+  const auto session = open();
+  const auto stream = submit(greedy_request({9}, std::nullopt));
+  read_all(*stream);
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
+  EXPECT_THROW(stream->rethrow(), CapacityError);
+  EXPECT_EQ(turn(session, {10}, 3), expected_reply({10}, 3));
+}
+
+TEST_F(EngineSessionTest, ClosingEndsTheTurnAndReturnsThePages) {
+  const auto session = open();
+  const auto running = start(session, {10}, std::nullopt);
+  read_tokens(*running, 3);
+  session->close();
+  session->close();
+  read_all(*running);
+  EXPECT_EQ(running->finish_reason(), FinishReason::kCancelled);
+  expect_all_memory_back();
+  EXPECT_THROW(start(session, {11}, 1), InvalidArgument);
+  EXPECT_THROW(engine().fork_session(*session), InvalidArgument);
+  EXPECT_THROW(engine().ids_of(*session), InvalidArgument);
+}
+
+TEST_F(EngineSessionTest, OutlivesItsEngineWithoutHarm) {
+  const auto session = open();
+  const auto running = start(session, {10}, std::nullopt);
+  engine().close();
+  EXPECT_TRUE(session->is_closed());
+  EXPECT_EQ(running->finish_reason(), FinishReason::kCancelled);
+  EXPECT_THROW(open(), EngineDead);
+  session->close();
+}
+
+TEST_F(EngineSessionTest, AnErrorOfATurnLeavesWhatIsInTheCache) {
+  model.poison_token = 77;
+  const auto session = open();
+  Script script;
+  EXPECT_EQ(turn(session, {10, 11}, 4), script.turn({10, 11}, 4));
+  const auto bad = start(session, {12, 77}, 4);
+  read_all(*bad);
+  EXPECT_THROW(bad->rethrow(), NonFiniteLogits);
+  script.turn({12, 77}, 0);
+  EXPECT_EQ(engine().ids_of(*session), script.ids);
+  EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
+}
+
+// Whatever happens in whatever order: each session is one list of ids, and no page is lost.
+TEST_F(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
+  options.max_sequences = 8;
+  struct Known {
+    std::shared_ptr<Session> session;
+    Script script;
+  };
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&random](size_t bound) { return random() % bound; };
+    std::vector<Known> known;
+    for (int step = 0; step < 400; ++step) {
+      const size_t choice = below(10);
+      if (known.empty() || choice == 0) {
+        try {
+          const Ids beginning = known.empty() ? Ids{} : known[below(known.size())].script.ids;
+          const auto session = open({}, beginning);
+          Script script;
+          script.ids.assign(beginning.begin(), beginning.begin() + session->stats().tokens);
+          known.push_back({session, script});
+        } catch (const CapacityError&) {
+          known.back().session->close();
+          known.pop_back();
+        }
+        continue;
+      }
+      const size_t place = below(known.size());
+      Known& one = known[place];
+      if (choice == 1) {
+        one.session->close();
+        known.erase(known.begin() + static_cast<int64_t>(place));
+      } else if (choice == 2) {
+        try {
+          known.push_back({engine().fork_session(*one.session), Script(one.script)});
+        } catch (const CapacityError&) {
+        }
+      } else {
+        const Ids text(1 + below(below(4) == 0 ? 90 : 6), static_cast<int32_t>(4 + below(290)));
+        const auto reply = static_cast<int64_t>(below(12));
+        const auto stream = start(one.session, text, reply);
+        Script after = one.script;
+        ASSERT_EQ(read_all(*stream).ids, after.turn(text, reply)) << "step " << step;
+        bool taken_back = false;
+        if (choice == 3) {
+          try {
+            engine().take_back(*one.session, stream);
+            taken_back = true;
+          } catch (const InvalidArgument&) {
+          } catch (const CapacityError&) {
+          }
+        }
+        if (!taken_back) one.script = after;
+      }
+    }
+    for (const Known& one : known) one.session->close();
+    expect_all_memory_back();
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream
