@@ -110,9 +110,7 @@ class ChatFormat:
         Raises:
             InvalidArgument: The template fails, or refuses the messages.
         """
-        mask = Mask(
-            self.control.literals, self.template.constants, self.source, messages, argument
-        )
+        mask = Mask(self.control.literals, self.template.constants, self.source, messages, argument)
         variables: dict[str, Any] = {
             **self._special_tokens,
             "messages": [
@@ -146,9 +144,7 @@ class ChatFormat:
         if isinstance(piece, int):
             return [piece]
         if before:
-            return self.encoder.encode_behind(
-                before, piece, at_start=at_start, argument=argument
-            )
+            return self.encoder.encode_behind(before, piece, at_start=at_start, argument=argument)
         return self.encoder.encode(piece, at_start=at_start, argument=argument)
 
 

@@ -26,6 +26,14 @@ class Passage:
                 return self._from(i, piece.rindex(word) + len(word))
         return None
 
+    def ahead_of(self, word: str) -> tuple[Piece, ...]:
+        """Return the pieces before the first place where a word stands; all, if nowhere."""
+        for i, piece in enumerate(self.pieces):
+            if isinstance(piece, str) and word in piece:
+                plain = piece[: piece.index(word)]
+                return (*self.pieces[:i], plain) if plain else self.pieces[:i]
+        return self.pieces
+
     def without(self, start: tuple[Piece, ...]) -> Passage | None:
         """Return what follows a start, or None if the passage starts otherwise."""
         if common_start(self.pieces, start) != start:

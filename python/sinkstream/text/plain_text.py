@@ -38,9 +38,7 @@ class PlainEncoder:
         )
         self._ids = {new: old for new, old in renumbered if new != old}
 
-    def encode(
-        self, text: str, *, at_start: bool = True, argument: Argument = PROMPT
-    ) -> list[int]:
+    def encode(self, text: str, *, at_start: bool = True, argument: Argument = PROMPT) -> list[int]:
         """Encode a text.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -39,12 +39,10 @@ class TemplateTurns:
 
     chat: ChatFormat
     ends: Mapping[str | None, tuple[Piece, ...]]
-    """What follows the content of a message of each role; under None the opening without system
-    text. A role that the template refuses is missing."""
-    last_end: tuple[Piece, ...]
-    """What follows a reply that is a conversation's last message."""
-    system_is_alone: bool
-    """Whether a system message can be rendered without a user's."""
+    """What follows the content of a message of each role, wherever it stands; under None the
+    opening without system text. A role that the template refuses is missing."""
+    last_ends: Mapping[str, tuple[Piece, ...]]
+    """What follows the content of a conversation's last message, where that can be rendered."""
     closings: Mapping[int | None, tuple[int, ...]]
     """What has to follow a reply that ended with this token; under None, with any other."""
     difference: str = ""
@@ -62,17 +60,14 @@ class TemplateTurns:
         """Return the ids in front of the first message."""
         if system is None:
             return self.chat.encode(Passage(self.ends[None]), TEXT)
-        system = check_text(system, SYSTEM)
-        whole = [as_message("system", system)]
-        if self.system_is_alone:
-            return self.chat.encode(self.chat.render(whole, False, argument=SYSTEM), SYSTEM)
-        # The template writes the system text into the first user message, up to whose content it
-        # belongs to the opening.
-        word = placeholders(self.chat, system)[0]
+        # The template may write the system text into the first user message, up to whose content
+        # it belongs to the opening.
+        word = placeholders(self.chat, system := check_text(system, SYSTEM))[0]
         user = as_message("user", word)
-        rendering = self.chat.render([*whole, user], True, argument=SYSTEM)
-        if "system" in self.ends and rendering.behind(word) is not None:
-            opening = rendering.without_end(self.part(user, "system", True).pieces)
+        rendering = self.chat.render([as_message("system", system), user], True, argument=SYSTEM)
+        if "system" in self.ends:
+            header = self.part(user, "system", True).ahead_of(word)
+            opening = Passage(rendering.ahead_of(word)).without_end(header)
             if opening is not None:
                 return self.chat.encode(Passage(opening), SYSTEM)
         raise _no_place("system text", SYSTEM)
@@ -89,10 +84,10 @@ class TemplateTurns:
         if self.part(as_message(role, word), after, False).behind(word) is None:
             raise _no_place(f"{role} message", TEXT)  # it would leave the message out
         passage = self.part(read, after, False)
-        if role == "assistant" and self.last_end != self.ends["assistant"]:
-            body = passage.without_end(self.last_end)
+        if role in self.last_ends:
+            body = passage.without_end(self.last_ends[role])
             if body is not None:
-                pieces = joined(body, self.ends["assistant"])
+                pieces = joined(body, self.ends[role])
                 passage = dataclasses.replace(passage, pieces=pieces)
         return self.chat.encode(passage, TEXT)
 
@@ -155,16 +150,28 @@ def divide_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> Template
         raise _no_place("second turn", TEXT)
     reply_end = _reply_end(last, later, _question(chat), end_token_ids)
     ends: dict[str | None, tuple[Piece, ...]] = {"assistant": reply_end}
+    last_ends: dict[str, tuple[Piece, ...]] = {"assistant": last.pieces}
     ends[None] = _opening(chat, later, reply_end)
-    for role in ("user", "tool"):
+    # What stands behind every conversation, such as an end token.
+    finale = last.without(reply_end) or Passage(())
+    for role in ("user", "tool", "system"):
         tail = _maybe_tail(chat, role)
         if tail is not None:
-            ends[role] = tail.pieces
-    system_end, system_is_alone = _system_end(chat)
-    if system_end is not None:
-        ends["system"] = system_end
-    closings = _closings(chat, dataclasses.replace(later, pieces=reply_end), end_token_ids)
-    return TemplateTurns(chat, ends, last.pieces, system_is_alone, closings)
+            end = tail.without_end(finale.pieces)
+            last_ends[role] = tail.pieces
+            ends[role] = tail.pieces if end is None else end
+    _set_system_end(chat, ends, last_ends)
+    ends = {role: _before_spaces(end) for role, end in ends.items()}
+    closings = _closings(chat, dataclasses.replace(later, pieces=ends["assistant"]), end_token_ids)
+    return TemplateTurns(chat, ends, last_ends, closings)
+
+
+def _before_spaces(end: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return an end without the spaces that it ends with: words are tokens with theirs in front."""
+    if not end or isinstance(end[-1], int):
+        return end
+    plain = end[-1].rstrip(" ")
+    return (*end[:-1], plain) if plain else end[:-1]
 
 
 def _question(chat: ChatFormat) -> str:
@@ -219,16 +226,23 @@ def _opening(chat: ChatFormat, later: Passage, reply_end: tuple[Piece, ...]) -> 
     return reduce(common_start, (rendering.pieces for rendering in whole))
 
 
-def _system_end(chat: ChatFormat) -> tuple[tuple[Piece, ...] | None, bool]:
-    """Return what follows a system text, and whether it can be rendered alone."""
+def _set_system_end(
+    chat: ChatFormat,
+    ends: dict[str | None, tuple[Piece, ...]],
+    last_ends: dict[str, tuple[Piece, ...]],
+) -> None:
+    """Correct what follows a system text, where that depends on the user's message behind it."""
     tails = [_maybe_tail(chat, "system", content) for content in _FIRST_CONTENTS]
-    if any(tail is None for tail in tails):
-        return None, False
-    end = reduce(common_start, (tail.pieces for tail in tails if tail is not None))
-    alone = _maybe_tail(chat, "system")
-    if alone is not None and common_start(alone.pieces, end) == alone.pieces:
-        return alone.pieces, True
-    return end, False
+    starts = [tail.pieces for tail in tails if tail is not None]
+    if len(starts) < len(tails):
+        ends.pop("system", None)
+        last_ends.pop("system", None)
+        return
+    end = reduce(common_start, starts)
+    alone = ends.get("system")
+    if alone is None or common_start(alone, end) != alone:
+        ends["system"] = end
+        last_ends.pop("system", None)
 
 
 def _closings(

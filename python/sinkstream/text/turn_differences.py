@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.pieces import Passage
-from sinkstream.text.template_turns import TemplateTurns, as_message, placeholders
+from sinkstream.text.pieces import Passage, Piece
+from sinkstream.text.template_turns import Message, TemplateTurns, as_message, placeholders
 from sinkstream.text.turn_argument import TEXT
 
 # What may become one token with a template's text, or be cut by it.
 _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
+_TURN = ("user", "assistant")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class Conversation:
 
 def find_difference(turns: TemplateTurns) -> str:
     """Return a sentence that says how the parts differ from the whole, or "" if they do not."""
-    checks = (_date, _rewriting, _counting, _framed_replies, _changed_replies)
+    checks = (
+        _date, _rewriting, _moving_system, _counting, _framed_replies, _changed_replies
+    )  # fmt: skip
     reasons = [reason for check in checks for reason in check(turns)] or list(_other(turns))
     return f"The checkpoint's chat template {'; it '.join(reasons)}." if reasons else ""
 
@@ -84,25 +87,34 @@ def _date(turns: TemplateTurns) -> Iterator[str]:
 
 def _rewriting(turns: TemplateTurns) -> Iterator[str]:
     """Look whether what a reply ends stays as it is when a user goes on."""
-    for roles in _histories(turns):
+    for roles in (_TURN, _TURN * 2):
         earlier = _messages(turns, roles)
-        body = turns.chat.render(earlier, False, argument=TEXT).without_end(turns.last_end)
+        body = turns.chat.render(earlier, False, argument=TEXT)
+        start = body.without_end(turns.last_ends["assistant"])
         later = [*earlier, as_message("user", "word")]
-        if body is None or turns.chat.render(later, True, argument=TEXT).without(body) is None:
+        if start is None or turns.chat.render(later, True, argument=TEXT).without(start) is None:
             yield "writes messages otherwise once more follow, and a session keeps them as they are"
             return
 
 
+def _moving_system(turns: TemplateTurns) -> Iterator[str]:
+    """Look whether a system text changes a later turn."""
+    if "system" in turns.ends and _later(turns, ("system", *_TURN)) != _later(turns, _TURN):
+        yield "writes system texts into later turns, and a session keeps them at its beginning"
+
+
 def _counting(turns: TemplateTurns) -> Iterator[str]:
     """Look whether all turns but the first are alike."""
-    tails = set()
-    for roles in _histories(turns):
-        earlier = _messages(turns, roles)
-        later = [*earlier, as_message("user", "word")]
-        tail = turns.chat.render(later, True, argument=TEXT).behind(earlier[-1]["content"])
-        tails.add(None if tail is None else tail.pieces)
-    if len(tails) > 1:
+    if _later(turns, _TURN) != _later(turns, _TURN * 2):
         yield "writes later turns otherwise than the second, and a session writes them alike"
+
+
+def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | None:
+    """Return what follows the last of some messages when a user goes on."""
+    earlier = _messages(turns, roles)
+    rendering = turns.chat.render([*earlier, as_message("user", "word")], True, argument=TEXT)
+    tail = rendering.behind(earlier[-1]["content"])
+    return None if tail is None else tail.pieces
 
 
 def _framed_replies(turns: TemplateTurns) -> Iterator[str]:
@@ -126,9 +138,11 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
         messages = [*_messages(turns, ("user",)), as_message("assistant", reply)]
         rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
         if rendering.behind(reply) is None:
-            changed.append(repr(text))
-    if changed:
-        shown = " or ".join(changed[:3])
+            changed.append(text)
+    # Whatever holds a text that is looked for is changed with it.
+    shortest = [text for text in changed if not any(o in text for o in changed if o != text)]
+    if shortest:
+        shown = " or ".join(map(repr, shortest[:3]))
         yield f"changes replies that hold {shown}, and a session keeps them as they are"
 
 
@@ -138,7 +152,8 @@ def _other(turns: TemplateTurns) -> Iterator[str]:
     assert request is not None  # `_framed_replies` has seen to it
     sought = [text for text in sorted(turns.chat.template.constants) if not text.isidentifier()]
     for content in [*_EDGES, *(f"{text}word{text}" for text in sought)]:
-        systems = (None, content) if "system" in turns.ends else (None,)
+        has_system = content.strip() and "system" in turns.ends
+        systems = (None, content) if has_system else (None,)
         for system in systems:
             if not Conversation(system, [content] * 2, ["Hello there"]).is_the_same(turns, request):
                 shown = repr(content[:40])
@@ -146,12 +161,6 @@ def _other(turns: TemplateTurns) -> Iterator[str]:
                 return
 
 
-def _histories(turns: TemplateTurns) -> list[tuple[str, ...]]:
-    turn = ("user", "assistant")
-    histories = [turn, turn * 2]
-    return [*histories, ("system", *turn)] if "system" in turns.ends else histories
-
-
-def _messages(turns: TemplateTurns, roles: Sequence[str]) -> list[dict[str, str]]:
+def _messages(turns: TemplateTurns, roles: Sequence[str]) -> list[Message]:
     words = placeholders(turns.chat, "")
     return [as_message(role, words[i % 4] + str(i)) for i, role in enumerate(roles)]

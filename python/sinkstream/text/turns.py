@@ -34,7 +34,8 @@ class TurnFormat(Protocol):
 
         That is, those of `encode_chat` whenever a reply is asked for. White space at the ends of
         replies is left aside: where a template writes or trims some, models write what they have
-        learned. So are replies whose tokens are not those that the tokenizer has for their text.
+        learned. So are blank system texts, and replies whose tokens are not those that the
+        tokenizer has for their text.
         It is found out with short conversations, before any is held.
         """
 
