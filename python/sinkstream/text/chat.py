@@ -17,11 +17,14 @@ from typing import Any
 
 from jinja2 import Template, nodes
 from jinja2.exceptions import TemplateError, UndefinedError
+from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument import PROMPT, Argument
 from sinkstream.text.control_tokens import ControlLiterals, control_tokens
 from sinkstream.text.mask import Mask
+from sinkstream.text.pieces import Passage, Piece
 from sinkstream.text.plain_text import PlainEncoder, check_characters
 from sinkstream.text.sandbox import TemplateSandbox
 from sinkstream.text.template_limits import Limits
@@ -67,29 +70,82 @@ def encode_chat(
             f"{lacks}. {remedy} instead.",
             param="prompt",
         )
-    template = compile_template(text.chat_template)
-    control = ControlLiterals(control_tokens(text.tokenizer))
-    mask = Mask(control.literals, template.constants, text.chat_template, checked)
-    variables: dict[str, Any] = {
-        **text.special_tokens,
-        "messages": [
-            {"role": message["role"], "content": mask.hide(message["content"])}
-            for message in checked
-        ],
-        "add_generation_prompt": add_generation_prompt,
-        "tools": None,
-        "documents": None,
-    }
-    size = sum(len(message["content"]) for message in checked)
-    limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
-    encoder = PlainEncoder(text.tokenizer)
-    ids: list[int] = []
-    for piece in control.split(_render(template, text.chat_template, variables, limits)):
+    chat = ChatFormat(text, text.tokenizer, text.chat_template)
+    return chat.encode(chat.render(checked, add_generation_prompt, timeout_s=timeout_s))
+
+
+class ChatFormat:
+    """A checkpoint's template and tokenizer, ready for any number of conversations."""
+
+    def __init__(
+        self, text: TextFormat, tokenizer: Tokenizer, source: str, argument: Argument = PROMPT
+    ) -> None:
+        """Compile the template.
+
+        Args:
+            text: The checkpoint's text format.
+            tokenizer: Its tokenizer.
+            source: Its template.
+            argument: What conversations come in, for errors.
+
+        Raises:
+            InvalidArgument: The template is too long, or its syntax is wrong.
+        """
+        self.template = compile_template(source, argument)
+        self.encoder = PlainEncoder(tokenizer)
+        self.control = ControlLiterals(control_tokens(tokenizer))
+        self.source = source
+        self._special_tokens = text.special_tokens
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool,
+        *,
+        timeout_s: float = TEMPLATE_SECONDS,
+        argument: Argument = PROMPT,
+    ) -> Passage:
+        """Render messages that are well-formed; whatever a content says, it stays plain text.
+
+        Raises:
+            InvalidArgument: The template fails, or refuses the messages.
+        """
+        mask = Mask(self.control.literals, self.template.constants, self.source, messages, argument)
+        variables: dict[str, Any] = {
+            **self._special_tokens,
+            "messages": [
+                {"role": message["role"], "content": mask.hide(message["content"])}
+                for message in messages
+            ],
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None,
+            "documents": None,
+        }
+        size = sum(len(message["content"]) for message in messages)
+        limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
+        rendered = _render(self.template, self.source, variables, limits, argument)
+        pieces = self.control.split(rendered)
+        return Passage(
+            tuple(piece if isinstance(piece, int) else mask.reveal(piece) for piece in pieces)
+        )
+
+    def encode(self, passage: Passage, argument: Argument = PROMPT) -> list[int]:
+        """Return the ids that a rendering has from where a passage begins."""
+        ids: list[int] = []
+        before, at_start = passage.before, passage.at_start
+        for piece in passage.pieces:
+            ids += self._encode_piece(piece, before, at_start, argument)
+            before, at_start = "", at_start and not ids
+        return ids
+
+    def _encode_piece(
+        self, piece: Piece, before: str, at_start: bool, argument: Argument
+    ) -> list[int]:
         if isinstance(piece, int):
-            ids.append(piece)
-        else:
-            ids += encoder.encode(mask.reveal(piece), at_start=not ids)
-    return ids
+            return [piece]
+        if before:
+            return self.encoder.encode_behind(before, piece, at_start=at_start, argument=argument)
+        return self.encoder.encode(piece, at_start=at_start, argument=argument)
 
 
 def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -135,13 +191,15 @@ class ChatTemplate:
     template: Template
     constants: frozenset[str]
     """The texts that stand in its expressions: with some of them it looks into messages."""
+    names: frozenset[str]
+    """The variables and functions that it mentions."""
 
 
 _SANDBOX = TemplateSandbox()
 
 
 @lru_cache(maxsize=16)
-def compile_template(source: str) -> ChatTemplate:
+def compile_template(source: str, argument: Argument = PROMPT) -> ChatTemplate:
     """Compile a chat template.
 
     Raises:
@@ -149,29 +207,34 @@ def compile_template(source: str) -> ChatTemplate:
     """
     if len(source) > MAX_TEMPLATE_CHARACTERS:
         raise InvalidArgument(
-            f"stream: the checkpoint's chat template must have at most {MAX_TEMPLATE_CHARACTERS} "
-            f"characters, but has {len(source)}.",
-            param="prompt",
+            f"{argument.call}: the checkpoint's chat template must have at most "
+            f"{MAX_TEMPLATE_CHARACTERS} characters, but has {len(source)}.",
+            param=argument.name,
         )
     try:
         tree = _SANDBOX.parse(source)
         constants = {constant.value for constant in tree.find_all(nodes.Const)}
         texts = frozenset(value for value in constants if isinstance(value, str))
-        return ChatTemplate(_SANDBOX.from_string(tree), texts)
+        names = frozenset(name.name for name in tree.find_all(nodes.Name))
+        return ChatTemplate(_SANDBOX.from_string(tree), texts, names)
     except Exception as error:
-        raise _template_error(error, source) from None
+        raise _template_error(error, source, argument) from None
 
 
 def _render(
-    template: ChatTemplate, source: str, variables: Mapping[str, Any], limits: Limits
+    template: ChatTemplate,
+    source: str,
+    variables: Mapping[str, Any],
+    limits: Limits,
+    argument: Argument,
 ) -> str:
     try:
         return _SANDBOX.run(template.template, variables, limits)
     except Exception as error:  # an operation of the template may raise anything
-        raise _template_error(error, source) from None
+        raise _template_error(error, source, argument) from None
 
 
-def _template_error(error: Exception, source: str) -> InvalidArgument:
+def _template_error(error: Exception, source: str, argument: Argument) -> InvalidArgument:
     """Say in a sentence what went wrong in a template, without quoting the messages."""
     reason = type(error).__name__
     if isinstance(error, TemplateError) and error.message:
@@ -180,7 +243,7 @@ def _template_error(error: Exception, source: str) -> InvalidArgument:
         if all(text in source or text.endswith(" object") for text in quoted):
             reason = error.message[:200]
     return InvalidArgument(
-        "stream: the checkpoint's chat template fails on these messages, or refuses them: "
-        f"{reason.rstrip('.')}.",
-        param="prompt",
+        f"{argument.call}: the checkpoint's chat template fails on these messages, or refuses "
+        f"them: {reason.rstrip('.')}.",
+        param=argument.name,
     )

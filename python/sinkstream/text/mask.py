@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument import PROMPT, Argument
 
 # The last planes of Unicode are for private use; their characters have neither case nor width, and
 # no function of a template changes them.
@@ -27,6 +28,7 @@ class Mask:
         constants: frozenset[str],
         source: str,
         messages: Iterable[Mapping[str, str]],
+        argument: Argument = PROMPT,
     ) -> None:
         """Choose what hides which letter.
 
@@ -35,6 +37,7 @@ class Mask:
             constants: The texts that the template names in its expressions.
             source: The template.
             messages: The conversation.
+            argument: What it came in, for errors.
 
         Raises:
             InvalidArgument: The conversation leaves no character free to hide with.
@@ -50,9 +53,9 @@ class Mask:
         self._hidden = dict(zip(needed, free, strict=False))
         if len(self._hidden) < len(needed):
             raise InvalidArgument(
-                "stream: `prompt` must leave some of Unicode's private characters unused, but "
+                f"{argument} must leave some of Unicode's private characters unused, but "
                 "uses all of them.",
-                param="prompt",
+                param=argument.name,
             )
         kept = "|".join(map(re.escape, _harmless(literals, constants))) or "(?!)"
         letters = "".join(map(re.escape, needed))

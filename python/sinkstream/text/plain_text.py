@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument import PROMPT, Argument
 from sinkstream.text.control_tokens import control_tokens
 from sinkstream.text.panics import without_panics
 
@@ -37,12 +38,13 @@ class PlainEncoder:
         )
         self._ids = {new: old for new, old in renumbered if new != old}
 
-    def encode(self, text: str, *, at_start: bool = True) -> list[int]:
+    def encode(self, text: str, *, at_start: bool = True, argument: Argument = PROMPT) -> list[int]:
         """Encode a text.
 
         Args:
             text: Any text; literals of control tokens in it are letters like any others.
             at_start: Whether nothing stands before it (some tokenizers put a space there).
+            argument: What it came in, for errors.
 
         Raises:
             CheckpointError: The tokenizer breaks down over it.
@@ -53,7 +55,8 @@ class PlainEncoder:
         while pending:
             part = pending.pop()
             tokenizer = self._at_start if at_start else self._inside
-            with without_panics("stream: the checkpoint's tokenizer fails on `prompt`"):
+            fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+            with without_panics(fails):
                 encoding = tokenizer.encode(part, add_special_tokens=False)
             ids = encoding.ids
             if self._ids:
@@ -69,8 +72,28 @@ class PlainEncoder:
                 for token_id, (begin, end) in zip(ids, encoding.offsets, strict=True)
                 if token_id in self._forbidden
             ]
-            pending += reversed(_cut(part, places))
+            pending += reversed(_cut(part, places, argument))
         return done
+
+    def encode_behind(
+        self, before: str, text: str, *, at_start: bool = True, argument: Argument = PROMPT
+    ) -> list[int]:
+        """Encode a text that goes on where another ends, as `encode` gives it at the end of both.
+
+        Args:
+            before: What stands before it. It is taken to be encoded already; where its last
+                letters would become one token with the first of `text`, they are kept apart.
+            text: Any text.
+            at_start: Whether nothing stands before `before`.
+            argument: What it came in, for errors.
+        """
+        # The last one keeps away a space that the tokenizer puts before a text.
+        for other in (before, "a"):
+            known = self.encode(other, at_start=at_start, argument=argument)
+            ids = self.encode(other + text, at_start=at_start, argument=argument)
+            if ids[: len(known)] == known:
+                return ids[len(known) :]
+        return self.encode(text, at_start=False, argument=argument)
 
 
 def _added(tokenizer: Tokenizer) -> Iterable[tuple[int, AddedToken]]:
@@ -112,19 +135,19 @@ def _behind_the_start(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None
     return changed
 
 
-def _cut(text: str, places: list[int]) -> list[str]:
+def _cut(text: str, places: list[int], argument: Argument) -> list[str]:
     """Cut a text at places that must lie inside it."""
     if not all(0 < place < len(text) for place in places):
         raise InvalidArgument(
-            "stream: `prompt` must consist of characters that have a token, but "
+            f"{argument} must consist of characters that have a token, but "
             f"U+{ord(text[0]):04X} is only a control token in this vocabulary.",
-            param="prompt",
+            param=argument.name,
         )
     ends = [*places, len(text)]
     return [text[begin:end] for begin, end in zip([0, *places], ends, strict=True)]
 
 
-def check_characters(text: str, where: str) -> None:
+def check_characters(text: str, where: str | Argument) -> None:
     """Check that a text consists of characters; half of a surrogate pair is none.
 
     Raises:
@@ -136,5 +159,5 @@ def check_characters(text: str, where: str) -> None:
         raise InvalidArgument(
             f"{where} must be made of Unicode characters, but has the lone surrogate "
             f"U+{ord(text[error.start]):04X} at position {error.start}.",
-            param="prompt",
+            param=where.name if isinstance(where, Argument) else "prompt",
         ) from None

@@ -48,11 +48,16 @@ CONVERSATIONS: dict[str, Messages] = {
     "edges": [{"role": "user", "content": ">|< <| |> <|im_ start|> [INST] <<SYS>>"}],
 }
 TEMPLATES = {
+    "gemma": templates.GEMMA,
     "llama2": templates.LLAMA2,
     "llama3": templates.LLAMA3,
+    "mistral": templates.MISTRAL,
+    "mistral_last": templates.MISTRAL_LAST,
+    "phi3": templates.PHI3,
     "qwen2": templates.QWEN2,
     "qwen3": templates.QWEN3,
     "smollm2": templates.SMOLLM2,
+    "vicuna": templates.VICUNA,
     "zephyr": templates.ZEPHYR,
 }
 

@@ -1,0 +1,93 @@
+"""What a chat template made of a conversation, and parts of it that begin or end anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Piece = str | int
+"""Plain text, never empty and with no other beside it; or the id of a control token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a rendering, from somewhere to its end."""
+
+    pieces: tuple[Piece, ...]
+    before: str = ""
+    """Where it begins inside a plain piece: what stands before it in that piece."""
+    at_start: bool = True
+    """Whether the piece that it begins in is the rendering's first."""
+
+    def behind(self, word: str) -> Passage | None:
+        """Return what follows the last place where a word stands, or None if it stands nowhere."""
+        for i in range(len(self.pieces) - 1, -1, -1):
+            piece = self.pieces[i]
+            if isinstance(piece, str) and word in piece:
+                return self._from(i, piece.rindex(word) + len(word))
+        return None
+
+    def ahead_of(self, word: str) -> tuple[Piece, ...]:
+        """Return the pieces before the first place where a word stands; all, if nowhere."""
+        for i, piece in enumerate(self.pieces):
+            if isinstance(piece, str) and word in piece:
+                plain = piece[: piece.index(word)]
+                return (*self.pieces[:i], plain) if plain else self.pieces[:i]
+        return self.pieces
+
+    def without(self, start: tuple[Piece, ...]) -> Passage | None:
+        """Return what follows a start, or None if the passage starts otherwise."""
+        if common_start(self.pieces, start) != start:
+            return None
+        if not start:
+            return self
+        last, place = len(start) - 1, start[-1]
+        if isinstance(place, int):
+            return self._from(last + 1, 0)
+        return self._from(last, len(place))
+
+    def without_end(self, end: tuple[Piece, ...]) -> tuple[Piece, ...] | None:
+        """Return the pieces before an end, or None if the passage ends otherwise."""
+        reversed_end = tuple(map(_reversed, reversed(end)))
+        whole = Passage(tuple(map(_reversed, reversed(self.pieces))))
+        rest = whole.without(reversed_end)
+        return None if rest is None else tuple(map(_reversed, reversed(rest.pieces)))
+
+    def _from(self, index: int, place: int) -> Passage:
+        """Return the passage from a place in one of its pieces on."""
+        if index == len(self.pieces):
+            return Passage((), at_start=False)
+        piece = self.pieces[index]
+        earlier = self.before if index == 0 else ""
+        at_start = self.at_start and index == 0
+        if place == 0 or isinstance(piece, int):
+            return Passage(self.pieces[index:], earlier, at_start)
+        rest = (piece[place:],) if place < len(piece) else ()
+        return Passage(rest + self.pieces[index + 1 :], earlier + piece[:place], at_start)
+
+
+def common_start(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return what two sequences of pieces start with, which may end inside a piece."""
+    same = 0
+    while same < min(len(a), len(b)) and a[same] == b[same]:
+        same += 1
+    start = a[:same]
+    if same == min(len(a), len(b)):
+        return start
+    first, second = a[same], b[same]
+    if isinstance(first, int) or isinstance(second, int):
+        return start
+    length = 0
+    while length < min(len(first), len(second)) and first[length] == second[length]:
+        length += 1
+    return (*start, first[:length]) if length else start
+
+
+def _reversed(piece: Piece) -> Piece:
+    return piece[::-1] if isinstance(piece, str) else piece
+
+
+def joined(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return one sequence of pieces behind another."""
+    if a and b and isinstance(a[-1], str) and isinstance(b[0], str):
+        return (*a[:-1], a[-1] + b[0], *b[1:])
+    return a + b

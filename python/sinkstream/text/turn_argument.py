@@ -1,0 +1,38 @@
+"""The arguments of a session that hold text, and the checks that they all go through."""
+
+from __future__ import annotations
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument import Argument
+from sinkstream.text.chat import ROLES
+from sinkstream.text.plain_text import check_characters
+
+SYSTEM = Argument("session", "system")
+TEXT = Argument("session", "text")
+
+
+def check_text(content: str, argument: Argument) -> str:
+    """Return a content as a plain `str`.
+
+    Raises:
+        TypeError: It is no text.
+        InvalidArgument: It holds a lone surrogate.
+    """
+    if not isinstance(content, str):
+        raise TypeError(f"{argument} must be a text, but is of type {type(content).__name__}.")
+    check_characters(content, argument)
+    return str.__str__(content)  # subclasses may carry methods; templates get plain texts
+
+
+def check_role(role: str) -> str:
+    """Return a role as a plain `str`.
+
+    Raises:
+        InvalidArgument: There is none of that name.
+    """
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidArgument(
+            f"session: `role` must be one of {', '.join(ROLES)}, but is {repr(role)[:40]}.",
+            param="role",
+        )
+    return str.__str__(role)
