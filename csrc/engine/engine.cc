@@ -237,7 +237,7 @@ bool Engine::collect() {
   totals_.requests += static_cast<int64_t>(arrived_.size());
   totals_.waiting += static_cast<int64_t>(arrived_.size());
   for (std::unique_ptr<Sequence>& sequence : arrived_) {
-    if (sequence->session) sequence->session->begin_turn();
+    if (sequence->session) sequence->session->begin_turn(sequence->wants_reply());
     waiting_.push_back(std::move(sequence));
   }
   arrived_.clear();

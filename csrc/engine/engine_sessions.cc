@@ -149,7 +149,7 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
     session.tokens.rewind(before->length);
     session.owed = before->owed;
     session.last_turn.reset();
-    --session.turns;
+    session.turns = before->turns;
     session.share_stats();
     share_stats();
   };

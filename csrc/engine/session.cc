@@ -38,10 +38,10 @@ void Session::set_turn(const std::shared_ptr<TokenStream>& stream) {
   turn_ = stream;
 }
 
-void Session::begin_turn() {
-  last_turn = {tokens.length(), owed};
+void Session::begin_turn(bool replies) {
+  last_turn = {tokens.length(), turns, owed};
   owed.reset();
-  ++turns;
+  if (replies) ++turns;
 }
 
 void Session::share_stats() {

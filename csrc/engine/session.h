@@ -25,7 +25,7 @@ namespace sinkstream {
 class TokenStream;
 
 struct SessionStats {
-  int64_t turns = 0;
+  int64_t turns = 0;           // that were replied to
   int64_t tokens = 0;          // that it has seen
   int64_t live_tokens = 0;     // in the cache
   int64_t evicted_tokens = 0;  // that have left it
@@ -61,10 +61,12 @@ class Session {
   // How it stood before the last turn, which can be taken back until something else happens.
   struct Beginning {
     int64_t length = 0;
+    int64_t turns = 0;
     std::optional<int32_t> owed;
   };
 
-  void begin_turn();
+  // `replies`: the turn is not only read.
+  void begin_turn(bool replies);
 
   std::optional<SequenceCache> cache;  // none before the engine has given it one, and after its end
   LiveTokens tokens;                   // in the cache

@@ -23,7 +23,7 @@ from sinkstream.params import (
     complete_options,
     make_request,
 )
-from sinkstream.session import Session, open_session
+from sinkstream.session import Host, Session, open_session
 from sinkstream.spec import DecoderSpec
 from sinkstream.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
@@ -439,25 +439,22 @@ class Model:
             sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
         if self._turns is None:
             self._turns = probe_turns(self._text)
-        return open_session(self, self._turns, system, sinks)
+        host = Host(
+            model=self,
+            native=self._native,
+            tokenizer=self._text.tokenizer,
+            vocab_size=self._spec.vocab_size,
+            make_request=self._request_of_turn,
+        )
+        return open_session(host, self._turns, system, sinks)
 
-    @property
-    def native(self) -> _core.Model:
-        """Return the native model; for the package itself."""
-        return self._native
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the bound of token ids."""
-        return self._spec.vocab_size
-
-    def request(self, ids: list[int], options: StreamOptions) -> StreamRequest:
-        """Check and complete the arguments of a session's turn; for the package itself."""
+    def _request_of_turn(self, ids: list[int], options: StreamOptions) -> StreamRequest:
         return make_request(
             ids,
             complete_options("session", options),
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
+            continues_text=self._text.chat_template is None,
         )
 
     def new_cache(

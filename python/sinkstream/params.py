@@ -160,9 +160,7 @@ def make_request(
         logprobs=_as_whole("logprobs", options["logprobs"]),
         max_tokens=None if max_tokens is None else _as_whole("max_tokens", max_tokens),
         stop=_as_stop(options["stop"]),
-        stop_token_ids=check_ids(
-            "stream", "stop_token_ids", options["stop_token_ids"], vocab_size
-        ),
+        stop_token_ids=check_ids("stream", "stop_token_ids", options["stop_token_ids"], vocab_size),
         ignore_eos=as_bool("stream", "ignore_eos", options["ignore_eos"]),
         stream_interval=_as_whole("stream_interval", options["stream_interval"]),
         sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_SINKS),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument, SessionBusy
@@ -21,27 +21,17 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-class Host(Protocol):
-    """What a session needs of its model, which it keeps alive."""
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a session needs of its model."""
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer; without one there is no text."""
-        ...
-
-    @property
-    def native(self) -> _core.Model:
-        """Return the native model."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the bound of token ids."""
-        ...
-
-    def request(self, ids: list[int], options: StreamOptions) -> StreamRequest:
-        """Check and complete the arguments of a stream."""
-        ...
+    model: object
+    """Kept alive, and with it everything below."""
+    native: _core.Model
+    tokenizer: Tokenizer | None
+    """Without one there is no text."""
+    vocab_size: int
+    make_request: Callable[[list[int], StreamOptions], StreamRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class SessionStats:
     """What a session holds, and what it has forgotten."""
 
     turns: int
-    """Replies and texts that were read without one; those taken back are not counted."""
+    """Replies, but for those that were taken back."""
     tokens: int
     """That it has seen since it began."""
     live_tokens: int
@@ -150,7 +140,7 @@ class Session:
         return ids + self._turns.message(role, content, after=after)
 
     def _start(self, ids: list[int], options: StreamOptions, place: Place) -> Stream:
-        request = self._host.request(ids, options)
+        request = self._host.make_request(ids, options)
         native = self._host.native.submit(request, self._native)
         before, self._place = self._place, place
 
@@ -293,7 +283,7 @@ def _count_sinks(sinks: int | str | None, opening: int) -> int | None:
             )
         if opening == 0:
             raise InvalidArgument(
-                'session: `sinks` must be an int, because there is no system prompt, but is '
+                "session: `sinks` must be an int, because there is no system prompt, but is "
                 '"system".',
                 param="sinks",
             )

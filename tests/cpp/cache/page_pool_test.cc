@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "common/errors.h"
@@ -33,6 +34,58 @@ TEST(PagePool, KeepsASharedPageUntilItsLastHolderLeaves) {
   EXPECT_EQ(pool.free_pages(), 1);
   EXPECT_THROW(pool.release(id), InternalError);
   EXPECT_THROW(pool.share(id), InternalError);
+}
+
+TEST(PagePool, EveryHolderOfAPageSharedForWritingCanHaveItsOwn) {
+  PagePool pool(kShape, 4);
+  const int32_t id = pool.acquire();
+  std::memset(pool.page(id), 7, kShape.bytes());
+  pool.share_for_writing(id);
+  pool.share_for_writing(id);
+  EXPECT_EQ(pool.holders(id), 3);
+  EXPECT_EQ(pool.free_pages(), 1) << "a spare for each holder but one";
+
+  const int32_t first = pool.own(id), second = pool.own(id), third = pool.own(id);
+  EXPECT_EQ(pool.free_pages(), 1);
+  EXPECT_EQ(third, id) << "the last one keeps the page";
+  EXPECT_NE(first, second);
+  for (const int32_t own : {first, second, third}) {
+    EXPECT_EQ(pool.holders(own), 1);
+    EXPECT_EQ(std::memcmp(pool.page(own), pool.page(id), kShape.bytes()), 0);
+    EXPECT_FALSE(pool.has_spare(own));
+  }
+  for (const int32_t own : {first, second, third}) pool.release(own);
+  EXPECT_EQ(pool.free_pages(), 4);
+}
+
+TEST(PagePool, AHolderThatLeavesTakesASpareWithIt) {
+  PagePool pool(kShape, 4);
+  const int32_t id = pool.acquire();
+  pool.share_for_writing(id);
+  pool.share_for_writing(id);
+  pool.release(id);
+  EXPECT_EQ(pool.free_pages(), 2);
+  EXPECT_TRUE(pool.has_spare(id));
+  pool.release(id);
+  EXPECT_EQ(pool.free_pages(), 3);
+  EXPECT_FALSE(pool.has_spare(id));
+  EXPECT_EQ(pool.own(id), id);
+  pool.release(id);
+  EXPECT_EQ(pool.free_pages(), 4);
+}
+
+TEST(PagePool, APageWithoutSpareIsCopiedToAFreeOneOrNotAtAll) {
+  PagePool pool(kShape, 2);
+  const int32_t id = pool.acquire();
+  pool.share(id);
+  const int32_t copy = pool.own(id);
+  EXPECT_NE(copy, id);
+  EXPECT_EQ(pool.holders(id), 1);
+  pool.share(id);
+  EXPECT_THROW(pool.own(id), InternalError);
+  EXPECT_EQ(pool.holders(id), 2) << "a failure changes nothing";
+  EXPECT_THROW(pool.share_for_writing(id), InternalError);
+  EXPECT_EQ(pool.holders(id), 2);
 }
 
 TEST(PagePool, PagesDoNotOverlap) {

@@ -1,0 +1,169 @@
+// Sequences that share pages: each finds in its slots what it wrote, or what the one that it began
+// with had written, and nothing else; and no page is lost.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <list>
+#include <random>
+
+#include "cache/sequence_cache.h"
+#include "common/errors.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr PageShape kShape{1, 2, DType::kFloat32};
+constexpr int64_t kLayers = 2;
+constexpr int64_t kEndless = int64_t{1} << 60;
+
+// A sequence and the mark of each of its tokens, as a plain list.
+struct Marked {
+  SequenceCache cache;
+  std::vector<uint32_t> marks;
+};
+
+std::byte* row_of(const SequenceCache& cache, int64_t layer, int64_t index) {
+  const Slot slot = cache.slot(layer, index);
+  return slot.page + kShape.key_element(slot.row, 0) * int64_t{sizeof(float)};
+}
+
+void write(Marked* one, int64_t count, std::mt19937* random) {
+  one->cache.make_writable(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto mark = static_cast<uint32_t>((*random)());
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const uint32_t bits = mark + static_cast<uint32_t>(layer);
+      std::memcpy(row_of(one->cache, layer, one->cache.length() + i), &bits, sizeof(bits));
+    }
+    one->marks.push_back(mark);
+  }
+  one->cache.advance(count);
+}
+
+// Every row that the next token would see.
+void expect_own_rows(const Marked& one) {
+  const SequenceCache& cache = one.cache;
+  const Window& window = cache.window();
+  const auto expect_row = [&](int64_t t) {
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      uint32_t bits;
+      std::memcpy(&bits, row_of(cache, layer, t), sizeof(bits));
+      ASSERT_EQ(bits, one.marks[static_cast<size_t>(t)] + static_cast<uint32_t>(layer))
+          << "token " << t << " of " << cache.length();
+    }
+  };
+  for (int64_t t = 0; t < std::min(window.sinks, cache.length()); ++t) expect_row(t);
+  for (int64_t t = window.first(cache.length()); t < cache.length(); ++t) expect_row(t);
+}
+
+TEST(SharedPages, SinksThatAreFullSaveTheirPages) {
+  const Window window{100, 200};
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 0), 0);
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 63), 0);
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 64), 3);
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 99), 3);
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 100), 6) << "no row of theirs is written again";
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 1000), 6);
+}
+
+TEST(SharedPages, TakesExactlyWhatItAnnounced) {
+  for (const int64_t count : {0, 1, 63, 64, 65, 99, 100, 101, 163, 164, 165, 290, 299}) {
+    const Window window{100, 200};
+    const int64_t needed = SequenceCache::pages_needed(window, kLayers, kEndless);
+    const int64_t less = needed - SequenceCache::pages_saved(window, kLayers, count);
+    PagePool pool(kShape, needed + less);
+    std::mt19937 random(1);
+    Marked first{SequenceCache(&pool, window, kLayers, kEndless), {}};
+    write(&first, 299, &random);
+    {
+      const SequenceCache second(first.cache, kEndless, count);
+      EXPECT_EQ(pool.free_pages(), 0) << count;
+      EXPECT_THROW(SequenceCache(first.cache, kEndless, count), InternalError);
+    }
+    EXPECT_EQ(pool.free_pages(), less) << count;
+    expect_own_rows(first);
+  }
+}
+
+TEST(SharedPages, OnlyABeginningThatIsWholeCanBeShared) {
+  const Window window{4, 60};
+  PagePool pool(kShape, 100);
+  std::mt19937 random(1);
+  Marked one{SequenceCache(&pool, window, kLayers, kEndless), {}};
+  write(&one, 63, &random);
+  EXPECT_EQ(one.cache.shareable(), 63);
+  write(&one, 1, &random);  // the next token sees one token less
+  EXPECT_EQ(one.cache.shareable(), 4);
+  EXPECT_THROW(SequenceCache(one.cache, kEndless, 5), InternalError);
+  EXPECT_THROW(SequenceCache(one.cache, 10, 64), InternalError) << "longer than it may become";
+  EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 4));
+  EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 64));
+}
+
+TEST(SharedPages, AShortSequenceBeginsWithALongOne) {
+  const Window window{4, 1000};
+  PagePool pool(kShape, 200);
+  std::mt19937 random(1);
+  Marked one{SequenceCache(&pool, window, kLayers, kEndless), {}};
+  write(&one, 500, &random);
+  for (const int64_t count : {3, 4, 100, 132, 133, 260}) {
+    Marked other{SequenceCache(one.cache, 261, count),
+                 {one.marks.begin(), one.marks.begin() + count}};
+    write(&other, 261 - count, &random);
+    expect_own_rows(other);
+    expect_own_rows(one);
+  }
+}
+
+TEST(SharedPages, RandomForksAndWritesNeverMeet) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&random](int64_t bound) {
+      return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
+    };
+    const Window window{std::vector<int64_t>{0, 1, 4, 64, 70, 128}[below(6)], 1 + below(200)};
+    const int64_t each = SequenceCache::pages_needed(window, kLayers, kEndless);
+    PagePool pool(kShape, 6 * each, /*poison=*/true);
+    std::list<Marked> all;
+    all.push_back({SequenceCache(&pool, window, kLayers, kEndless), {}});
+    for (int step = 0; step < 300; ++step) {
+      auto one = std::next(all.begin(), below(static_cast<int64_t>(all.size())));
+      switch (below(8)) {
+        case 0:
+          if (pool.free_pages() >= each) {
+            all.push_back({SequenceCache(one->cache, kEndless, one->cache.length()), one->marks});
+          }
+          break;
+        case 1:
+          if (pool.free_pages() >= each) {
+            const int64_t count = below(one->cache.shareable() + 1);
+            all.push_back({SequenceCache(one->cache, kEndless, count),
+                           {one->marks.begin(), one->marks.begin() + count}});
+          }
+          break;
+        case 2:
+          if (all.size() > 1) all.erase(one);
+          break;
+        case 3: {
+          const int64_t length = below(one->cache.length() + 1);
+          if (one->cache.can_rewind(length) && one->cache.rewind(length)) {
+            one->marks.resize(static_cast<size_t>(length));
+          }
+          break;
+        }
+        default: {
+          const int64_t most = 1 + below(below(4) == 0 ? 90 : 5);
+          write(&*one, window.piece(one->cache.length(), most), &random);
+        }
+      }
+      for (const Marked& other : all) expect_own_rows(other);
+      if (HasFatalFailure()) return;
+    }
+    all.clear();
+    EXPECT_EQ(pool.free_pages(), pool.pages());
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,305 @@
+"""Sessions: a turn costs its new tokens, and gives what one long request would give."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream import CapacityError, EngineDead, InvalidArgument, SessionBusy
+
+SINKS, WINDOW = 4, 60
+CAPACITY = SINKS + WINDOW
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
+    with sinkstream.load(
+        tiny_folder("llama"), sinks=SINKS, window=WINDOW, threads=1, max_sequences=4
+    ) as loaded:
+        yield loaded
+
+
+def ids_of_length(count: int, seed: int) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(3, 290) for _ in range(count)]
+
+
+def reply(stream: sinkstream.Stream) -> tuple[list[int], list[float]]:
+    result = stream.result()
+    return result.token_ids, result.logprobs
+
+
+def wait_for_memory(model: sinkstream.Model) -> None:
+    end = time.monotonic() + 5
+    while (stats := model.stats())["free_pages"] != stats["pages"]:
+        assert time.monotonic() < end, "pages do not come back"
+        time.sleep(0.001)
+
+
+def test_two_hundred_turns_are_bit_for_bit_one_long_request(model: sinkstream.Model) -> None:
+    source = random.Random(3)
+    history: list[int] = []
+    session = model.session()
+    history += session.token_ids
+    for turn in range(200):
+        new = ids_of_length(source.randrange(1, 25), turn)
+        options = {"max_tokens": source.randrange(1, 8), "temperature": 1.0, "seed": turn}
+        if turn % 20 == 10:  # the rest of the conversation happens in a fork
+            fork = session.fork()
+            session.close()
+            session = fork
+        got = reply(session.stream(new, ignore_eos=True, **options))
+        history += new
+        # max_tokens besides, so that both draw at the same indices with the same cache.
+        alone = reply(model.stream(history, ignore_eos=True, **options))
+        assert got == alone, f"turn {turn}"
+        history += got[0]
+        live = history[:SINKS] + history[-WINDOW:]
+        assert session.token_ids[-WINDOW:] == live[-WINDOW:]
+        assert session.token_ids[:SINKS] == live[:SINKS]
+    assert session.stats.turns == 200
+    assert session.stats.evicted_tokens > 20 * CAPACITY
+    session.close()
+    wait_for_memory(model)
+
+
+def test_a_turn_costs_its_new_tokens_only(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        session.append(ids_of_length(500, 0))
+        before = model.stats()["prompt_tokens"]
+        stream = session.stream([5, 6, 7], max_tokens=4, ignore_eos=True)
+        stream.result()
+        assert model.stats()["prompt_tokens"] - before == 3
+        assert stream.stats.cached_tokens == CAPACITY
+
+
+def test_a_broken_off_turn_leaves_cache_and_transcript_agreeing(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        for text in session.stream([5, 6, 7], temperature=1.0, seed=1, ignore_eos=True):
+            if text:
+                break
+        ids = session.token_ids
+        if len(ids) < CAPACITY:
+            turn = session.stream([9], max_tokens=6, temperature=0, ignore_eos=True)
+            assert reply(turn) == reply(
+                model.stream([*ids, 9], max_tokens=6, temperature=0, ignore_eos=True)
+            )
+
+
+def test_a_dropped_turn_has_never_been(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        session.stream([5, 6, 7], max_tokens=5, temperature=0, ignore_eos=True).result()
+        before, stats = session.token_ids, session.stats
+        ended = session.stream([8, 9], max_tokens=5, temperature=0, ignore_eos=True)
+        first = reply(ended)
+        ended.cancel(keep="drop")
+        assert (session.token_ids, session.stats) == (before, stats)
+        running = session.stream([10], temperature=0, ignore_eos=True)
+        next(iter(running.events()))
+        running.cancel(keep="drop")
+        assert (session.token_ids, session.stats) == (before, stats)
+        assert reply(session.stream([8, 9], max_tokens=5, temperature=0, ignore_eos=True)) == first
+
+
+def test_a_reply_that_evicted_stays(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        stream = session.stream([5, 6], max_tokens=100, ignore_eos=True)
+        stream.result()
+        with pytest.raises(InvalidArgument, match=r"cancel: `keep` must be \"partial\".*stays"):
+            stream.cancel(keep="drop")
+        assert session.stats.turns == 1
+        session.stream([5], max_tokens=1).result()
+        with pytest.raises(InvalidArgument, match="has gone on"):
+            stream.cancel(keep="drop")
+
+
+def test_only_a_sessions_stream_can_be_dropped(model: sinkstream.Model) -> None:
+    with model.stream([5], max_tokens=1) as stream:
+        with pytest.raises(InvalidArgument, match="belongs to no session"):
+            stream.cancel(keep="drop")
+        with pytest.raises(InvalidArgument, match="`keep`"):
+            stream.cancel(keep="all")  # type: ignore[arg-type]  # the point of the test
+
+
+def test_one_turn_at_a_time(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        running = session.stream([5], ignore_eos=True)
+        for use in (lambda: session.stream([6]), lambda: session.append([6]), session.fork):
+            with pytest.raises(SessionBusy, match="one turn at a time"):
+                use()
+        running.close()
+        session.stream([6], max_tokens=1).result()
+
+
+def test_of_64_threads_on_one_session_each_has_its_turn_or_is_told(
+    model: sinkstream.Model,
+) -> None:
+    outcomes: list[str] = []
+    with model.session() as session:
+        opening = session.stats.tokens
+
+        def use(mark: int) -> None:
+            try:
+                session.append([mark] * 3)
+                outcomes.append("read")
+            except SessionBusy:
+                outcomes.append("busy")
+
+        threads = [threading.Thread(target=use, args=(10 + i,)) for i in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 64
+        assert outcomes.count("read") >= 1
+        read = outcomes.count("read")
+        assert session.stats.tokens == opening + 3 * read
+        tail = session.token_ids[-min(3 * read, WINDOW - WINDOW % 3) :]
+        assert all(tail[i] == tail[i + 1] == tail[i + 2] for i in range(0, len(tail), 3))
+
+
+def test_a_session_that_does_not_fit_says_so_at_once(model: sinkstream.Model) -> None:
+    sessions: list[sinkstream.Session] = []
+    with pytest.raises(CapacityError, match="session: it needs .* pages"):
+        for _ in range(100):
+            sessions.append(model.session())
+    assert 4 <= len(sessions) < 100
+    with pytest.raises(CapacityError):
+        for _ in range(100):
+            sessions.append(sessions[0].fork())
+    for session in sessions:
+        session.close()
+    wait_for_memory(model)
+    with model.session() as again:
+        assert again.stream([5], max_tokens=1).result().token_ids
+
+
+def test_a_closed_session_is_refused_everywhere(model: sinkstream.Model) -> None:
+    session = model.session()
+    session.close()
+    session.close()
+    uses = (
+        lambda: session.stream([5]),
+        lambda: session.append([5]),
+        session.fork,
+        lambda: session.token_ids,
+    )
+    for use in uses:
+        with pytest.raises(InvalidArgument, match="closed"):
+            use()
+    assert "closed" in repr(session)
+
+
+def test_a_session_of_a_closed_model_says_so(tiny_folder: Callable[[str], Path]) -> None:
+    model = sinkstream.load(tiny_folder("llama"), sinks=4, window=60, threads=1)
+    session = model.session()
+    stream = session.stream([5], ignore_eos=True)
+    model.close()
+    assert stream.result().finish_reason == "cancelled"
+    for use in (lambda: session.stream([5]), session.fork, model.session):
+        with pytest.raises((EngineDead, InvalidArgument), match="closed"):
+            use()
+    session.close()
+
+
+def test_closing_a_session_ends_its_turn(model: sinkstream.Model) -> None:
+    session = model.session()
+    stream = session.stream([5], ignore_eos=True)
+    session.close()
+    assert stream.result().finish_reason == "cancelled"
+    wait_for_memory(model)
+
+
+def test_a_forgotten_session_gives_its_memory_back(model: sinkstream.Model) -> None:
+    session: sinkstream.Session | None = model.session()
+    assert session is not None
+    session.append([5, 6, 7])
+    session = None
+    wait_for_memory(model)
+
+
+@pytest.mark.parametrize("sinks", [-1, CAPACITY, 1 << 60, True, 1.5, "all"])
+def test_refuses_sinks_that_cannot_be(model: sinkstream.Model, sinks: object) -> None:
+    with pytest.raises((InvalidArgument, TypeError), match=r"session: `sinks` must"):
+        model.session(sinks=sinks)  # type: ignore[arg-type]  # the point of the test
+    wait_for_memory(model)
+
+
+def test_refuses_an_option_that_does_not_exist(model: sinkstream.Model) -> None:
+    with model.session() as session, pytest.raises(TypeError, match="no option `sinks`"):
+        session.stream([5], sinks=3)  # type: ignore[call-arg]  # the point of the test
+
+
+@pytest.mark.parametrize("content", [b"abc", None, 5, [1.5], [[1]], [-1], [10**6], ["a"]])
+def test_refuses_what_is_no_text_and_no_ids(model: sinkstream.Model, content: object) -> None:
+    with model.session() as session:
+        before = session.token_ids
+        with pytest.raises((InvalidArgument, TypeError), match="session"):
+            session.stream(content)  # type: ignore[arg-type]  # the point of the test
+        assert session.token_ids == before
+
+
+def test_shares_a_beginning_only_while_every_token_is_equal(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with sinkstream.load(
+        tiny_folder("llama"), sinks=4, window=400, threads=1, max_sequences=4
+    ) as model:
+        ids = ids_of_length(150, 5)
+        options = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+        alone = reply(model.stream([*ids, 7], **options))
+        with model.session() as session:
+            opening = session.token_ids
+            session.append(ids)
+            hit = model.stream([*opening, *ids, 7], **options)
+            assert hit.result().stats.cached_tokens == len(opening) + len(ids)
+            if not opening:
+                assert reply(hit) == alone
+            miss = model.stream([*opening, *ids[:80], 7, *ids[81:]], **options)
+            assert miss.result().stats.cached_tokens == len(opening) + 80
+            other = model.stream([*opening, *ids, 7], sinks=5, **options)
+            assert other.result().stats.cached_tokens == 0
+
+
+class TestSmolLM2:
+    """The real model's conversations."""
+
+    @pytest.fixture(scope="class")
+    def real(self, smollm2: Path, threads: int) -> Iterator[sinkstream.Model]:
+        with sinkstream.load(smollm2, window=252, threads=threads, max_sequences=3) as loaded:
+            yield loaded
+
+    def test_its_turns_are_those_of_the_whole_conversation(self, real: sinkstream.Model) -> None:
+        messages = [{"role": "system", "content": "You are brief."}]
+        with real.session("You are brief.") as session:
+            for text in ("Name a colour.", "Another one, please.", "<|im_end|> is no end."):
+                messages.append({"role": "user", "content": text})
+                got = session.stream(text, temperature=0, max_tokens=12)
+                whole = real.stream(messages, temperature=0, max_tokens=12)
+                assert reply(got) == reply(whole)
+                assert got.stats.prompt_tokens < whole.stats.prompt_tokens
+                messages.append({"role": "assistant", "content": got.result().text})
+            assert session.transcript.startswith("<|im_start|>system\nYou are brief.<|im_end|>\n")
+
+    def test_a_pinned_system_prompt_stays_for_ever(self, real: sinkstream.Model) -> None:
+        system = "The secret word is heron. " * 4
+        with real.session(system, sinks="system") as session:
+            assert session.sinks + session.window == 256
+            for _ in range(3):
+                session.append("Nothing happens for a long while. " * 20)
+            assert session.stats.evicted_tokens > 200
+            assert session.transcript.startswith(f"<|im_start|>system\n{system.strip()}")
+            with real.session(system, sinks="system") as second:
+                assert second.stats.tokens == session.sinks, "its pages are shared"
+
+    def test_a_system_prompt_longer_than_the_cache_cannot_be_pinned(
+        self, real: sinkstream.Model
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=r"session: `sinks` must be in"):
+            real.session("word " * 400, sinks="system")
