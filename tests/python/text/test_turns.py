@@ -432,3 +432,18 @@ def test_control_tokens_of_the_templates_own_keep_their_flags() -> None:
     assert turns.is_exact
     messages = chat(" a <end_of_turn>", "Hello", "")
     assert fed(text, turns, messages) == encode_chat(text, messages)
+
+
+def test_an_opening_leaves_a_space_to_the_word_behind_it() -> None:
+    text, turns = probed("qwen3", "vicuna")
+    assert tokenizer_of(text).decode(turns.opening("Be brief.")) == "Be brief."
+    assert tokenizer_of(text).decode(turns.user("x", after="system")).startswith(" USER")
+
+
+def test_an_end_that_only_a_lone_system_text_has_is_not_fed() -> None:
+    template = templates.SMOLLM2 + "{% if messages[-1].role == 'system' %}!{% endif %}"
+    text = with_template(vocabularies.qwen3(), template)
+    turns = probe_turns(text)
+    assert turns.is_exact
+    messages = chat("a", "Hello", "b", system="Be brief.")
+    assert fed(text, turns, messages) == encode_chat(text, messages)
