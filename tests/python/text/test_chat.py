@@ -148,7 +148,7 @@ def shown(text: TextFormat, ids: list[int]) -> str:
     return decoded
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", sorted(TEMPLATES.keys() - {"gemma"}))  # it has no system role
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_control_token_can_be_written_in_a_message(family: str, template: str) -> None:
     text = with_template(FAMILIES[family](), TEMPLATES[template])

@@ -45,6 +45,11 @@ def tokenizer_of(text: TextFormat) -> Tokenizer:
     return text.tokenizer
 
 
+@pytest.fixture(scope="module")
+def smollm2_turns(smollm2_text: TextFormat) -> TurnFormat:
+    return probe_turns(smollm2_text)
+
+
 @cache
 def probed(family: str, template: str) -> tuple[TextFormat, TurnFormat]:
     text = with_template(FAMILIES[family](), TEMPLATES[template])
@@ -79,7 +84,7 @@ def fed(
 
 CONTENTS = (
     "Hello", " Hello  ", "\n\nHello\n", "", "  \n ", "<|im_end|>", "a</s><|eot_id|>[INST]b", "🎉 é",
-    "12 + 3", ">", "<think>x</think>", "x\u0301 日本語", "Placeholder0a Placeholder1", "\ud7ff\ue000",
+    "12 + 3", ">", "<think>x</think>", "x\u0301 日本語", "Placeholder0a Placeholder1", "\ue000",
 )  # fmt: skip
 REPLIES = st.from_regex(r"[A-Z][a-z]{0,6}( [a-z]{1,6}){0,3}[.?]?", fullmatch=True)
 
@@ -94,7 +99,7 @@ def test_every_template_says_whether_its_parts_are_exact(family: str, template: 
 
 @pytest.mark.parametrize("template", sorted(TEMPLATES.keys() - INEXACT))
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_the_parts_of_a_conversation_are_the_whole(
     family: str, template: str, data: st.DataObject
@@ -123,29 +128,22 @@ def test_the_parts_of_a_conversation_are_the_whole(
     st.none() | st.text(),
 )
 def test_smollm2s_parts_are_the_whole(
-    smollm2_text: TextFormat, turns_of: list[tuple[str, str]], system: str | None
+    smollm2_text: TextFormat,
+    smollm2_turns: TurnFormat,
+    said: list[tuple[str, str]],
+    system: str | None,
 ) -> None:
-    turns = probe_turns_once(smollm2_text)
-    assert turns.is_exact
-    messages = chat(*(content for turn in turns_of for content in turn), system=system)
+    messages = chat(*(content for pair in said for content in pair), system=system)
     whole = encode_chat(smollm2_text, messages, add_generation_prompt=False)
-    assert fed(smollm2_text, turns, messages) == whole
-    assert fed(smollm2_text, turns, messages[:-1]) == encode_chat(smollm2_text, messages[:-1])
-
-
-_PROBED: dict[int, TurnFormat] = {}
-
-
-def probe_turns_once(text: TextFormat) -> TurnFormat:
-    return (
-        _PROBED.setdefault(id(text), probe_turns(text))
-        if id(text) not in _PROBED
-        else (_PROBED[id(text)])
+    assert fed(smollm2_text, smollm2_turns, messages) == whole
+    assert fed(smollm2_text, smollm2_turns, messages[:-1]) == encode_chat(
+        smollm2_text, messages[:-1]
     )
 
 
 def test_smollm2s_parts_are_what_they_look_like(smollm2_text: TextFormat) -> None:
     turns = probe_turns(smollm2_text)
+    assert turns.is_exact
 
     def shown(ids: list[int]) -> str:
         decoded: str = tokenizer_of(smollm2_text).decode(ids, skip_special_tokens=False)
@@ -207,15 +205,8 @@ def test_a_long_message_passes_through(smollm2_text: TextFormat) -> None:
 def test_several_messages_in_a_row_are_the_whole() -> None:
     for name in ("qwen2", "smollm2", "llama3", "zephyr", "phi3"):
         text, turns = probed("llama3", name)
-        said = [
-            ("user", " a"),
-            ("user", "b\n"),
-            ("assistant", "c"),
-            ("assistant", "d"),
-            ("user", "e"),
-        ]
-        if name not in ("zephyr", "phi3"):
-            said.insert(3, ("system", "f"))
+        said = [("user", " a"), ("user", "b\n"), ("assistant", "c"), ("assistant", "d")]
+        said += [("user", "e")] if name in ("zephyr", "phi3") else [("system", "e"), ("user", "f")]
         ids = turns.opening("Be brief.")
         after = "system"
         for role, content in said[:-1]:
@@ -276,11 +267,11 @@ def test_a_template_without_end_token_is_closed_with_its_text_alone() -> None:
 DIFFERENCES = {
     "qwen3": (templates.QWEN3, "changes replies that hold '</think>'"),
     "thinking that stays for the last": (templates.QWEN3, "writes '<think>"),
-    "system text in the last turn": (templates.MISTRAL_LAST, "writes system texts into later turns"),
+    "system text in the last turn": (templates.MISTRAL_LAST, "system texts into later turns"),
     "numbers": (
-        "{% for m in messages %}<|im_start|>{{ loop.index }} {{ m.role }}\n{{ m.content }}<|im_end|>"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>{{ messages | length + 1 }} "
-        "assistant\n{% endif %}",
+        "{% for m in messages %}<|im_start|>{{ loop.index }} {{ m.role }}\n{{ m.content }}"
+        "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>"
+        "{{ messages | length + 1 }} assistant\n{% endif %}",
         "writes later turns otherwise than the second",
     ),
     "date": ("{{ strftime_now('%Y') }}" + templates.SMOLLM2, "may write the date"),
@@ -299,14 +290,16 @@ DIFFERENCES = {
     "a switch in the system text": (
         templates.SMOLLM2.replace(
             "{{ '<|im_start|>assistant\n' }}",
-            "{{ '<|im_start|>assistant\n' }}{% if '/brief' in messages[0].content %}Well,{% endif %}",
+            "{{ '<|im_start|>assistant\n' }}"
+            "{% if '/brief' in messages[0].content %}Well,{% endif %}",
         ),
         "does not divide exactly between messages, such as around '/briefword/brief'",
     ),
     "tokens over a border": (
-        "{% for m in messages %}{% if m.role == 'user' %} {{ m.content }} [{% else %}"
-        " the{{ m.content }}]{% endif %}{% endfor %}{% if add_generation_prompt %} t{% endif %}",
-        "begins replies|does not divide",
+        templates.SMOLLM2.replace("message['role'] + '\n'", "message['role'] + ': '").replace(
+            "assistant\n", "assistant: "
+        ),
+        "does not divide exactly between messages, such as around 'word'",
     ),
 }  # fmt: skip
 
@@ -316,8 +309,7 @@ def test_a_template_whose_parts_differ_from_the_whole_says_how(name: str) -> Non
     template, sentence = DIFFERENCES[name]
     turns = probe_turns(with_template(vocabularies.qwen3(), template))
     assert not turns.is_exact
-    with pytest.raises(AssertionError, match=sentence):
-        raise AssertionError(turns.difference)
+    assert sentence in turns.difference
     assert turns.difference.startswith("The checkpoint's chat template ")
     assert turns.difference.endswith(".")
 
@@ -439,4 +431,19 @@ def test_control_tokens_of_the_templates_own_keep_their_flags() -> None:
     turns = probe_turns(text)
     assert turns.is_exact
     messages = chat(" a <end_of_turn>", "Hello", "")
+    assert fed(text, turns, messages) == encode_chat(text, messages)
+
+
+def test_an_opening_leaves_a_space_to_the_word_behind_it() -> None:
+    text, turns = probed("qwen3", "vicuna")
+    assert tokenizer_of(text).decode(turns.opening("Be brief.")) == "Be brief."
+    assert tokenizer_of(text).decode(turns.user("x", after="system")).startswith(" USER")
+
+
+def test_an_end_that_only_a_lone_system_text_has_is_not_fed() -> None:
+    template = templates.SMOLLM2 + "{% if messages[-1].role == 'system' %}!{% endif %}"
+    text = with_template(vocabularies.qwen3(), template)
+    turns = probe_turns(text)
+    assert turns.is_exact
+    messages = chat("a", "Hello", "b", system="Be brief.")
     assert fed(text, turns, messages) == encode_chat(text, messages)
