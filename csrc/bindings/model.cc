@@ -188,8 +188,7 @@ void register_model(py::module_& module) {
       .def(
           "fork_session",
           [](NativeModel& self, const SessionHandle& session) {
-            return std::make_unique<SessionHandle>(
-                self.engine().fork_session(*session.session()));
+            return std::make_unique<SessionHandle>(self.engine().fork_session(*session.session()));
           },
           py::arg("session"), py::call_guard<py::gil_scoped_release>())
       .def(

@@ -140,7 +140,8 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
 }
 
 bool SequenceCache::rewind(int64_t length) {
-  SINKSTREAM_CHECK(length >= 0 && can_rewind(length), "a sequence of ", length_, " tokens is rewound to ", length);
+  SINKSTREAM_CHECK(length >= 0 && can_rewind(length), "a sequence of ", length_,
+                   " tokens is rewound to ", length);
   // Pages that were full of sinks, and are not any more.
   const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
   std::vector<size_t> shared;

@@ -65,8 +65,8 @@ class SequenceCache {
   void advance(int64_t count);
   // Forgets all tokens and keeps the pages.
   void restart();
-  // Whether the tokens from `length` on can be forgotten: nothing that the token of that index would
-  // see has been evicted.
+  // Whether the tokens from `length` on can be forgotten: nothing that the token of that index
+  // would see has been evicted.
   bool can_rewind(int64_t length) const {
     return length <= length_ && window_.first(length) == window_.first(length_);
   }

@@ -193,8 +193,9 @@ Engine::Beginning Engine::longest_beginning(const Window& window,
 // What a waiting sequence need not read. Its last token is read in any case: it gives the logits.
 Engine::Beginning Engine::beginning_of(const Sequence& sequence) const {
   if (sequence.session) return {};
-  return longest_beginning(sequence.window, std::span(sequence.prompt).first(
-                                                static_cast<size_t>(sequence.prompt_tokens - 1)));
+  return longest_beginning(
+      sequence.window,
+      std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
 void Engine::check_free(int64_t pages) const {

@@ -144,8 +144,7 @@ TEST_F(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
   turn(sessions[0], Ids(30, 7), 3);
   while (sessions.size() < 4) sessions.push_back(engine().fork_session(*sessions[0]));
   // Of two pages that a layer's ring and sinks need, a fork shares the sinks' one for good.
-  EXPECT_THROW(while (true) sessions.push_back(engine().fork_session(*sessions[0])),
-               CapacityError);
+  EXPECT_THROW(while (true) sessions.push_back(engine().fork_session(*sessions[0])), CapacityError);
   EXPECT_GT(sessions.size(), 4u);
   for (size_t i = 0; i < sessions.size(); ++i) {
     Script script;
@@ -200,7 +199,7 @@ TEST_F(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
   const auto session = open();
   Script script;
   turn(session, {10, 11, 12}, 5), script.turn({10, 11, 12}, 5);
-  const auto running = start(session, {20, 21}, std::nullopt);
+  const auto running = start(session, {20, 21}, 40);
   read_tokens(*running, 4);
   engine().take_back(*session, running);
   EXPECT_EQ(engine().ids_of(*session), script.ids);

@@ -1,7 +1,7 @@
 // A language model by rule: the next token is a hash of all tokens before it, so that every test
 // knows what must come, and a token that got lost, doubled or into a wrong cache changes the rest.
-// Like a real one it remembers nothing but what lies in the cache: each token's row holds the hash up
-// to it, so that a page that was mixed up, lost or shared by mistake shows, too.
+// Like a real one it remembers nothing but what lies in the cache: each token's row holds the hash
+// up to it, so that a page that was mixed up, lost or shared by mistake shows, too.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +48,7 @@ class TokenHash {
   }
 
  private:
-  static std::byte* element(const SequenceCache& cache, int64_t layer, int64_t index,
-                            int64_t dim) {
+  static std::byte* element(const SequenceCache& cache, int64_t layer, int64_t index, int64_t dim) {
     const Slot at = cache.slot(layer, index);
     return at.page + kFakeShape.key_element(at.row, dim) * int64_t{sizeof(float)};
   }
