@@ -56,9 +56,8 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   const auto spoil = [&](std::byte* head, int64_t element) {
     std::memset(head + element * bytes, 0xff, bytes);
   };
-  const int64_t layers = static_cast<int64_t>(pages_.size()) / pages_per_layer();
   for (int64_t i = std::max(begin, length_ - ring); i < end; ++i) {
-    for (int64_t layer = 0; layer < layers; ++layer) {
+    for (int64_t layer = 0; layer < layers(); ++layer) {
       const Slot at = slot(layer, i);
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -116,6 +115,12 @@ void SequenceCache::jump(int64_t index) {
   poison(window_.first(length_), length_);
   length_ = index;
   window_.begin = index;
+}
+
+void SequenceCache::resume(int64_t length, int64_t begin) {
+  length_ = length;
+  window_.begin = begin;
+  poison(window_.first(length - 1), std::min(window_.first(length), length));  // as `advance` does
 }
 
 }  // namespace sinkstream
