@@ -75,8 +75,7 @@ TEST(Digest, IsWhatItWas) {
   Digest digest;
   digest.add("attention sinks");
   digest.add_number(int64_t{4});
-  EXPECT_EQ(digest.hex(), "");
-  EXPECT_EQ(digest.hex().size(), 32u);
+  EXPECT_EQ(digest.hex(), "62fd4fb42cb35b2a0490562fb4327a41");
 }
 
 }  // namespace
