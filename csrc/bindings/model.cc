@@ -161,6 +161,7 @@ void register_model(py::module_& module) {
       .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
            py::arg("end_token_ids"))
       .def("close", &NativeModel::close, py::call_guard<py::gil_scoped_release>())
+      .def("fingerprint", &NativeModel::fingerprint, py::call_guard<py::gil_scoped_release>())
       .def("forward", &forward, py::arg("ids"), py::arg("cache").none(true))
       .def(
           "new_cache",

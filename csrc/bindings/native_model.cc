@@ -83,9 +83,18 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
 void NativeModel::close() {
   engine_->close();
   if (!engine_->is_owner_process()) return;
+  const std::lock_guard lock(store_mutex_);
+  is_given_back_ = true;
   store_.give_back();
   pool_.give_back();
   decoder_.give_back();
+}
+
+std::string NativeModel::fingerprint() {
+  const std::lock_guard lock(store_mutex_);
+  if (is_given_back_) throw EngineDead("fingerprint: the model is closed. Load it again.");
+  if (fingerprint_.empty()) fingerprint_ = store_.digest();
+  return fingerprint_;
 }
 
 int64_t NativeModel::bytes_per_token() const {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ class NativeModel {
   // Ends the generation thread, waits for the step in progress, and gives memory back. Without the
   // GIL, please. May be called again, and does nothing in a forked child.
   void close();
+
+  // WeightStore::digest, taken at the first call in the caller's thread: about as long as the
+  // weights take to be read once. Streams go on meanwhile, and `close` waits. Throws EngineDead
+  // after `close`. Without the GIL, please.
+  std::string fingerprint();
 
   int64_t serial() const { return serial_; }
   const DecoderSpec& spec() const { return spec_; }
@@ -66,6 +72,9 @@ class NativeModel {
   int64_t serial_;  // its caches carry it, too
   DecoderSpec spec_;
   WeightStore store_;
+  std::mutex store_mutex_;  // its memory is being read as a whole, or given back
+  bool is_given_back_ = false;
+  std::string fingerprint_;  // empty before it was asked for
   Window window_;
   int64_t max_sequences_;
   int64_t prefill_chunk_;

@@ -205,4 +205,10 @@ void SequenceCache::jump(int64_t index) {
   window_.begin = index;
 }
 
+void SequenceCache::resume(int64_t length, int64_t begin) {
+  length_ = length;
+  window_.begin = begin;
+  poison(window_.first(length - 1), std::min(window_.first(length), length));  // as `advance` does
+}
+
 }  // namespace sinkstream

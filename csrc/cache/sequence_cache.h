@@ -33,6 +33,8 @@ class SequenceCache {
   SequenceCache& operator=(const SequenceCache&) = delete;
 
   const Window& window() const { return window_; }
+  const PageShape& shape() const { return pool_->shape(); }
+  int64_t layers() const { return static_cast<int64_t>(pages_.size()) / pages_per_layer(); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
   int64_t max_length() const { return max_length_; }
   int64_t live() const { return window_.live(length_); }
@@ -50,7 +52,6 @@ class SequenceCache {
   }
   // Where the token of this index belongs.
   Slot slot(int64_t layer, int64_t index) const;
-  int64_t layers() const { return static_cast<int64_t>(ids_.size()) / pages_per_layer(); }
 
   // How many of the first tokens another sequence may begin with: all while the next token sees
   // them all; later the sinks, which depend on no other token.
@@ -84,6 +85,9 @@ class SequenceCache {
   // The next token gets `index`, as if tokens up to it had been seen and all but the sinks evicted.
   // Tests of very long streams begin with it; `length()` must be at least S.
   void jump(int64_t index);
+  // A cache without tokens goes on as one of `length` tokens that was cut at `begin`: the rows of
+  // the live ones have been written (snapshot.h).
+  void resume(int64_t length, int64_t begin);
 
  private:
   // Where the pool poisons: window tokens [begin, end) are seen no more; what of them has not been

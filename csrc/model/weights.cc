@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include "common/check.h"
+#include "common/digest.h"
 
 namespace sinkstream {
 
@@ -8,6 +9,22 @@ namespace {
 // Panels start on a cache line, so that 64-byte loads do not straddle two.
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+void add_spec(const DecoderSpec& spec, Digest* digest) {
+  for (const int64_t number : {spec.vocab_size, spec.hidden_size, spec.intermediate_size,
+                               spec.layers, spec.heads, spec.kv_heads, spec.head_dim}) {
+    digest->add_number(number);
+  }
+  digest->add_number(spec.norm_eps);
+  digest->add_number(spec.inverse_frequencies.size());
+  for (const double frequency : spec.inverse_frequencies) digest->add_number(frequency);
+  digest->add_number(spec.pairing);
+  digest->add_number(spec.attention_factor);
+  for (const bool flag :
+       {spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm, spec.tie_embeddings}) {
+    digest->add_number(flag);
+  }
+}
 }  // namespace
 
 int64_t WeightStore::Entry::bytes() const {
@@ -91,6 +108,20 @@ const float* WeightStore::vector(const std::string& slot, int64_t count) const {
 
 int64_t WeightStore::bytes_per_token() const {
   return bytes() - (spec_.tie_embeddings ? 0 : aligned(entries_.at("embedding").bytes()));
+}
+
+std::string WeightStore::digest() const {
+  Digest digest;
+  add_spec(spec_, &digest);
+  for (const std::string& slot : order_) {
+    const Entry& entry = entries_.at(slot);
+    digest.add(slot);
+    digest.add_number(entry.storage);
+    digest.add_number(entry.rows);
+    digest.add_number(entry.cols);
+    digest.add(memory_.data() + entry.offset, entry.bytes());
+  }
+  return digest.hex();
 }
 
 DecoderWeights WeightStore::finish() const {

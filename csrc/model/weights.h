@@ -55,6 +55,10 @@ class WeightStore {
   // it reads a row.
   int64_t bytes_per_token() const;
 
+  // Of the spec and of every weight as it is packed, with its name and shape: 32 hexadecimal digits
+  // (Note: [Digest]). Reads all the memory.
+  std::string digest() const;
+
  private:
   struct Entry {
     Storage storage;

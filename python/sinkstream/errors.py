@@ -29,7 +29,10 @@ class InvalidArgument(SinkstreamError, ValueError):
 
 
 class CheckpointError(SinkstreamError, ValueError):
-    """A checkpoint is missing, damaged, of an unknown kind, or does not fit its own description."""
+    """A checkpoint is missing, damaged, of an unknown kind, or does not fit its own description.
+
+    Of a saved session the same, or it belongs to another model.
+    """
 
     code = "checkpoint"
 

@@ -18,26 +18,33 @@ from sinkstream.errors import CheckpointError
 class File:
     """One regular file, opened once. Any number of threads may read it at the same time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, where: str = "load") -> None:
         """Open `path` and note its size.
+
+        Args:
+            path: The file.
+            where: What reads it: the first word of errors.
 
         Raises:
             CheckpointError: It is no regular file, or cannot be opened.
         """
         self.name = path.name
+        self.where = where
         try:
             # O_NONBLOCK: opening a pipe that nobody writes to must not hang.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise CheckpointError(
-                f"load: file {shown(self.name)} cannot be opened: {reason}."
+                f"{where}: file {shown(self.name)} cannot be opened: {reason}."
             ) from error
         status = os.fstat(self._descriptor)
         self.size = status.st_size
         if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise CheckpointError(f"load: {shown(self.name)} must be a regular file, but is not.")
+            raise CheckpointError(
+                f"{where}: {shown(self.name)} must be a regular file, but is not."
+            )
 
     def read(self, begin: int, count: int, what: str) -> bytes:
         """Read `count` bytes from `begin` on.
@@ -56,8 +63,9 @@ class File:
             piece = self._read_once(begin + count - missing, missing, what)
             if not piece:
                 raise CheckpointError(
-                    f"load: {self.name} must hold {count} bytes for {what} from byte {begin} on, "
-                    f"but ends {missing} bytes earlier. It is incomplete, or it has changed."
+                    f"{self.where}: {self.name} must hold {count} bytes for {what} from byte "
+                    f"{begin} on, but ends {missing} bytes earlier. It is incomplete, or it has "
+                    "changed."
                 )
             pieces.append(piece)
             missing -= len(piece)
@@ -65,12 +73,14 @@ class File:
 
     def _read_once(self, begin: int, count: int, what: str) -> bytes:
         if self._descriptor < 0:
-            raise CheckpointError(f"load: {self.name} is closed; {what} cannot be read any more.")
+            raise CheckpointError(
+                f"{self.where}: {self.name} is closed; {what} cannot be read any more."
+            )
         try:
             return os.pread(self._descriptor, count, begin)
         except OSError as error:
             raise CheckpointError(
-                f"load: {self.name} cannot be read at {what}: {error.strerror}."
+                f"{self.where}: {self.name} cannot be read at {what}: {error.strerror}."
             ) from error
 
     def close(self) -> None:
@@ -106,11 +116,12 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     return parse_json(content, file.name)
 
 
-def parse_json(content: bytes, name: str) -> dict[str, Any]:
+def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]:
     """Parse one JSON object in UTF-8, without duplicate keys and without NaN or infinity.
 
     Raises:
-        CheckpointError: It is anything else. `name` says which file in the error.
+        CheckpointError: It is anything else. `where` and `name` say in the error what reads it,
+            and which file it is.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,9 +138,11 @@ def parse_json(content: bytes, name: str) -> dict[str, Any]:
     try:
         value = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError:
-        raise CheckpointError(f"load: {name} must be JSON, but is nested too deeply.") from None
+        raise CheckpointError(f"{where}: {name} must be JSON, but is nested too deeply.") from None
     except ValueError as error:
-        raise CheckpointError(f"load: {name} must be valid JSON, but is not: {error}.") from error
+        raise CheckpointError(
+            f"{where}: {name} must be valid JSON, but is not: {error}."
+        ) from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"load: {name} must be a JSON object, but is {shown(value)}.")
+        raise CheckpointError(f"{where}: {name} must be a JSON object, but is {shown(value)}.")
     return value

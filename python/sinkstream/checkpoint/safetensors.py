@@ -6,6 +6,7 @@ Nothing that the header declares is believed before it is compared with the file
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from sinkstream.checkpoint.files import File, parse_json
@@ -24,6 +25,18 @@ DTYPE_BYTES = {
 """Bytes of one number. More types than can be loaded: a file may carry buffers that are not."""
 
 
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """The header of a safetensors file."""
+
+    tensors: dict[str, TensorEntry]
+    """By name. Together they cover the rest of the file exactly."""
+    metadata: Any
+    """What `__metadata__` holds, unchecked; None where there is none."""
+    content: bytes
+    """What it was read from, its length included: the file up to the tensors."""
+
+
 def read_safetensors_header(file: File) -> dict[str, TensorEntry]:
     """Read and check the header of a safetensors file.
 
@@ -33,46 +46,53 @@ def read_safetensors_header(file: File) -> dict[str, TensorEntry]:
     Raises:
         CheckpointError: The file is damaged, truncated, or of another kind.
     """
+    return read_whole_header(file).tensors
+
+
+def read_whole_header(file: File) -> SafetensorsHeader:
+    """Do the same, and keep what else the header holds."""
     if file.size < 8:
         raise CheckpointError(
-            f"load: {file.name} must be a safetensors file, but has only {file.size} bytes."
+            f"{file.where}: {file.name} must be a safetensors file, but has only {file.size} bytes."
         )
-    length = int.from_bytes(file.read(0, 8, "the length of its header"), "little")
+    prefix = file.read(0, 8, "the length of its header")
+    length = int.from_bytes(prefix, "little")
     limit = min(MAX_HEADER_BYTES, file.size - 8)
     if not 2 <= length <= limit:
         raise CheckpointError(
-            f"load: {file.name}: the header of a safetensors file must have from 2 to {limit} "
-            f"bytes, but has {length}. It is incomplete, or another kind of file."
+            f"{file.where}: {file.name}: the header of a safetensors file must have from 2 to "
+            f"{limit} bytes, but has {length}. It is incomplete, or another kind of file."
         )
-    declared = parse_json(file.read(8, length, "its header"), f"the header of {file.name}")
-    declared.pop("__metadata__", None)
+    text = file.read(8, length, "its header")
+    declared = parse_json(text, f"the header of {file.name}", file.where)
+    metadata = declared.pop("__metadata__", None)
     tensors = [_read_declaration(file, name, fields) for name, fields in declared.items()]
-    return _place(file, tensors, 8 + length)
+    return SafetensorsHeader(_place(file, tensors, 8 + length), metadata, prefix + text)
 
 
 def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, int]:
     """Return a tensor with its offset from the start of the tensor data, and its bytes."""
-    what = f"tensor {shown(name)} of {file.name}"
+    where, what = file.where, f"tensor {shown(name)} of {file.name}"
     if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(
-            f"load: {what} must be described by dtype, shape and data_offsets, but is "
+            f"{where}: {what} must be described by dtype, shape and data_offsets, but is "
             f"{shown(fields)}."
         )
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise CheckpointError(
-            f"load: {what} has dtype {shown(dtype)}; known are {', '.join(sorted(DTYPE_BYTES))}."
+            f"{where}: {what} has dtype {shown(dtype)}; known are {', '.join(sorted(DTYPE_BYTES))}."
         )
     if not _is_counts(shape) or len(shape) > _MAX_RANK:
         raise CheckpointError(
-            f"load: the shape of {what} must be a list of at most {_MAX_RANK} sizes, but is "
+            f"{where}: the shape of {what} must be a list of at most {_MAX_RANK} sizes, but is "
             f"{shown(shape)}."
         )
     size = math.prod(shape) * DTYPE_BYTES[dtype]
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
         raise CheckpointError(
-            f"load: the data_offsets of {what} must be two numbers that are {size} apart, as its "
-            f"shape {list(shape)} says, but are {shown(offsets)}."
+            f"{where}: the data_offsets of {what} must be two numbers that are {size} apart, as "
+            f"its shape {list(shape)} says, but are {shown(offsets)}."
         )
     return TensorEntry(file, name, tuple(shape), dtype, offsets[0]), size
 
@@ -90,24 +110,24 @@ def _place(
     tensors: dict[str, TensorEntry] = {}
     expected = 0
     for tensor, size in sorted(declared, key=lambda entry: (entry[0].offset, entry[1])):
-        what = f"tensor {shown(tensor.name)} of {file.name}"
+        where, what = file.where, f"tensor {shown(tensor.name)} of {file.name}"
         if tensor.offset != expected:
             raise CheckpointError(
-                f"load: {what} must begin at byte {expected} of the tensor data, right after the "
-                f"tensor before it, but begins at {tensor.offset}."
+                f"{where}: {what} must begin at byte {expected} of the tensor data, right after "
+                f"the tensor before it, but begins at {tensor.offset}."
             )
         expected += size
         if data_begin + expected > file.size:
             raise CheckpointError(
-                f"load: {what} must end at byte {data_begin + expected}, but the file has only "
-                f"{file.size} bytes. It is probably an incomplete download."
+                f"{where}: {what} must end at byte {data_begin + expected}, but the file has only "
+                f"{file.size} bytes. It has probably been cut off when it was copied."
             )
         tensors[tensor.name] = TensorEntry(
             file, tensor.name, tensor.shape, tensor.kind, data_begin + tensor.offset
         )
     if data_begin + expected != file.size:
         raise CheckpointError(
-            f"load: {file.name} must end with its last tensor at byte {data_begin + expected}, "
-            f"but has {file.size} bytes."
+            f"{file.where}: {file.name} must end with its last tensor at byte "
+            f"{data_begin + expected}, but has {file.size} bytes."
         )
     return tensors

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <set>
 
+#include "cache/snapshot.h"
 #include "common/errors.h"
 
 #include "heap/heap.h"
@@ -87,6 +90,41 @@ TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {
     const auto logits = logits_of(model, window, random_tokens(300, model.spec.vocab_size, 2), 77);
     if (expected.empty()) expected = logits;
     EXPECT_TRUE(same_bits(expected, logits)) << threads;
+  }
+}
+
+// The restored sequence goes on token by token for three windows, the other one in chunks.
+TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+    // The slow table has one body for all types.
+    if (type != DType::kFloat32 && GetParam() == &reference_kernels()) break;
+    RandomDecoder model = make(1, type);
+    const int64_t vocab = model.spec.vocab_size;
+    for (const Window window : {Window{4, 9}, Window{66, 30}}) {
+      for (const int64_t read : {int64_t{3}, window.capacity(), 2 * window.capacity() + 5}) {
+        const int64_t count = 3 * window.capacity();
+        const auto tokens = random_tokens(read + count, vocab, 8);
+        OneSequence whole(model, window), restored(model, window);
+        const ForwardSpan prompt{&whole.cache, tokens.data(), read, LogitsOf::kNone};
+        model.decoder->forward({&prompt, 1}, nullptr);
+        const SnapshotShape shape = snapshot_shape(whole.cache);
+        std::vector<std::byte> keys_values(shape.bytes());
+        std::vector<float> scales(shape.scale_bytes() / sizeof(float));
+        snapshot(whole.cache, keys_values.data(), scales.data());
+        restore(&restored.cache, {whole.cache.length(), whole.cache.window().begin},
+                keys_values.data(), scales.data());
+        std::vector<float> expected(count * vocab, NAN), logits(count * vocab, NAN);
+        const ForwardSpan rest{&whole.cache, tokens.data() + read, count, LogitsOf::kAll};
+        model.decoder->forward({&rest, 1}, expected.data());
+        for (int64_t t = 0; t < count; ++t) {
+          const ForwardSpan span{&restored.cache, tokens.data() + read + t, 1, LogitsOf::kLast};
+          model.decoder->forward({&span, 1}, logits.data() + t * vocab);
+        }
+        for (const float value : logits) ASSERT_TRUE(std::isfinite(value));
+        ASSERT_TRUE(same_bits(expected, logits)) << name_of(type) << " S " << window.sinks << " W "
+                                                 << window.window << " after " << read;
+      }
+    }
   }
 }
 
@@ -206,6 +244,73 @@ TEST(WeightStore, NamesAWeightThatIsMissingOrHasAnotherShape) {
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
                  "load: weight \"embedding\" must have shape [53, 42], but is [53, 41].");
+  }
+}
+
+// The digest of a matrix and a vector of this storage, with one bit of their bytes turned over.
+std::string digest_with(Storage storage, int64_t flipped_bit) {
+  WeightStore store(small_spec());
+  const int64_t rows = 3, cols = 32, row = row_bytes_of(storage, cols);
+  std::vector<std::byte> bytes(rows * row + 5 * 4);
+  std::mt19937 random(3);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  if (flipped_bit >= 0) bytes[flipped_bit / 8] ^= std::byte{1} << flipped_bit % 8;
+  store.declare("q", storage, rows, cols);
+  store.declare("q_bias", Storage::kF32, 5, 1);
+  store.allocate();
+  store.write("q", bytes.data(), rows * row, rows);
+  store.write("q_bias", bytes.data() + rows * row, 5 * 4, 5);
+  return store.digest();
+}
+
+TEST(WeightStore, HasAnotherDigestForEverySingleBit) {
+  for (const Storage storage : {Storage::kF32, Storage::kF16, Storage::kBF16, Storage::kQ8_0,
+                                Storage::kQ4_0, Storage::kQ4_1}) {
+    const std::string digest = digest_with(storage, -1);
+    ASSERT_EQ(digest.size(), 32u);
+    ASSERT_EQ(digest, digest_with(storage, -1));
+    std::set<std::string> seen{digest};
+    const int64_t bits = (3 * row_bytes_of(storage, 32) + 5 * 4) * 8;
+    for (int64_t bit = 0; bit < bits; ++bit) {
+      ASSERT_TRUE(seen.insert(digest_with(storage, bit)).second) << bit;
+    }
+  }
+}
+
+TEST(WeightStore, HasAnotherDigestForAnotherSpecNameOrShape) {
+  const auto digest_of = [](const DecoderSpec& spec, const char* slot, int64_t rows, int64_t cols) {
+    WeightStore store(spec);
+    store.declare(slot, Storage::kF32, rows, cols);
+    store.allocate();
+    return store.digest();  // zeros
+  };
+  std::set<std::string> seen{digest_of(small_spec(), "q", 4, 6), digest_of(small_spec(), "k", 4, 6),
+                             digest_of(small_spec(), "q", 4, 5),
+                             digest_of(small_spec(), "q", 5, 6)};
+  EXPECT_EQ(seen.size(), 4u);
+  const std::vector<std::function<void(DecoderSpec*)>> changes = {
+      [](DecoderSpec* spec) { ++spec->vocab_size; },
+      [](DecoderSpec* spec) { ++spec->hidden_size; },
+      [](DecoderSpec* spec) { ++spec->intermediate_size; },
+      [](DecoderSpec* spec) { ++spec->layers; },
+      [](DecoderSpec* spec) { ++spec->heads; },
+      [](DecoderSpec* spec) { ++spec->kv_heads; },
+      [](DecoderSpec* spec) { ++spec->head_dim; },
+      [](DecoderSpec* spec) { spec->norm_eps *= 2; },
+      [](DecoderSpec* spec) { spec->inverse_frequencies.pop_back(); },
+      [](DecoderSpec* spec) { spec->inverse_frequencies[3] *= 1 + 0x1p-52; },
+      [](DecoderSpec* spec) { spec->pairing = Pairing::kInterleaved; },
+      [](DecoderSpec* spec) { spec->attention_factor = 1.25; },
+      [](DecoderSpec* spec) { spec->qkv_bias = !spec->qkv_bias; },
+      [](DecoderSpec* spec) { spec->output_bias = !spec->output_bias; },
+      [](DecoderSpec* spec) { spec->mlp_bias = !spec->mlp_bias; },
+      [](DecoderSpec* spec) { spec->qk_norm = !spec->qk_norm; },
+      [](DecoderSpec* spec) { spec->tie_embeddings = !spec->tie_embeddings; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    DecoderSpec spec = small_spec();
+    changes[i](&spec);
+    EXPECT_TRUE(seen.insert(digest_of(spec, "q", 4, 6)).second) << i;
   }
 }
 

@@ -1,0 +1,116 @@
+#include "cache/snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "common/check.h"
+
+namespace sinkstream {
+
+namespace {
+
+// Live tokens [begin, end), which lie in neighbouring rows of one page in every layer.
+struct Run {
+  int64_t begin, end;
+  int64_t place;  // of the first one among the live tokens
+};
+
+// Calls `visit` run by run, in the order of the tokens' indices.
+template <typename Visit>
+void for_each_run(const Window& window, int64_t length, const Visit& visit) {
+  const int64_t sinks = std::min(window.sinks, length);
+  for (int64_t i = 0; i < sinks; i += kPageRows) visit({i, std::min(i + kPageRows, sinks), i});
+  const int64_t first = window.first(length - 1);
+  for (int64_t i = first; i < length;) {
+    const int64_t end = std::min(i + kPageRows - window.row(i), length);
+    visit({i, end, window.sinks + i - first});
+    i = end;
+  }
+}
+
+// From the page to the plain layout, or, where that is only read, from there to the page.
+template <int64_t kBytes, typename Byte>
+void move(Byte* plain, std::byte* paged) {
+  if constexpr (std::is_const_v<Byte>) {
+    std::memcpy(paged, plain, kBytes);
+  } else {
+    std::memcpy(plain, paged, kBytes);
+  }
+}
+
+// Moves every number of the live tokens of a sequence that has, or is to have, this `length`, and
+// `window` with its cut. `kBytes` is the size of a number.
+template <int64_t kBytes, typename Byte>
+void move_numbers(const SequenceCache& cache, const Window& window, int64_t length,
+                  Byte* keys_values, Byte* scales) {
+  const PageShape& shape = cache.shape();
+  const int64_t live = window.live(length);
+  const auto move_head = [&](const Run& run, const Slot& at, int64_t row, std::byte* paged,
+                             const auto& element) {
+    for (int64_t i = 0; i < run.end - run.begin; ++i) {
+      const int64_t plain_row = row + run.place + i;
+      Byte* plain = keys_values + plain_row * shape.head_dim * kBytes;
+      for (int64_t d = 0; d < shape.head_dim; ++d) {
+        move<kBytes>(plain + d * kBytes, paged + element(at.row + i, d) * kBytes);
+      }
+      if (shape.has_scales()) {
+        move<sizeof(float)>(scales + plain_row * int64_t{sizeof(float)},
+                            paged + shape.scale_offset(at.row + i));
+      }
+    }
+  };
+  for_each_run(window, length, [&](const Run& run) {
+    for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+      const Slot at = cache.slot(layer, run.begin);
+      for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        const int64_t keys = (layer * 2 * shape.kv_heads + head) * live;
+        const int64_t values = keys + shape.kv_heads * live;
+        move_head(run, at, keys, at.page + shape.key_offset(head),
+                  [&](int64_t row, int64_t d) { return shape.key_element(row, d); });
+        move_head(run, at, values, at.page + shape.value_offset(head),
+                  [&](int64_t row, int64_t d) { return shape.value_element(row, d); });
+      }
+    }
+  });
+}
+
+template <typename Byte>
+void move_tokens(const SequenceCache& cache, const Window& window, int64_t length,
+                 Byte* keys_values, Byte* scales) {
+  switch (bytes_of(cache.shape().type)) {
+    case 1: return move_numbers<1>(cache, window, length, keys_values, scales);
+    case 2: return move_numbers<2>(cache, window, length, keys_values, scales);
+    case 4: return move_numbers<4>(cache, window, length, keys_values, scales);
+  }
+  SINKSTREAM_CHECK(false, "a number of type ", name_of(cache.shape().type), " has no known size");
+}
+
+}  // namespace
+
+SnapshotShape snapshot_shape(const SequenceCache& cache) {
+  const PageShape& shape = cache.shape();
+  return {cache.layers(), shape.kv_heads, cache.live(), shape.head_dim, shape.type};
+}
+
+void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales) {
+  move_tokens(cache, cache.window(), cache.length(), keys_values,
+              reinterpret_cast<std::byte*>(scales));
+}
+
+void restore(SequenceCache* cache, const SequencePlace& place, const std::byte* keys_values,
+             const float* scales) {
+  SINKSTREAM_CHECK(cache->length() == 0, "a snapshot is restored into a sequence of ",
+                   cache->length(), " tokens");
+  SINKSTREAM_CHECK(place.length >= 0 && place.length <= cache->max_length(), "a sequence made for ",
+                   cache->max_length(), " tokens is restored with ", place.length);
+  SINKSTREAM_CHECK(place.begin >= 0 && place.begin <= place.length, "a sequence of ", place.length,
+                   " tokens is restored with a cut at ", place.begin);
+  Window window = cache->window();
+  window.begin = place.begin;
+  move_tokens(*cache, window, place.length, keys_values,
+              reinterpret_cast<const std::byte*>(scales));
+  cache->resume(place.length, place.begin);
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,47 @@
+// A sequence's live keys and values in a plain layout, free of pages, and back, bit for bit.
+// Where a token lies in memory is PageShape's business; files and checks are somebody else's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cache/sequence_cache.h"
+
+namespace sinkstream {
+
+// The sizes of a snapshot. `keys_values` is [layers][2 (keys, values)][kv_heads][live][head_dim] of
+// `type`, and `scales`, of int8 alone, [layers][2][kv_heads][live] float32. The live tokens are the
+// sinks and then the window's, in the order of their indices.
+struct SnapshotShape {
+  int64_t layers = 0;
+  int64_t kv_heads = 0;
+  int64_t live = 0;
+  int64_t head_dim = 0;
+  DType type = DType::kFloat32;
+
+  constexpr int64_t rows() const { return layers * 2 * kv_heads * live; }
+  constexpr int64_t bytes() const { return rows() * head_dim * bytes_of(type); }
+  constexpr int64_t scale_bytes() const {
+    return type == DType::kInt8 ? rows() * int64_t{sizeof(float)} : 0;
+  }
+};
+
+SnapshotShape snapshot_shape(const SequenceCache& cache);
+
+// Copies the live tokens out; buffers as snapshot_shape(cache) says. `scales` is null where there
+// are none.
+void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales);
+
+// Where the sequence stood whose tokens a snapshot holds.
+struct SequencePlace {
+  int64_t length = 0;  // SequenceCache::length
+  int64_t begin = 0;   // Window::begin, in [0, length]
+};
+
+// Gives the tokens to a cache that has none yet, of the same S, W, layers and page shape: what is
+// appended then gets the same bits as behind the original. How long either was made to become may
+// differ.
+void restore(SequenceCache* cache, const SequencePlace& place, const std::byte* keys_values,
+             const float* scales);
+
+}  // namespace sinkstream

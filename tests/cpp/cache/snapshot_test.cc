@@ -1,0 +1,302 @@
+#include "cache/snapshot.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/errors.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr int64_t kLayers = 2;
+constexpr int64_t kEndless = int64_t{1} << 60;
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8};
+
+PageShape shape_of(DType type) { return {2, 6, type}; }
+
+// The bits of one number of a token, or of its scale (`dim` below 0).
+uint32_t bits_at(const SequenceCache& cache, int64_t layer, int64_t token, int64_t half,
+                 int64_t head, int64_t dim) {
+  const PageShape& shape = cache.shape();
+  const Slot at = cache.slot(layer, token);
+  const std::byte* from = at.page + (half == 0 ? shape.key_offset(head) : shape.value_offset(head));
+  uint32_t bits = 0;
+  if (dim < 0) {
+    std::memcpy(&bits, from + shape.scale_offset(at.row), sizeof(float));
+    return bits;
+  }
+  const int64_t element =
+      half == 0 ? shape.key_element(at.row, dim) : shape.value_element(at.row, dim);
+  const int64_t bytes = bytes_of(shape.type);
+  std::memcpy(&bits, from + element * bytes, bytes);
+  return bits;
+}
+
+// Fills the rows of a token with random bits, whatever numbers they are.
+void write_token(SequenceCache* cache, int64_t token, std::mt19937* random) {
+  const PageShape& shape = cache->shape();
+  const int64_t bytes = bytes_of(shape.type);
+  for (int64_t layer = 0; layer < cache->layers(); ++layer) {
+    const Slot at = cache->slot(layer, token);
+    for (int64_t head = 0; head < shape.kv_heads; ++head) {
+      for (int64_t half = 0; half < 2; ++half) {
+        std::byte* to = at.page + (half == 0 ? shape.key_offset(head) : shape.value_offset(head));
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          const uint32_t bits = (*random)();
+          const int64_t element =
+              half == 0 ? shape.key_element(at.row, d) : shape.value_element(at.row, d);
+          std::memcpy(to + element * bytes, &bits, bytes);
+        }
+        const uint32_t bits = (*random)();
+        if (shape.has_scales()) std::memcpy(to + shape.scale_offset(at.row), &bits, sizeof(float));
+      }
+    }
+  }
+}
+
+void append(SequenceCache* cache, int64_t count, std::mt19937* random) {
+  for (int64_t i = 0; i < count; ++i) {
+    write_token(cache, cache->length(), random);
+    cache->advance(1);
+  }
+}
+
+std::vector<int64_t> live_tokens(const SequenceCache& cache) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < std::min(cache.window().sinks, cache.length()); ++i) tokens.push_back(i);
+  for (int64_t i = cache.window().first(cache.length() - 1); i < cache.length(); ++i) {
+    tokens.push_back(i);
+  }
+  return tokens;
+}
+
+struct Copied {
+  explicit Copied(const SequenceCache& cache)
+      : shape(snapshot_shape(cache)),
+        place{cache.length(), cache.window().begin},
+        keys_values(shape.bytes()),
+        scales(shape.scale_bytes() / sizeof(float)) {
+    snapshot(cache, keys_values.data(), scales.data());
+  }
+  SnapshotShape shape;
+  SequencePlace place;
+  std::vector<std::byte> keys_values;
+  std::vector<float> scales;
+};
+
+struct Pooled {
+  Pooled(const Window& window, DType type, int64_t max_length = kEndless)
+      : pool(shape_of(type), SequenceCache::pages_needed(window, kLayers, max_length), true),
+        cache(&pool, window, kLayers, max_length) {}
+  PagePool pool;
+  SequenceCache cache;
+};
+
+// What the snapshot says is what the pages held, number by number.
+void expect_plain(const SequenceCache& cache, const Copied& copied) {
+  const PageShape& shape = cache.shape();
+  const auto tokens = live_tokens(cache);
+  const auto live = static_cast<int64_t>(tokens.size());
+  ASSERT_EQ(copied.shape.live, live);
+  ASSERT_EQ(copied.shape.bytes(),
+            kLayers * 2 * shape.kv_heads * live * shape.head_dim * bytes_of(shape.type));
+  size_t row = 0;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    for (int64_t half = 0; half < 2; ++half) {
+      for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        for (const int64_t token : tokens) {
+          for (int64_t d = 0; d < shape.head_dim; ++d) {
+            uint32_t bits = 0;
+            const int64_t bytes = bytes_of(shape.type);
+            std::memcpy(&bits, copied.keys_values.data() + (row * shape.head_dim + d) * bytes,
+                        bytes);
+            ASSERT_EQ(bits, bits_at(cache, layer, token, half, head, d))
+                << name_of(shape.type) << " layer " << layer << " half " << half << " head " << head
+                << " token " << token << " of " << cache.length();
+          }
+          if (shape.has_scales()) {
+            uint32_t bits = 0;
+            std::memcpy(&bits, &copied.scales[row], sizeof(bits));
+            ASSERT_EQ(bits, bits_at(cache, layer, token, half, head, -1));
+          }
+          ++row;
+        }
+      }
+    }
+  }
+}
+
+// Both have the same live tokens, with the same bits in the same rows.
+void expect_same_tokens(const SequenceCache& expected, const SequenceCache& cache) {
+  ASSERT_EQ(cache.length(), expected.length());
+  ASSERT_EQ(cache.window().begin, expected.window().begin);
+  for (const int64_t token : live_tokens(expected)) {
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      ASSERT_EQ(cache.slot(layer, token).row, expected.slot(layer, token).row);
+      for (int64_t half = 0; half < 2; ++half) {
+        for (int64_t head = 0; head < cache.shape().kv_heads; ++head) {
+          for (int64_t d = cache.shape().has_scales() ? -1 : 0; d < cache.shape().head_dim; ++d) {
+            ASSERT_EQ(bits_at(cache, layer, token, half, head, d),
+                      bits_at(expected, layer, token, half, head, d))
+                << "token " << token << " of " << cache.length();
+          }
+        }
+      }
+    }
+  }
+}
+
+// Bytes of the sequence's pages that are not those of a fresh, poisoned page.
+int64_t written_bytes(const SequenceCache& cache) {
+  int64_t written = 0;
+  const auto count = [&](const std::byte* page) {
+    for (int64_t i = 0; i < cache.shape().bytes(); ++i) written += page[i] != std::byte{0xff};
+  };
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    for (int64_t p = 0; p < cache.sink_page_count(); ++p) count(cache.sink_pages(layer)[p]);
+    for (int64_t p = 0; p < cache.window_page_count(); ++p) count(cache.window_pages(layer)[p]);
+  }
+  return written;
+}
+
+// A sequence goes into a fresh one and both go on.
+void expect_round_trip(Pooled* original) {
+  const Copied copied(original->cache);
+  expect_plain(original->cache, copied);
+  Window window = original->cache.window();
+  window.begin = 0;
+  Pooled other(window, original->cache.shape().type, original->cache.max_length());
+  restore(&other.cache, copied.place, copied.keys_values.data(), copied.scales.data());
+  expect_same_tokens(original->cache, other.cache);
+  EXPECT_LE(written_bytes(other.cache), copied.shape.bytes() + copied.shape.scale_bytes());
+  std::mt19937 one(5), two(5);
+  append(&original->cache, 70, &one);
+  append(&other.cache, 70, &two);
+  expect_same_tokens(original->cache, other.cache);
+}
+
+class SnapshotOfType : public testing::TestWithParam<DType> {};
+
+TEST_P(SnapshotOfType, RestoresEveryBitAtEveryLength) {
+  std::mt19937 random(1);
+  for (const int64_t sinks : {0, 1, 4, 63, 64, 65, 70}) {
+    for (const int64_t width : {1, 2, 63, 64, 65, 129}) {
+      const Window window{sinks, width};
+      const int64_t full = window.capacity();
+      for (const int64_t length : {int64_t{0}, int64_t{1}, sinks, sinks + 1, full - 1, full,
+                                   full + 1, full + 64, 3 * full + 40}) {
+        Pooled original(window, GetParam());
+        append(&original.cache, length, &random);
+        expect_round_trip(&original);
+        if (HasFatalFailure()) FAIL() << "S " << sinks << " W " << width << " length " << length;
+      }
+    }
+  }
+}
+
+TEST_P(SnapshotOfType, RestoresEverySinkCount) {
+  std::mt19937 random(2);
+  for (int64_t sinks = 0; sinks <= 70; ++sinks) {
+    Pooled original(Window{sinks, 60 + sinks % 9}, GetParam());
+    append(&original.cache, 200, &random);
+    expect_round_trip(&original);
+    if (HasFatalFailure()) FAIL() << "S " << sinks;
+  }
+}
+
+TEST_P(SnapshotOfType, RestoresWhatACutHasLeft) {
+  std::mt19937 random(3);
+  for (const int64_t length : {40, 100, 300}) {
+    for (const int64_t room : {1, 30, 69}) {
+      Pooled original(Window{5, 70}, GetParam());
+      append(&original.cache, length, &random);
+      original.cache.evict_for_space(room);
+      expect_round_trip(&original);
+      append(&original.cache, 10, &random);  // more than the cut's tokens, less than a window
+      expect_round_trip(&original);
+      if (HasFatalFailure()) FAIL() << "length " << length << " room " << room;
+    }
+  }
+}
+
+TEST_P(SnapshotOfType, RestoresAStreamOfTenMillionTokens) {
+  std::mt19937 random(4);
+  for (const int64_t sinks : {0, 3, 66}) {
+    for (const int64_t more : {0, 1, 69, 70, 500}) {
+      Pooled original(Window{sinks, 70}, GetParam());
+      append(&original.cache, sinks, &random);
+      original.cache.jump(10'000'000);
+      append(&original.cache, more, &random);
+      expect_round_trip(&original);
+      if (HasFatalFailure()) FAIL() << "S " << sinks << " and " << more << " tokens";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SnapshotOfType, testing::ValuesIn(kTypes),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(Snapshot, MovesToASequenceThatMayGrowLonger) {
+  const Window window{4, 1000};
+  std::mt19937 random(6), again(7), and_again(7);
+  Pooled original(window, DType::kFloat16, 150);  // a ring of 3 pages
+  append(&original.cache, 130, &random);
+  const Copied copied(original.cache);
+  Pooled longer(window, DType::kFloat16);
+  ASSERT_NE(longer.cache.window_page_count(), original.cache.window_page_count());
+  restore(&longer.cache, copied.place, copied.keys_values.data(), nullptr);
+  expect_same_tokens(original.cache, longer.cache);
+  append(&original.cache, 20, &again);
+  append(&longer.cache, 20, &and_again);
+  expect_same_tokens(original.cache, longer.cache);
+}
+
+// A token that the next query does not see is live by count, and NaN where the pool poisons.
+TEST(Snapshot, LeavesWhatTheNextTokenDoesNotSeeNaN) {
+  const Window window{2, 70};
+  PagePool plain(shape_of(DType::kFloat32), SequenceCache::pages_needed(window, kLayers, kEndless));
+  SequenceCache original(&plain, window, kLayers, kEndless);
+  std::mt19937 random(8);
+  append(&original, 100, &random);
+  const Copied copied(original);
+  Pooled poisoned(window, DType::kFloat32);
+  restore(&poisoned.cache, copied.place, copied.keys_values.data(), nullptr);
+  EXPECT_EQ(bits_at(poisoned.cache, 0, 100 - 70, 0, 0, 0), 0xffffffffu);
+  EXPECT_EQ(bits_at(poisoned.cache, 0, 100 - 69, 0, 0, 0), bits_at(original, 0, 100 - 69, 0, 0, 0));
+}
+
+TEST(Snapshot, HasTheSizesThatItsShapeSays) {
+  const SnapshotShape shape{3, 2, 10, 8, DType::kInt8};
+  EXPECT_EQ(shape.bytes(), 3 * 2 * 2 * 10 * 8);
+  EXPECT_EQ(shape.scale_bytes(), 3 * 2 * 2 * 10 * 4);
+  EXPECT_EQ((SnapshotShape{3, 2, 10, 8, DType::kBFloat16}.bytes()), 3 * 2 * 2 * 10 * 8 * 2);
+  EXPECT_EQ((SnapshotShape{3, 2, 10, 8, DType::kBFloat16}.scale_bytes()), 0);
+}
+
+TEST(Snapshot, IsRestoredOnceAndWithinTheSequence) {
+  const Window window{2, 10};
+  std::mt19937 random(9);
+  Pooled original(window, DType::kFloat16);
+  append(&original.cache, 20, &random);
+  const Copied copied(original.cache);
+  const auto put = [&](SequenceCache* cache, SequencePlace place) {
+    restore(cache, place, copied.keys_values.data(), nullptr);
+  };
+  EXPECT_THROW(put(&original.cache, copied.place), InternalError);  // it has tokens
+  Pooled shorter(window, DType::kFloat16, 19);
+  EXPECT_THROW(put(&shorter.cache, copied.place), InternalError);
+  Pooled other(window, DType::kFloat16);
+  EXPECT_THROW(put(&other.cache, {20, 21}), InternalError);
+  EXPECT_THROW(put(&other.cache, {20, -1}), InternalError);
+  EXPECT_THROW(put(&other.cache, {-1, 0}), InternalError);
+  EXPECT_EQ(other.cache.length(), 0);
+  put(&other.cache, copied.place);
+  EXPECT_EQ(other.cache.length(), 20);
+}
+
+}  // namespace
+}  // namespace sinkstream

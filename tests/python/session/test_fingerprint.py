@@ -1,0 +1,61 @@
+"""A model's fingerprint: the same for the same weights, another for any other bit."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sinkstream
+from tests.data import tiny
+from tests.python.conftest import WriteOnce
+
+
+def fingerprint(path: Path, **options: object) -> str:
+    with sinkstream.load(path, **options) as model:  # type: ignore[arg-type]
+        found = model._native.fingerprint()
+        assert model._native.fingerprint() == found
+        return found
+
+
+def test_it_is_the_models_and_not_the_loads(tiny_folder: WriteOnce) -> None:
+    found = fingerprint(tiny_folder("llama"))
+    assert len(found) == 32
+    assert set(found) <= set("0123456789abcdef")
+    assert fingerprint(tiny_folder("llama")) == found
+    assert fingerprint(tiny_folder("llama-sharded")) == found
+    assert fingerprint(tiny_folder("qwen3")) != found
+
+
+def test_neither_kernels_nor_types_nor_the_window_change_it(
+    tiny_folder: WriteOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_folder("llama")
+    found = fingerprint(path)
+    assert fingerprint(path, dtype="bfloat16", kv_dtype="int8", sinks=2, window=9) == found
+    monkeypatch.setenv("SINKSTREAM_KERNELS", "generic")
+    assert fingerprint(path) == found
+
+
+def test_every_weight_has_a_part_in_it(tmp_path: Path) -> None:
+    model = tiny.build("llama")
+    random = np.random.default_rng(3)
+    seen = set()
+    for name in (None, *model.weights):
+        values = model.weights[name].reshape(-1) if name is not None else np.zeros(1, np.float32)
+        at = int(random.integers(len(values)))
+        kept = values[at].copy()
+        (bits,) = struct.unpack("<I", kept.tobytes())
+        values[at] = np.frombuffer(struct.pack("<I", bits ^ 1), np.float32)[0]
+        seen.add(fingerprint(tiny.write_folder(model, tmp_path / str(len(seen)))))
+        values[at] = kept
+    assert len(seen) == len(model.weights) + 1
+
+
+def test_a_closed_model_has_none(tiny_folder: WriteOnce) -> None:
+    model = sinkstream.load(tiny_folder("llama"))
+    model.close()
+    with pytest.raises(sinkstream.EngineDead, match="fingerprint: the model is closed"):
+        model._native.fingerprint()
