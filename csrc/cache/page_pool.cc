@@ -8,8 +8,8 @@
 
 namespace sinkstream {
 
-PagePool::PagePool(PageShape shape, int64_t pages, bool poison)
-    : shape_(shape), memory_(pages * shape.bytes(), "the cache"), poison_(poison) {
+PagePool::PagePool(PageShape shape, int64_t pages, bool poison, ThreadPool* threads)
+    : shape_(shape), memory_(pages * shape.bytes(), "the cache", threads), poison_(poison) {
   references_.assign(pages, 0);
   free_.reserve(pages);
   for (int64_t id = pages - 1; id >= 0; --id) free_.push_back(static_cast<int32_t>(id));

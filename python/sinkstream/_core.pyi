@@ -85,9 +85,23 @@ class ModelBuilder:
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
     def declare(self, slot: str, storage: str, rows: int, cols: int) -> None: ...
-    def allocate(self) -> None: ...
-    def write(self, slot: str, source: bytes, rows: int) -> None:
-        """Pack the next `rows` rows of a weight from bytes as they lie in the file."""
+    def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
+        """Take the memory, and begin to read every weight into it in the background.
+
+        `extents`: slot, descriptor and offset of each.
+        """
+
+    def wait(self, at_most_s: float) -> bool:
+        """Whether reading has ended; waits for that."""
+
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def unread(self) -> tuple[str, int, int] | None:
+        """Slot, first row and end of what a file did not give; None where all gave theirs."""
+
+    def stop_reading(self) -> None:
+        """No file is read when this returns. May be called at any time."""
 
 class ForwardCache:
     """Keys and values for `Model.forward`."""
