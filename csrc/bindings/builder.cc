@@ -62,7 +62,8 @@ void start_reading(ModelBuilder& self,
   self.store.allocate();
   std::vector<WeightExtent> found;
   found.reserve(extents.size());
-  for (const auto& [slot, descriptor, offset] : extents) found.push_back({slot, descriptor, offset});
+  for (const auto& [slot, descriptor, offset] : extents)
+    found.push_back({slot, descriptor, offset});
   self.reader = std::make_unique<WeightReader>(&self.store, std::move(found), threads);
 }
 

@@ -2,6 +2,7 @@
 // Knows the bytes of texts and no files.
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -44,6 +45,23 @@ py::tuple read_texts(const py::bytes& bytes, int64_t begin, int64_t count) {
     at += 8 + static_cast<int64_t>(length);
   }
   return py::make_tuple(texts, at);
+}
+
+// Two texts of each: what is before the first space, and what is behind it.
+py::list split_pairs(const py::list& texts) {
+  py::list pairs(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    PyObject* text = texts[i].ptr();
+    if (!PyUnicode_Check(text)) throw py::type_error("a pair must be a text");
+    const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
+    const Py_ssize_t space = PyUnicode_FindChar(text, ' ', 0, length, 1);
+    if (space == -2) throw py::error_already_set();
+    const Py_ssize_t end = space == -1 ? length : space;
+    const py::object left = owned(PyUnicode_Substring(text, 0, end));
+    const py::object right = owned(PyUnicode_Substring(text, std::min(end + 1, length), length));
+    pairs[i] = owned(PyTuple_Pack(2, left.ptr(), right.ptr()));
+  }
+  return pairs;
 }
 
 // The byte that each letter of GPT-2's alphabet stands for, and -1 for letters outside of it.
@@ -90,6 +108,8 @@ void register_texts(py::module_& module) {
   module.def("read_texts", &read_texts, py::arg("bytes"), py::arg("begin"), py::arg("count"),
              "Texts as GGUF writes them, and where the one after them begins: as many as are there "
              "whole, `count` at most.");
+  module.def("split_pairs", &split_pairs, py::arg("texts"),
+             "What is before the first space of each text, and what is behind it.");
   module.def("byte_level_bytes", &byte_level_bytes, py::arg("tokens"),
              "The bytes that tokens in GPT-2's alphabet stand for; of others, their UTF-8.");
 }

@@ -73,8 +73,7 @@ void WeightReader::plan() {
     const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes)) * kPanelRows;
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
-      pieces_.push_back(
-          {&extent, row, count, extent.offset + row * row_bytes, count * row_bytes});
+      pieces_.push_back({&extent, row, count, extent.offset + row * row_bytes, count * row_bytes});
     }
   }
 }

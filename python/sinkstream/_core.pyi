@@ -56,6 +56,18 @@ def kept_tokens(
 ) -> list[int]:
     """List the ids that top-k, then top-p, then min-p leave to be drawn."""
 
+def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
+    """Read texts as GGUF writes them: as many as are there whole, `count` at most.
+
+    Also returns where the next one begins.
+    """
+
+def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
+    """Cut each text at its first space."""
+
+def byte_level_bytes(tokens: list[str]) -> list[bytes]:
+    """List the bytes that tokens in GPT-2's alphabet stand for; of others, their UTF-8."""
+
 class TokenTable:
     """The bytes of every token."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal, NoReturn
 
@@ -107,10 +108,11 @@ def load(
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
     )
     opened = open_tensors(path, revision=revision)
-    spec, source = opened.spec, opened.source
-    builder = _core.ModelBuilder(spec.as_dict())
-    try:
-        options = options.with_window(_choose_window(spec.trained_length, sinks, window))
+    with ExitStack() as at_the_end:
+        at_the_end.callback(opened.source.close)
+        options = options.with_window(_choose_window(opened.spec.trained_length, sinks, window))
+        builder = _core.ModelBuilder(opened.spec.as_dict())
+        at_the_end.callback(builder.stop_reading)  # before its files are closed
         _begin_to_read(builder, opened, options.threads or _core.usable_threads())
         # The tokenizer is built meanwhile.
         checkpoint = with_text(opened)
@@ -119,9 +121,6 @@ def load(
         checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
         _finish_reading(builder, checkpoint, progress)
         return Model(builder, checkpoint, options, tokens)
-    finally:
-        builder.stop_reading()  # before its files are closed
-        source.close()
 
 
 def _choose_window(trained: int, sinks: int, window: int | None) -> int:

@@ -73,9 +73,9 @@ class _Vocabulary:
         self._others = [(i, kind) for i, kind in enumerate(self.kinds) if kind != _NORMAL]
         # Unused ids pad the vocabulary to a round number; no text is theirs.
         unused = {token_id for token_id, kind in self._others if kind == _UNUSED}
-        self.ids = {
-            token: token_id for token_id, token in enumerate(self.tokens) if token_id not in unused
-        }
+        self.ids = dict(zip(self.tokens, range(count), strict=True))
+        if unused:
+            self.ids = {t: i for i, t in enumerate(self.tokens) if i not in unused}
         if len(self.ids) + len(unused) != count:
             raise self._repeated()
 
