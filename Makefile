@@ -143,6 +143,7 @@ FIGURES := $(BUILD)/figures
 .PHONY: bench
 bench: bench-peers $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
 	@mkdir -p $(FIGURES)
+	$(BENCH)/load_bench.py
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
 	$(BENCH)/timeline_bench.py --plot $(FIGURES)/timeline.png
 	$(BENCH)/overhead_bench.py

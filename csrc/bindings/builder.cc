@@ -1,10 +1,15 @@
 // Takes a model's description and weights from Python.
 #include "bindings/builder.h"
 
-#include <malloc.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "bindings/register.h"
+#include "common/check.h"
 #include "common/errors.h"
 
 namespace py = pybind11;
@@ -52,6 +57,21 @@ DecoderSpec spec_of(const py::dict& fields) {
   return spec;
 }
 
+void start_reading(ModelBuilder& self,
+                   const std::vector<std::tuple<std::string, int, int64_t>>& extents, int threads) {
+  self.store.allocate();
+  std::vector<WeightExtent> found;
+  found.reserve(extents.size());
+  for (const auto& [slot, descriptor, offset] : extents)
+    found.push_back({slot, descriptor, offset});
+  self.reader = std::make_unique<WeightReader>(&self.store, std::move(found), threads);
+}
+
+WeightReader& reader_of(ModelBuilder& self) {
+  SINKSTREAM_CHECK(self.reader != nullptr, "no weights are being read");
+  return *self.reader;
+}
+
 }  // namespace
 
 ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
@@ -65,23 +85,34 @@ void register_builder(py::module_& module) {
           [](ModelBuilder& self, const std::string& slot, const std::string& storage, int64_t rows,
              int64_t cols) { self.store.declare(slot, storage_of(storage), rows, cols); },
           py::arg("slot"), py::arg("storage"), py::arg("rows"), py::arg("cols"))
-      .def("allocate",
-           [](ModelBuilder& self) {
-             // What reading the header and building the tokenizer has left free goes back to the
-             // system first, so that a load's peak is its weights.
-             malloc_trim(0);
-             self.store.allocate();
-           })
+      .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
+           "Take the memory, and begin to read every weight into it in the background. `extents`: "
+           "slot, descriptor and offset of each.")
       .def(
-          "write",
-          [](ModelBuilder& self, const std::string& slot, const py::buffer& source, int64_t rows) {
-            const py::buffer_info view = source.request();
-            const auto* bytes = static_cast<const std::byte*>(view.ptr);
+          "wait",
+          [](ModelBuilder& self, double at_most_s) {
+            WeightReader& reader = reader_of(self);
             const py::gil_scoped_release release;
-            self.store.write(slot, bytes, view.size * view.itemsize, rows);
+            return reader.wait(std::chrono::milliseconds(static_cast<int64_t>(at_most_s * 1000)));
           },
-          py::arg("slot"), py::arg("source"), py::arg("rows"),
-          "Pack the next `rows` rows of a weight from bytes as they lie in the file.");
+          py::arg("at_most_s"), "Whether reading has ended; waits for that.")
+      .def_property_readonly("bytes_read",
+                             [](ModelBuilder& self) { return reader_of(self).bytes_read(); })
+      .def_property_readonly(
+          "unread",
+          [](ModelBuilder& self) -> py::object {
+            const std::optional<UnreadRows>& rows = reader_of(self).unread();
+            if (!rows) return py::none();
+            return py::make_tuple(rows->slot, rows->begin, rows->end);
+          },
+          "Slot, first row and end of what a file did not give; None where all gave theirs.")
+      .def(
+          "stop_reading",
+          [](ModelBuilder& self) {
+            const py::gil_scoped_release release;
+            self.reader.reset();
+          },
+          "No file is read when this returns. May be called at any time.");
 }
 
 }  // namespace sinkstream

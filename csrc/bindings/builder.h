@@ -3,6 +3,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
+#include "model/weight_reader.h"
 #include "model/weights.h"
 
 namespace sinkstream {
@@ -13,6 +16,7 @@ struct ModelBuilder {
 
   DecoderSpec spec;
   WeightStore store;
+  std::unique_ptr<WeightReader> reader;  // writes to the store; null before and after
 };
 
 }  // namespace sinkstream

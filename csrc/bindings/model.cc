@@ -1,6 +1,7 @@
 // The model class: what python/sinkstream/model.py is built on.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <malloc.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -40,6 +41,9 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.threads = options["threads"].cast<int64_t>();
   native.kernels = options["kernels"].cast<std::string>();
   const py::gil_scoped_release release;
+  // What reading the header and building the tokenizer has left free goes back to the system first,
+  // so that a load's peak is its weights and its cache.
+  malloc_trim(0);
   return ModelHolder(new NativeModel(builder.spec, std::move(builder.store), native,
                                      std::move(tokens), std::move(end_token_ids)));
 }

@@ -66,7 +66,7 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
       decoder_options_(decoder_options(options, kernels_.kernels)),
       decoder_(spec, store_.finish(), kernels_.kernels, &threads_, decoder_options_),
       pool_(decoder_.page_shape(), max_sequences_ * spec.layers * window_.most_pages(),
-            poison_from_environment()) {
+            poison_from_environment(), &threads_) {
   EngineOptions engine;
   engine.pool = &pool_;
   engine.layers = spec.layers;

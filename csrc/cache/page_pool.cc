@@ -9,8 +9,8 @@
 
 namespace sinkstream {
 
-PagePool::PagePool(PageShape shape, int64_t pages, bool poison)
-    : shape_(shape), memory_(pages * shape.bytes(), "the cache"), poison_(poison) {
+PagePool::PagePool(PageShape shape, int64_t pages, bool poison, ThreadPool* threads)
+    : shape_(shape), memory_(pages * shape.bytes(), "the cache", threads), poison_(poison) {
   references_.assign(pages, 0);
   spare_.assign(pages, -1);
   free_.reserve(pages);

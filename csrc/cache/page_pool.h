@@ -21,8 +21,8 @@ class PagePool {
  public:
   // Takes the memory of `pages` pages at once. With `poison`, pages hold NaN until they are
   // written and after they are returned, and rows once they are evicted, so that a row read by
-  // mistake shows itself.
-  PagePool(PageShape shape, int64_t pages, bool poison = false);
+  // mistake shows itself. `threads` may help to take the memory.
+  PagePool(PageShape shape, int64_t pages, bool poison = false, ThreadPool* threads = nullptr);
 
   const PageShape& shape() const { return shape_; }
   bool poisons() const { return poison_; }

@@ -2,27 +2,49 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "common/check.h"
 
 namespace sinkstream {
 
 namespace {
 constexpr int64_t kHugePage = int64_t{2} << 20;
-}
+constexpr int64_t kSmallPage = 4096;
+}  // namespace
 
-Buffer::Buffer(int64_t bytes, const char* purpose) {
+Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
   SINKSTREAM_CHECK(bytes >= 0, "a buffer of ", bytes, " bytes for ", purpose);
-  if (bytes == 0) return;
+  Buffer buffer;
+  if (bytes == 0) return buffer;
   void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) {
     throw CapacityError(cat("memory: the system does not give the ", bytes >> 20, " MiB for ",
                             purpose, ". Choose a smaller window or fewer sequences."));
   }
-  data_ = static_cast<std::byte*>(start);
-  bytes_ = bytes;
+  buffer.data_ = static_cast<std::byte*>(start);
+  buffer.bytes_ = bytes;
   if (bytes >= kHugePage) madvise(start, bytes, MADV_HUGEPAGE);  // a wish; small pages serve too
-  for (int64_t at = 0; at < bytes; at += 4096) {
-    *reinterpret_cast<volatile char*>(data_ + at) = 0;
+  return buffer;
+}
+
+Buffer::Buffer(int64_t bytes, const char* purpose, ThreadPool* threads)
+    : Buffer(reserve(bytes, purpose)) {
+  make_resident(threads);
+}
+
+void Buffer::make_resident(ThreadPool* threads) {
+  const auto touch = [this](int64_t piece, int) {
+    const int64_t end = std::min((piece + 1) * kHugePage, bytes_);
+    for (int64_t at = piece * kHugePage; at < end; at += kSmallPage) {
+      *reinterpret_cast<volatile char*>(data_ + at) = 0;
+    }
+  };
+  const int64_t pieces = (bytes_ + kHugePage - 1) / kHugePage;
+  if (threads != nullptr) {
+    threads->run(pieces, touch);
+  } else {
+    for (int64_t piece = 0; piece < pieces; ++piece) touch(piece, 0);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/thread_pool.h"
+
 namespace sinkstream {
 
 // Zeroed, page-aligned host memory, backed by huge pages where the system gives them.
@@ -12,8 +14,12 @@ class Buffer {
  public:
   Buffer() = default;
   // Throws CapacityError, naming `purpose`, if the system does not give the memory. All of it is
-  // resident when the constructor returns: what follows never faults and never grows.
-  Buffer(int64_t bytes, const char* purpose);
+  // resident when the constructor returns: what follows never faults and never grows. The system
+  // clears memory while it gives it, and on `threads`, where there are some, does so faster.
+  Buffer(int64_t bytes, const char* purpose, ThreadPool* threads = nullptr);
+  // The same memory, but each page of it becomes resident when it is first written: for those who
+  // write all of it at once.
+  static Buffer reserve(int64_t bytes, const char* purpose);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -32,6 +38,7 @@ class Buffer {
   }
 
  private:
+  void make_resident(ThreadPool* threads);
   void swap(Buffer& other) {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);

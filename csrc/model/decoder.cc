@@ -72,11 +72,11 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest));
     return carver.used();
   };
-  arena_ = Buffer(carve(Carver(nullptr)), "the decoder's scratch");
+  arena_ = Buffer(carve(Carver(nullptr)), "the decoder's scratch", pool);
   carve(Carver(arena_.data()));
   attention_scratch_ =
       Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
-             "the attention's scratch");
+             "the attention's scratch", pool);
   ids_.reserve(rows);
   index_.reserve(rows);
   rank_.reserve(rows);

@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <atomic>
+
 #include "common/check.h"
 #include "common/digest.h"
 
@@ -56,30 +58,41 @@ void WeightStore::allocate() {
     entry.offset = total;
     total += aligned(entry.bytes());
   }
-  memory_ = Buffer(total, "the weights");
+  memory_ = Buffer::reserve(total, "the weights");
+}
+
+const WeightStore::Entry& WeightStore::declared(const std::string& slot) const {
+  const auto found = entries_.find(slot);
+  SINKSTREAM_CHECK(found != entries_.end(), "weight ", slot, " was not declared");
+  return found->second;
+}
+
+int64_t WeightStore::row_bytes(const std::string& slot) const {
+  const Entry& entry = declared(slot);
+  return row_bytes_of(entry.storage, entry.cols);
 }
 
 void WeightStore::write(const std::string& slot, const std::byte* source, int64_t bytes,
-                        int64_t count) {
+                        int64_t row, int64_t count) {
   const auto found = entries_.find(slot);
   SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", slot,
                    " was not declared and allocated");
   Entry& entry = found->second;
+  SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", slot,
+                   " goes on in row ", row);
   const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
-  if (count < 1 || count > entry.rows - entry.written || bytes != expected) {
+  if (count < 1 || count > entry.rows - row || bytes != expected) {
     throw CheckpointError(cat("load: weight \"", slot, "\" must get ", expected, " bytes for ",
-                              count, " rows, of which ", entry.rows - entry.written,
+                              count, " rows, of which ", entry.rows - row,
                               " are missing, but gets ", bytes, "."));
   }
   std::byte* target = memory_.data() + entry.offset;
   if (entry.is_vector()) {
-    unpack_vector(entry.storage, source, count, reinterpret_cast<float*>(target) + entry.written);
+    unpack_vector(entry.storage, source, count, reinterpret_cast<float*>(target) + row);
   } else {
-    SINKSTREAM_CHECK(entry.written % kPanelRows == 0, "weight ", slot, " goes on in row ",
-                     entry.written);
-    pack_rows(entry.storage, source, entry.written, count, entry.cols, target);
+    pack_rows(entry.storage, source, row, count, entry.cols, target);
   }
-  entry.written += count;
+  std::atomic_ref(entry.written).fetch_add(count, std::memory_order_relaxed);
 }
 
 const WeightStore::Entry& WeightStore::whole(const std::string& slot, int64_t rows,

@@ -32,24 +32,28 @@ struct DecoderWeights {
   PackedMatrix output;                // [vocab, hidden]; the embedding itself where they are tied
 };
 
-// Takes the weights: `declare` each, `allocate` once, `write` each from its first row to its last,
-// then `finish`. Errors name the weight; a weight that was not written whole is an error.
+// Takes the weights: `declare` each, `allocate` once, `write` all rows of each once, then `finish`.
+// Errors name the weight; a weight that was not written whole is an error.
 class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
 
   // `slot` is one of the names in python/sinkstream/spec.py. A vector has one column.
   void declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols);
+  // Memory becomes resident as it is written.
   void allocate();
-  // `source` holds `count` rows as they lie in the file, the next ones in order. All calls but
-  // the last for a matrix bring a multiple of kPanelRows rows.
-  void write(const std::string& slot, const std::byte* source, int64_t bytes, int64_t count);
+  // `source` holds rows [row, row + count) as they lie in the file; `row` is a multiple of
+  // kPanelRows. Several threads may write different panels at the same time.
+  void write(const std::string& slot, const std::byte* source, int64_t bytes, int64_t row,
+             int64_t count);
   // The store keeps the memory that the result points into.
   DecoderWeights finish() const;
 
   // The weights are needed no more.
   void give_back() { memory_.give_back(); }
 
+  int64_t rows(const std::string& slot) const { return declared(slot).rows; }
+  int64_t row_bytes(const std::string& slot) const;  // of one row in the file
   int64_t bytes() const { return memory_.bytes(); }
   // That a forward of one token reads: of an embedding which is not the output's matrix as well,
   // it reads a row.
@@ -69,6 +73,7 @@ class WeightStore {
     int64_t bytes() const;
   };
 
+  const Entry& declared(const std::string& slot) const;
   const Entry& whole(const std::string& slot, int64_t rows, int64_t cols) const;
   PackedMatrix matrix(const std::string& slot, int64_t rows, int64_t cols) const;
   const float* vector(const std::string& slot, int64_t count) const;

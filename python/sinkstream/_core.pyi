@@ -56,6 +56,18 @@ def kept_tokens(
 ) -> list[int]:
     """List the ids that top-k, then top-p, then min-p leave to be drawn."""
 
+def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
+    """Read texts as GGUF writes them: as many as are there whole, `count` at most.
+
+    Also returns where the next one begins.
+    """
+
+def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
+    """Cut each text at its first space."""
+
+def byte_level_bytes(tokens: list[str]) -> list[bytes]:
+    """List the bytes that tokens in GPT-2's alphabet stand for; of others, their UTF-8."""
+
 class TokenTable:
     """The bytes of every token."""
 
@@ -97,9 +109,23 @@ class ModelBuilder:
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
     def declare(self, slot: str, storage: str, rows: int, cols: int) -> None: ...
-    def allocate(self) -> None: ...
-    def write(self, slot: str, source: bytes, rows: int) -> None:
-        """Pack the next `rows` rows of a weight from bytes as they lie in the file."""
+    def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
+        """Take the memory, and begin to read every weight into it in the background.
+
+        `extents`: slot, descriptor and offset of each.
+        """
+
+    def wait(self, at_most_s: float) -> bool:
+        """Whether reading has ended; waits for that."""
+
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def unread(self) -> tuple[str, int, int] | None:
+        """Slot, first row and end of what a file did not give; None where all gave theirs."""
+
+    def stop_reading(self) -> None:
+        """No file is read when this returns. May be called at any time."""
 
 class ForwardCache:
     """Keys and values for `Model.forward`."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import Literal
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Literal, NoReturn
 
 from sinkstream import _core
-from sinkstream.checkpoint import open_checkpoint
-from sinkstream.checkpoint.checkpoint import Checkpoint, row_bytes
+from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
+from sinkstream.checkpoint.open import open_tensors, with_text
+from sinkstream.checkpoint.shown import shown
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.model import Model, ModelOptions
 from sinkstream.numbers import as_choice, as_int
@@ -18,9 +21,8 @@ from sinkstream.text.token_bytes import TokenBytes, token_bytes
 DType = Literal["auto", "float32", "bfloat16", "int16"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
-# Bytes of a weight that are in memory beside its packed form while it is loaded: enough for fast
-# reads, little beside any model.
-_READ_BYTES = 4 << 20
+# Between two looks at the reading of weights: often enough for Ctrl-C and for whoever watches.
+_LOOK_S = 0.05
 
 # The window that is taken where none is given: as long as most uses need, and small enough that
 # the cache stays a fraction of the weights.
@@ -105,19 +107,24 @@ def load(
         threads=0 if threads is None else _choose_threads(threads),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
     )
-    checkpoint = open_checkpoint(path, revision=revision)
-    try:
-        options = options.with_window(_choose_window(checkpoint, sinks, window))
-        tokens = _token_table(checkpoint)  # first: what it takes for a moment is free again below
-        builder = _read_weights(checkpoint, progress)
+    opened = open_tensors(path, revision=revision)
+    with ExitStack() as at_the_end:
+        at_the_end.callback(opened.source.close)
+        options = options.with_window(_choose_window(opened.spec.trained_length, sinks, window))
+        builder = _core.ModelBuilder(opened.spec.as_dict())
+        at_the_end.callback(builder.stop_reading)  # before its files are closed
+        _begin_to_read(builder, opened, options.threads or _core.usable_threads())
+        # The tokenizer is built meanwhile.
+        checkpoint = with_text(opened)
+        del opened  # and the header's lists with it
+        tokens = _token_table(checkpoint)
+        checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
+        _finish_reading(builder, checkpoint, progress)
         return Model(builder, checkpoint, options, tokens)
-    finally:
-        checkpoint.source.close()
 
 
-def _choose_window(checkpoint: Checkpoint, sinks: int, window: int | None) -> int:
+def _choose_window(trained: int, sinks: int, window: int | None) -> int:
     """Return W, and warn where sinks and window exceed what the model was trained on."""
-    trained = checkpoint.spec.trained_length
     if window is None:
         window = min(trained, _DEFAULT_CAPACITY) - sinks
         if window < 1:
@@ -148,37 +155,46 @@ def _choose_threads(threads: int) -> int:
 
 
 def _token_table(checkpoint: Checkpoint) -> TokenBytes | None:
-    tokenizer = checkpoint.text.tokenizer
-    return None if tokenizer is None else token_bytes(tokenizer, checkpoint.spec.vocab_size)
+    text = checkpoint.text
+    if text.tokenizer is None:
+        return None
+    return token_bytes(text.tokenizer, checkpoint.spec.vocab_size, text.vocabulary)
 
 
-def _read_weights(
-    checkpoint: Checkpoint, progress: Callable[[int, int], None] | None
-) -> _core.ModelBuilder:
-    """Read every tensor once, piece by piece, into packed weights."""
-    builder = _core.ModelBuilder(checkpoint.spec.as_dict())
-    total = 0
-    for tensor in checkpoint.tensors:
-        slot = tensor.slot
+def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: int) -> None:
+    """Have every tensor read once, natively and in the background, into packed weights."""
+    extents = []
+    for tensor in opened.tensors:
+        slot, extent = tensor.slot, opened.source.extent(tensor)
         builder.declare(slot.name, tensor.storage, slot.rows, slot.cols)
-        total += slot.rows * row_bytes(tensor.storage, slot.cols)
-    builder.allocate()
-    done = 0
-    for tensor in checkpoint.tensors:
-        slot = tensor.slot
-        size = row_bytes(tensor.storage, slot.cols)
-        # Whole panels of 16 rows, as the native side wants them.
-        step = max(1, _READ_BYTES // (16 * size)) * 16
-        for begin in range(0, slot.rows, step):
-            end = min(begin + step, slot.rows)
-            piece = checkpoint.source.read_rows(tensor, begin, end)
-            if len(piece) != (end - begin) * size:
-                raise CheckpointError(
-                    f'load: weight "{tensor.tensor}" must have {(end - begin) * size} bytes at row '
-                    f"{begin}, but the file gives {len(piece)}. It has changed since it was opened."
-                )
-            builder.write(slot.name, piece, end - begin)
-            done += len(piece)
-            if progress is not None:
-                progress(done, total)
-    return builder
+        extents.append((slot.name, extent.descriptor, extent.offset))
+    builder.read(extents, threads)
+
+
+def _finish_reading(
+    builder: _core.ModelBuilder,
+    checkpoint: Checkpoint,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Wait until all weights are read, and say meanwhile how many of their bytes are."""
+    total = sum(
+        tensor.slot.rows * row_bytes(tensor.storage, tensor.slot.cols)
+        for tensor in checkpoint.tensors
+    )
+    has_ended = False
+    while not has_ended:
+        has_ended = builder.wait(_LOOK_S)
+        if progress is not None:
+            progress(builder.bytes_read, total)
+    if builder.unread is not None:
+        _raise_unread(checkpoint, *builder.unread)
+
+
+def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> NoReturn:
+    """Say what is wrong with rows that a file did not give: reading them again tells."""
+    tensor = next(tensor for tensor in checkpoint.tensors if tensor.slot.name == slot)
+    checkpoint.source.read_rows(tensor, begin, end)
+    raise CheckpointError(
+        f"load: rows [{begin}, {end}) of tensor {shown(tensor.tensor)} could not be read, and then "
+        "could. The file has changed meanwhile. Load it again."
+    )

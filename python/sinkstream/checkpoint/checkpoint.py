@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -41,8 +41,22 @@ class TensorSource:
     storage: Storage
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a tensor's rows lie, one after the other."""
+
+    descriptor: int
+    """Of the file, which is open for reading."""
+    offset: int
+    """Of the first row, from the start of the file."""
+
+
 class Source(Protocol):
     """Gives bytes of tensors by positioned reads; nothing is mapped, nothing is read twice."""
+
+    def extent(self, tensor: TensorSource) -> Extent:
+        """Say where a tensor lies, for readers without Python. It holds until `close`."""
+        ...
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
         """Read rows [begin, end) of a tensor, as they lie in the file.
@@ -70,11 +84,30 @@ class TextFormat:
     """All tokens that end a text: eos, eot, and the lists of both."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """`bos_token`, `eos_token`, … as chat templates want to see them."""
+    vocabulary: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """The id of every token, added ones too. For tables that are made while a model is loaded,
+    which keeps no vocabulary but the tokenizer's own."""
 
     @property
     def beginning(self) -> list[int]:
         """Return what every text begins with: the beginning-of-text token, or nothing."""
         return [self.bos_token_id] if self.add_bos and self.bos_token_id is not None else []
+
+
+@dataclass(frozen=True, slots=True)
+class TensorsOnly:
+    """An open checkpoint, but for its text.
+
+    Building a tokenizer is the slow part of opening, and weights can be read meanwhile.
+    """
+
+    path: str
+    spec: DecoderSpec
+    tensors: tuple[TensorSource, ...]
+    """One for each of `slots(spec)`, in that order; shapes are checked."""
+    source: Source
+    generation: Mapping[str, Any]
+    read_text: Callable[[], TextFormat]
 
 
 @dataclass(frozen=True, slots=True)

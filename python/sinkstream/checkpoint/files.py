@@ -16,7 +16,10 @@ from sinkstream.errors import CheckpointError
 
 
 class File:
-    """One regular file, opened once. Any number of threads may read it at the same time."""
+    """One regular file, opened once. Any number of threads may read it at the same time.
+
+    `descriptor` is the system's number for it, and negative once it is closed.
+    """
 
     def __init__(self, path: Path, where: str = "load") -> None:
         """Open `path` and note its size.
@@ -32,13 +35,13 @@ class File:
         self.where = where
         try:
             # O_NONBLOCK: opening a pipe that nobody writes to must not hang.
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise CheckpointError(
                 f"{where}: file {shown(self.name)} cannot be opened: {reason}."
             ) from error
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self.descriptor)
         self.size = status.st_size
         if not stat.S_ISREG(status.st_mode):
             self.close()
@@ -72,12 +75,12 @@ class File:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_once(self, begin: int, count: int, what: str) -> bytes:
-        if self._descriptor < 0:
+        if self.descriptor < 0:
             raise CheckpointError(
                 f"{self.where}: {self.name} is closed; {what} cannot be read any more."
             )
         try:
-            return os.pread(self._descriptor, count, begin)
+            return os.pread(self.descriptor, count, begin)
         except OSError as error:
             raise CheckpointError(
                 f"{self.where}: {self.name} cannot be read at {what}: {error.strerror}."
@@ -85,9 +88,9 @@ class File:
 
     def close(self) -> None:
         """Close the file. May be called more than once."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def exists(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Opens a Hugging Face folder as a `Checkpoint`: config.json, safetensors, and the text files.
+"""Opens a Hugging Face folder: config.json and safetensors at once, the text files when asked.
 
 Nothing in the folder is imported or executed, pickled weights are not read, and fields that ask for
 code are refused.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sinkstream.checkpoint.checkpoint import Checkpoint
+from sinkstream.checkpoint.checkpoint import TensorsOnly
 from sinkstream.checkpoint.families import find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.files import File, exists, read_json
@@ -36,7 +37,7 @@ _CODE_FIELDS = ("auto_map", "custom_", "_attn_implementation")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def open_folder(folder: Path) -> Checkpoint:
+def open_folder(folder: Path) -> TensorsOnly:
     """Open a folder: read its descriptions and headers, and leave the tensors alone.
 
     Raises:
@@ -54,13 +55,13 @@ def open_folder(folder: Path) -> Checkpoint:
         tensors = match_tensors(
             spec, family.folder_names, entries, PLAIN, _unused(spec, entries), folder.name
         )
-        return Checkpoint(
+        return TensorsOnly(
             path=str(folder),
             spec=spec,
-            text=folder_tokenizer.text_format_from_folder(folder, config),
             tensors=tensors,
             source=source,
             generation=generation,
+            read_text=partial(folder_tokenizer.text_format_from_folder, folder, config),
         )
     except BaseException:
         source.close()

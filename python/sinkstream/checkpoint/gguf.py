@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import BLOCK
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.shown import shown
@@ -270,26 +271,30 @@ class _Cursor:
         return [value == 1 for value in values]
 
     def _strings(self, count: int, what: str) -> list[str]:
-        """Read many strings; the loop is bare because a vocabulary and its merges hold 100,000."""
+        """Read many strings: natively, because a vocabulary and its merges hold 100,000."""
         found: list[str] = []
-        position, unpack = self.position, _U64.unpack_from
-        data, end = self._bytes, len(self._bytes)
-        try:
-            for _ in range(count):
-                begin = position + 8
-                if begin > end:
-                    data, end = self._need(begin, what)
-                position = begin + unpack(data, position)[0]
-                if position > end:
-                    data, end = self._need(position, what)
-                found.append(data[begin:position].decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise self._not_utf8(f"element {len(found)} of {what}", error) from error
-        self.position = position
+        while len(found) < count:
+            texts, self.position = _core.read_texts(self._bytes, self.position, count - len(found))
+            found += texts
+            if len(found) < count:  # the next one is not at hand yet, or no UTF-8
+                found.append(self._string(len(found), what))
         return found
 
-    def _need(self, end: int, what: str) -> tuple[bytes, int]:
-        """Have bytes [0, end) of the file at hand; return what is there, and how much."""
+    def _string(self, index: int, what: str) -> str:
+        """Read one string of an array."""
+        begin = self.position + 8
+        self._need(begin, what)
+        end = begin + _U64.unpack_from(self._bytes, self.position)[0]
+        self._need(end, what)
+        try:
+            text = self._bytes[begin:end].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(f"element {index} of {what}", error) from error
+        self.position = end
+        return text
+
+    def _need(self, end: int, what: str) -> None:
+        """Have bytes [0, end) of the file at hand."""
         have = len(self._bytes)
         if end > have:
             if end > self.file.size:
@@ -305,7 +310,6 @@ class _Cursor:
             wanted = max(end, 2 * have, _FIRST_READ_BYTES)  # doubling: few reads, linear copying
             wanted = min(wanted, self.file.size, MAX_HEADER_BYTES)
             self._bytes += self.file.read(have, wanted - have, what)
-        return self._bytes, len(self._bytes)
 
     def _not_utf8(self, what: str, error: UnicodeDecodeError) -> CheckpointError:
         return CheckpointError(

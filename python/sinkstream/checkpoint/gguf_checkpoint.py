@@ -1,12 +1,13 @@
-"""Opens a GGUF file as a `Checkpoint`."""
+"""Opens a GGUF file: its numbers at once, its text when asked."""
 
 from __future__ import annotations
 
 import math
 import struct
+from functools import partial
 from pathlib import Path
 
-from sinkstream.checkpoint.checkpoint import BLOCK, Checkpoint
+from sinkstream.checkpoint.checkpoint import BLOCK, TensorsOnly
 from sinkstream.checkpoint.families import GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.files import File
@@ -23,7 +24,7 @@ _MAX_DIVISORS = 512  # half of the largest head
 _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
 
 
-def open_gguf(path: Path) -> Checkpoint:
+def open_gguf(path: Path) -> TensorsOnly:
     """Open a GGUF file: read its header, check it against the file, and leave the tensors alone.
 
     Raises:
@@ -44,17 +45,16 @@ def open_gguf(path: Path) -> Checkpoint:
                 rope_divisors=_read_divisors(file, header),
             )
         )
-        # Tensors before text: building a tokenizer is the slow part of opening a file.
         tensors = match_tensors(
             spec, family.gguf_names, header.tensors, BLOCK, {_DIVISORS}, file.name
         )
-        return Checkpoint(
+        return TensorsOnly(
             path=str(path),
             spec=spec,
-            text=gguf_tokenizer.text_format_from_gguf(header.metadata),
             tensors=tensors,
             source=FileSource(header.tensors),
             generation=generation_from_gguf(header.metadata, file.name),
+            read_text=partial(gguf_tokenizer.text_format_from_gguf, header.metadata),
         )
     except BaseException:
         file.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sinkstream.checkpoint.checkpoint import Checkpoint
+from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, TextFormat
 from sinkstream.checkpoint.folder import open_folder
 from sinkstream.checkpoint.gguf_checkpoint import open_gguf
 from sinkstream.checkpoint.names import resolve
@@ -35,30 +35,53 @@ def open_checkpoint(
         30
         >>> checkpoint.source.close()
     """
+    opened = open_tensors(path, revision=revision)
+    try:
+        return with_text(opened)
+    except BaseException:
+        opened.source.close()
+        raise
+
+
+def open_tensors(
+    path: str | os.PathLike[str] | None = None, *, revision: str | None = None
+) -> TensorsOnly:
+    """Open a checkpoint but for its text, as `open_checkpoint` does; `with_text` completes it."""
     found = resolve(path, revision).absolute()  # so that "." has a name in errors
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(
             f"load: {shown(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
             "safetensors file. Give the folder that holds it."
         )
-    checkpoint = open_folder(found) if found.is_dir() else open_gguf(found)
-    try:
-        _check_vocabulary(checkpoint)
-    except BaseException:
-        checkpoint.source.close()
-        raise
-    return checkpoint
+    return open_folder(found) if found.is_dir() else open_gguf(found)
 
 
-def _check_vocabulary(checkpoint: Checkpoint) -> None:
+def with_text(opened: TensorsOnly) -> Checkpoint:
+    """Read the text format of a checkpoint, check it, and return the whole. Closes nothing.
+
+    Raises:
+        CheckpointError: The text format is damaged, of an unknown kind, or does not fit the model.
+    """
+    text = opened.read_text()
+    _check_vocabulary(text, opened.spec.vocab_size)
+    return Checkpoint(
+        path=opened.path,
+        spec=opened.spec,
+        text=text,
+        tensors=opened.tensors,
+        source=opened.source,
+        generation=opened.generation,
+    )
+
+
+def _check_vocabulary(text: TextFormat, rows: int) -> None:
     """Refuse a tokenizer that can say an id for which the model has no row."""
-    text, rows = checkpoint.text, checkpoint.spec.vocab_size
     ids = {"end_token_ids": set(text.end_token_ids)}
     if text.bos_token_id is not None:
         ids["bos_token_id"] = {text.bos_token_id}
     sizes = ""
     if text.tokenizer is not None:
-        ids["the tokenizer's ids"] = set(text.tokenizer.get_vocab().values())
+        ids["the tokenizer's ids"] = set(text.vocabulary.values())
         count = len(ids["the tokenizer's ids"])
         sizes = f" The model has a vocabulary of {rows} tokens, the tokenizer one of {count}."
     for name, values in ids.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sinkstream.checkpoint.checkpoint import TensorSource, row_bytes
+from sinkstream.checkpoint.checkpoint import Extent, TensorSource, row_bytes
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.shown import shown
 from sinkstream.errors import CheckpointError
@@ -31,6 +31,11 @@ class FileSource:
     def __init__(self, entries: Mapping[str, TensorEntry]) -> None:
         """Take over the files of `entries`, which are keyed by tensor name."""
         self._entries = entries
+
+    def extent(self, tensor: TensorSource) -> Extent:
+        """Say where a tensor lies."""
+        entry = self._entries[tensor.tensor]
+        return Extent(entry.file.descriptor, entry.offset)
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
         """Read rows [begin, end) of a tensor, as they lie in the file."""

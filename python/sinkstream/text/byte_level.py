@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from sinkstream import _core
 from sinkstream.checkpoint.shown import shown
 from sinkstream.errors import CheckpointError
 
@@ -103,9 +104,10 @@ def byte_level_tokenizer(
     Raises:
         CheckpointError: A merge is no pair of tokens, or uses or makes one that does not exist.
     """
-    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     try:
-        model = models.BPE(vocabulary, pairs, ignore_merges=rule.whole_words)
+        model = models.BPE(
+            vocabulary, _core.split_pairs(list(merges)), ignore_merges=rule.whole_words
+        )
     except Exception as error:  # the package raises nothing more special
         raise _bad_merge(vocabulary, merges, error) from None
     tokenizer = Tokenizer(model)

@@ -69,6 +69,7 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
         add_bos=add_bos,
         end_token_ids=frozenset(ends),
         special_tokens=special_tokens,
+        vocabulary=tokenizer.get_vocab(with_added_tokens=True),
     )
 
 

@@ -69,21 +69,23 @@ class _Vocabulary:
         self.tokens = self.texts("tokens")
         count = len(self.tokens)
         self.kinds = self.numbers("token_type") if fields.has("token_type") else [_NORMAL] * count
+        # The few that are not ordinary, so that nobody looks through all for them again.
+        self._others = [(i, kind) for i, kind in enumerate(self.kinds) if kind != _NORMAL]
         # Unused ids pad the vocabulary to a round number; no text is theirs.
-        self.ids = {
-            token: token_id
-            for token_id, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
-            if kind != _UNUSED
-        }
-        if len(self.ids) + self.kinds.count(_UNUSED) != count:
+        unused = {token_id for token_id, kind in self._others if kind == _UNUSED}
+        self.ids = dict(zip(self.tokens, range(count), strict=True))
+        if unused:
+            self.ids = {t: i for i, t in enumerate(self.tokens) if i not in unused}
+        if len(self.ids) + len(unused) != count:
             raise self._repeated()
 
     def texts(self, name: str) -> list[str]:
         """Return an array of texts, which must be there."""
         found = self._array(name, "texts")
-        wrong = next((i for i, value in enumerate(found) if not isinstance(value, str)), None)
-        if wrong is not None:
-            raise self._wrong_entry(name, wrong, "a text", found[wrong])
+        if set(map(type, found)) - {str}:
+            wrong = next((i for i, value in enumerate(found) if not isinstance(value, str)), None)
+            if wrong is not None:
+                raise self._wrong_entry(name, wrong, "a text", found[wrong])
         return found
 
     def numbers(self, name: str) -> list[float]:
@@ -94,15 +96,20 @@ class _Vocabulary:
                 f"load: GGUF metadata: `tokenizer.ggml.{name}` must have one entry for each of "
                 f"the {len(self.tokens)} tokens, but has {len(found)}."
             )
-        # A score that is not a number (NaN is unlike itself) has no place in an order.
-        wrong = (i for i, x in enumerate(found) if not isinstance(x, int | float) or x != x)
-        if (index := next(wrong, None)) is not None:
-            raise self._wrong_entry(name, index, "a number", found[index])
+        if set(map(type, found)) - {int}:
+            # A score that is not a number (NaN is unlike itself) has no place in an order.
+            wrong = (i for i, x in enumerate(found) if not isinstance(x, int | float) or x != x)
+            if (index := next(wrong, None)) is not None:
+                raise self._wrong_entry(name, index, "a number", found[index])
         return found
 
+    def ordinary(self) -> list[str]:
+        """Return the tokens that ordinary text is made of, in the order of their ids."""
+        return [t for t, kind in zip(self.tokens, self.kinds, strict=True) if kind == _NORMAL]
+
     def of_kind(self, *kinds: int) -> list[str]:
-        """Return the tokens of these kinds, in the order of their ids."""
-        return [t for t, kind in zip(self.tokens, self.kinds, strict=True) if kind in kinds]
+        """Return the tokens of these kinds, which are not the ordinary one, in the same order."""
+        return [self.tokens[token_id] for token_id, kind in self._others if kind in kinds]
 
     def named(self, name: str, default: int | None = None) -> int | None:
         """Return the id that a key names, else the default where that is a token."""
@@ -150,7 +157,7 @@ def _from_sentencepiece(vocabulary: _Vocabulary, chat_template: str | None) -> T
     unknown = vocabulary.of_kind(_UNKNOWN)
     tokenizer = sentencepiece_tokenizer(
         vocabulary.ids,
-        vocabulary.of_kind(_NORMAL),
+        vocabulary.ordinary(),
         vocabulary.numbers("scores"),
         unknown=unknown[0] if unknown else None,
         add_space_prefix=fields.flag("add_space_prefix", True),
@@ -193,7 +200,7 @@ def _finish(
     control.update(
         vocabulary.tokens[token_id] for token_id in [*ends, *([] if bos is None else [bos])]
     )
-    _add_tokens(tokenizer, _in_order(vocabulary.tokens, control), special=True)
+    _add_tokens(tokenizer, sorted(control, key=vocabulary.ids.__getitem__), special=True)
     _add_tokens(tokenizer, vocabulary.of_kind(_USER_DEFINED), special=False)
     if add_bos and bos is not None:
         token = vocabulary.tokens[bos]
@@ -207,11 +214,8 @@ def _finish(
         add_bos=add_bos,
         end_token_ids=frozenset(ends),
         special_tokens={role: vocabulary.tokens[token_id] for role, token_id in roles.items()},
+        vocabulary=vocabulary.ids,
     )
-
-
-def _in_order(tokens: Sequence[str], chosen: set[str]) -> list[str]:
-    return [token for token in tokens if token in chosen]
 
 
 def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], *, special: bool) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from sinkstream import _core
 from sinkstream.checkpoint.shown import shown
 from sinkstream.errors import CheckpointError
 from sinkstream.text.control_tokens import control_tokens
@@ -37,21 +37,25 @@ class TokenBytes:
     """Whether a text loses its first byte if that is a space (SentencePiece's own prefix)."""
 
 
-def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> TokenBytes:
+def token_bytes(
+    tokenizer: Tokenizer, vocab_size: int, vocabulary: Mapping[str, int] | None = None
+) -> TokenBytes:
     """Return the table of a tokenizer.
 
     Args:
         tokenizer: Any tokenizer whose decoder is byte-level or of SentencePiece's kind.
         vocab_size: Rows of the model's embedding.
+        vocabulary: The tokenizer's tokens and ids, where somebody has them already: to ask for
+            them takes as long as all the rest.
 
     Raises:
         CheckpointError: The tokenizer decodes in another way; the message lists what is supported.
     """
     steps = _decoder_steps(tokenizer)
     kinds = [step["type"] for step in steps]
-    to_bytes: Callable[[str], bytes]
+    to_bytes: Callable[[list[str]], list[bytes]]
     if kinds == ["ByteLevel"]:
-        to_bytes = _from_byte_level
+        to_bytes = _core.byte_level_bytes
     elif _is_sentencepiece(steps):
         to_bytes = _from_sentencepiece(steps)
     else:
@@ -60,9 +64,11 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> TokenBytes:
             "are ByteLevel, and Replace + ByteFallback + Fuse with or without Strip."
         )
     pieces = [b""] * vocab_size
-    for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
+    if vocabulary is None:
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    for token_id, piece in zip(vocabulary.values(), to_bytes(list(vocabulary)), strict=True):
         if token_id < vocab_size:
-            pieces[token_id] = to_bytes(token)
+            pieces[token_id] = piece
     special = frozenset(token_id for token_id in control_tokens(tokenizer) if token_id < vocab_size)
     return TokenBytes(pieces, special, strip_leading_space="Strip" in kinds)
 
@@ -91,7 +97,7 @@ def _is_sentencepiece(steps: list[dict[str, Any]]) -> bool:
     return "String" in steps[0]["pattern"] and steps[3:] in ([], [strips_one_space])
 
 
-def _from_sentencepiece(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
+def _from_sentencepiece(steps: list[dict[str, Any]]) -> Callable[[list[str]], list[bytes]]:
     pattern, content = steps[0]["pattern"]["String"], steps[0]["content"]
 
     def to_bytes(token: str) -> bytes:
@@ -99,24 +105,4 @@ def _from_sentencepiece(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
         byte = _BYTE_PIECE.fullmatch(text)
         return bytes([int(byte[1], 16)]) if byte else text.encode()
 
-    return to_bytes
-
-
-def _from_byte_level(token: str) -> bytes:
-    try:
-        return token.translate(_byte_letters()).encode("latin-1")
-    except UnicodeEncodeError:  # an added token: it is written as it is
-        return token.encode()
-
-
-@lru_cache(maxsize=1)
-def _byte_letters() -> dict[int, int]:
-    """Return what turns GPT-2's alphabet into the letters that Latin-1 writes as the same bytes.
-
-    Printable bytes stand for themselves there, the others are moved up. Letters of Latin-1 that are
-    not in the alphabet become what Latin-1 cannot write.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(0x100) if byte not in printable]
-    moved = {0x100 + rank: byte for rank, byte in enumerate(others)}
-    return moved | dict.fromkeys(others, 0xFFFD)
+    return lambda tokens: list(map(to_bytes, tokens))

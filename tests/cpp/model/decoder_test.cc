@@ -319,10 +319,10 @@ TEST(WeightStore, RefusesTooManyOrTooFewBytes) {
   store.declare("embedding", Storage::kF32, 53, 42);
   store.allocate();
   const std::vector<std::byte> bytes(54 * 42 * 4);
-  EXPECT_THROW(store.write("embedding", bytes.data(), 54 * 42 * 4, 54), CheckpointError);
-  EXPECT_THROW(store.write("embedding", bytes.data(), 16 * 42 * 4 - 1, 16), CheckpointError);
-  store.write("embedding", bytes.data(), 16 * 42 * 4, 16);
-  EXPECT_THROW(store.write("embedding", bytes.data(), 38 * 42 * 4, 38), CheckpointError);
+  EXPECT_THROW(store.write("embedding", bytes.data(), 54 * 42 * 4, 0, 54), CheckpointError);
+  EXPECT_THROW(store.write("embedding", bytes.data(), 16 * 42 * 4 - 1, 0, 16), CheckpointError);
+  store.write("embedding", bytes.data(), 16 * 42 * 4, 0, 16);
+  EXPECT_THROW(store.write("embedding", bytes.data(), 38 * 42 * 4, 16, 38), CheckpointError);
 }
 
 }  // namespace

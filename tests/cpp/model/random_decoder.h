@@ -68,7 +68,8 @@ class RandomDecoder {
       const float scale = cols == 1 ? 0.3f : 2.0f / std::sqrt(static_cast<float>(cols));
       const float mean = cols == 1 && name.ends_with("norm") ? 1.0f : 0.0f;
       for (float& number : numbers) number = mean + scale * normal(random);
-      store_.write(name, reinterpret_cast<const std::byte*>(numbers.data()), rows * cols * 4, rows);
+      store_.write(name, reinterpret_cast<const std::byte*>(numbers.data()), rows * cols * 4, 0,
+                   rows);
       weights[name] = std::move(numbers);
     }
     decoder = std::make_unique<Decoder>(spec, store_.finish(), kernels, &threads_, options);

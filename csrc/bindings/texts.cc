@@ -1,0 +1,117 @@
+// What would take longest of opening a checkpoint in Python: loops over all tokens of a vocabulary.
+// Knows the bytes of texts and no files.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "bindings/register.h"
+#include "common/check.h"
+
+namespace py = pybind11;
+
+namespace sinkstream {
+
+namespace {
+
+py::object owned(PyObject* object) {
+  if (object == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+}
+
+// GGUF's way to write a text: its length in 8 bytes, little-endian, then UTF-8. Stops before the
+// first that is not there whole or is no UTF-8: whoever can get more bytes, or say what is wrong
+// where, looks at that one.
+py::tuple read_texts(const py::bytes& bytes, int64_t begin, int64_t count) {
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(bytes.ptr(), &data, &size) != 0) throw py::error_already_set();
+  SINKSTREAM_CHECK(begin >= 0 && begin <= size, "texts begin at ", begin, " of ", size);
+  py::list texts;
+  int64_t at = begin;
+  for (int64_t i = 0; i < count && size - at >= 8; ++i) {
+    uint64_t length;
+    std::memcpy(&length, data + at, 8);
+    if (length > static_cast<uint64_t>(size - at - 8)) break;
+    PyObject* text = PyUnicode_DecodeUTF8(data + at + 8, static_cast<Py_ssize_t>(length), nullptr);
+    if (text == nullptr) {
+      if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) throw py::error_already_set();
+      PyErr_Clear();
+      break;
+    }
+    texts.append(owned(text));
+    at += 8 + static_cast<int64_t>(length);
+  }
+  return py::make_tuple(texts, at);
+}
+
+// Two texts of each: what is before the first space, and what is behind it.
+py::list split_pairs(const py::list& texts) {
+  py::list pairs(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    PyObject* text = texts[i].ptr();
+    if (!PyUnicode_Check(text)) throw py::type_error("a pair must be a text");
+    const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
+    const Py_ssize_t space = PyUnicode_FindChar(text, ' ', 0, length, 1);
+    if (space == -2) throw py::error_already_set();
+    const Py_ssize_t end = space == -1 ? length : space;
+    const py::object left = owned(PyUnicode_Substring(text, 0, end));
+    const py::object right = owned(PyUnicode_Substring(text, std::min(end + 1, length), length));
+    pairs[i] = owned(PyTuple_Pack(2, left.ptr(), right.ptr()));
+  }
+  return pairs;
+}
+
+// The byte that each letter of GPT-2's alphabet stands for, and -1 for letters outside of it.
+// Printable bytes stand for themselves, the others are moved up, from 0x100 on.
+constexpr int kLetters = 0x100 + 68;
+constexpr std::array<int16_t, kLetters> byte_letters() {
+  std::array<int16_t, kLetters> bytes{};
+  int moved = 0x100;
+  for (int byte = 0; byte < 0x100; ++byte) {
+    const bool is_printable =
+        (byte >= 0x21 && byte < 0x7f) || (byte >= 0xa1 && byte < 0xad) || byte >= 0xae;
+    bytes[byte] = is_printable ? byte : -1;
+    if (!is_printable) bytes[moved++] = byte;
+  }
+  return bytes;
+}
+
+py::object bytes_of(const py::handle& token, std::string* bytes) {
+  static constexpr std::array<int16_t, kLetters> kBytes = byte_letters();
+  if (!PyUnicode_Check(token.ptr())) throw py::type_error("a token must be a text");
+  const Py_ssize_t length = PyUnicode_GET_LENGTH(token.ptr());
+  const int kind = PyUnicode_KIND(token.ptr());
+  const void* letters = PyUnicode_DATA(token.ptr());
+  bytes->resize(length);
+  for (Py_ssize_t i = 0; i < length; ++i) {
+    const Py_UCS4 letter = PyUnicode_READ(kind, letters, i);
+    // An added token need not be in the alphabet: it is written as it is.
+    if (letter >= kLetters || kBytes[letter] < 0) return owned(PyUnicode_AsUTF8String(token.ptr()));
+    (*bytes)[i] = static_cast<char>(kBytes[letter]);
+  }
+  return py::bytes(*bytes);
+}
+
+py::list byte_level_bytes(const py::list& tokens) {
+  py::list found(tokens.size());
+  std::string bytes;
+  for (size_t i = 0; i < tokens.size(); ++i) found[i] = bytes_of(tokens[i], &bytes);
+  return found;
+}
+
+}  // namespace
+
+void register_texts(py::module_& module) {
+  module.def("read_texts", &read_texts, py::arg("bytes"), py::arg("begin"), py::arg("count"),
+             "Texts as GGUF writes them, and where the one after them begins: as many as are there "
+             "whole, `count` at most.");
+  module.def("split_pairs", &split_pairs, py::arg("texts"),
+             "What is before the first space of each text, and what is behind it.");
+  module.def("byte_level_bytes", &byte_level_bytes, py::arg("tokens"),
+             "The bytes that tokens in GPT-2's alphabet stand for; of others, their UTF-8.");
+}
+
+}  // namespace sinkstream

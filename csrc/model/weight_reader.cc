@@ -1,0 +1,109 @@
+#include "model/weight_reader.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/quiet_thread.h"
+
+namespace sinkstream {
+
+namespace {
+
+// A piece is read and packed while it is in the second-level cache. Smaller ones cost more calls,
+// larger ones leave the cache.
+constexpr int64_t kPieceBytes = int64_t{256} << 10;
+
+// More threads read no faster than memory does.
+constexpr int kMostThreads = 16;
+
+// Returns whether the file gives all bytes.
+bool read_fully(int descriptor, std::byte* to, int64_t bytes, int64_t offset) {
+  while (bytes > 0) {
+    const ssize_t got = pread(descriptor, to, bytes, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got;
+    bytes -= got;
+    offset += got;
+  }
+  return true;
+}
+
+}  // namespace
+
+WeightReader::WeightReader(WeightStore* store, std::vector<WeightExtent> extents, int threads)
+    : store_(store),
+      extents_(std::move(extents)),
+      pool_(std::clamp(threads, 1, kMostThreads)),
+      buffers_(pool_.threads()) {
+  plan();
+  try {
+    thread_ = start_quiet_thread("sinkstream read", [this] { read_all(); });
+  } catch (const std::system_error& error) {
+    throw CapacityError(
+        cat("load: the system gives no thread that reads weights: ", error.what(), "."));
+  }
+}
+
+WeightReader::~WeightReader() {
+  stopping_.store(true, std::memory_order_relaxed);
+  thread_.join();
+}
+
+bool WeightReader::wait(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  const bool ended = ended_changed_.wait_for(lock, at_most, [this] { return ended_; });
+  if (failure_) std::rethrow_exception(failure_);
+  return ended;
+}
+
+// Whole panels, as the store wants them, in the files' order, so that disks read ahead.
+void WeightReader::plan() {
+  std::sort(extents_.begin(), extents_.end(), [](const WeightExtent& a, const WeightExtent& b) {
+    return std::tie(a.descriptor, a.offset) < std::tie(b.descriptor, b.offset);
+  });
+  for (const WeightExtent& extent : extents_) {
+    const int64_t rows = store_->rows(extent.slot), row_bytes = store_->row_bytes(extent.slot);
+    const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes)) * kPanelRows;
+    for (int64_t row = 0; row < rows; row += step) {
+      const int64_t count = std::min(step, rows - row);
+      pieces_.push_back({&extent, row, count, extent.offset + row * row_bytes, count * row_bytes});
+    }
+  }
+}
+
+void WeightReader::read_all() {
+  std::exception_ptr failure;
+  try {
+    pool_.run(static_cast<int64_t>(pieces_.size()),
+              [this](int64_t task, int thread) { read_piece(pieces_[task], &buffers_[thread]); });
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  failure_ = failure;
+  ended_ = true;
+  ended_changed_.notify_all();
+}
+
+void WeightReader::read_piece(const Piece& piece, std::vector<std::byte>* bytes) {
+  if (stopping_.load(std::memory_order_relaxed)) return;
+  if (static_cast<int64_t>(bytes->size()) < piece.bytes) bytes->resize(piece.bytes);
+  const WeightExtent& extent = *piece.extent;
+  if (!read_fully(extent.descriptor, bytes->data(), piece.bytes, piece.offset)) {
+    stopping_.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (!unread_) unread_ = {extent.slot, piece.row, piece.row + piece.count};
+    return;
+  }
+  store_->write(extent.slot, bytes->data(), piece.bytes, piece.row, piece.count);
+  bytes_read_.fetch_add(piece.bytes, std::memory_order_relaxed);
+}
+
+}  // namespace sinkstream
