@@ -26,12 +26,13 @@ int32_t PagePool::acquire() {
 
 void PagePool::share(int32_t id) {
   SINKSTREAM_CHECK(references_.at(id) > 0, "page ", id, " is free");
-  ++references_[id];
+  if (++references_[id] == 2) ++shared_;
 }
 
 void PagePool::release(int32_t id) {
   SINKSTREAM_CHECK(references_.at(id) > 0, "page ", id, " is free already");
-  if (--references_[id] > 0) return;
+  if (--references_[id] == 1) --shared_;
+  if (references_[id] > 0) return;
   if (poison_) std::memset(page(id), 0xff, shape_.bytes());
   free_.push_back(id);
 }

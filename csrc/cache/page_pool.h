@@ -21,6 +21,7 @@ class PagePool {
   bool poisons() const { return poison_; }
   int64_t pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
+  int64_t shared_pages() const { return shared_; }  // with more than one holder
   int64_t bytes() const { return memory_.bytes(); }
   std::byte* page(int32_t id) const { return memory_.data() + id * shape_.bytes(); }
 
@@ -40,6 +41,7 @@ class PagePool {
   bool poison_;
   std::vector<int32_t> references_;  // [pages], holders of each
   std::vector<int32_t> free_;        // the next page to lend is at the back
+  int64_t shared_ = 0;
 };
 
 // Whether SINKSTREAM_POISON_PAGES asks for poisoned pages (any value but empty and 0).
