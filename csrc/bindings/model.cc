@@ -187,6 +187,9 @@ void register_model(py::module_& module) {
             return phase_changes_for_python(self.engine(), begin);
           },
           py::arg("begin"))
+      .def(
+          "finish_step", [](NativeModel& self) { self.engine().between_steps([] {}); },
+          py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("served_by",
                              [](const NativeModel& self) { return self.kernels().served_by; })
       .def_property_readonly("kernels",

@@ -28,6 +28,7 @@ from sinkstream.errors import (  # noqa: E402
     SinkstreamError,
 )
 from sinkstream.loading import load  # noqa: E402
+from sinkstream.metrics import prometheus_text  # noqa: E402
 from sinkstream.model import Cache, Capacity, Model  # noqa: E402
 from sinkstream.spec import DecoderSpec, RopeSpec  # noqa: E402
 from sinkstream.stream import (  # noqa: E402
@@ -40,6 +41,7 @@ from sinkstream.stream import (  # noqa: E402
     Stream,
     Token,
 )
+from sinkstream.tracing import trace  # noqa: E402
 
 __version__ = _build.version()
 
@@ -67,4 +69,6 @@ __all__ = [
     "Stream",
     "Token",
     "load",
+    "prometheus_text",
+    "trace",
 ]

@@ -136,6 +136,9 @@ class Model:
     def phase_changes(self, begin: int) -> tuple[int, list[PhaseChange]]:
         """Return the same of phases that requests have entered, and the number of the first."""
 
+    def finish_step(self) -> None:
+        """Wait until the step in progress, if there is one, has been recorded."""
+
     @property
     def served_by(self) -> list[tuple[str, str]]: ...
     @property

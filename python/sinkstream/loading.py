@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Literal
 
-from sinkstream import _core
+from sinkstream import _core, logs
 from sinkstream.checkpoint import open_checkpoint
 from sinkstream.checkpoint.checkpoint import Checkpoint, row_bytes
 from sinkstream.errors import CheckpointError, InvalidArgument
@@ -110,7 +110,9 @@ def load(
         options = options.with_window(_choose_window(checkpoint, sinks, window))
         tokens = _token_table(checkpoint)  # first: what it takes for a moment is free again below
         builder = _read_weights(checkpoint, progress)
-        return Model(builder, checkpoint, options, tokens)
+        model = Model(builder, checkpoint, options, tokens)
+        logs.model_loaded(model)
+        return model
     finally:
         checkpoint.source.close()
 
