@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from sinkstream import _build, open_models
-from sinkstream.errors import EngineDead, InvalidArgument
+from sinkstream.errors import EngineDead, ForkError, InvalidArgument
 from sinkstream.model import Model
 from sinkstream.trace_events import ModelEvents, as_us
 
@@ -42,6 +42,7 @@ def trace(path: str | os.PathLike[str], *, model: Model | None = None) -> Iterat
     Raises:
         InvalidArgument: There can be no such file. At once.
         TypeError: `model` is no model.
+        ForkError: `model` was loaded before this process was forked.
         OSError: The file could not be written to its end, because the disk is full for example.
 
     Example:
@@ -194,9 +195,11 @@ class _Tracer:
         try:
             if self._watcher is not None:
                 open_models.watch(self._watcher)
-            present = open_models.open_models() if model is None else [model]
-            for one in present:
-                self._add(one, is_new=False)
+                for one in open_models.open_models():
+                    with suppress(ForkError):  # the parent of this process has it
+                        self._add(one, is_new=False)
+            elif model is not None:
+                self._add(model, is_new=False)
             self._thread.start()
         except BaseException:
             self._unwatch()
