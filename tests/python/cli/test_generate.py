@@ -161,7 +161,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: str) -> None:
 def test_a_trace_has_every_step(run: Run, checkpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     outcome = run(
-        "generate", "hello", "-m", checkpoint, "-n", "9", "--ignore-eos", *("--trace", str(path))
+        "generate", "hello", "-m", checkpoint, "-n", "9", "--ignore-eos", "--trace", str(path)
     )
     assert (outcome.code, outcome.err) == (0, "")
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]

@@ -122,10 +122,12 @@ def test_only_the_given_model_is_traced(
     folder: Path, model: sinkstream.Model, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.json"
-    with sinkstream.load(folder, sinks=4, window=60, threads=1) as other:
-        with sinkstream.trace(path, model=other):
-            model.generate(PROMPT, max_tokens=20, ignore_eos=True)
-            other.generate(PROMPT, max_tokens=5, ignore_eos=True)
+    with (
+        sinkstream.load(folder, sinks=4, window=60, threads=1) as other,
+        sinkstream.trace(path, model=other),
+    ):
+        model.generate(PROMPT, max_tokens=20, ignore_eos=True)
+        other.generate(PROMPT, max_tokens=5, ignore_eos=True)
     assert len(slices(events_of(path), "step")) == 5
 
 
@@ -147,9 +149,14 @@ def test_requests_that_are_open_at_either_end_are_shown(
 
 def test_the_file_is_complete_after_an_exception(model: sinkstream.Model, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    with pytest.raises(ZeroDivisionError), sinkstream.trace(path):
-        model.generate(PROMPT, max_tokens=5, ignore_eos=True)
-        assert 1 / 0
+
+    def fail_inside() -> None:
+        with sinkstream.trace(path):
+            model.generate(PROMPT, max_tokens=5, ignore_eos=True)
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        fail_inside()
     assert len(slices(events_of(path), "step")) == 5
     assert list(tmp_path.iterdir()) == [path]
 
@@ -168,20 +175,18 @@ def test_a_former_file_stays_until_the_new_one_is_complete(
 def test_a_path_that_cannot_be_written_is_refused_at_once(
     place: str, tmp_path: Path, model: sinkstream.Model
 ) -> None:
-    entered = False
+    block = sinkstream.trace(f"{tmp_path}/{place}")
     with pytest.raises(sinkstream.InvalidArgument, match="trace: `path` must be a file") as caught:
-        with sinkstream.trace(os.path.join(tmp_path, place)):  # noqa: PTH118 - Path drops ""
-            entered = True
-    assert not entered
+        block.__enter__()
     assert caught.value.param == "path"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     wrong: Any = "model"
+    block = sinkstream.trace(tmp_path / "trace.json", model=wrong)
     with pytest.raises(TypeError, match="trace: `model` must be"):
-        with sinkstream.trace(tmp_path / "trace.json", model=wrong):
-            pass
+        block.__enter__()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -192,9 +197,12 @@ def test_a_file_that_cannot_be_finished_is_an_error_and_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "trace.json"
-    with pytest.raises(OSError, match="No space left"), sinkstream.trace(path, model=model):
-        monkeypatch.setattr(tracing._TraceFile, "add", fail)
-        model.generate(PROMPT, max_tokens=5, ignore_eos=True)
+    block = sinkstream.trace(path, model=model)
+    block.__enter__()
+    monkeypatch.setattr(tracing._TraceFile, "add", fail)
+    model.generate(PROMPT, max_tokens=5, ignore_eos=True)
+    with pytest.raises(OSError, match="No space left"):
+        block.__exit__(None, None, None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,9 +213,11 @@ def test_lost_steps_are_marked_counted_and_warned_of(
     monkeypatch.setattr(tracing, "_SHORTEST_S", 3600.0)
     path = tmp_path / "trace.json"
     begin = model.stats()["steps"]
-    with pytest.warns(UserWarning, match=r"trace: 1904 records were overwritten"):
-        with sinkstream.trace(path, model=model):
-            model.generate(PROMPT, max_tokens=6000, ignore_eos=True)
+    with (
+        pytest.warns(UserWarning, match=r"trace: 1904 records were overwritten"),
+        sinkstream.trace(path, model=model),
+    ):
+        model.generate(PROMPT, max_tokens=6000, ignore_eos=True)
     events = events_of(path)
     expect_well_formed(events)
     (mark,) = [event for event in events if event["ph"] == "i"]
