@@ -106,7 +106,7 @@ def test_every_family_has_help_and_type_and_is_documented(model: sinkstream.Mode
 
 
 def test_several_models_share_families_and_keep_their_names(folder: Path) -> None:
-    odd = 'a "quoted" \\ name\nof two lines'
+    odd = 'a "quoted" C:\\name\nof two lines'
     options: dict[str, Any] = {"sinks": 4, "window": 60, "threads": 1}
     with sinkstream.load(folder, **options) as one, sinkstream.load(folder, **options) as other:
         other.generate(PROMPT, max_tokens=5, ignore_eos=True)

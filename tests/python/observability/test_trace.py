@@ -63,6 +63,8 @@ def slices(events: list[Event], name: str) -> list[Event]:
 
 def test_it_has_every_step_nested_and_in_order(model: sinkstream.Model, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
+    model.generate(PROMPT, max_tokens=3, ignore_eos=True)  # before the block: not in the trace
+    model._native.finish_step()
     before = model.stats()
     with sinkstream.trace(path):
         result = model.generate(PROMPT * 30, max_tokens=6000, ignore_eos=True, temperature=0)
