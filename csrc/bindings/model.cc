@@ -219,6 +219,15 @@ void register_model(py::module_& module) {
           "steps",
           [](NativeModel& self, int64_t begin) { return steps_for_python(self.engine(), begin); },
           py::arg("begin"))
+      .def(
+          "phase_changes",
+          [](NativeModel& self, int64_t begin) {
+            return phase_changes_for_python(self.engine(), begin);
+          },
+          py::arg("begin"))
+      .def(
+          "finish_step", [](NativeModel& self) { self.engine().between_steps([] {}); },
+          py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("served_by",
                              [](const NativeModel& self) { return self.kernels().served_by; })
       .def_property_readonly("kernels",

@@ -33,11 +33,16 @@ class StreamHandle {
 std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const pybind11::object& request,
                                                  const std::shared_ptr<Session>& session);
 
-// Counters and gauges as a plain dictionary.
+// Counters, gauges and histograms of one moment as a plain dictionary.
 pybind11::dict stats_for_python(const Engine& engine);
 
 // The latest steps from number `from` on, as far as they are kept: tuples of (step, begin,
-// forward_end, end, decoding, prompt_tokens), times in seconds as time.monotonic() gives them.
+// forward_end, end, decoding, prompt_tokens, free_pages), times in seconds as time.monotonic()
+// gives them.
 pybind11::list steps_for_python(const Engine& engine, int64_t from);
+
+// The latest phases that requests have entered: (number of the first one, tuples of (request, time,
+// phase, finish reason or None, prompt_tokens, generated_tokens)).
+pybind11::tuple phase_changes_for_python(const Engine& engine, int64_t from);
 
 }  // namespace sinkstream

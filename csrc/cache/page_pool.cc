@@ -28,7 +28,7 @@ int32_t PagePool::acquire() {
 
 void PagePool::share(int32_t id) {
   SINKSTREAM_CHECK(references_.at(id) > 0, "page ", id, " is free");
-  ++references_[id];
+  if (++references_[id] == 2) ++shared_;
 }
 
 void PagePool::share_for_writing(int32_t id) {
@@ -53,7 +53,7 @@ int32_t PagePool::own(int32_t id) {
     copy = acquire();
   }
   std::memcpy(page(copy), page(id), shape_.bytes());
-  --references_[id];
+  drop_holder(id);
   return copy;
 }
 
@@ -62,7 +62,11 @@ void PagePool::release(int32_t id) {
   const int32_t spare = pop_spare(id);
   if (spare >= 0) return_page(spare);
   if (references_[id] == 1) return return_page(id);
-  --references_[id];
+  drop_holder(id);
+}
+
+void PagePool::drop_holder(int32_t id) {
+  if (--references_[id] == 1) --shared_;
 }
 
 void PagePool::return_page(int32_t id) {

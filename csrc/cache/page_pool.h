@@ -28,6 +28,7 @@ class PagePool {
   bool poisons() const { return poison_; }
   int64_t pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
+  int64_t shared_pages() const { return shared_; }  // with more than one holder
   int64_t bytes() const { return memory_.bytes(); }
   std::byte* page(int32_t id) const { return memory_.data() + id * shape_.bytes(); }
 
@@ -51,6 +52,7 @@ class PagePool {
   void release(int32_t id);
 
  private:
+  void drop_holder(int32_t id);
   void return_page(int32_t id);
   int32_t pop_spare(int32_t id);
 
@@ -60,6 +62,7 @@ class PagePool {
   std::vector<int32_t> references_;  // [pages], holders of each
   std::vector<int32_t> spare_;       // [pages], the next spare behind a page or spare; -1: none
   std::vector<int32_t> free_;        // the next page to lend is at the back
+  int64_t shared_ = 0;
 };
 
 // Whether SINKSTREAM_POISON_PAGES asks for poisoned pages (any value but empty and 0).

@@ -152,10 +152,14 @@ void Engine::hand_over(std::unique_ptr<Sequence> sequence) {
   bell_->ring();
 }
 
+std::shared_ptr<TokenStream> Engine::make_stream() {
+  return std::make_shared<TokenStream>(bell_, ++requests_, lag_);
+}
+
 std::shared_ptr<TokenStream> Engine::submit(Request request) {
   check(request);
   const Window window = window_of("stream", request.sinks);
-  auto stream = std::make_shared<TokenStream>(bell_);
+  auto stream = make_stream();
   auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
                                              options_.tokens.get(), stream);
   check_fits(*sequence);
@@ -189,14 +193,19 @@ void Engine::close() {
 
 EngineStats Engine::stats() const {
   check_process("stats");
-  const std::lock_guard lock(stats_mutex_);
-  return stats_;
+  EngineStats stats = recorder_.stats();
+  stats.queue_lag = lag_->load(std::memory_order_relaxed);
+  return stats;
 }
 
 std::vector<StepRecord> Engine::steps_since(int64_t step) const {
   check_process("stats");
-  const std::lock_guard lock(stats_mutex_);
-  return log_.since(step);
+  return recorder_.steps_since(step);
+}
+
+Recorder::PhaseChanges Engine::phase_changes_since(int64_t number) const {
+  check_process("stats");
+  return recorder_.phase_changes_since(number);
 }
 
 // ---- the thread ------------------------------------------------------------------------------
@@ -234,14 +243,19 @@ bool Engine::collect() {
     std::swap(jobs_, taken_jobs_);
     is_open = life_ == Life::kOpen;
   }
-  totals_.requests += static_cast<int64_t>(arrived_.size());
-  totals_.waiting += static_cast<int64_t>(arrived_.size());
+  count_arrivals(arrived_);
   for (std::unique_ptr<Sequence>& sequence : arrived_) {
     if (sequence->session) sequence->session->begin_turn(sequence->wants_reply());
     waiting_.push_back(std::move(sequence));
   }
   arrived_.clear();
   return is_open;
+}
+
+void Engine::count_arrivals(const std::vector<std::unique_ptr<Sequence>>& arrivals) {
+  totals_.requests += static_cast<int64_t>(arrivals.size());
+  totals_.waiting += static_cast<int64_t>(arrivals.size());
+  for (const std::unique_ptr<Sequence>& sequence : arrivals) note_phase(*sequence);
 }
 
 void Engine::run_jobs() {
@@ -289,6 +303,7 @@ void Engine::unpark() {
     if (sequence->phase != Phase::kParked || sequence->stream->is_full()) continue;
     sequence->phase = Phase::kDecode;
     --totals_.parked;
+    note_phase(*sequence);
   }
 }
 
@@ -354,20 +369,39 @@ void Engine::refuse_waiting() {
   });
 }
 
-void Engine::share_stats() {
+void Engine::look_at_pages() {
   totals_.free_pages = options_.pool->free_pages();
-  const std::lock_guard lock(stats_mutex_);
-  stats_ = totals_;
+  totals_.shared_pages = options_.pool->shared_pages();
+}
+
+void Engine::share_stats() {
+  look_at_pages();
+  recorder_.share(totals_);
+}
+
+void Engine::note_phase(const Sequence& sequence, FinishReason reason) {
+  const bool has_just_come = sequence.phase == Phase::kWaiting;
+  recorder_.add_phase_change({.request = sequence.stream->request_id(),
+                              .at = has_just_come ? sequence.submitted : Clock::now(),
+                              .phase = sequence.phase,
+                              .reason = reason,
+                              .prompt_tokens = sequence.prompt_tokens,
+                              .generated_tokens = sequence.stats.generated_tokens});
 }
 
 // Ends whatever has not ended: as cancelled, or with what `make_error` gives. Nothing can arrive
 // any more. Whatever fails on the way, no consumer is left waiting.
 void Engine::end_all(const std::function<std::exception_ptr()>& make_error) {
+  count_arrivals(arrivals_);
   const auto end_one = [&](const std::unique_ptr<Sequence>& sequence) {
     if (!sequence || sequence->phase == Phase::kFinished) return;
     std::exception_ptr error;
     try {
       error = make_error();
+    } catch (...) {  // no memory for its sentence
+      error = std::current_exception();
+    }
+    try {
       end(*sequence, error ? FinishReason::kError : FinishReason::kCancelled, error);
     } catch (...) {
       sequence->stream->finish(FinishReason::kError, std::current_exception(), sequence->stats);
@@ -392,6 +426,7 @@ void Engine::die(const std::exception_ptr& cause) noexcept {
     life_ = Life::kDead;
     cause_of_death_ = describe(cause);
   }
+  totals_.is_dead = true;
   end_all([this] {
     return std::make_exception_ptr(
         EngineDead(cat("stream: the generation thread has stopped after a failure in step ",

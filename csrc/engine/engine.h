@@ -3,6 +3,7 @@
 // do.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -14,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine_stats.h"
+#include "engine/recorder.h"
 #include "engine/sequence.h"
 #include "engine/step.h"
 #include "model/language_model.h"
@@ -81,8 +82,9 @@ class Engine {
 
   bool is_owner_process() const;
   EngineStats stats() const;
-  double step_quantile_s(double q) const { return step_times_.quantile_s(q); }
+  // The latest steps and phases of requests, as far as they are kept.
   std::vector<StepRecord> steps_since(int64_t step) const;
+  Recorder::PhaseChanges phase_changes_since(int64_t number) const;
 
  private:
   enum class Life : uint8_t { kOpen, kClosed, kDead };
@@ -102,12 +104,14 @@ class Engine {
   void check_prompt(const std::vector<int32_t>& prompt) const;
   void check_text(const SamplingParams& params) const;
   void check_fits(const Sequence& sequence) const;
+  std::shared_ptr<TokenStream> make_stream();
   void hand_over(std::unique_ptr<Sequence> sequence);
   void hold(Session& session);
 
   // The thread: everything below, in the order of its life. engine.cc
   void run();
   bool collect();
+  void count_arrivals(const std::vector<std::unique_ptr<Sequence>>& arrivals);
   void run_jobs();
   void finish_job(Job* job, std::exception_ptr failure);
   void end_early();
@@ -116,7 +120,9 @@ class Engine {
   void rest();
   void refuse_waiting();
   Clock::time_point end_of_patience(const Sequence& sequence) const;
+  void look_at_pages();
   void share_stats();
+  void note_phase(const Sequence& sequence, FinishReason reason = FinishReason::kStop);
   void end_all(const std::function<std::exception_ptr()>& make_error);
   void die(const std::exception_ptr& cause) noexcept;
   void refuse_jobs();
@@ -183,10 +189,9 @@ class Engine {
   EngineStats totals_;
 
   // What anybody may look at.
-  mutable std::mutex stats_mutex_;  // guards the next two
-  EngineStats stats_;               // a copy of totals_
-  StepLog log_;
-  Histogram step_times_;
+  Recorder recorder_;
+  std::atomic<int64_t> requests_{0};  // numbers given out
+  const std::shared_ptr<TokenStream::Gauge> lag_ = std::make_shared<TokenStream::Gauge>(0);
 
   std::mutex join_mutex_;  // guards thread_
   std::thread thread_;     // last: it uses everything above

@@ -85,7 +85,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
   check(request);
   hold(*session);
   Held held(*session);
-  auto stream = std::make_shared<TokenStream>(bell_);
+  auto stream = make_stream();
   auto sequence =
       std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(), stream);
   session->set_turn(stream);

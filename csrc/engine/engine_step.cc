@@ -25,6 +25,7 @@ void Engine::admit() {
     --totals_.waiting;
     ++totals_.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
+    note_phase(sequence);
     try {
       if (!sequence.session) give_cache(sequence, beginnings_[static_cast<size_t>(i)]);
       sequence.stats.cache_bytes = sequence.cache->bytes();
@@ -115,7 +116,10 @@ void Engine::account(const PlanRow& row, Sequence& sequence) {
 void Engine::sample(Sequence& sequence, const float* logits) {
   const Sampled sampled = sequence.sampler.sample(
       logits, sequence.cache->length(), *options_.kernels, Launch{options_.threads}, scratch_);
-  sequence.phase = sequence.stats.phase = Phase::kDecode;
+  if (sequence.phase != Phase::kDecode) {
+    sequence.phase = sequence.stats.phase = Phase::kDecode;
+    note_phase(sequence);
+  }
   sequence.last_token = sampled.token;
   ++sequence.stats.generated_tokens;
   ++totals_.generated_tokens;
@@ -132,7 +136,9 @@ void Engine::time_token(Sequence& sequence) {
     stats.decode_s += std::chrono::duration<double>(gap).count();
     ++stats.decode_gaps;
   } else if (stats.first_token_s < 0) {
-    stats.first_token_s = std::chrono::duration<double>(now - sequence.submitted).count();
+    const std::chrono::nanoseconds waited = now - sequence.submitted;
+    stats.first_token_s = std::chrono::duration<double>(waited).count();
+    totals_.first_token_times.add(waited.count());
   }
   sequence.last_token_at = now;
 }
@@ -163,6 +169,7 @@ void Engine::publish(Sequence& sequence) {
   sequence.phase = Phase::kParked;
   sequence.last_token_at.reset();  // the pause is the consumer's
   ++totals_.parked;
+  note_phase(sequence);
 }
 
 // Its pages are free, and the gauges say so, before its consumer learns of the end; a session is
@@ -186,6 +193,8 @@ void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr err
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
+  ++totals_.finished.at(static_cast<size_t>(reason));
+  note_phase(sequence, reason);
   share_stats();
   if (sequence.session) end_turn(sequence);
   sequence.stream->finish(reason, std::move(error), sequence.stats);
@@ -197,14 +206,11 @@ void Engine::forget_ended() {
 
 void Engine::record_step() {
   step_.end = Clock::now();
-  const std::chrono::nanoseconds duration = step_.end - step_.begin;
-  step_times_.record(duration.count());
-  totals_.step_s += std::chrono::duration<double>(duration).count();
+  totals_.step_times.add(std::chrono::nanoseconds(step_.end - step_.begin).count());
   ++totals_.steps;
-  totals_.free_pages = options_.pool->free_pages();
-  const std::lock_guard lock(stats_mutex_);
-  stats_ = totals_;
-  log_.add(step_);
+  look_at_pages();
+  step_.free_pages = totals_.free_pages;
+  recorder_.add_step(step_, totals_);
 }
 
 }  // namespace sinkstream

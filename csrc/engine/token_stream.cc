@@ -30,8 +30,16 @@ const char* name_of(Phase phase) {
   return "";
 }
 
-TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell)
-    : engine_bell_(std::move(engine_bell)), owner_(getpid()) {}
+TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell, int64_t request_id,
+                         std::shared_ptr<Gauge> lag)
+    : engine_bell_(std::move(engine_bell)),
+      request_id_(request_id),
+      lag_(std::move(lag)),
+      owner_(getpid()) {}
+
+TokenStream::~TokenStream() { count_pending(-static_cast<int64_t>(pending_.tokens.size())); }
+
+void TokenStream::count_pending(int64_t more) { lag_->fetch_add(more, std::memory_order_relaxed); }
 
 // ---- producer --------------------------------------------------------------------------------
 
@@ -59,7 +67,10 @@ bool TokenStream::is_piece_complete(int64_t interval) const {
 bool TokenStream::publish_locked(const StreamStats& stats) {
   stats_ = stats;
   const bool was_empty = pending_.empty();
-  if (!closed_) pending_.append(staged_);
+  if (!closed_) {
+    pending_.append(staged_);
+    count_pending(static_cast<int64_t>(staged_.tokens.size()));
+  }
   return was_empty && !pending_.empty();
 }
 
@@ -126,6 +137,7 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   if (closed_ || (pending_.empty() && finish_reason_)) return Taken::kEnd;
   if (pending_.empty()) return Taken::kNothing;
   std::swap(*out, pending_);
+  count_pending(-static_cast<int64_t>(out->tokens.size()));
   const bool was_full = full_.exchange(false, std::memory_order_acq_rel);
   lock.unlock();
   if (was_full) engine_bell_->ring();
@@ -142,6 +154,7 @@ void TokenStream::close() {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    count_pending(-static_cast<int64_t>(pending_.tokens.size()));
     pending_ = {};
     something_pending_.notify_all();
   }

@@ -20,6 +20,10 @@
 namespace sinkstream {
 
 enum class FinishReason : uint8_t { kStop, kStopString, kLength, kCancelled, kError };
+// All of them, in their order.
+inline constexpr FinishReason kFinishReasons[] = {FinishReason::kStop, FinishReason::kStopString,
+                                                  FinishReason::kLength, FinishReason::kCancelled,
+                                                  FinishReason::kError};
 enum class Phase : uint8_t { kWaiting, kPrefill, kDecode, kParked, kFinished };
 
 const char* name_of(FinishReason reason);
@@ -41,8 +45,13 @@ struct StreamStats {
 
 class TokenStream {
  public:
-  // `engine_bell` is rung when the engine has something to do for this stream.
-  explicit TokenStream(std::shared_ptr<Doorbell> engine_bell);
+  using Gauge = std::atomic<int64_t>;
+
+  // `engine_bell` is rung when the engine has something to do for this stream. `request_id`: its
+  // number in the engine. `lag` counts the pending tokens of all streams that share it.
+  explicit TokenStream(std::shared_ptr<Doorbell> engine_bell, int64_t request_id = 0,
+                       std::shared_ptr<Gauge> lag = std::make_shared<Gauge>(0));
+  ~TokenStream();
   TokenStream(const TokenStream&) = delete;
   TokenStream& operator=(const TokenStream&) = delete;
 
@@ -91,6 +100,7 @@ class TokenStream {
   // Throws the error that ended the stream, if one did.
   void rethrow() const;
 
+  int64_t request_id() const { return request_id_; }
   StreamStats stats() const;
   int64_t pending_tokens() const;  // produced and not yet taken: the consumer's lag
   double gap_quantile_s(double q) const { return gaps_.quantile_s(q); }
@@ -99,8 +109,11 @@ class TokenStream {
   bool is_foreign_process() const;
   void check_process() const;
   bool publish_locked(const StreamStats& stats);
+  void count_pending(int64_t more);  // under mutex_, together with the change
 
   const std::shared_ptr<Doorbell> engine_bell_;
+  const int64_t request_id_;
+  const std::shared_ptr<Gauge> lag_;
   const pid_t owner_;  // the only process that has the engine's thread
 
   StreamBatch staged_;         // the engine thread's own

@@ -28,6 +28,7 @@ from sinkstream.errors import (  # noqa: E402
     SinkstreamError,
 )
 from sinkstream.loading import load  # noqa: E402
+from sinkstream.metrics import prometheus_text  # noqa: E402
 from sinkstream.model import Cache, Capacity, Model  # noqa: E402
 from sinkstream.session import Session, SessionStats  # noqa: E402
 from sinkstream.spec import DecoderSpec, RopeSpec  # noqa: E402
@@ -41,6 +42,7 @@ from sinkstream.stream import (  # noqa: E402
     Stream,
     Token,
 )
+from sinkstream.tracing import trace  # noqa: E402
 
 __version__ = _build.version()
 
@@ -70,4 +72,6 @@ __all__ = [
     "Stream",
     "Token",
     "load",
+    "prometheus_text",
+    "trace",
 ]

@@ -8,6 +8,7 @@ import torch
 from sinkstream.params import StreamRequest
 
 FinishReason = Literal["stop", "stop_string", "length", "cancelled", "error"]
+Phase = Literal["waiting", "prefill", "decode", "parked", "finished"]
 
 # text, ids, logprobs, characters of each token, alternatives of each token (empty where none were
 # asked for), and marks: (kind, tokens of the batch before it, count).
@@ -20,9 +21,13 @@ Batch = tuple[
     list[tuple[str, int, int]],
 ]
 
-# step, begin, end of the forward, end, sequences that decoded, prompt tokens; times in seconds of
-# the clock of time.monotonic.
-Step = tuple[int, float, float, float, int, int]
+# step, begin, end of the forward, end, sequences that decoded, prompt tokens, free pages; times in
+# seconds of the clock of time.monotonic.
+Step = tuple[int, float, float, float, int, int, int]
+
+# A request has entered a phase: request, time, phase, how it finished, its prompt's tokens, tokens
+# generated so far.
+PhaseChange = tuple[int, float, Phase, FinishReason | None, int, int]
 
 def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
@@ -90,7 +95,9 @@ class TokenStream:
     @property
     def finish_reason(self) -> FinishReason | None: ...
     @property
-    def phase(self) -> str: ...
+    def phase(self) -> Phase: ...
+    @property
+    def request_id(self) -> int: ...
 
 class Session:
     """A conversation that keeps its cache."""
@@ -169,7 +176,15 @@ class Model:
     def ids_of(self, session: Session) -> list[int]: ...
     def last_token(self, session: Session) -> int | None: ...
     def stats(self) -> dict[str, Any]: ...
-    def steps(self, begin: int) -> list[Step]: ...
+    def steps(self, begin: int) -> list[Step]:
+        """List the latest steps from number `begin` on, as far as they are kept."""
+
+    def phase_changes(self, begin: int) -> tuple[int, list[PhaseChange]]:
+        """Return the same of phases that requests have entered, and the number of the first."""
+
+    def finish_step(self) -> None:
+        """Wait until the step in progress, if there is one, has been recorded."""
+
     @property
     def served_by(self) -> list[tuple[str, str]]: ...
     @property

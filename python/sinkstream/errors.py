@@ -9,13 +9,13 @@ class SinkstreamError(Exception):
     Attributes:
         code: A stable word for programs, such as "invalid_argument".
         param: The argument or field at fault, where there is one.
-        request_id: The request at fault, where there is one.
+        request_id: The request that it ended (`Stream.request_id`), where there is one.
     """
 
     code = "error"
 
     def __init__(
-        self, message: str, *, param: str | None = None, request_id: str | None = None
+        self, message: str, *, param: str | None = None, request_id: int | None = None
     ) -> None:
         super().__init__(message)
         self.param = param

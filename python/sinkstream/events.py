@@ -17,6 +17,8 @@ class Started:
     prompt_tokens: int
     seed: int
     sampling: Sampling
+    request_id: int
+    """Counts from 1 for each model; logs, traces and errors name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ Event = Started | Prefill | Token | Evicted | Finished
 class Stats:
     """Counted and timed in the generation thread, whatever the consumer does."""
 
+    request_id: int
     prompt_tokens: int
     generated_tokens: int
     cached_tokens: int

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal, NoReturn
 
-from sinkstream import _core
+from sinkstream import _core, logs
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
 from sinkstream.checkpoint.open import open_tensors, with_text
 from sinkstream.checkpoint.shown import shown
@@ -120,7 +120,9 @@ def load(
         tokens = _token_table(checkpoint)
         checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
         _finish_reading(builder, checkpoint, progress)
-        return Model(builder, checkpoint, options, tokens)
+        model = Model(builder, checkpoint, options, tokens)
+        logs.model_loaded(model)
+        return model
 
 
 def _choose_window(trained: int, sinks: int, window: int | None) -> int:

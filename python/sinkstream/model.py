@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -12,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from sinkstream import _core
+from sinkstream import _core, open_models
 from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.errors import EngineDead
 from sinkstream.numbers import as_int
@@ -200,7 +198,7 @@ class Model:
         )
         self._turns: TurnFormat | None = None  # found out by the first session
         self._closed = False
-        _open_models.add(self)
+        self._number = open_models.add(self)
 
     def __repr__(self) -> str:
         capacity = self.capacity
@@ -269,7 +267,24 @@ class Model:
         return self._native.weight_bytes_per_token + live * self._native.bytes_per_token
 
     def stats(self) -> dict[str, Any]:
-        """Return the engine's counters and gauges as a plain dictionary."""
+        """Return the engine's counters, gauges and histograms as a plain dictionary.
+
+        All of them belong to one moment, so that sums agree; only `queue_lag` is read a moment
+        later. `docs/observability.md` has the list with units.
+
+        Returns:
+            Now: `is_dead`; requests that are `waiting` for memory or `running`, the `parked` ones
+            among these; `pages` and how many are `used_pages`, `free_pages`, `shared_pages`;
+            `queue_lag`, tokens that no consumer has taken yet. Since load: `requests` and
+            `finished` by finish reason (`requests` = `waiting` + `running` + the sum of
+            `finished`), `steps`, `prompt_tokens`, `generated_tokens`, `evicted_tokens`, `step_s` in
+            all, its quantiles `step_p50_s` and `step_p99_s`, and the histograms `step_times` and
+            `first_token_times` (`count`, `sum_s`, `bounds_s`, and for each bound how many did not
+            exceed it, `cumulative`).
+
+        Raises:
+            ForkError: The model was loaded before this process was forked.
+        """
         return self._native.stats()
 
     def stream(
@@ -509,7 +524,7 @@ class Model:
         """End all streams and the generation thread. May be called more than once."""
         self._closed = True
         self._native.close()
-        _open_models.discard(self)
+        open_models.discard(self._number)
 
     def __enter__(self) -> Model:
         return self
@@ -539,13 +554,3 @@ def _is_list_of_prompts(prompt: Any) -> bool:
     if hasattr(first, "ndim"):
         return bool(first.ndim > 0)  # a row; numbers have none
     return isinstance(first, Sequence) and not isinstance(first, bytes)
-
-
-# A thread that is alive when the interpreter ends would abort the process: close what is open.
-_open_models: weakref.WeakSet[Model] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_open_models() -> None:
-    for model in list(_open_models):
-        model.close()

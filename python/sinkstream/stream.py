@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from sinkstream import _core
-from sinkstream.errors import InvalidArgument, SessionBusy
+from sinkstream import _core, logs
+from sinkstream.errors import EngineDead, InvalidArgument, SessionBusy, SinkstreamError
 from sinkstream.events import (
     Event,
     Evicted,
@@ -208,6 +208,8 @@ class Stream:
 
     def close(self) -> None:
         """End the generation and drop what has not been read. May be called more than once."""
+        if not self._is_closed and self._finish_reason is None:
+            logs.request_ended(self._native)
         self._is_closed = True
         self._native.close()
         # Not emptied: a reader in another thread may be about to take one.
@@ -241,6 +243,11 @@ class Stream:
     def stats(self) -> Stats:
         """Return counts and times up to now."""
         return Stats(**self._native.stats())
+
+    @property
+    def request_id(self) -> int:
+        """Return the request's number, which counts from 1 for each model."""
+        return self._native.request_id
 
     @property
     def seed(self) -> int:
@@ -297,7 +304,7 @@ class Stream:
         while self._take() is not None:
             pass
         if self._finish_reason == "error":
-            self._native.rethrow()
+            self._rethrow()
 
     def _take(self) -> _core.Batch | None:
         """Return the next batch, None at the end."""
@@ -308,12 +315,23 @@ class Stream:
             self._tail.add(batch[0], batch[1], batch[2])
         elif not self._is_closed:  # which another thread may have done meanwhile
             self._finish_reason = self._native.finish_reason
+            logs.request_ended(self._native)
         return batch
 
     def _raise_error_once(self) -> None:
         if self._finish_reason == "error" and not self._is_error_given:
             self._is_error_given = True
+            self._rethrow()
+
+    def _rethrow(self) -> None:
+        """Raise the error that ended the stream."""
+        try:
             self._native.rethrow()
+        except SinkstreamError as error:
+            error.request_id = self.request_id
+            if isinstance(error, EngineDead):
+                logs.engine_died(self._owner, error)
+            raise
 
     def _add_events(self, batch: _core.Batch) -> None:
         text, ids, logprobs, lengths, alternatives, marks = batch
@@ -332,7 +350,7 @@ class Stream:
 
     def _event_of(self, kind: str, tokens_before: int, count: int) -> Event:
         if kind == "started":
-            return Started(self._prompt_tokens, self._seed, self._sampling)
+            return Started(self._prompt_tokens, self._seed, self._sampling, self.request_id)
         if kind == "prefill":
             return Prefill(count, self._prompt_tokens)
         return Evicted(count)

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+import sinkstream
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.screen import printable
@@ -71,6 +73,10 @@ def generate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Write events, one JSON object a line.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a timeline of the steps, for Perfetto."),
+    ] = None,
     model: options.ModelPath = None,
     sinks: options.Sinks = 4,
     window: options.Window = None,
@@ -86,17 +92,22 @@ def generate(
     """Write the text that follows a prompt."""
     text = read_prompt(prompt)
     bias = parse_logit_bias(logit_bias or ())
-    with load_model(
-        model,
-        sinks=sinks,
-        window=window,
-        prefill_chunk=prefill_chunk,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        revision=revision,
-    ) as loaded:
+    with ExitStack() as stack:
+        if trace is not None:
+            stack.enter_context(sinkstream.trace(trace))
+        loaded = stack.enter_context(
+            load_model(
+                model,
+                sinks=sinks,
+                window=window,
+                prefill_chunk=prefill_chunk,
+                threads=threads,
+                device=device,
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                revision=revision,
+            )
+        )
         stream = loaded.stream(
             as_messages(text, system) if chat or system is not None else text,
             max_tokens=max_tokens,

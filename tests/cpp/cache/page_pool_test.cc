@@ -27,8 +27,15 @@ TEST(PagePool, LendsEveryPageOnceAndTakesThemBack) {
 TEST(PagePool, KeepsASharedPageUntilItsLastHolderLeaves) {
   PagePool pool(kShape, 1);
   const int32_t id = pool.acquire();
+  EXPECT_EQ(pool.shared_pages(), 0);
   pool.share(id);
+  EXPECT_EQ(pool.shared_pages(), 1);
+  pool.share(id);
+  EXPECT_EQ(pool.shared_pages(), 1) << "one page, however many hold it";
   pool.release(id);
+  EXPECT_EQ(pool.shared_pages(), 1);
+  pool.release(id);
+  EXPECT_EQ(pool.shared_pages(), 0);
   EXPECT_EQ(pool.free_pages(), 0);
   pool.release(id);
   EXPECT_EQ(pool.free_pages(), 1);

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +156,20 @@ def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: str) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=30) == 1
+
+
+def test_a_trace_has_every_step(run: Run, checkpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    outcome = run(
+        "generate", "hello", "-m", checkpoint, "-n", "9", "--ignore-eos", "--trace", str(path)
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    assert sum(event["name"] == "step" for event in events) == 9
+    assert "hello" not in path.read_text(encoding="utf-8")
+
+
+def test_a_trace_that_cannot_be_written_is_said_before_anything_is_loaded(run: Run) -> None:
+    outcome = run("generate", "hello", "-m", "/missing/model.gguf", "--trace", "/missing/t.json")
+    assert outcome.code == 2
+    assert outcome.err.startswith("sinkstream: trace: `path` must be a file that can be written")
