@@ -197,6 +197,18 @@ void register_model(py::module_& module) {
           },
           py::arg("session"), py::call_guard<py::gil_scoped_release>())
       .def(
+          "contents_of",
+          [](NativeModel& self, const SessionHandle& session) {
+            return contents_of(self.engine(), session);
+          },
+          py::arg("session"))
+      .def(
+          "restore_session",
+          [](NativeModel& self, int64_t sinks, const py::dict& contents) {
+            return restore_session(self.engine(), sinks, contents);
+          },
+          py::arg("sinks"), py::arg("contents"))
+      .def(
           "take_back",
           [](NativeModel& self, const SessionHandle& session, const StreamHandle& turn) {
             self.engine().take_back(*session.session(), turn.shared());

@@ -2,9 +2,11 @@
 // method of the model.
 #include "bindings/session.h"
 
-#include <pybind11/pybind11.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include "bindings/register.h"
+#include "common/check.h"
 
 namespace py = pybind11;
 
@@ -24,6 +26,64 @@ py::dict stats_of(const SessionHandle& self) {
 }
 
 }  // namespace
+
+py::dict contents_of(Engine& engine, const SessionHandle& session) {
+  SessionPlace place;
+  py::array_t<uint8_t> keys_values;
+  py::array_t<float> scales;
+  {
+    const py::gil_scoped_release release;
+    engine.read_session(*session.session(), [&](const Session& held) {
+      const SnapshotShape shape = snapshot_shape(*held.cache);
+      place = held.place();
+      uint8_t* bytes;
+      float* scale = nullptr;
+      {
+        const py::gil_scoped_acquire acquire;
+        keys_values = py::array_t<uint8_t>(shape.bytes());
+        scales = py::array_t<float>(shape.scale_bytes() / int64_t{sizeof(float)});
+        bytes = keys_values.mutable_data();
+        if (scales.size() > 0) scale = scales.mutable_data();
+      }
+      snapshot(*held.cache, reinterpret_cast<std::byte*>(bytes), scale);
+    });
+  }
+  py::dict contents;
+  contents["length"] = place.sequence.length;
+  contents["begin"] = place.sequence.begin;
+  contents["ids"] = place.ids;
+  contents["owed"] = place.owed;
+  contents["turns"] = place.turns;
+  contents["keys_values"] = keys_values;
+  contents["scales"] = scales;
+  return contents;
+}
+
+std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
+                                               const py::dict& contents) {
+  SessionPlace place;
+  place.sequence.length = contents["length"].cast<int64_t>();
+  place.sequence.begin = contents["begin"].cast<int64_t>();
+  place.ids = contents["ids"].cast<std::vector<int32_t>>();
+  place.owed = contents["owed"].cast<std::optional<int32_t>>();
+  place.turns = contents["turns"].cast<int64_t>();
+  const auto keys_values =
+      contents["keys_values"].cast<py::array_t<uint8_t, py::array::c_style>>();
+  const auto scales = contents["scales"].cast<py::array_t<float, py::array::c_style>>();
+  const auto* bytes = reinterpret_cast<const std::byte*>(keys_values.data());
+  const float* scale = scales.size() > 0 ? scales.data() : nullptr;
+  const int64_t byte_count = keys_values.size(), scale_count = scales.size();
+  const py::gil_scoped_release release;
+  return std::make_unique<SessionHandle>(
+      engine.restore_session(sinks, place, [&](SequenceCache* cache) {
+        SnapshotShape shape = snapshot_shape(*cache);
+        shape.live = static_cast<int64_t>(place.ids.size());
+        SINKSTREAM_CHECK(shape.bytes() == byte_count &&
+                             shape.scale_bytes() == scale_count * int64_t{sizeof(float)},
+                         "a saved session has ", byte_count, " and ", scale_count);
+        restore(cache, place.sequence, bytes, scale);
+      }));
+}
 
 void register_session(py::module_& module) {
   py::class_<SessionHandle>(module, "Session", "A conversation that keeps its cache.")

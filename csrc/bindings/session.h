@@ -3,7 +3,9 @@
 
 #include <memory>
 
-#include "engine/session.h"
+#include <pybind11/pybind11.h>
+
+#include "engine/engine.h"
 
 namespace sinkstream {
 
@@ -20,5 +22,11 @@ class SessionHandle {
  private:
   std::shared_ptr<Session> session_;
 };
+
+// What a session consists of, as a dictionary that python/sinkstream/saved_session.py reads.
+pybind11::dict contents_of(Engine& engine, const SessionHandle& session);
+// A session with such contents. Throws InternalError where sizes do not agree.
+std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
+                                               const pybind11::dict& contents);
 
 }  // namespace sinkstream

@@ -65,6 +65,12 @@ class Engine {
   // Cancels the session's last turn if it is running, and makes the session what it was before.
   // Throws InvalidArgument if `turn` is not its last turn, or tokens have left the window since.
   void take_back(Session& session, const std::shared_ptr<TokenStream>& turn);
+  // Calls `read` in this thread while nobody writes to the session; everybody else goes on.
+  void read_session(Session& session, const std::function<void(const Session&)>& read);
+  // A session that goes on from `place`. `write` is called in this thread, to restore the keys and
+  // values of a cache that has none; everybody else goes on.
+  std::shared_ptr<Session> restore_session(int64_t sinks, const SessionPlace& place,
+                                           const std::function<void(SequenceCache*)>& write);
   // The ids of the session's live tokens, in order; last, the reply's last one, which enters the
   // cache with the next turn.
   std::vector<int32_t> ids_of(Session& session);

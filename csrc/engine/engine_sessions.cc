@@ -72,6 +72,7 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
     } else {
       session->cache.emplace(options_.pool, window, options_.layers, kEndlessLength);
     }
+    session->is_ready = true;
     session->share_stats();
     sessions_.push_back(session);
     share_stats();
@@ -107,6 +108,7 @@ std::shared_ptr<Session> Engine::fork_session(Session& session) {
     fork->tokens = session.tokens;
     fork->owed = session.owed;
     fork->turns = session.turns;
+    fork->is_ready = true;
     fork->share_stats();
     sessions_.push_back(fork);
     share_stats();
@@ -156,6 +158,43 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   between_steps(work, "cancel");
 }
 
+void Engine::read_session(Session& session, const std::function<void(const Session&)>& read) {
+  hold(session);
+  const Held held(session);
+  read(session);
+}
+
+std::shared_ptr<Session> Engine::restore_session(
+    int64_t sinks, const SessionPlace& place, const std::function<void(SequenceCache*)>& write) {
+  const Window window = window_of("load_session", sinks);
+  auto session = std::make_shared<Session>(bell_, window);
+  session->try_hold();  // nobody else knows it
+  const Held held(*session);
+  const auto take_memory = [&] {
+    check_free(SequenceCache::pages_needed(window, options_.layers, kEndlessLength));
+    sessions_.reserve(sessions_.size() + 1);
+    session->cache.emplace(options_.pool, window, options_.layers, kEndlessLength);
+    sessions_.push_back(session);
+    share_stats();
+  };
+  const auto go_on = [&] {
+    session->tokens.restore(place.ids, place.sequence.length);
+    session->owed = place.owed;
+    session->turns = place.turns;
+    session->is_ready = true;
+    session->share_stats();
+  };
+  try {
+    between_steps(take_memory, "load_session");
+    write(&*session->cache);
+    between_steps(go_on, "load_session");
+  } catch (...) {
+    session->close();
+    throw;
+  }
+  return session;
+}
+
 std::vector<int32_t> Engine::ids_of(Session& session) {
   std::vector<int32_t> ids;
   const auto work = [&] {
@@ -182,7 +221,8 @@ Engine::Beginning Engine::longest_beginning(const Window& window,
   Beginning best;
   for (const std::shared_ptr<Session>& session : sessions_) {
     const Window& other = session->window();
-    if (other.sinks != window.sinks || other.window != window.window) continue;
+    const bool fits = other.sinks == window.sinks && other.window == window.window;
+    if (!fits || !session->is_ready) continue;
     const int64_t count = common_beginning(session->tokens, prompt, session->cache->shareable());
     if (count > best.count) best = {session.get(), count};
   }

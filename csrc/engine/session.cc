@@ -44,6 +44,10 @@ void Session::begin_turn(bool replies) {
   if (replies) ++turns;
 }
 
+SessionPlace Session::place() const {
+  return {{cache->length(), cache->window().begin}, tokens.ids(), owed, turns};
+}
+
 void Session::share_stats() {
   SessionStats now;
   now.turns = turns;

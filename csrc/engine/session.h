@@ -18,6 +18,7 @@
 
 #include "cache/live_tokens.h"
 #include "cache/sequence_cache.h"
+#include "cache/snapshot.h"
 #include "engine/doorbell.h"
 
 namespace sinkstream {
@@ -30,6 +31,14 @@ struct SessionStats {
   int64_t live_tokens = 0;     // in the cache
   int64_t evicted_tokens = 0;  // that have left it
   int64_t cache_bytes = 0;     // of the pages that it holds; some may be shared with others
+};
+
+// Where a saved session stood; its keys and values are a snapshot (cache/snapshot.h).
+struct SessionPlace {
+  SequencePlace sequence;
+  std::vector<int32_t> ids;  // of the live tokens, in order
+  std::optional<int32_t> owed;
+  int64_t turns = 0;
 };
 
 class Session {
@@ -74,6 +83,8 @@ class Session {
   std::optional<int32_t> owed;
   std::optional<Beginning> last_turn;
   int64_t turns = 0;
+  bool is_ready = false;  // false: it is being restored, and the rest is not for the engine yet
+  SessionPlace place() const;
   // What `stats()` shows is brought up to date.
   void share_stats();
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -21,7 +22,7 @@ from sinkstream.params import (
     complete_options,
     make_request,
 )
-from sinkstream.session import Host, Session, open_session
+from sinkstream.session import Host, Session, load_session, open_session
 from sinkstream.spec import DecoderSpec
 from sinkstream.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
@@ -452,16 +453,34 @@ class Model:
         self._check_open("session")
         if sinks is not None and not isinstance(sinks, str):
             sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
+        return open_session(self._host(), self._turn_format(), system, sinks)
+
+    def load_session(self, path: str | os.PathLike[str]) -> Session:
+        """Open a session that `Session.save` has written, and go on from there, bit for bit.
+
+        Raises:
+            CheckpointError: The file is missing, damaged or of another version, or of another
+                model, type of cache, or sinks and window; the message names both sides.
+            CapacityError: There is no memory for it now.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        self._check_open("load_session")
+        capacity = self._options.sinks + self._options.window
+        return load_session(self._host(), self._turn_format(), path, capacity)
+
+    def _turn_format(self) -> TurnFormat:
         if self._turns is None:
             self._turns = probe_turns(self._text)
-        host = Host(
+        return self._turns
+
+    def _host(self) -> Host:
+        return Host(
             model=self,
             native=self._native,
             tokenizer=self._text.tokenizer,
-            vocab_size=self._spec.vocab_size,
+            spec=self._spec,
             make_request=self._request_of_turn,
         )
-        return open_session(host, self._turns, system, sinks)
 
     def _request_of_turn(self, ids: list[int], options: StreamOptions) -> StreamRequest:
         return make_request(

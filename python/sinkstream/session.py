@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from sinkstream import _core
+from sinkstream import _core, saved_session
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.params import StreamOptions, StreamRequest, check_ids
+from sinkstream.spec import DecoderSpec
 from sinkstream.stream import Stats, Stream
 from sinkstream.text.turns import TurnFormat
 
@@ -30,7 +32,7 @@ class Host:
     native: _core.Model
     tokenizer: Tokenizer | None
     """Without one there is no text."""
-    vocab_size: int
+    spec: DecoderSpec
     make_request: Callable[[list[int], StreamOptions], StreamRequest]
 
 
@@ -132,7 +134,7 @@ class Session:
     def _ids_of_turn(self, content: str | Sequence[int], role: str, *, replies: bool) -> list[int]:
         last = self._host.native.last_token(self._native)  # also: no turn is running
         if not isinstance(content, str):
-            return check_ids("session", "content", content, self._host.vocab_size)
+            return check_ids("session", "content", content, self._host.spec.vocab_size)
         after = self._place.after
         ids = self._turns.closing(last) if self._place.reply_is_open else []
         if replies:
@@ -182,6 +184,26 @@ class Session:
         with self._one_caller():
             native = self._host.native.fork_session(self._native)
             return Session(native, self._host, self._turns, self._place)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the session to a file, from which `Model.load_session` goes on bit for bit.
+
+        The file holds the keys and values of what the model still sees, and its token ids: the
+        conversation can be read from it. Whatever happens meanwhile, `path` is the whole old file
+        or the whole new one.
+
+        Raises:
+            OSError: The file cannot be written there.
+            InvalidArgument: The session is closed.
+            SessionBusy: A turn is running.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        with self._one_caller():
+            fields: dict[str, str | int] = {
+                "after": self._place.after or "",
+                "reply_is_open": int(self._place.reply_is_open),
+            }
+            saved_session.save(path, self._host.native, self._native, self._host.spec, fields)
 
     def close(self) -> None:
         """End the session and give its memory back. May be called more than once."""
@@ -272,6 +294,15 @@ def open_session(
         session.close()
         raise
     return session
+
+
+def load_session(
+    host: Host, turns: TurnFormat, path: str | os.PathLike[str], capacity: int
+) -> Session:
+    """Open a session that `Session.save` has written."""
+    native, fields = saved_session.load(path, host.native, host.spec, capacity)
+    place = Place(str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0)))
+    return Session(native, host, turns, place)
 
 
 def _count_sinks(sinks: int | str | None, opening: int) -> int | None:

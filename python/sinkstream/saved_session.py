@@ -1,0 +1,78 @@
+"""Between a session and its file: what the native side gives, and what `session_file` writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sinkstream import _core
+from sinkstream.session_file import read_session_file, write_session_file
+from sinkstream.session_record import (
+    SessionModel,
+    SessionRecord,
+    SessionState,
+    check_same_model,
+)
+from sinkstream.spec import DecoderSpec
+
+
+def save(
+    path: str | os.PathLike[str],
+    native: _core.Model,
+    session: _core.Session,
+    spec: DecoderSpec,
+    fields: Mapping[str, str | int],
+) -> None:
+    """Write a session to a file, with `fields` beside it."""
+    contents = native.contents_of(session)
+    owed = contents["owed"]
+    scales = contents["scales"]
+    record = SessionRecord(
+        model=_model_of(native, spec, session.sinks, session.window),
+        state=SessionState(
+            length=contents["length"], begin=contents["begin"], turns=contents["turns"]
+        ),
+        keys_values=contents["keys_values"],
+        scales=scales if scales.size else None,
+        token_ids=np.array(contents["ids"], np.int32),
+        pending_ids=np.array([] if owed is None else [owed], np.int32),
+        fields=fields,
+    )
+    write_session_file(path, record)
+
+
+def load(
+    path: str | os.PathLike[str], native: _core.Model, spec: DecoderSpec, capacity: int
+) -> tuple[_core.Session, Mapping[str, str | int]]:
+    """Read a session from a file, and the fields beside it.
+
+    Raises:
+        CheckpointError: The file is damaged, or of another model or settings.
+    """
+    record = read_session_file(path)
+    sinks = record.model.sinks
+    expected = _model_of(native, spec, sinks, capacity - sinks)
+    check_same_model(record, expected, os.fspath(path))
+    contents: dict[str, Any] = {
+        "length": record.state.length,
+        "begin": record.state.begin,
+        "turns": record.state.turns,
+        "ids": record.token_ids.tolist(),
+        "owed": int(record.pending_ids[-1]) if record.pending_ids.size else None,
+        "keys_values": record.keys_values,
+        "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
+    }
+    return native.restore_session(sinks, contents), record.fields
+
+
+def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:
+    return SessionModel.of(
+        spec,
+        fingerprint=native.fingerprint(),
+        kv_dtype=native.kv_dtype,
+        sinks=sinks,
+        window=window,
+    )

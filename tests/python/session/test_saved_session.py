@@ -1,0 +1,161 @@
+"""Sessions on disk: what is loaded goes on bit for bit, and what does not belong is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream import CapacityError, CheckpointError, EngineDead, InvalidArgument, SessionBusy
+
+OPTIONS = {"sinks": 4, "window": 60, "threads": 1, "max_sequences": 3}
+
+
+def load(folder: Path, **changes: object) -> sinkstream.Model:
+    return sinkstream.load(folder, **{**OPTIONS, **changes})  # type: ignore[arg-type]
+
+
+def talk(session: sinkstream.Session, seed: int, turns: int) -> list[tuple[list[int], list[float]]]:
+    source = random.Random(seed)
+    replies = []
+    for turn in range(turns):
+        ids = [source.randrange(3, 290) for _ in range(source.randrange(1, 20))]
+        result = session.stream(
+            ids, max_tokens=source.randrange(1, 9), seed=turn, temperature=1.0, ignore_eos=True
+        ).result()
+        replies.append((result.token_ids, result.logprobs))
+    return replies
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_goes_on_bit_for_bit_in_another_process_life(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, kv_dtype: str
+) -> None:
+    """Saved before it is full, when it is, and long after; loaded by a model loaded anew."""
+    folder = tiny_folder("llama")
+    file = tmp_path / "talk.session"
+    for turns in (1, 4, 30):
+        with load(folder, kv_dtype=kv_dtype) as model, model.session() as session:
+            talk(session, 1, turns)
+            session.save(file)
+            ids, stats = session.token_ids, session.stats
+            expected = talk(session, 2, 12)
+        with load(folder, kv_dtype=kv_dtype, threads=2) as again, again.load_session(file) as loaded:
+            assert (loaded.token_ids, loaded.stats) == (ids, stats)
+            assert talk(loaded, 2, 12) == expected
+
+
+def test_saves_what_nothing_has_been_said_in(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with load(tiny_folder("llama")) as model:
+        with model.session() as session:
+            session.save(tmp_path / "new")
+            expected = talk(session, 3, 3)
+        with model.load_session(tmp_path / "new") as loaded:
+            assert talk(loaded, 3, 3) == expected
+
+
+def test_keeps_sinks_of_its_own(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    with load(tiny_folder("llama")) as model:
+        with model.session(sinks=9) as session:
+            talk(session, 1, 20)
+            session.save(tmp_path / "file")
+            expected = talk(session, 2, 5)
+        with model.load_session(tmp_path / "file") as loaded:
+            assert (loaded.sinks, loaded.window) == (9, 55)
+            assert talk(loaded, 2, 5) == expected
+
+
+def test_others_go_on_while_a_session_is_saved_and_loaded(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with load(tiny_folder("llama")) as model, model.session() as session:
+        talk(session, 1, 5)
+        fork = session.fork()  # its pages are the saved one's, too
+        expected = model.stream([5, 6], max_tokens=400, seed=1, ignore_eos=True).result()
+        running = model.stream([5, 6], max_tokens=400, seed=1, ignore_eos=True)
+        session.save(tmp_path / "file")
+        talk(fork, 9, 3)
+        fork.close()
+        with model.load_session(tmp_path / "file") as loaded:
+            assert talk(loaded, 2, 3) == talk(session, 2, 3)
+        assert running.result().token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kv_dtype": "float32"}, r"kv_dtype is \W*float16\W* there and \W*float32\W* here"),
+        ({"window": 61}, "window is 60 there and 61 here"),
+    ],
+)
+def test_refuses_other_settings(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    folder = tiny_folder("llama")
+    with load(folder) as model, model.session() as session:
+        session.save(tmp_path / "file")
+    with load(folder, **changes) as other, pytest.raises(CheckpointError, match=said):
+        other.load_session(tmp_path / "file")
+
+
+def test_refuses_another_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    with load(tiny_folder("llama")) as model, model.session() as session:
+        session.save(tmp_path / "file")
+    with load(tiny_folder("qwen3")) as other:
+        pages = other.stats()["free_pages"]
+        with pytest.raises(CheckpointError, match=r"family is .* there and .* here"):
+            other.load_session(tmp_path / "file")
+        assert other.stats()["free_pages"] == pages
+
+
+def test_says_that_there_is_no_room(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    with load(tiny_folder("llama"), max_sequences=1) as model, model.session() as session:
+        session.save(tmp_path / "file")
+        with pytest.raises(CapacityError, match="session: it needs"):
+            model.load_session(tmp_path / "file")
+        assert talk(session, 1, 2)
+
+
+def test_cannot_save_what_runs_or_is_closed(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = load(tiny_folder("llama"))
+    session = model.session()
+    running = session.stream([5], ignore_eos=True)
+    with pytest.raises(SessionBusy):
+        session.save(tmp_path / "file")
+    running.close()
+    session.save(tmp_path / "file")
+    session.close()
+    with pytest.raises(InvalidArgument, match="closed"):
+        session.save(tmp_path / "other")
+    model.close()
+    with pytest.raises(EngineDead, match="closed"):
+        model.load_session(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_missing_folder_is_an_os_error_and_the_session_goes_on(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with load(tiny_folder("llama")) as model, model.session() as session:
+        with pytest.raises(OSError, match="missing"):
+            session.save(tmp_path / "missing" / "file")
+        assert talk(session, 1, 1)
+
+
+def test_a_conversation_of_messages_goes_on_where_it_stood(smollm2: Path, tmp_path: Path) -> None:
+    with sinkstream.load(smollm2, window=252, threads=1) as model:
+        with model.session("You are brief.") as session:
+            session.stream("Name a colour.", temperature=0, max_tokens=6).result()
+            session.save(tmp_path / "file")
+            expected = session.stream("Another one.", temperature=0, max_tokens=6).result()
+        with model.load_session(tmp_path / "file") as loaded:
+            got = loaded.stream("Another one.", temperature=0, max_tokens=6).result()
+        assert (got.token_ids, got.logprobs) == (expected.token_ids, expected.logprobs)
+        assert got.stats.prompt_tokens == expected.stats.prompt_tokens
