@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, module) {
   sinkstream::register_kernels(module);
   sinkstream::register_sampling(module);
   sinkstream::register_tokens(module);
+  sinkstream::register_loop_bell(module);
   sinkstream::register_stream(module);
   sinkstream::register_builder(module);
   sinkstream::register_model(module);

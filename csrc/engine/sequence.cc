@@ -12,6 +12,13 @@ int64_t length_of(const Request& request) {
   return max_tokens ? prompt + *max_tokens : kEndlessLength;
 }
 
+Clock::time_point deadline_of(const Request& request) {
+  const std::optional<double>& timeout_s = request.params.timeout_s;
+  if (!timeout_s) return kNoDeadline;
+  const std::chrono::duration<double> timeout(*timeout_s);
+  return request.called + std::chrono::duration_cast<Clock::duration>(timeout);
+}
+
 }  // namespace
 
 Sequence::Sequence(Request request, const Window& request_window, int64_t layers,
@@ -24,9 +31,16 @@ Sequence::Sequence(Request request, const Window& request_window, int64_t layers
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, request.continues_text),
-      submitted(Clock::now()) {
+      submitted(Clock::now()),
+      deadline(deadline_of(request)) {
   prompt = std::move(request.prompt);
   stats.prompt_tokens = prompt_tokens;
+}
+
+std::optional<FinishReason> Sequence::maybe_early_end(Clock::time_point now) const {
+  if (stream->is_cancelled()) return FinishReason::kCancelled;
+  if (now >= deadline) return FinishReason::kTimeout;
+  return std::nullopt;
 }
 
 }  // namespace sinkstream

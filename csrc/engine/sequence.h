@@ -19,12 +19,14 @@ using Clock = std::chrono::steady_clock;
 // The length of a sequence that never ends by itself: far above any index, far below where sums of
 // lengths overflow.
 constexpr int64_t kEndlessLength = int64_t{1} << 60;
+constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
 
 struct Request {
   std::vector<int32_t> prompt;   // token ids, at least one
   SamplingParams params;         // its seed drawn already
   std::optional<int64_t> sinks;  // in place of the engine's; the capacity stays, the window shrinks
   bool continues_text = false;   // the reply's text is to be read behind the prompt's
+  Clock::time_point called = Clock::now();  // `params.timeout_s` counts from here
 };
 
 struct Sequence {
@@ -32,6 +34,8 @@ struct Sequence {
            std::shared_ptr<TokenStream> out);
 
   bool is_reading() const { return read < prompt_tokens; }
+  // How it ends in whatever phase it is, if it has to.
+  std::optional<FinishReason> maybe_early_end(Clock::time_point now) const;
   // The tokens that it takes part in the next step with.
   const int32_t* next_tokens() const { return is_reading() ? prompt.data() + read : &last_token; }
 
@@ -53,6 +57,7 @@ struct Sequence {
   int64_t last_turn = -1;   // the step that it last took part in
 
   const Clock::time_point submitted;
+  const Clock::time_point deadline;  // kNoDeadline: none
   std::optional<Clock::time_point> last_token_at;  // none before the first, and after a pause
   StreamStats stats;
 };
