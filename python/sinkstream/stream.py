@@ -265,6 +265,7 @@ class Stream:
 
     async def _aread(self, give: Callable[[], _T | Need]) -> _T:
         """Do the same, but let the event loop run in between."""
+        _ = self._native.is_ready  # ForkError in a child, where asyncio knows of no loop
         me = asyncio.current_task()
         try:
             self._claim(me)
