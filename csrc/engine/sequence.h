@@ -57,7 +57,7 @@ struct Sequence {
   int64_t last_turn = -1;   // the step that it last took part in
 
   const Clock::time_point submitted;
-  const Clock::time_point deadline;  // kNoDeadline: none
+  const Clock::time_point deadline;                // kNoDeadline: none
   std::optional<Clock::time_point> last_token_at;  // none before the first, and after a pause
   StreamStats stats;
 };

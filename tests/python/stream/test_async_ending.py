@@ -313,6 +313,16 @@ def test_a_loop_keeps_nothing_of_the_task_that_read_first(model: sinkstream.Mode
     run(main())
 
 
+def test_a_loop_sleeps_while_nothing_comes(model: sinkstream.Model) -> None:
+    async def main() -> None:
+        await read(short(model))
+        before = time.thread_time()
+        await asyncio.sleep(0.5)
+        assert time.thread_time() - before < 0.1
+
+    run(main())
+
+
 def test_no_thread_is_started_for_a_stream(model: sinkstream.Model) -> None:
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208
