@@ -32,6 +32,7 @@ SamplingParams params_from_python(const py::object& request) {
   params.logprobs = request.attr("logprobs").cast<int64_t>();
   params.seed = request.attr("seed").cast<uint64_t>();
   params.max_tokens = request.attr("max_tokens").cast<std::optional<int64_t>>();
+  params.timeout_s = request.attr("timeout_s").cast<std::optional<double>>();
   params.stop = request.attr("stop").cast<std::vector<std::string>>();
   params.stop_token_ids = request.attr("stop_token_ids").cast<std::vector<int32_t>>();
   params.ignore_eos = request.attr("ignore_eos").cast<bool>();
@@ -131,6 +132,11 @@ double seconds(Clock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
+Clock::time_point time_of(double seconds) {
+  return Clock::time_point(
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+}
+
 }  // namespace
 
 py::object StreamHandle::take() {
@@ -156,6 +162,7 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   native.params = params_from_python(request);
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
+  native.called = time_of(request.attr("called_at").cast<double>());
   const py::gil_scoped_release release;
   return std::make_unique<StreamHandle>(session ? engine.submit(std::move(native), session)
                                                 : engine.submit(std::move(native)));
@@ -217,6 +224,17 @@ void register_stream(py::module_& module) {
       .def("take", &StreamHandle::take,
            "Wait for the next batch: (text, ids, logprobs, lengths, alternatives, marks), or None "
            "at the end.")
+      .def_property_readonly(
+          "is_ready", [](const StreamHandle& self) { return self.stream().is_ready(); },
+          "Whether `take` would return at once.")
+      .def(
+          "ring_when_ready",
+          [](StreamHandle& self, std::shared_ptr<LoopBell> bell) {
+            return self.stream().ring_when_ready(std::move(bell));
+          },
+          py::arg("bell"),
+          "Have the bell rung, once, when that becomes so; False, and no ring, where it is so "
+          "already.")
       .def("cancel", [](StreamHandle& self) { self.stream().cancel(); })
       .def("close", [](StreamHandle& self) { self.stream().close(); })
       .def(

@@ -153,7 +153,7 @@ void Engine::hand_over(std::unique_ptr<Sequence> sequence) {
 }
 
 std::shared_ptr<TokenStream> Engine::make_stream() {
-  return std::make_shared<TokenStream>(bell_, ++requests_, lag_);
+  return std::make_shared<TokenStream>(bell_, due_bells_, ++requests_, lag_);
 }
 
 std::shared_ptr<TokenStream> Engine::submit(Request request) {
@@ -230,6 +230,7 @@ void Engine::run() {
   } catch (...) {
     die(std::current_exception());
   }
+  due_bells_->ring();
   refuse_jobs();
   end_sessions();
 }
@@ -279,20 +280,25 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
   job_done_.notify_all();
 }
 
-// Cancelled sequences end in whatever phase they are; those that want no token never begin.
+// Sequences that are cancelled or out of time end in whatever phase they are; those that want no
+// token never begin.
 void Engine::end_early() {
+  const Clock::time_point now = Clock::now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
-    if (sequence->stream->is_cancelled()) end(*sequence, FinishReason::kCancelled);
+    if (const auto reason = sequence->maybe_early_end(now)) end(*sequence, *reason);
   }
   forget_ended();
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
-    const bool is_cancelled = sequence->stream->is_cancelled();
+    std::optional<FinishReason> reason = sequence->maybe_early_end(now);
     // A session reads its turn even where no reply is wanted.
-    if (!is_cancelled && (sequence->wants_reply() || sequence->session)) continue;
+    if (!reason && !sequence->wants_reply() && !sequence->session) {
+      sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
+      reason = FinishReason::kLength;
+    }
+    if (!reason) continue;
     has_ended = true;
-    if (!is_cancelled) sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
-    end(*sequence, is_cancelled ? FinishReason::kCancelled : FinishReason::kLength);
+    end(*sequence, *reason);
   }
   if (has_ended)
     std::erase_if(waiting_, [](const auto& s) { return s->phase == Phase::kFinished; });
@@ -336,19 +342,30 @@ void Engine::plan() {
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
 }
 
-// Nothing can run. If nobody waits for memory either, sleeps until somebody rings. Else whoever
-// holds the memory is parked or idle, and nothing here can change that: patience has an end.
+// Nothing can run. Sleeps until somebody rings or is out of time. If sequences wait for memory,
+// whoever holds it is parked or idle, and nothing here can change that: patience has an end, too.
 void Engine::rest() {
   share_stats();
-  if (waiting_.empty()) return bell_->wait();
-  const Clock::time_point now = Clock::now();
-  if (!stuck_since_) stuck_since_ = now;
-  Clock::time_point end = Clock::time_point::max();
+  due_bells_->ring();
+  Clock::time_point end = nearest_deadline();
+  if (!waiting_.empty() && !stuck_since_) stuck_since_ = Clock::now();
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
     end = std::min(end, end_of_patience(*sequence));
   }
+  if (end == kNoDeadline) return bell_->wait();
   bell_->wait_until(end);
   refuse_waiting();
+}
+
+Clock::time_point Engine::nearest_deadline() const {
+  Clock::time_point nearest = kNoDeadline;
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    nearest = std::min(nearest, sequence->deadline);
+  }
+  for (const std::unique_ptr<Sequence>& sequence : waiting_) {
+    nearest = std::min(nearest, sequence->deadline);
+  }
+  return nearest;
 }
 
 // A sequence that came when nothing could run any more waits as long as the others did.

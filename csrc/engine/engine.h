@@ -124,6 +124,7 @@ class Engine {
   void unpark();
   void plan();
   void rest();
+  Clock::time_point nearest_deadline() const;
   void refuse_waiting();
   Clock::time_point end_of_patience(const Sequence& sequence) const;
   void look_at_pages();
@@ -167,6 +168,7 @@ class Engine {
   const TokenSet end_tokens_;
   const pid_t owner_;
   const std::shared_ptr<Doorbell> bell_ = std::make_shared<Doorbell>();
+  const std::shared_ptr<DueBells> due_bells_ = std::make_shared<DueBells>();
 
   // What callers hand over.
   mutable std::mutex mutex_;  // guards what follows; jobs are their callers' own

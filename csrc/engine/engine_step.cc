@@ -72,6 +72,7 @@ void Engine::deliver() {
     deliver_row(row, *running_[static_cast<size_t>(row.sequence)], logits);
     if (row.wants_logits) logits += model_.vocab();
   }
+  due_bells_->ring();
 }
 
 void Engine::deliver_row(const PlanRow& row, Sequence& sequence, const float* logits) {

@@ -16,6 +16,13 @@ std::vector<int32_t> with_owed(std::optional<int32_t> owed, std::vector<int32_t>
   return prompt;
 }
 
+Clock::time_point deadline_of(const Request& request) {
+  const std::optional<double>& timeout_s = request.params.timeout_s;
+  if (!timeout_s) return kNoDeadline;
+  const std::chrono::duration<double> timeout(*timeout_s);
+  return request.called + std::chrono::duration_cast<Clock::duration>(timeout);
+}
+
 }  // namespace
 
 Sequence::Sequence(Request request, const Window& request_window, int64_t layers,
@@ -29,7 +36,8 @@ Sequence::Sequence(Request request, const Window& request_window, int64_t layers
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, request.continues_text),
-      submitted(Clock::now()) {
+      submitted(Clock::now()),
+      deadline(deadline_of(request)) {
   stats.prompt_tokens = prompt_tokens;
 }
 
@@ -48,10 +56,17 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       owed(session->owed),
       cache(&*session->cache),
       evicted_before(cache->evicted()),
-      submitted(Clock::now()) {
+      submitted(Clock::now()),
+      deadline(deadline_of(request)) {
   sampler.append(session->tokens.ids());
   stats.prompt_tokens = prompt_tokens;
   stats.cached_tokens = stats.live_tokens = cache->live();
+}
+
+std::optional<FinishReason> Sequence::maybe_early_end(Clock::time_point now) const {
+  if (stream->is_cancelled()) return FinishReason::kCancelled;
+  if (now >= deadline) return FinishReason::kTimeout;
+  return std::nullopt;
 }
 
 }  // namespace sinkstream

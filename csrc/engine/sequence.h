@@ -20,12 +20,14 @@ using Clock = std::chrono::steady_clock;
 // The length of a sequence that never ends by itself: far above any index, far below where sums of
 // lengths overflow.
 constexpr int64_t kEndlessLength = int64_t{1} << 60;
+constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
 
 struct Request {
   std::vector<int32_t> prompt;   // token ids, at least one
   SamplingParams params;         // its seed drawn already
   std::optional<int64_t> sinks;  // in place of the engine's; the capacity stays, the window shrinks
   bool continues_text = false;   // the reply's text is to be read behind the prompt's
+  Clock::time_point called = Clock::now();  // `params.timeout_s` counts from here
 };
 
 struct Sequence {
@@ -37,6 +39,8 @@ struct Sequence {
 
   bool is_reading() const { return read < prompt_tokens; }
   bool wants_reply() const { return sampler.params().max_tokens != 0; }
+  // How it ends in whatever phase it is, if it has to.
+  std::optional<FinishReason> maybe_early_end(Clock::time_point now) const;
   // The tokens that it takes part in the next step with.
   const int32_t* next_tokens() const { return is_reading() ? prompt.data() + read : &last_token; }
 
@@ -62,6 +66,7 @@ struct Sequence {
   int64_t evicted_before = 0;  // tokens, by its session's earlier turns
 
   const Clock::time_point submitted;
+  const Clock::time_point deadline;                // kNoDeadline: none
   std::optional<Clock::time_point> last_token_at;  // none before the first, and after a pause
   StreamStats stats;
 };

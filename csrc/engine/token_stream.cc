@@ -13,6 +13,7 @@ const char* name_of(FinishReason reason) {
     case FinishReason::kStop: return "stop";
     case FinishReason::kStopString: return "stop_string";
     case FinishReason::kLength: return "length";
+    case FinishReason::kTimeout: return "timeout";
     case FinishReason::kCancelled: return "cancelled";
     case FinishReason::kError: return "error";
   }
@@ -30,9 +31,10 @@ const char* name_of(Phase phase) {
   return "";
 }
 
-TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell, int64_t request_id,
-                         std::shared_ptr<Gauge> lag)
+TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<DueBells> due_bells,
+                         int64_t request_id, std::shared_ptr<Gauge> lag)
     : engine_bell_(std::move(engine_bell)),
+      due_bells_(std::move(due_bells)),
       request_id_(request_id),
       lag_(std::move(lag)),
       owner_(getpid()) {}
@@ -76,15 +78,18 @@ bool TokenStream::publish_locked(const StreamStats& stats) {
 
 bool TokenStream::publish(const StreamStats& stats) {
   bool has_news, has_room;
+  std::shared_ptr<LoopBell> loop_bell;
   {
     const std::lock_guard lock(mutex_);
     has_news = publish_locked(stats);
+    if (has_news) loop_bell = std::move(loop_bell_);
     has_room = pending_.tokens.size() < kMaxPendingTokens &&
                pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop;
     full_.store(!has_room, std::memory_order_release);
   }
   // After the lock: a consumer that wakes inside it would take this core and then wait for it.
   if (has_news) something_pending_.notify_one();
+  if (loop_bell) due_bells_->add(std::move(loop_bell));
   staged_.clear();
   accounted_text_ = 0;
   return has_room;
@@ -103,6 +108,7 @@ void TokenStream::finish(FinishReason reason, std::exception_ptr error, const St
   error_ = std::move(error);
   full_.store(false, std::memory_order_release);
   something_pending_.notify_all();
+  if (loop_bell_) due_bells_->add(std::move(loop_bell_));
   staged_ = {};  // its memory is needed no more
 }
 
@@ -128,10 +134,9 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   if (consumer_inside_) {
     throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
   }
-  const auto has_news = [this] { return !pending_.empty() || finish_reason_ || closed_; };
   if (timeout.count() > 0) {  // the system turns a wait of no time into one of some 50 µs
     consumer_inside_ = true;
-    something_pending_.wait_for(lock, timeout, has_news);
+    something_pending_.wait_for(lock, timeout, [this] { return is_ready_locked(); });
     consumer_inside_ = false;
   }
   if (closed_ || (pending_.empty() && finish_reason_)) return Taken::kEnd;
@@ -144,6 +149,20 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   return Taken::kBatch;
 }
 
+bool TokenStream::is_ready() const {
+  check_process();
+  const std::lock_guard lock(mutex_);
+  return is_ready_locked();
+}
+
+bool TokenStream::ring_when_ready(std::shared_ptr<LoopBell> bell) {
+  check_process();
+  const std::lock_guard lock(mutex_);
+  if (is_ready_locked()) return false;
+  std::swap(loop_bell_, bell);
+  return true;
+}
+
 void TokenStream::cancel() {
   if (is_foreign_process()) return;
   if (!cancelled_.exchange(true, std::memory_order_relaxed)) engine_bell_->ring();
@@ -151,13 +170,16 @@ void TokenStream::cancel() {
 
 void TokenStream::close() {
   if (is_foreign_process()) return;
+  std::shared_ptr<LoopBell> loop_bell;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     count_pending(-static_cast<int64_t>(pending_.tokens.size()));
     pending_ = {};
     something_pending_.notify_all();
+    loop_bell = std::move(loop_bell_);
   }
+  if (loop_bell) loop_bell->ring();
   cancel();
 }
 

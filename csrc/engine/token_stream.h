@@ -14,16 +14,17 @@
 #include <sys/types.h>
 
 #include "engine/doorbell.h"
+#include "engine/due_bells.h"
 #include "engine/histogram.h"
 #include "engine/stream_batch.h"
 
 namespace sinkstream {
 
-enum class FinishReason : uint8_t { kStop, kStopString, kLength, kCancelled, kError };
+enum class FinishReason : uint8_t { kStop, kStopString, kLength, kTimeout, kCancelled, kError };
 // All of them, in their order.
 inline constexpr FinishReason kFinishReasons[] = {FinishReason::kStop, FinishReason::kStopString,
-                                                  FinishReason::kLength, FinishReason::kCancelled,
-                                                  FinishReason::kError};
+                                                  FinishReason::kLength, FinishReason::kTimeout,
+                                                  FinishReason::kCancelled, FinishReason::kError};
 enum class Phase : uint8_t { kWaiting, kPrefill, kDecode, kParked, kFinished };
 
 const char* name_of(FinishReason reason);
@@ -47,10 +48,11 @@ class TokenStream {
  public:
   using Gauge = std::atomic<int64_t>;
 
-  // `engine_bell` is rung when the engine has something to do for this stream. `request_id`: its
-  // number in the engine. `lag` counts the pending tokens of all streams that share it.
-  explicit TokenStream(std::shared_ptr<Doorbell> engine_bell, int64_t request_id = 0,
-                       std::shared_ptr<Gauge> lag = std::make_shared<Gauge>(0));
+  // `engine_bell` is rung when the engine has something to do for this stream; to `due_bells` goes
+  // the bell of an event loop that this stream has news for. `request_id`: its number in the
+  // engine. `lag` counts the pending tokens of all streams that share it.
+  TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<DueBells> due_bells,
+              int64_t request_id = 0, std::shared_ptr<Gauge> lag = std::make_shared<Gauge>(0));
   ~TokenStream();
   TokenStream(const TokenStream&) = delete;
   TokenStream& operator=(const TokenStream&) = delete;
@@ -91,6 +93,11 @@ class TokenStream {
   // has been taken and the stream has finished, or was closed. Blocks; call it without the GIL.
   // Throws SessionBusy if another thread is inside, ForkError in a child of the engine's process.
   Taken take(std::chrono::nanoseconds timeout, StreamBatch* out);
+  // Whether `take` would give something, or the end, without waiting.
+  bool is_ready() const;
+  // Has `bell` rung, once, when that becomes so. Returns false, and will not ring it, where it is
+  // so already. A later call takes the earlier one's place. Throws ForkError as `take` does.
+  bool ring_when_ready(std::shared_ptr<LoopBell> bell);
   // Ends the sequence within one step; what it has produced can still be taken. Never blocks.
   void cancel();
   // Cancels and drops what is pending.
@@ -110,8 +117,10 @@ class TokenStream {
   void check_process() const;
   bool publish_locked(const StreamStats& stats);
   void count_pending(int64_t more);  // under mutex_, together with the change
+  bool is_ready_locked() const { return !pending_.empty() || finish_reason_ || closed_; }
 
   const std::shared_ptr<Doorbell> engine_bell_;
+  const std::shared_ptr<DueBells> due_bells_;  // the producer's
   const int64_t request_id_;
   const std::shared_ptr<Gauge> lag_;
   const pid_t owner_;  // the only process that has the engine's thread
@@ -125,6 +134,7 @@ class TokenStream {
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable something_pending_;
+  std::shared_ptr<LoopBell> loop_bell_;  // of a loop that waits for something pending
   StreamBatch pending_;
   StreamStats stats_;
   std::optional<FinishReason> finish_reason_;

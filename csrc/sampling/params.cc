@@ -29,6 +29,11 @@ void check_number(const char* name, double value, double low, double high) {
   refuse(name, "be in [", shown(low), ", ", shown(high), "], but is ", shown(value), ".");
 }
 
+void check_positive(const char* name, double value, double high) {
+  if (value > 0 && value <= high) return;
+  refuse(name, "be in (0, ", shown(high), "], but is ", shown(value), ".");
+}
+
 void check_integer(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return;
   refuse(name, "be in [", low, ", ", high, "], but is ", value, ".");
@@ -90,9 +95,7 @@ void check_stop(const std::vector<std::string>& stops) {
 void validate(const SamplingParams& params, int64_t vocab) {
   check_number("temperature", params.temperature, 0, 100);
   check_integer("top_k", params.top_k, 0, std::numeric_limits<int32_t>::max());
-  if (!(params.top_p > 0 && params.top_p <= 1)) {
-    refuse("top_p", "be in (0, 1], but is ", shown(params.top_p), ".");
-  }
+  check_positive("top_p", params.top_p, 1);
   check_number("min_p", params.min_p, 0, 1);
   check_number("repetition_penalty", params.repetition_penalty, 0.01, 100);
   check_number("presence_penalty", params.presence_penalty, -100, 100);
@@ -101,6 +104,7 @@ void validate(const SamplingParams& params, int64_t vocab) {
   check_integer("logprobs", params.logprobs, 0, kMaxLogprobs);
   // 2^53: sums with lengths cannot overflow, and every number survives JSON.
   if (params.max_tokens) check_integer("max_tokens", *params.max_tokens, 0, int64_t{1} << 53);
+  if (params.timeout_s) check_positive("timeout_s", *params.timeout_s, kMaxTimeout);
   check_stop(params.stop);
   check_count("stop_token_ids", params.stop_token_ids.size(), kMaxStopTokens);
   for (const int32_t id : params.stop_token_ids) check_id("stop_token_ids", id, vocab);

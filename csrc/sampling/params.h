@@ -35,6 +35,8 @@ struct SamplingParams {
   uint64_t seed = 0;
   // Tokens after which the stream ends. [0, 2^53]; none: it never ends by length.
   std::optional<int64_t> max_tokens = {};
+  // Ends the stream so many seconds after the request. (0, 1e9]; none: never.
+  std::optional<double> timeout_s = {};
   // The stream ends before the first of these. Up to kMaxStops strings of 1 to kMaxStopBytes
   // bytes of UTF-8.
   std::vector<std::string> stop = {};
@@ -49,6 +51,7 @@ struct SamplingParams {
 
 // Smaller temperatures are greedy: at 1e-5 logits that differ by 0.001 are e^100 apart already.
 constexpr double kGreedyTemperature = 1e-5;
+constexpr double kMaxTimeout = 1e9;  // seconds, some 30 years: a sum with a time cannot overflow
 constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxStops = 64;
 constexpr int64_t kMaxStopBytes = 4096;

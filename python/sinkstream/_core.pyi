@@ -7,7 +7,7 @@ import torch
 
 from sinkstream.params import StreamRequest
 
-FinishReason = Literal["stop", "stop_string", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 Phase = Literal["waiting", "prefill", "decode", "parked", "finished"]
 
 # text, ids, logprobs, characters of each token, alternatives of each token (empty where none were
@@ -80,11 +80,25 @@ class TokenTable:
         self, pieces: Sequence[bytes], special: Sequence[int], strip_leading_space: bool
     ) -> None: ...
 
+class LoopBell:
+    """Wakes one event loop through a descriptor, which is readable from a ring to `clear`."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int: ...
+    def clear(self) -> None: ...
+
 class TokenStream:
     """What one sequence produces, for one consumer."""
 
     def take(self) -> Batch | None:
         """Wait for the next batch; None at the end."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` would return at once."""
+
+    def ring_when_ready(self, bell: LoopBell) -> bool:
+        """Have the bell rung, once, when that becomes so; False, and no ring, where it is so."""
 
     def cancel(self) -> None: ...
     def close(self) -> None: ...

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sinkstream.params import Sampling
 
-FinishReason = Literal["stop", "stop_string", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 
 
 @dataclass(frozen=True, slots=True)

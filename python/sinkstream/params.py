@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
 from sinkstream.errors import InvalidArgument
@@ -49,7 +50,7 @@ class Sampling:
         values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
         if any(name in generation for name in _CHOICES):
             values = {}
-        known = {field.name for field in fields(cls)}
+        known = {known.name for known in fields(cls)}
         values.update((name, value) for name, value in generation.items() if name in known)
         return cls(**values)
 
@@ -72,6 +73,7 @@ class StreamOptions(TypedDict, total=False):
     logprobs: int
     seed: int | None
     stream_interval: int
+    timeout_s: float | None
 
 
 DEFAULT_OPTIONS: StreamOptions = {
@@ -90,6 +92,7 @@ DEFAULT_OPTIONS: StreamOptions = {
     "logprobs": 0,
     "seed": None,
     "stream_interval": 1,
+    "timeout_s": None,
 }
 
 
@@ -122,6 +125,9 @@ class StreamRequest:
     sinks: int | None
     continues_text: bool = False
     """Whether the reply's text is to be read behind the prompt's."""
+    timeout_s: float | None = None
+    called_at: float = field(default_factory=time.monotonic, compare=False)
+    """When it was asked for, as `time.monotonic` tells: `timeout_s` counts from here."""
 
 
 def make_request(
@@ -131,6 +137,7 @@ def make_request(
     defaults: Sampling,
     vocab_size: int,
     continues_text: bool = False,
+    called_at: float | None = None,
 ) -> StreamRequest:
     """Check the arguments of `Model.stream` and complete them.
 
@@ -140,6 +147,7 @@ def make_request(
         defaults: Stand in for sampling arguments of None.
         vocab_size: The ids' bound.
         continues_text: Whether the prompt was a text, which the reply's text goes on with.
+        called_at: When the caller asked, as `time.monotonic` tells; None is now.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -152,6 +160,7 @@ def make_request(
     if options["top_k"] is not None:
         given["top_k"] = _as_whole("top_k", options["top_k"])
     seed, max_tokens, sinks = options["seed"], options["max_tokens"], options["sinks"]
+    timeout_s = options["timeout_s"]
     return StreamRequest(
         prompt=prompt,
         sampling=replace(defaults, **given),
@@ -165,6 +174,8 @@ def make_request(
         stream_interval=_as_whole("stream_interval", options["stream_interval"]),
         sinks=None if sinks is None else _as_int("sinks", sinks, 0, _MAX_SINKS),
         continues_text=continues_text,
+        timeout_s=None if timeout_s is None else _as_number("timeout_s", timeout_s),
+        called_at=time.monotonic() if called_at is None else called_at,
     )
 
 

@@ -35,6 +35,7 @@ NUMBERS = {
     "presence_penalty": Range(-100, 100),
     "frequency_penalty": Range(-100, 100),
 }
+SECONDS = {"timeout_s": Range(0, 1e9, is_open=True)}
 # Lowest and highest. The native core cannot even be handed a number that its own types do not hold.
 WHOLE = {
     "top_k": (0, 2**31 - 1),

@@ -14,7 +14,7 @@ from sinkstream import _core, saved_session
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.params import StreamOptions, StreamRequest, check_ids
 from sinkstream.spec import DecoderSpec
-from sinkstream.stream import Stats, Stream
+from sinkstream.stream import Owner, Stats, Stream
 from sinkstream.text.turns import TurnFormat
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Host:
     """What a session needs of its model."""
 
-    model: object
+    model: Owner
     """Kept alive, and with it everything below."""
     native: _core.Model
     tokenizer: Tokenizer | None
@@ -150,7 +150,7 @@ class Session:
             self._host.native.take_back(self._native, native)
             self._place = before
 
-        return Stream(native, request, self._host, take_back=take_back)
+        return Stream(native, request, self._host.model, take_back=take_back)
 
     def _read(self, ids: list[int], place: Place) -> Stats:
         """Read ids without a reply. What an interrupt leaves half read is closed like a reply."""

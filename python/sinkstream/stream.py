@@ -1,13 +1,13 @@
-"""A running generation, read as text, as events, or as one result."""
+"""A running generation, read as text, as events, or as one result; from threads or from asyncio."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from sinkstream import _core, logs
+from sinkstream import _core, aio, logs
 from sinkstream.errors import EngineDead, InvalidArgument, SessionBusy, SinkstreamError
 from sinkstream.events import (
     Event,
@@ -20,8 +20,8 @@ from sinkstream.events import (
     Stats,
     Token,
 )
+from sinkstream.inbox import PENDING, Inbox, Need
 from sinkstream.params import StreamRequest
-from sinkstream.tail import Tail
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,15 +42,10 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_Reader = int | asyncio.Task[Any] | None
 
 # What a person or a shutdown ends a program with. It may strike at any place.
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
-
-# A reply of known length is kept whole up to the first number of tokens; of an endless one, the
-# last tokens and characters.
-_WHOLE_TOKENS = 65536
-_TAIL_TOKENS = 4096
-_TAIL_CHARACTERS = 32768
 
 
 class Owner(Protocol):
@@ -69,7 +64,13 @@ class Stream:
     tokens ahead of the reader generation waits. It ends with the loop that reads an unnamed stream,
     with `close()`, `cancel()`, the end of a `with` block, and Ctrl-C.
 
-    One thread at a time may read. Text and events may be read in turns: each is given once.
+    In asyncio, `async for`, `async with`, `aevents()`, `aresult()` and `aclose()` do the same
+    without keeping other tasks from running. Cancelling a task that waits for a stream, which
+    `asyncio.timeout` does too, ends the generation as Ctrl-C does, and what it has produced by then
+    can still be read. To look elsewhere while text is outstanding, `asyncio.wait` does not cancel.
+
+    One thread or task at a time may read. Text and events, threads and tasks may read in turns:
+    each piece is given once. A read that waits in an event loop which is then closed has let go.
 
     Example:
         >>> with model.stream("Once upon a time", max_tokens=100) as stream:
@@ -94,20 +95,16 @@ class Stream:
         self._owner = owner
         self._take_back = take_back
         self._has_text = owner.tokenizer is not None
-        self._prompt_tokens = len(request.prompt)
-        self._sampling = request.sampling
         self._seed = request.seed
-        is_whole = request.max_tokens is not None and request.max_tokens <= _WHOLE_TOKENS
-        self._tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
-        self._reader: dict[str, int] = {}  # "thread": the one that is reading
-        self._events: deque[Event] = deque()  # taken from the native side, not yet given
-        self._rest = ""  # text that belongs to no token: what was held back when the stream ended
-        self._finish_reason: FinishReason | None = None
+        self._inbox = Inbox(request, native.request_id)
+        # "reader": the thread, by its number, or the task that is reading.
+        self._reader: dict[str, _Reader] = {}
         self._is_error_given = False
-        self._is_closed = False
 
     def __repr__(self) -> str:
-        state = self._finish_reason or ("closed" if self._is_closed else self._native.phase)
+        state = self._inbox.finish_reason or (
+            "closed" if self._inbox.is_closed else self._native.phase
+        )
         return f"<sinkstream.Stream {state}, {self.stats.generated_tokens} tokens>"
 
     # ---- reading ---------------------------------------------------------------------------------
@@ -121,18 +118,15 @@ class Stream:
         Raises:
             StopIteration: The stream has ended.
             InvalidArgument: The checkpoint has no tokenizer, so there is no text.
-            SessionBusy: Another thread is reading.
+            SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
-        if not self._has_text:
-            raise InvalidArgument(
-                "stream: the checkpoint must have a tokenizer to stream text, but has none. Read "
-                "`events()` or `result()`, which give token ids."
-            )
-        text = self._read(self._next_text)
+        self._check_text()
+        text = self._read(self._inbox.next_text)
         if text is None:
+            self._raise_error_once()
             raise StopIteration
         return text
 
@@ -140,14 +134,15 @@ class Stream:
         """Yield what happens: Started, Prefill, Token, Evicted, and Finished at the end.
 
         Raises:
-            SessionBusy: Another thread is reading.
+            SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity; after `Finished("error")`.
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
         try:
-            while (event := self._read(self._next_event)) is not None:
+            while (event := self._read(self._inbox.next_event)) is not None:
                 yield event
+            self._raise_error_once()
         except _INTERRUPTS:
             self.cancel()
             raise
@@ -158,21 +153,46 @@ class Stream:
         What has been read before, as text or events, is part of it.
 
         Raises:
-            SessionBusy: Another thread is reading.
+            SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: It waited for memory whose holders nobody reads.
             EngineDead: The generation thread has failed.
         """
-        self._read(self._read_to_end)
-        return Result(
-            text=self._tail.text,
-            token_ids=self._tail.token_ids,
-            logprobs=self._tail.logprobs,
-            finish_reason=self.finish_reason or "cancelled",
-            stats=self.stats,
-            dropped_characters=self._tail.dropped_characters,
-            dropped_tokens=self._tail.dropped_tokens,
-        )
+        self._read(self._inbox.skip)
+        return self._make_result()
+
+    # ---- reading in asyncio ----------------------------------------------------------------------
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> str:
+        """Return the text that has come since the last read; let other tasks run until then.
+
+        Raises:
+            StopAsyncIteration: The stream has ended.
+            OSError: The process may open no more files; an event loop needs one for its streams.
+            Exception: What `next` raises.
+        """
+        self._check_text()
+        text = await self._aread(self._inbox.next_text)
+        if text is None:
+            self._raise_error_once()
+            raise StopAsyncIteration
+        return text
+
+    def aevents(self) -> AsyncIterator[Event]:
+        """Return an asynchronous iterator of what `events` yields; it raises the same."""
+        return aio.UntilNone(self._anext_event)
+
+    async def aresult(self) -> Result:
+        """Read to the end and return the whole, as `result` does; let other tasks run until then.
+
+        Raises:
+            Exception: What `result` raises.
+        """
+        await self._aread(self._inbox.skip)
+        return self._make_result()
 
     # ---- ending ----------------------------------------------------------------------------------
 
@@ -208,17 +228,30 @@ class Stream:
 
     def close(self) -> None:
         """End the generation and drop what has not been read. May be called more than once."""
-        if not self._is_closed and self._finish_reason is None:
+        if not self._inbox.is_closed and self._inbox.finish_reason is None:
             logs.request_ended(self._native)
-        self._is_closed = True
+        self._inbox.close()
         self._native.close()
-        # Not emptied: a reader in another thread may be about to take one.
-        self._events = deque()
+
+    async def aclose(self) -> None:
+        """Do what `close` does, which waits for nothing; for `contextlib.aclosing` and the like."""
+        self.close()
 
     def __enter__(self) -> Stream:
         return self
 
     def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -232,12 +265,12 @@ class Stream:
     def finish_reason(self) -> FinishReason | None:
         """Return how the stream ended; None until its end has been read.
 
-        One of "stop" (an end or stop token), "stop_string", "length" (`max_tokens`), "cancelled"
-        and "error".
+        One of "stop" (an end or stop token), "stop_string", "length" (`max_tokens`), "timeout"
+        (`timeout_s`), "cancelled" and "error".
         """
-        if self._finish_reason is None and self._is_closed:
+        if self._inbox.finish_reason is None and self._inbox.is_closed:
             return "cancelled"
-        return self._finish_reason
+        return self._inbox.finish_reason
 
     @property
     def stats(self) -> Stats:
@@ -256,70 +289,74 @@ class Stream:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _read(self, step: Callable[[], _T]) -> _T:
-        """Call `step` for one thread at a time; end the generation where it is interrupted."""
+    def _read(self, give: Callable[[], _T | Need]) -> _T:
+        """Call `give` until it gives; wait for more in between, without the GIL."""
         me = threading.get_ident()
         try:
-            if self._reader.setdefault("thread", me) != me:
-                raise SessionBusy(
-                    "stream: one thread at a time may read a stream, but another one is reading."
-                )
-            return step()
+            self._claim(me)
+            while (given := give()) is PENDING:
+                self._receive(self._native.take())
+            return given
         except _INTERRUPTS:
             # The traceback keeps this stream alive, in a notebook for long.
             self.cancel()
             raise
         finally:
-            if self._reader.get("thread") == me:
-                del self._reader["thread"]
+            self._release(me)
 
-    def _next_text(self) -> str | None:
-        text = "" if self._is_closed else "".join(_text_of(event) for event in self._events)
-        self._events.clear()
-        while not text:
-            batch = self._take()
-            if batch is None:
-                self._raise_error_once()
-                return None
-            text = batch[0]
-        return text
+    async def _aread(self, give: Callable[[], _T | Need]) -> _T:
+        """Do the same, but let the event loop run in between."""
+        _ = self._native.is_ready  # ForkError in a child, where asyncio knows of no loop
+        me = asyncio.current_task()
+        try:
+            self._claim(me)
+            while (given := give()) is PENDING:
+                await aio.until_ready(self._native)
+                self._receive(self._native.take())
+            return given
+        except (asyncio.CancelledError, *_INTERRUPTS):
+            self.cancel()
+            raise
+        finally:
+            self._release(me)
 
-    def _next_event(self) -> Event | None:
-        while not self._is_closed:  # which another thread may do at any moment
-            events = self._events
-            if events:
-                return events.popleft()
-            if self._finish_reason is not None:
-                break
-            batch = self._take()
-            if batch is not None:
-                self._add_events(batch)
-            elif self._finish_reason is not None:
-                self._events.append(Finished(self._finish_reason, self._rest))
-        self._raise_error_once()
-        return None
+    async def _anext_event(self) -> Event | None:
+        event = await self._aread(self._inbox.next_event)
+        if event is None:
+            self._raise_error_once()
+        return event
 
-    def _read_to_end(self) -> None:
-        self._events.clear()
-        while self._take() is not None:
-            pass
-        if self._finish_reason == "error":
-            self._rethrow()
+    def _claim(self, me: _Reader) -> None:
+        """Let one thread or task read at a time."""
+        reader = self._reader.setdefault("reader", me)
+        if not isinstance(reader, int) and aio.is_abandoned(reader):
+            self._reader["reader"] = reader = me
+        if reader != me:
+            raise SessionBusy(
+                "stream: one thread or task at a time may read a stream, but another one is "
+                "reading."
+            )
 
-    def _take(self) -> _core.Batch | None:
-        """Return the next batch, None at the end."""
-        if self._is_closed or self._finish_reason is not None:
-            return None
-        batch = self._native.take()
+    def _release(self, me: _Reader) -> None:
+        if self._reader.get("reader") == me:
+            del self._reader["reader"]
+
+    def _receive(self, batch: _core.Batch | None) -> None:
         if batch is not None:
-            self._tail.add(batch[0], batch[1], batch[2])
-        elif not self._is_closed:  # which another thread may have done meanwhile
-            self._finish_reason = self._native.finish_reason
+            self._inbox.receive(batch)
+        elif not self._inbox.is_closed:  # which another thread may have done meanwhile
+            self._inbox.finish(self._native.finish_reason or "cancelled")
             logs.request_ended(self._native)
-        return batch
+
+    def _check_text(self) -> None:
+        if not self._has_text:
+            raise InvalidArgument(
+                "stream: the checkpoint must have a tokenizer to stream text, but has none. Read "
+                "`events()` or `result()`, which give token ids."
+            )
 
     def _raise_error_once(self) -> None:
-        if self._finish_reason == "error" and not self._is_error_given:
+        if self._inbox.finish_reason == "error" and not self._is_error_given:
             self._is_error_given = True
             self._rethrow()
 
@@ -333,28 +370,16 @@ class Stream:
                 logs.engine_died(self._owner, error)
             raise
 
-    def _add_events(self, batch: _core.Batch) -> None:
-        text, ids, logprobs, lengths, alternatives, marks = batch
-        place = 0
-        begin = 0
-        for i in range(len(ids) + 1):
-            while place < len(marks) and marks[place][1] == i:
-                self._events.append(self._event_of(*marks[place]))
-                place += 1
-            if i < len(ids):
-                end = begin + lengths[i]
-                top = alternatives[i] if alternatives else ()
-                self._events.append(Token(text[begin:end], ids[i], logprobs[i], top))
-                begin = end
-        self._rest = text[begin:]
-
-    def _event_of(self, kind: str, tokens_before: int, count: int) -> Event:
-        if kind == "started":
-            return Started(self._prompt_tokens, self._seed, self._sampling, self.request_id)
-        if kind == "prefill":
-            return Prefill(count, self._prompt_tokens)
-        return Evicted(count)
-
-
-def _text_of(event: Event) -> str:
-    return event.text if isinstance(event, Token | Finished) else ""
+    def _make_result(self) -> Result:
+        if self._inbox.finish_reason == "error":
+            self._rethrow()
+        tail = self._inbox.tail
+        return Result(
+            text=tail.text,
+            token_ids=tail.token_ids,
+            logprobs=tail.logprobs,
+            finish_reason=self.finish_reason or "cancelled",
+            stats=self.stats,
+            dropped_characters=tail.dropped_characters,
+            dropped_tokens=tail.dropped_tokens,
+        )

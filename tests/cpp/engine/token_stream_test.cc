@@ -27,7 +27,8 @@ class TokenStreamTest : public testing::Test {
   bool bell_has_rung() { return bell->wait_until(std::chrono::steady_clock::now()); }
 
   std::shared_ptr<Doorbell> bell = std::make_shared<Doorbell>();
-  TokenStream stream{bell};
+  std::shared_ptr<DueBells> due_bells = std::make_shared<DueBells>();
+  TokenStream stream{bell, due_bells};
   StreamBatch batch;
 };
 

@@ -53,6 +53,18 @@ TEST(Params, DefaultsAreValid) {
   EXPECT_EQ(complaint([](SamplingParams&) {}, 1), "");
 }
 
+TEST(Params, TakeATimeoutAboveZeroAndNoEndlessOne) {
+  const auto complaint_at = [](double value) {
+    return complaint([value](SamplingParams& params) { params.timeout_s = value; });
+  };
+  for (const double good : {0x1p-1074, 1e-3, 1e9}) EXPECT_EQ(complaint_at(good), "") << good;
+  for (const double bad : {-kInfinity, -1.0, -0.0, 0.0, 1.000001e9, kInfinity, kNan}) {
+    EXPECT_NE(complaint_at(bad).find("`timeout_s` must be in (0, 1e+09], but is "),
+              std::string::npos)
+        << bad;
+  }
+}
+
 TEST(Params, TakeTheEndsOfEveryRangeAndNothingBeyond) {
   for (const Range& range : kRanges) {
     SCOPED_TRACE(range.name);

@@ -271,6 +271,21 @@ EXITS = {
             await asyncio.to_thread(next, s)
         asyncio.run(main())
     """,
+    "a stream that tasks read": """
+        async def read():
+            async for _ in endless(): pass
+        async def main():
+            global tasks
+            tasks = [asyncio.create_task(read()) for _ in range(4)]
+            await asyncio.sleep(0.3)
+        asyncio.run(main())
+    """,
+    "a stream that a task of a loop in a daemon thread reads": """
+        async def main():
+            async for _ in endless(): pass
+        threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+        time.sleep(0.3)
+    """,
     "a stream in mid-iteration at sys.exit": """
         for _ in endless():
             print(time.monotonic())
@@ -393,6 +408,59 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on(
     """
     done = run_script(script)
     assert (done.code, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_a_forked_child_gets_an_error_in_asyncio_too(run_script: RunScript) -> None:
+    script = """
+        async def main():
+            s = endless()
+            await anext(s)
+            child = os.fork()
+            if child == 0:
+                return await in_child(s)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            assert status == 0, status
+            for _ in range(100): await anext(s)
+            print("fine")
+
+        async def in_child(s):
+            refused = 0
+            for read in (anext(s), anext(s.aevents()), s.aresult()):
+                try:
+                    await read
+                except sinkstream.ForkError:
+                    refused += 1
+            await s.aclose()
+            os._exit(0 if refused == 3 else 1)
+
+        asyncio.run(main())
+    """
+    done = run_script(script)
+    assert (done.code, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_ctrl_c_ends_what_a_task_reads(run_script: RunScript) -> None:
+    script = """
+        s = endless()
+        async def main():
+            async for _ in s: pass
+        def send():
+            time.sleep(0.3)
+            global sent
+            sent = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=send).start()
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print(time.monotonic() - sent)
+        print(s.result().finish_reason)
+    """
+    done = run_script(script)
+    assert (done.code, done.stderr) == (0, "")
+    delay, reason = done.stdout.split()
+    assert float(delay) < 0.2
+    assert reason == "cancelled"
 
 
 def test_signals_go_to_threads_of_python_only(model: sinkstream.Model) -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 import pytest
 
 import sinkstream
+from sinkstream import inbox as inbox_module
 from sinkstream import stream as stream_module
 
 PROMPT = [5, 9, 17]
@@ -100,16 +101,19 @@ def test_a_stream_may_be_closed_while_another_thread_reads_it(model: sinkstream.
         assert len(count) == 1
 
 
+READ_FILES = (stream_module.__file__, inbox_module.__file__)
+
+
 @contextmanager
 def at_step(number: int, action: Callable[[], None]) -> Iterator[list[int]]:
-    """Do something between two instructions of stream.py, as another thread may.
+    """Do something between two instructions of a read, as another thread may.
 
     Yields the number of the last step that was reached.
     """
     steps = [0]
 
     def trace(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
-        if frame.f_code.co_filename != stream_module.__file__:
+        if frame.f_code.co_filename not in READ_FILES:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

@@ -1,0 +1,35 @@
+// The event loops to wake at the end of a step: each once, however many of its streams have news.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "engine/loop_bell.h"
+
+namespace sinkstream {
+
+// The engine thread's own. Its streams share it, because they may outlive the engine.
+class DueBells {
+ public:
+  void add(std::shared_ptr<LoopBell> bell) noexcept {
+    if (std::find(bells_.begin(), bells_.end(), bell) != bells_.end()) return;
+    try {
+      bells_.push_back(bell);
+    } catch (const std::bad_alloc&) {  // no memory to remember it
+      bell->ring();
+    }
+  }
+
+  void ring() noexcept {
+    for (const std::shared_ptr<LoopBell>& bell : bells_) bell->ring();
+    bells_.clear();
+  }
+
+ private:
+  std::vector<std::shared_ptr<LoopBell>> bells_;  // as many as loops wait
+};
+
+}  // namespace sinkstream
