@@ -24,6 +24,9 @@ Batch = tuple[
 # the clock of time.monotonic.
 Step = tuple[int, float, float, float, int, int]
 
+def kernel_refusals() -> dict[str, str]:
+    """Say by name why the system withholds a kernel table that the processor could run."""
+
 def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
 
