@@ -102,20 +102,24 @@ SINKSTREAM_INLINE void clear_sums() {
   }
 }
 
-// The sums of one band, as a vector for each token.
-template <int kBand, int kTokens>
-SINKSTREAM_INLINE void read_sums(Vec (&sums)[kTokens][kVectors]) {
-  alignas(64) float rows[kTokens][kPanelRows];
-  tiles::store<kBand>(rows);
-  for (int t = 0; t < kTokens; ++t) sums[t][0] = load(rows[t]);
+// Tokens are written one by one from memory, where the unit leaves them; so vectors of sums are
+// only ever counted through by unrolled loops, and stay in registers.
+template <int kTokens>
+SINKSTREAM_INLINE void write_rows(Tile tile, const float (&rows)[kTokens][kPanelRows]) {
+  const int64_t tokens = tile.tokens < kTokens ? tile.tokens : kTokens;
+  tile.tokens = 1;
+  for (int64_t t = 0; t < tokens; ++t, tile.out += tile.out_stride) {
+    const Vec row[1][kVectors] = {{load(rows[t])}};
+    write_outputs<1>(tile, row);
+  }
 }
 
 template <int kTokens, int kBands, int kBand = 0>
 SINKSTREAM_INLINE void write_bands(Tile tile) {
   if constexpr (kBand < kBands) {
-    Vec sums[kTokens][kVectors];
-    read_sums<kBand>(sums);
-    write_outputs<kTokens>(tile, sums);
+    alignas(64) float rows[kTokens][kPanelRows];
+    tiles::store<kBand>(rows);
+    write_rows(tile, rows);
     tile.out += kTokens * tile.out_stride;
     tile.tokens -= kTokens;
     write_bands<kTokens, kBands, kBand + 1>(tile);
@@ -155,10 +159,11 @@ void multiply_codes(const Tile& tile) {
   const float* group_sums = tile.sums;
   const std::byte* group = tile.panel;
   const UintVec table = code_table<kType>();
+  alignas(64) std::byte weights[kTileRows * kTileRowBytes];
+  alignas(64) float rows[kTokens][kPanelRows];
   Vec acc[kTokens][kVectors] = {};
   for (int64_t groups = tile.cols / kGroup; groups > 0; --groups) {
     if constexpr (kTokens < kTileRows) prefetch_group<kType>(group);
-    alignas(64) std::byte weights[kTileRows * kTileRowBytes];
 #pragma GCC unroll 16
     for (int pair = 0; pair < kTileRows; ++pair) {
       store_words(weights + pair * kTileRowBytes, pairs_at<kType>(group, pair, table));
@@ -166,15 +171,19 @@ void multiply_codes(const Tile& tile) {
     tiles::clear<0>();
     tiles::load<kWeights>(weights);
     multiply_loaded<1>(x, 0);
+    tiles::store<0>(rows);
     Vec sum[kTokens][kVectors];
-    read_sums<0>(sum);
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) sum[t][0] = load(rows[t]);
     take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
         group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
     group += group_bytes(kType);
     x += kTokens * kGroup;
     group_sums += kTokens;
   }
-  write_outputs<kTokens>(tile, acc);
+#pragma GCC unroll 16
+  for (int t = 0; t < kTokens; ++t) store(rows[t], acc[t][0]);
+  write_rows(tile, rows);
 }
 
 template <WeightType kType, int kTokens>

@@ -80,12 +80,12 @@ TEST(EmulatedTiles, AddEvenAndOddColumnsApartAndTheirSumToWhatWasThere) {
   EXPECT_EQ(late.sums[0][0], 0x1p24f + 2);
 }
 
-TEST(EmulatedTiles, RoundEachStepOnceAndToNearestEven) {
-  Product product;
-  product.set(0, 1, 1);
-  product.set(2, 0x1.02p-12f, 0x1.02p-12f);  // 2^-24 and 2^-30 more: past the half, if not rounded
-  multiply(&product, 1);
-  EXPECT_EQ(product.sums[0][0], 1 + 0x1p-23f);
+TEST(EmulatedTiles, RoundEachStepToNearestEven) {
+  Product above;
+  above.set(0, 1, 1);
+  above.set(2, 0x1.02p-12f, 0x1.02p-12f);  // a little more than half of 1's last bit
+  multiply(&above, 1);
+  EXPECT_EQ(above.sums[0][0], 1 + 0x1p-23f);
   Product half;
   half.set(0, 1, 1);
   half.set(2, 0x1p-12f, 0x1p-12f);
