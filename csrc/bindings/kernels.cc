@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+
 #include "bindings/register.h"
 #include "common/usable_threads.h"
 #include "device/buffer.h"
@@ -24,6 +26,17 @@ void register_kernels(py::module_& module) {
         return tables;
       },
       "List (name, supported here) of every kernel table of this build, best first.");
+  module.def(
+      "kernel_refusals",
+      [] {
+        std::map<std::string, std::string> reasons;
+        for (const Kernels* table : all_kernels()) {
+          const char* reason = table->refusal == nullptr ? nullptr : table->refusal();
+          if (reason != nullptr) reasons[table->name] = reason;
+        }
+        return reasons;
+      },
+      "Say by name why the system withholds a kernel table that the processor could run.");
   module.def(
       "read_rate",
       [](int64_t count, int threads) {

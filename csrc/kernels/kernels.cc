@@ -7,7 +7,7 @@ namespace sinkstream {
 std::vector<const Kernels*> all_kernels() {
   return {
 #if defined(__x86_64__)
-      &avx512_kernels(), &avx2_kernels(),
+      &amx_kernels(), &avx512_kernels(), &avx2_kernels(),
 #endif
       &generic_kernels(), &reference_kernels()};
 }
@@ -40,7 +40,7 @@ ChosenKernels choose_kernels(std::string_view forced) {
   const std::vector<const Kernels*> tables = all_kernels();
   size_t from = 0;
   while (from < tables.size() &&
-         !(tables[from]->supported() && (forced.empty() || forced == tables[from]->name))) {
+         !((forced.empty() || forced == tables[from]->name) && tables[from]->supported())) {
     ++from;
   }
   if (from == tables.size()) {

@@ -20,10 +20,12 @@
 
 namespace sinkstream {
 
-// A null entry falls back to the next table: avx512, avx2, generic, reference.
+// A null entry falls back to the next table: amx, avx512, avx2, generic, reference.
 struct Kernels {
   const char* name = nullptr;
-  bool (*supported)() = nullptr;  // whether this processor can run the table
+  bool (*supported)() = nullptr;  // whether this machine can run the table
+  // Why the system withholds it from a processor that could run it; gives null if it does not.
+  const char* (*refusal)() = nullptr;
   EmbeddingOp* embedding = nullptr;
   RmsNormOp* rms_norm = nullptr;
   LinearOp* linear = nullptr;
@@ -43,6 +45,7 @@ const Kernels& generic_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& amx_kernels();
 #endif
 
 // Every table of this build, best first, whether or not the processor supports it.

@@ -29,6 +29,9 @@ Step = tuple[int, float, float, float, int, int, int]
 # generated so far.
 PhaseChange = tuple[int, float, Phase, FinishReason | None, int, int]
 
+def kernel_refusals() -> dict[str, str]:
+    """Say by name why the system withholds a kernel table that the processor could run."""
+
 def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
 

@@ -46,7 +46,7 @@ void print_all() {
   std::printf(
       "| table | cache | before it fills | just filled | ten windows on | index 10,000,000 |\n"
       "|---|---|---|---|---|---|\n");
-  for (const Kernels* table : tables_under_test()) {
+  for (const Kernels* table : tables_with(&Kernels::attention)) {
     if (!table->supported()) continue;
     for (const DType type : kTypes) {
       std::printf("| %s | %s | %.1e | %.1e | %.1e | %.1e |\n", table->name, name_of(type),

@@ -22,6 +22,7 @@ CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear_int16.inl"
 INPUT = "csrc/kernels/cpu/linear_input.inl"
+AMX = "csrc/kernels/cpu/linear_amx.inl"
 
 
 def _window(test: str) -> str:
@@ -52,8 +53,12 @@ def _append(test: str) -> str:
     return f"kernels/append:Tables/AppendTest.{test}/generic"
 
 
-def _linear(test: str) -> str:
-    return f"kernels/linear:Tables/LinearTest.{test}/generic"
+def _linear(test: str, table: str = "generic") -> str:
+    return f"kernels/linear:Tables/LinearTest.{test}/{table}"
+
+
+def _tiles(test: str) -> str:
+    return _linear(test, "amx_emulated")
 
 
 def _decoder(test: str) -> str:
@@ -651,6 +656,42 @@ OURS = (
         old='scale = is_finite ? 0 : __builtin_nanf("");',
         new="scale = 0;",
         killers=(_linear("CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats"),),
+    ),
+    # --- the tile unit ----------------------------------------------------------------------
+    Mutant(
+        name="tail_read_past_the_panel",
+        sentence="The last columns of a panel are read as a whole group, its neighbour's included.",
+        file=AMX,
+        old="tiles::load<kWeights>(padded);",
+        new="tiles::load<kWeights>(group);",
+        killers=(_tiles("TakesNothingFromBesideItsPanels"),),
+    ),
+    Mutant(
+        name="band_upside_down",
+        sentence="The tokens of a band lie in their register from the last to the first.",
+        file=AMX,
+        old="const int64_t token = band * bands.size + t;",
+        new="const int64_t token = (band + 1) * bands.size - 1 - t;",
+        killers=(
+            _tiles("EqualsTheReferenceForEveryShape"),
+            _tiles("GivesATokenTheSameBitsInEveryBatch"),
+        ),
+    ),
+    Mutant(
+        name="sums_of_the_group_before",
+        sentence="Sums over a group of codes begin with those of the group before.",
+        file=AMX,
+        old="    tiles::clear<0>();\n",
+        new="",
+        killers=(_tiles("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="tiles_kept",
+        sentence="A thread keeps its tile registers after its task.",
+        file=AMX,
+        old="    tiles::release();\n",
+        new="",
+        killers=(_tiles("EqualsTheReferenceForEveryShape"),),
     ),
 )
 

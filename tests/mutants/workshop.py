@@ -24,7 +24,11 @@ ROOT = Path(__file__).parents[2]
 # With -O1 a file takes seconds, and the tests run nearly as fast as with -O3.
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-pthread"]
 INCLUDES = ["csrc", "tests/cpp"]
-TABLES = ["tests/mutants/cpp/tables.cc", "tests/mutants/cpp/stream_ops.cc"]
+TABLES = [
+    "tests/mutants/cpp/tables.cc",
+    "tests/mutants/cpp/stream_ops.cc",
+    "tests/cpp/kernels/amx_emulated.cc",
+]
 PREFIX = "tests/mutants/cpp/prefix.h"
 
 CACHE = ["common/*", "device/*", "cache/*"]

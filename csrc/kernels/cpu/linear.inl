@@ -1,4 +1,6 @@
-// linear: which panels and tiles there are, who computes them, and with which kernel.
+// linear: with which kernel a panel meets a tile of tokens.
+
+#include "kernels/cpu/linear_panels.inl"
 
 #include "kernels/cpu/linear_tile.inl"
 
@@ -51,21 +53,6 @@ const void* input_of(const Inputs& inputs, Form form, int64_t first) {
   return nullptr;
 }
 
-// The panels of all parts, counted through.
-struct Panel {
-  const LinearPart* part;
-  int64_t index;
-};
-
-Panel find_panel(const LinearArgs& args, int64_t index) {
-  const LinearPart* part = args.parts;
-  while (index >= panel_count(part->weights.rows)) {
-    index -= panel_count(part->weights.rows);
-    ++part;
-  }
-  return {part, index};
-}
-
 template <Way kWay>
 void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile) {
   const LinearPart& part = *panel.part;
@@ -98,25 +85,10 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
     for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
   });
 
-  int64_t panels = 0;
-  for (int64_t i = 0; i < args.part_count; ++i) {
-    panels += panel_count(args.parts[i].weights.rows);
-  }
-  // A task takes so many tiles that their inputs stay in a core's own cache while its panels pass.
-  constexpr int64_t kCacheBytes = 256 * 1024;
-  const int64_t tile_bytes = kMaxTile * inputs.cols * 4;
-  const int64_t block = tile_bytes < kCacheBytes ? kCacheBytes / tile_bytes : 1;
-  const int64_t blocks = (tiles + block - 1) / block;
-  // Sixteen tasks a thread: the last one to finish is late by a few per cent at most.
-  const int64_t wanted = int64_t{16} * launch.pool->threads();
-  const int64_t chunk = panels > wanted ? panels / wanted : 1;
-  const int64_t chunks = (panels + chunk - 1) / chunk;
-  launch.pool->run(blocks * chunks, [&](int64_t task, int) {
-    const int64_t first = task % chunks * chunk;
-    const int64_t first_tile = task / chunks * block;
-    for (int64_t panel = first; panel < first + chunk && panel < panels; ++panel) {
+  share_panels(args, launch, tiles, kMaxTile * inputs.cols * 4, [&](const Share& share) {
+    for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
-      for (int64_t tile = first_tile; tile < first_tile + block && tile < tiles; ++tile) {
+      for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
         multiply_panel<kWay>(args, inputs, found, tile);
       }
     }

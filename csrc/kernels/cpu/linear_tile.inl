@@ -156,7 +156,7 @@ SINKSTREAM_INLINE void take_group(const std::byte* group, float unit, const floa
     } else if constexpr (kHasOffset) {
       offset = scale * broadcast(-8.0f);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
       acc[t][v] = fma(scale * broadcast(unit), sum[t][v], acc[t][v]);
       if constexpr (kHasOffset) acc[t][v] = fma(offset, broadcast(group_sums[t]), acc[t][v]);

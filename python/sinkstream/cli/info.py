@@ -22,7 +22,7 @@ from sinkstream.model import Model
 
 # The instruction sets that a kernel table may ask for, in the kernel's own words.
 _INSTRUCTIONS = (
-    "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8",
+    "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
 )  # fmt: skip
 
@@ -91,6 +91,7 @@ def collect(model: Model) -> Facts:
         "kernels": {
             "tables here": " ".join(name for name, here in _core.kernel_tables() if here),
             "tables of this build": " ".join(name for name, _ in _core.kernel_tables()),
+            **{f"{name} is refused": reason for name, reason in _core.kernel_refusals().items()},
             "activations": runtime["dtype"],
             **runtime["served_by"],
         },

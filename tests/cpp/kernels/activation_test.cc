@@ -10,7 +10,7 @@
 namespace sinkstream {
 namespace {
 
-class SwigluTest : public TableTest {
+class SwigluTest : public TableTest<&Kernels::swiglu> {
  protected:
   void swiglu(const SwigluArgs& args, int threads = 1) {
     ThreadPool pool(threads);

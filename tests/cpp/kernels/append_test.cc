@@ -12,7 +12,7 @@
 namespace sinkstream {
 namespace {
 
-class AppendTest : public TableTest {
+class AppendTest : public TableTest<&Kernels::append> {
  protected:
   // Appends random tokens to `slots`.
   void append(const AppendOp* op, const PageShape& shape, Pairing pairing,

@@ -111,13 +111,8 @@ inline std::vector<float> read_all(TestStream* stream, const Kernels& kernels, T
   return all;
 }
 
-class AttentionTest : public TableTest {
+class AttentionTest : public TableTest<&Kernels::attention> {
  protected:
-  void SetUp() override {
-    TableTest::SetUp();
-    if (table().attention == nullptr) GTEST_SKIP() << table().name << " has no attention";
-  }
-
   // Runs the call and compares every `step`-th row with the reference on the same pages.
   void expect_reference(const AttentionCall& call, const std::vector<float>& out, int64_t step,
                         const std::string& what) {

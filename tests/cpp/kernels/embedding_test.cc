@@ -11,13 +11,8 @@
 namespace sinkstream {
 namespace {
 
-class EmbeddingTest : public TableTest {
+class EmbeddingTest : public TableTest<&Kernels::embedding> {
  protected:
-  void SetUp() override {
-    TableTest::SetUp();
-    if (table().embedding == nullptr) GTEST_SKIP() << table().name << " has no embedding";
-  }
-
   void embed(const PackedMatrix& weights, const std::vector<int32_t>& ids, float* out,
              int threads = 1) {
     ThreadPool pool(threads);

@@ -9,7 +9,7 @@
 namespace sinkstream {
 namespace {
 
-class EvictTest : public TableTest {};
+class EvictTest : public TableTest<&Kernels::evict> {};
 
 // One row of cosines and sines.
 struct Turn {

@@ -71,12 +71,46 @@ TEST(ChooseKernels, NamesWhatItSupportsWhenTheNameIsUnknown) {
   }
 }
 
-TEST(ChooseKernels, RefusesATableThatTheProcessorLacks) {
+TEST(ChooseKernels, RefusesATableThatTheProcessorLacksAndListsTheOthers) {
+  std::string listed;
+  for (const Kernels* table : all_kernels()) {
+    if (table->supported()) listed += (listed.empty() ? "" : ", ") + std::string(table->name);
+  }
   for (const Kernels* table : all_kernels()) {
     if (table->supported()) continue;
-    EXPECT_THROW(choose_kernels(table->name), InvalidArgument);
+    try {
+      choose_kernels(table->name);
+      FAIL() << "accepted " << table->name;
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.what(), "load: SINKSTREAM_KERNELS must be one of " + listed +
+                                  " on this processor, but is \"" + table->name + "\".");
+    }
   }
 }
+
+TEST(ChooseKernels, HasNoTableThatIsSupportedAndRefused) {
+  for (const Kernels* table : all_kernels()) {
+    if (table->refusal == nullptr || table->refusal() == nullptr) continue;
+    EXPECT_FALSE(table->supported()) << table->name << ": " << table->refusal();
+  }
+}
+
+#if defined(__x86_64__)
+TEST(ChooseKernels, PrefersTheTileUnitToVectors) {
+  const std::vector<const Kernels*> tables = all_kernels();
+  ASSERT_GE(tables.size(), 2u);
+  EXPECT_EQ(tables[0], &amx_kernels());
+  EXPECT_EQ(tables[1], &avx512_kernels());
+  EXPECT_EQ(tables[0]->native_input, tables[1]->native_input);
+}
+
+TEST(ChooseKernels, TakesLinearFromTheTileUnitAndAllElseFromVectors) {
+  if (!amx_kernels().supported()) GTEST_SKIP() << "this machine cannot run amx";
+  for (const auto& [op, by] : choose_kernels("").served_by) {
+    EXPECT_EQ(by, op == "linear" ? "amx" : "avx512") << op;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace sinkstream

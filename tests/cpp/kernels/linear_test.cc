@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -82,13 +83,8 @@ std::vector<int64_t> cols_of(Storage storage) {
   return {1, 2, 3, 5, 31, 32, 33, 64, 95, 576};
 }
 
-class LinearTest : public TableTest {
+class LinearTest : public TableTest<&Kernels::linear> {
  protected:
-  void SetUp() override {
-    TableTest::SetUp();
-    if (!IsSkipped() && table().linear == nullptr) GTEST_SKIP() << table().name << " has no linear";
-  }
-
   // One shape against the reference, with gaps between the rows of input and output.
   void compare(const Matrix& matrix, const Inputs& inputs, bool has_bias, bool accumulates) {
     const int64_t gap = 2;
@@ -158,6 +154,20 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
               << name_of(matrix.packed().type) << " batch " << batch << " at " << first;
         }
       }
+    }
+  }
+}
+
+TEST_P(LinearTest, GivesATokenTheSameBitsAloneAsAmong512) {
+  constexpr int64_t kTokens = 512, kCols = 576, kRows = 17;
+  for (const Storage storage : kStorages) {
+    const Matrix matrix = random_matrix(storage, kRows, kCols, 17);
+    const Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 18);
+    const std::vector<float> together = run(table(), inputs, matrix, 2);
+    for (const int64_t token : {0, 47, 48, 255, 300, 511}) {
+      const std::vector<float> alone = run(table(), inputs.slice(token, 1), matrix);
+      ASSERT_TRUE(same_bits(alone.data(), &together[token * kRows], kRows))
+          << name_of(matrix.packed().type) << " token " << token;
     }
   }
 }
@@ -294,6 +304,29 @@ TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
         EXPECT_TRUE(std::isnan(mixed[i])) << name_of(matrix.packed().type);
       } else {
         EXPECT_EQ(mixed[i], clean[i]) << name_of(matrix.packed().type);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, TakesNothingFromBesideItsPanels) {
+  for (const Storage storage : kStorages) {
+    for (const int64_t cols : cols_of(storage)) {
+      const Matrix matrix = random_matrix(storage, 17, cols, 19);
+      const int64_t bytes = packed_bytes(weight_type_of(storage), 17, cols);
+      constexpr int64_t kBeside = 8192;
+      const Panels memory = make_panels(bytes + 2 * kBeside);
+      std::memset(memory.get(), 0xff, bytes + 2 * kBeside);  // NaN, in every type that has one
+      std::memcpy(memory.get() + kBeside, matrix.panels.get(), bytes);
+      PackedMatrix moved = matrix.packed();
+      moved.panels = memory.get() + kBeside;
+      for (const int64_t tokens : {1, 3, 33}) {
+        const Inputs inputs = random_inputs(tokens, cols, table().native_input, 20);
+        const std::vector<float> expected = run(table(), inputs, matrix);
+        std::vector<float> out(expected.size());
+        run(table(), inputs, {{.weights = moved, .out = out.data(), .out_stride = 17}});
+        ASSERT_TRUE(same_bits(out.data(), expected.data(), static_cast<int64_t>(out.size())))
+            << name_of(moved.type) << " cols " << cols << " tokens " << tokens;
       }
     }
   }

@@ -14,7 +14,7 @@ namespace {
 
 const int64_t kVocabs[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 49152};
 
-class Logits : public TableTest {};
+class Logits : public TableTest<&Kernels::logits> {};
 
 std::vector<float> random_row(int64_t vocab, uint64_t seed) {
   std::mt19937_64 random(seed);

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kDims[] = {1,  3,  4,  5,  7,  8,  9,  15,  16,  17,  31,  32,
                              33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 576, 5000};
 
-class RmsNormTest : public TableTest {
+class RmsNormTest : public TableTest<&Kernels::rms_norm> {
  protected:
   void norm(const RmsNormArgs& args, int threads = 1) {
     ThreadPool pool(threads);

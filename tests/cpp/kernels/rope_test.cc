@@ -10,7 +10,7 @@
 namespace sinkstream {
 namespace {
 
-class RopeTest : public TableTest {};
+class RopeTest : public TableTest<&Kernels::rope> {};
 
 struct Shape {
   int64_t rows, heads, head_dim, rotary_dim;

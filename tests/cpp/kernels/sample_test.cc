@@ -20,7 +20,7 @@ namespace {
 constexpr double kTolerance = 1e-5;
 constexpr double kLastUniform = 1 - 0x1p-53;
 
-class Sample : public TableTest {
+class Sample : public TableTest<&Kernels::sample> {
   // Kernels see denormal logits as zeros, so what they keep is judged so too.
   const FlushDenormals flush_;
 };

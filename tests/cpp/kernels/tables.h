@@ -1,5 +1,5 @@
 // The kernel tables that a test loops over: those of this build that the processor supports, and
-// the AVX-512 bodies in plain code.
+// the bodies of avx512 and amx in plain code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,15 +12,25 @@
 namespace sinkstream {
 
 const Kernels& avx512_emulated_kernels();
+const Kernels& amx_emulated_kernels();
 
-inline std::vector<const Kernels*> tables_under_test() {
+// All that have the op, whether or not the processor can run them.
+template <typename Op>
+std::vector<const Kernels*> tables_with(Op Kernels::*op) {
   std::vector<const Kernels*> tables = all_kernels();
   tables.push_back(&avx512_emulated_kernels());
+  tables.push_back(&amx_emulated_kernels());
+  std::erase_if(tables, [&](const Kernels* table) { return table->*op == nullptr; });
   return tables;
 }
 
-// A test with a table as its parameter. A table that the processor lacks is skipped by name.
+// A test of one op with a table as its parameter. A table that the processor lacks is skipped by
+// name.
+template <auto kTestedOp>
 class TableTest : public testing::TestWithParam<const Kernels*> {
+ public:
+  static constexpr auto kOp = kTestedOp;
+
  protected:
   void SetUp() override {
     if (!table().supported()) GTEST_SKIP() << "this processor cannot run " << table().name;
@@ -33,6 +43,6 @@ inline std::string name_of_table(const testing::TestParamInfo<const Kernels*>& t
 }
 
 #define SINKSTREAM_TEST_ALL_TABLES(Suite) \
-  INSTANTIATE_TEST_SUITE_P(Tables, Suite, testing::ValuesIn(tables_under_test()), name_of_table)
+  INSTANTIATE_TEST_SUITE_P(Tables, Suite, testing::ValuesIn(tables_with(Suite::kOp)), name_of_table)
 
 }  // namespace sinkstream

@@ -31,6 +31,14 @@ def test_without_a_terminal_it_writes_plain_lines(run: Run, checkpoint: str) -> 
     assert all(line.count(": ") >= 2 and line.isprintable() for line in lines)
 
 
+def test_it_says_why_the_system_withholds_a_kernel_table(
+    run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "the kernel gives this process no tile registers"
+    monkeypatch.setattr(sinkstream._core, "kernel_refusals", lambda: {"amx": reason})
+    assert f"kernels: amx is refused: {reason}" in run("info", "-m", checkpoint).out.splitlines()
+
+
 def test_a_forced_kernel_table_is_the_one_that_is_shown(
     run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

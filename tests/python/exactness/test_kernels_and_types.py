@@ -29,7 +29,7 @@ TOLERANCE = {
 }
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic", "reference"])
+@pytest.fixture(params=["amx", "avx512", "avx2", "generic", "reference"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Force one kernel table, or skip where this processor lacks it."""
     name = str(request.param)

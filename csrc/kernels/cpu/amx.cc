@@ -1,0 +1,65 @@
+// The table for x86-64 with AMX-TILE and AMX-BF16 beside what the table avx512 needs. It has
+// `linear` alone; all else, and the products that are not for the tile unit, are avx512's.
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "common/dtype.h"
+#include "kernels/kernels.h"
+
+namespace sinkstream {
+namespace {
+
+#include "kernels/cpu/simd_avx512.inl"
+
+#include "kernels/cpu/tiles_amx.inl"
+
+void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
+  avx512_kernels().linear(args, launch);
+}
+
+#include "kernels/cpu/linear_amx.inl"
+
+// Linux gives a process the tile registers only when it asks, since they make the frames of its
+// signals 8 KB larger; it refuses if a thread has an alternate stack too small for them. What it
+// grants holds for all threads and cannot be taken back, so a process asks once.
+// Returns 0, or why not: an error number.
+int ask_for_registers() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of Linux 5.16 and newer
+  constexpr long kTileRegisters = 18;          // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileRegisters) == 0 ? 0 : errno;
+}
+
+bool has_instructions() {
+  return avx512_kernels().supported() && __builtin_cpu_supports("amx-tile") &&
+         __builtin_cpu_supports("amx-bf16");
+}
+
+const char* refusal() {
+  if (!has_instructions()) return nullptr;
+  static const int error = ask_for_registers();
+  switch (error) {
+    case 0: return nullptr;
+    case ENOSPC: return "a thread's alternate signal stack is too small for tile registers";
+    default: return "the kernel gives this process no tile registers";
+  }
+}
+
+bool is_supported() { return has_instructions() && refusal() == nullptr; }
+
+}  // namespace
+
+const Kernels& amx_kernels() {
+  static constexpr Kernels table = {
+      .name = "amx",
+      .supported = is_supported,
+      .refusal = refusal,
+      .linear = linear_amx,
+      .native_input = InputType::kBFloat16,
+  };
+  return table;
+}
+
+}  // namespace sinkstream

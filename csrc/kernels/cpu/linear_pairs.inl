@@ -1,0 +1,49 @@
+// Weights as pairs of bfloat16 along K: those of bfloat16 as they are, codes of 8 and 4 bits as the
+// whole numbers that they are, which bfloat16 holds exactly.
+
+// The panel is one vector wide: a word holds a pair, a quad or eight codes of one row.
+static_assert(kLanes == kPanelRows);
+
+// Bit patterns of two bfloat16 that are whole numbers of at most eight bits.
+constexpr uint32_t bf16_of(int code) {
+  return __builtin_bit_cast(uint32_t, static_cast<float>(code)) >> 16;
+}
+
+// What each 4-bit code stands for, twice over: the lookup reads five bits, and the fifth, which
+// belongs to the next code, must not matter.
+template <WeightType kType>
+SINKSTREAM_INLINE UintVec code_table() {
+  constexpr int kFirst = kType == WeightType::kInt4 ? -8 : 0;
+  UintVec table{};
+  for (int i = 0; i < kLanes; ++i) {
+    const int code = 2 * i % 16 + kFirst;
+    table[i] = bf16_of(code) | bf16_of(code + 1) << 16;
+  }
+  return table;
+}
+
+// One byte of each word, from the top one (3) down, as a number 2^24 times as large.
+SINKSTREAM_INLINE UintVec number_of_byte(UintVec words, int byte) {
+  const UintVec top = (words << (24 - 8 * byte)) & 0xff000000;
+  return as_words(to_float(reinterpret_cast<IntVec>(top)));
+}
+
+// Weights of pair `pair` in [0, 16) of a group, as bfloat16.
+template <WeightType kType>
+SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec table) {
+  if constexpr (kType == WeightType::kBFloat16) {
+    return load_words(group + pair * kPanelRows * 4);
+  } else if constexpr (kType == WeightType::kInt8) {
+    const UintVec words = load_words(group + pair / 2 * kPanelRows * 4);
+    const int byte = pair % 2 * 2;
+    return number_of_byte(words, byte) >> 16 | number_of_byte(words, byte + 1);
+  } else {
+    const UintVec words = load_words(group + pair / 4 * kPanelRows * 4);
+    switch (pair % 4) {
+      case 0: return look_up(words, table);
+      case 1: return look_up(shift_halfwords<4>(words), table);
+      case 2: return look_up(shift_halfwords<8>(words), table);
+      default: return look_up(shift_halfwords<12>(words), table);
+    }
+  }
+}

@@ -1,0 +1,43 @@
+// The amx table over an emulated tile unit and emulated vectors, for tests alone: the same body as
+// csrc/kernels/cpu/amx.cc.
+#include <cmath>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/dtype.h"
+#include "kernels/tables.h"
+
+namespace sinkstream {
+namespace {
+
+#include "kernels/simd_avx512_emulated.inl"
+
+#include "kernels/tiles_emulated.inl"
+
+void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
+  avx512_emulated_kernels().linear(args, launch);
+}
+
+#include "kernels/cpu/linear_amx.inl"
+
+// A call leaves no registers configured behind.
+void linear_and_release(const LinearArgs& args, const Launch& launch) {
+  linear_amx(args, launch);
+  SINKSTREAM_CHECK(!tiles::unit().is_configured, "the tile unit is still configured");
+}
+
+bool is_supported() { return true; }
+
+}  // namespace
+
+const Kernels& amx_emulated_kernels() {
+  static constexpr Kernels table = {
+      .name = "amx_emulated",
+      .supported = is_supported,
+      .linear = linear_and_release,
+      .native_input = InputType::kBFloat16,
+  };
+  return table;
+}
+
+}  // namespace sinkstream

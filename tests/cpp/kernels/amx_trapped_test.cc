@@ -1,0 +1,75 @@
+// The body of the amx table over the tile unit's own instructions, as the compiler arranges them:
+// on the real unit where the processor has it, trapped where not (tile_trap.inl).
+#if defined(__x86_64__)
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "common/check.h"
+#include "common/dtype.h"
+#include "kernels/guarded.h"
+#include "kernels/matrix.h"
+#include "kernels/tables.h"
+
+namespace sinkstream {
+namespace {
+
+#include "kernels/simd_avx512_emulated.inl"
+
+namespace emulated {
+#include "kernels/tiles_emulated.inl"
+
+#include "kernels/tile_trap.inl"
+}  // namespace emulated
+
+#include "kernels/cpu/tiles_amx.inl"
+
+void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
+  reference_kernels().linear(args, launch);
+}
+
+#include "kernels/cpu/linear_amx.inl"
+
+std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t tokens) {
+  ThreadPool pool(1);
+  const std::vector<float> input = random_floats(tokens * matrix.cols, 2);
+  const Panels scratch = make_panels(linear_scratch_bytes(tokens, matrix.cols));
+  std::vector<float> out(tokens * matrix.rows);
+  const LinearPart part = {
+      .weights = matrix.packed(), .out = out.data(), .out_stride = matrix.rows};
+  linear({.input = input.data(),
+          .input_stride = matrix.cols,
+          .tokens = tokens,
+          .cols = matrix.cols,
+          .input_type = InputType::kBFloat16,
+          .parts = &part,
+          .part_count = 1,
+          .scratch = scratch.get()},
+         {&pool});
+  return out;
+}
+
+TEST(TrappedAmx, GivesTheBitsOfTheEmulatedTable) {
+  std::optional<emulated::TileTrap> trap;
+  if (!amx_kernels().supported()) trap.emplace();
+  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
+    for (const int64_t cols : {32, 33, 63, 128}) {
+      if (cols % kGroup != 0 && storage != Storage::kBF16) continue;
+      const Matrix matrix = random_matrix(storage, 17, cols, 1);
+      for (const int64_t tokens : {1, 2, 3, 5, 9, 17, 40, 65}) {
+        const std::vector<float> expected = outputs(amx_emulated_kernels().linear, matrix, tokens);
+        const std::vector<float> actual = outputs(linear_amx, matrix, tokens);
+        ASSERT_TRUE(same_bits(actual.data(), expected.data(), tokens * 17))
+            << name_of(matrix.packed().type) << " cols " << cols << " tokens " << tokens;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream
+#endif

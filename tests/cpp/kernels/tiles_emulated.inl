@@ -1,0 +1,128 @@
+// A tile unit in plain code: the interface of csrc/kernels/cpu/tiles_amx.inl and the arithmetic of
+// Note: [What the tile unit adds]. Each thread has one, as each thread of a processor does. What
+// the processor would refuse with a fault is an InternalError.
+#include "kernels/cpu/tiles.inl"
+
+namespace tiles {
+
+struct Unit {
+  bool is_configured = false;
+  TileShapes shapes;
+  std::byte rows[kTileRegisters][kTileRows][kTileRowBytes];
+};
+
+inline Unit& unit() {
+  static thread_local Unit unit;
+  return unit;
+}
+
+inline void zero(int at) { std::memset(unit().rows[at], 0, sizeof(unit().rows[at])); }
+
+inline void configure(const TileShapes& shapes) {
+  SINKSTREAM_CHECK(shapes.palette == 1, "palette is ", int{shapes.palette});
+  for (int i = 0; i < 16; ++i) {
+    const bool is_there = i < kTileRegisters;
+    SINKSTREAM_CHECK(shapes.row_bytes[i] <= (is_there ? kTileRowBytes : 0) &&
+                         shapes.rows[i] <= (is_there ? kTileRows : 0) &&
+                         (shapes.row_bytes[i] == 0) == (shapes.rows[i] == 0),
+                     "register ", i, " has ", int{shapes.rows[i]}, " rows of ", shapes.row_bytes[i],
+                     " bytes");
+  }
+  unit().is_configured = true;
+  unit().shapes = shapes;
+  for (int i = 0; i < kTileRegisters; ++i) zero(i);
+}
+
+inline void release() {
+  unit().is_configured = false;
+  unit().shapes = {};
+}
+
+// The number of rows of a register that may be used.
+inline int rows_of(int at) {
+  SINKSTREAM_CHECK(unit().is_configured && unit().shapes.rows[at] > 0, "register ", at,
+                   " has no shape");
+  return unit().shapes.rows[at];
+}
+
+inline void clear_register(int to) {
+  rows_of(to);
+  zero(to);
+}
+
+inline void load_register(int to, const void* from, int64_t stride) {
+  const int rows = rows_of(to), bytes = unit().shapes.row_bytes[to];
+  zero(to);
+  for (int row = 0; row < rows; ++row) {
+    std::memcpy(unit().rows[to][row], static_cast<const std::byte*>(from) + row * stride, bytes);
+  }
+}
+
+inline void store_register(int from, void* to, int64_t stride) {
+  const int rows = rows_of(from), bytes = unit().shapes.row_bytes[from];
+  for (int row = 0; row < rows; ++row) {
+    std::memcpy(static_cast<std::byte*>(to) + row * stride, unit().rows[from][row], bytes);
+  }
+}
+
+inline float without_denormals(float x) {
+  return (float_bits(x) & 0x7f800000) == 0 ? float_from_bits(float_bits(x) & 0x80000000) : x;
+}
+
+inline float fma_of(bf16 a, bf16 b, float sum) {
+  return without_denormals(__builtin_fmaf(without_denormals(to_float(a)),
+                                          without_denormals(to_float(b)), without_denormals(sum)));
+}
+
+inline float sum_of(float a, float b) {
+  return without_denormals(without_denormals(a) + without_denormals(b));
+}
+
+// One row of sums, in the first `columns` of them.
+inline void multiply_row(std::byte* sums_row, const std::byte* inputs_row, int weights,
+                         int columns) {
+  float sums[kTileRows], even[kTileRows] = {}, odd[kTileRows] = {};
+  bf16 inputs[2 * kTileRows], pairs[2 * kTileRows];
+  std::memcpy(sums, sums_row, kTileRowBytes);
+  std::memcpy(inputs, inputs_row, kTileRowBytes);
+  for (int k = 0; k < unit().shapes.rows[weights]; ++k) {
+    std::memcpy(pairs, unit().rows[weights][k], kTileRowBytes);
+    for (int n = 0; n < columns; ++n) {
+      even[n] = fma_of(inputs[2 * k], pairs[2 * n], even[n]);
+      odd[n] = fma_of(inputs[2 * k + 1], pairs[2 * n + 1], odd[n]);
+    }
+  }
+  for (int n = 0; n < columns; ++n) sums[n] = sum_of(sums[n], sum_of(even[n], odd[n]));
+  std::memcpy(sums_row, sums, kTileRowBytes);
+}
+
+inline void multiply_registers(int sums, int inputs, int weights) {
+  const TileShapes& shapes = unit().shapes;
+  SINKSTREAM_CHECK(rows_of(sums) == rows_of(inputs) &&
+                       shapes.row_bytes[inputs] == 4 * rows_of(weights) &&
+                       shapes.row_bytes[sums] == shapes.row_bytes[weights],
+                   "the shapes of registers ", sums, ", ", inputs, ", ", weights, " do not fit");
+  for (int row = 0; row < rows_of(sums); ++row) {
+    multiply_row(unit().rows[sums][row], unit().rows[inputs][row], weights,
+                 shapes.row_bytes[sums] / 4);
+  }
+}
+
+template <int kTo>
+void clear() {
+  clear_register(kTo);
+}
+template <int kTo>
+void load(const void* from) {
+  load_register(kTo, from, kTileRowBytes);
+}
+template <int kFrom>
+void store(void* to) {
+  store_register(kFrom, to, kTileRowBytes);
+}
+template <int kSums, int kInputs, int kWeights>
+void multiply() {
+  multiply_registers(kSums, kInputs, kWeights);
+}
+
+}  // namespace tiles
