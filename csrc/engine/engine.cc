@@ -214,9 +214,9 @@ void Engine::run() {
   const FlushDenormals flush;
   try {
     while (collect()) {
-      run_jobs();
       end_early();
       end_closed_sessions();
+      run_jobs();  // which may want the memory that has just come back
       unpark();
       plan();
       if (plan_.empty()) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <list>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "cache/sequence_cache.h"
 #include "common/errors.h"
@@ -18,9 +20,17 @@ constexpr int64_t kEndless = int64_t{1} << 60;
 
 // A sequence and the mark of each of its tokens, as a plain list.
 struct Marked {
+  template <typename... Args>
+  explicit Marked(std::vector<uint32_t> known, Args&&... args)
+      : cache(std::forward<Args>(args)...), marks(std::move(known)) {}
+
   SequenceCache cache;
   std::vector<uint32_t> marks;
 };
+
+std::vector<uint32_t> first_marks(const Marked& one, int64_t count) {
+  return {one.marks.begin(), one.marks.begin() + count};
+}
 
 std::byte* row_of(const SequenceCache& cache, int64_t layer, int64_t index) {
   const Slot slot = cache.slot(layer, index);
@@ -73,7 +83,7 @@ TEST(SharedPages, TakesExactlyWhatItAnnounced) {
     const int64_t less = needed - SequenceCache::pages_saved(window, kLayers, count);
     PagePool pool(kShape, needed + less);
     std::mt19937 random(1);
-    Marked first{SequenceCache(&pool, window, kLayers, kEndless), {}};
+    Marked first({}, &pool, window, kLayers, kEndless);
     write(&first, 299, &random);
     {
       const SequenceCache second(first.cache, kEndless, count);
@@ -89,7 +99,7 @@ TEST(SharedPages, OnlyABeginningThatIsWholeCanBeShared) {
   const Window window{4, 60};
   PagePool pool(kShape, 100);
   std::mt19937 random(1);
-  Marked one{SequenceCache(&pool, window, kLayers, kEndless), {}};
+  Marked one({}, &pool, window, kLayers, kEndless);
   write(&one, 63, &random);
   EXPECT_EQ(one.cache.shareable(), 63);
   write(&one, 1, &random);  // the next token sees one token less
@@ -104,11 +114,10 @@ TEST(SharedPages, AShortSequenceBeginsWithALongOne) {
   const Window window{4, 1000};
   PagePool pool(kShape, 200);
   std::mt19937 random(1);
-  Marked one{SequenceCache(&pool, window, kLayers, kEndless), {}};
+  Marked one({}, &pool, window, kLayers, kEndless);
   write(&one, 500, &random);
   for (const int64_t count : {3, 4, 100, 132, 133, 260}) {
-    Marked other{SequenceCache(one.cache, 261, count),
-                 {one.marks.begin(), one.marks.begin() + count}};
+    Marked other(first_marks(one, count), one.cache, 261, count);
     write(&other, 261 - count, &random);
     expect_own_rows(other);
     expect_own_rows(one);
@@ -126,20 +135,19 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
     const int64_t each = SequenceCache::pages_needed(window, kLayers, kEndless);
     PagePool pool(kShape, 6 * each, /*poison=*/true);
     std::list<Marked> all;
-    all.push_back({SequenceCache(&pool, window, kLayers, kEndless), {}});
+    all.emplace_back(std::vector<uint32_t>(), &pool, window, kLayers, kEndless);
     for (int step = 0; step < 300; ++step) {
       auto one = std::next(all.begin(), below(static_cast<int64_t>(all.size())));
       switch (below(8)) {
         case 0:
           if (pool.free_pages() >= each) {
-            all.push_back({SequenceCache(one->cache, kEndless, one->cache.length()), one->marks});
+            all.emplace_back(one->marks, one->cache, kEndless, one->cache.length());
           }
           break;
         case 1:
           if (pool.free_pages() >= each) {
             const int64_t count = below(one->cache.shareable() + 1);
-            all.push_back({SequenceCache(one->cache, kEndless, count),
-                           {one->marks.begin(), one->marks.begin() + count}});
+            all.emplace_back(first_marks(*one, count), one->cache, kEndless, count);
           }
           break;
         case 2:

@@ -43,7 +43,8 @@ def test_an_inbox_gives_text_whole_and_events_one_by_one() -> None:
     assert inbox.next_text() == "abc"
     assert inbox.next_event() is PENDING
     inbox.receive(batch("abc", 1, 2, marks=marks))
-    expected = [Started(2, 1, Sampling()), Token("a", 0, -0.5), Evicted(3), Token("bc", 1, -0.5)]
+    started = Started(2, 1, Sampling(), 1)
+    expected = [started, Token("a", 0, -0.5), Evicted(3), Token("bc", 1, -0.5)]
     assert [inbox.next_event() for _ in range(5)] == [*expected, PENDING]
     assert inbox.tail.text == "abcabc"
 
