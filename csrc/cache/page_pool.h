@@ -21,6 +21,7 @@ class PagePool {
   bool poisons() const { return poison_; }
   int64_t pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
+  int32_t holders(int64_t id) const { return references_.at(static_cast<size_t>(id)); }
   int64_t bytes() const { return memory_.bytes(); }
   std::byte* page(int32_t id) const { return memory_.data() + id * shape_.bytes(); }
 

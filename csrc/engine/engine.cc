@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/fail_point.h"
 #include "common/float_mode.h"
 #include "common/quiet_thread.h"
 
@@ -146,11 +147,13 @@ std::shared_ptr<TokenStream> Engine::submit(Request request) {
   auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
                                              options_.tokens.get(), stream);
   check_fits(*sequence);
+  SINKSTREAM_FAIL_POINT("submit.checked");
   {
     const std::lock_guard lock(mutex_);
     check_open("stream");
     arrivals_.push_back(std::move(sequence));
   }
+  SINKSTREAM_FAIL_POINT("submit.handed_over");
   bell_->ring();
   return stream;
 }
@@ -173,6 +176,7 @@ void Engine::close() {
     const std::lock_guard lock(mutex_);
     if (life_ == Life::kOpen) life_ = Life::kClosed;
   }
+  SINKSTREAM_FAIL_POINT("close.marked");
   bell_->ring();
   const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
@@ -196,10 +200,12 @@ void Engine::run() {
   const FlushDenormals flush;
   try {
     while (collect()) {
+      SINKSTREAM_FAIL_POINT("step.collected");
       run_jobs();
       end_early();
       unpark();
       plan();
+      if constexpr (kHasFailPoints) check_invariants();
       if (plan_.empty()) {
         rest();
       } else {

@@ -85,6 +85,7 @@ class Engine {
   void end_early();
   void unpark();
   void plan();
+  void check_invariants() const;  // in tests; invariants.cc
   void rest();
   void refuse_waiting();
   Clock::time_point end_of_patience(const Sequence& sequence) const;

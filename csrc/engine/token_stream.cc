@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/fail_point.h"
 
 namespace sinkstream {
 
@@ -72,6 +73,7 @@ bool TokenStream::publish(const StreamStats& stats) {
                pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop;
     full_.store(!has_room, std::memory_order_release);
   }
+  SINKSTREAM_FAIL_POINT("stream.published");
   // After the lock: a consumer that wakes inside it would take this core and then wait for it.
   if (has_news) something_pending_.notify_one();
   staged_.clear();
@@ -113,6 +115,7 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   // After a lag the buffers are large: memory that the next batches do not need.
   if (out->tokens.capacity() > kMaxStagedTokens) *out = {};
   out->clear();
+  SINKSTREAM_FAIL_POINT("stream.take");
   std::unique_lock lock(mutex_);
   if (consumer_inside_) {
     throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
@@ -128,6 +131,7 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   std::swap(*out, pending_);
   const bool was_full = full_.exchange(false, std::memory_order_acq_rel);
   lock.unlock();
+  SINKSTREAM_FAIL_POINT("stream.taken");
   if (was_full) engine_bell_->ring();
   return Taken::kBatch;
 }
@@ -145,6 +149,7 @@ void TokenStream::close() {
     pending_ = {};
     something_pending_.notify_all();
   }
+  SINKSTREAM_FAIL_POINT("stream.closed");
   cancel();
 }
 
