@@ -11,8 +11,8 @@ namespace sinkstream {
 namespace {
 
 // The places of the engine's thread at which the rest of the world may do something.
-constexpr const char* kStepPlaces[] = {"step.collected", "step.admit",       "step.forward",
-                                       "step.deliver",   "step.publish",     "stream.published",
+constexpr const char* kStepPlaces[] = {"step.collected", "step.admit",   "step.forward",
+                                       "step.deliver",   "step.publish", "stream.published",
                                        "step.delivered"};
 
 enum class Event { kCancel, kDisconnect, kShutdown };
@@ -344,6 +344,19 @@ TEST_F(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
   }
   EXPECT_EQ(failed, 1);
   expect_baseline();
+}
+
+TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
+  Halt halt("step.forward");
+  FailPoint broken("step.deliver", throws(std::runtime_error("a fault was planted")));
+  const auto first = submit(greedy_request({5}, 3));
+  ASSERT_TRUE(halt.await());
+  const auto late = submit(greedy_request({6}, 3));  // nobody has taken it up
+  halt.let_go();
+  for (const auto& stream : {first, late}) {
+    EXPECT_TRUE(read_all(*stream).has_ended);
+    EXPECT_THROW(stream->rethrow(), EngineDead);
+  }
 }
 
 // ---- all at once -----------------------------------------------------------------------------

@@ -109,8 +109,9 @@ TEST_F(InvariantsTest, SeeAPageWithTwoOwners) {
 TEST_F(InvariantsTest, SeeASequenceWithFewerPagesThanItWasAdmittedWith) {
   Sequence& sequence = add_running(5);
   sequence.cache.emplace(&pool, kWindow, kLayers, 40);
-  EXPECT_EQ(found(), (Sentences{cat("running sequence 0 holds 4 pages, but was admitted with ",
-                                    sequence.pages)}));
+  EXPECT_EQ(
+      found(),
+      (Sentences{cat("running sequence 0 holds 4 pages, but was admitted with ", sequence.pages)}));
 }
 
 // ---- sequences -------------------------------------------------------------------------------
@@ -240,9 +241,8 @@ TEST_F(InvariantsTest, SeeLogitsThatNobodyNeedsAndSomebodyLacks) {
   add_decoding(3);
   add_running(5);
   plan.rows = {{0, 1, false}, {1, 3, true}};
-  EXPECT_EQ(found(),
-            (Sentences{"the plan's row of sequence 0 wants no logits with 0 tokens unread",
-                       "the plan's row of sequence 1 wants logits with 5 tokens unread"}));
+  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 wants no logits with 0 tokens unread",
+                                "the plan's row of sequence 1 wants logits with 5 tokens unread"}));
 }
 
 TEST_F(InvariantsTest, SeeAPlanBeyondTheBudget) {
@@ -264,8 +264,10 @@ TEST_F(EngineTest, ViolatedInvariantsEndTheEngineBeforeItsNextStep) {
     stream->rethrow();
     ADD_FAILURE() << "nothing is thrown";
   } catch (const EngineDead& error) {
-    EXPECT_NE(std::string(error.what()).find(cat("page ", stolen, " has 0 holders, but the pool "
-                                                 "counts 1; ")),
+    EXPECT_NE(std::string(error.what())
+                  .find(cat("page ", stolen,
+                            " has 0 holders, but the pool "
+                            "counts 1; ")),
               std::string::npos)
         << error.what();
   }
