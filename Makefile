@@ -35,7 +35,7 @@ INSTALL := $(BIN)/pip install --quiet --no-build-isolation --config-settings=bui
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --- the two commands -----------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a s
 	@$(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
 .PHONY: test
-test: check-python check-compiler check-gtest lint test-cpp test-python ## Check everything that takes minutes, not hours
+test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python ## Check everything that takes minutes, not hours
 
 # --- what must be there before --------------------------------------------------------------
 
@@ -116,9 +116,34 @@ test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Ru
 	$(BIN)/pytest --quiet --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
 
 .PHONY: test-full
-test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
+test-full: check-gtest lint test-cpp test-sanitizers $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)
 	$(BIN)/pytest --quiet -m '' --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
+
+# The core without torch, compiled twice more and kept: build/tsan finds races, build/asan memory
+# errors, leaks and undefined behaviour. Both must report the faults that are planted for them.
+# $(call sanitize,build folder,sanitizer,folders of tests/cpp)
+sanitize = cmake -S . -B $(BUILD)/$(1) -G Ninja -DSINKSTREAM_PYTHON=OFF -DSINKSTREAM_TESTS=ON \
+    -DSINKSTREAM_SANITIZE=$(2) >$(BUILD)/$(1).log || { cat $(BUILD)/$(1).log; exit 1; }; \
+  cmake --build $(BUILD)/$(1) --target planted_faults $(3:%=%_test) && \
+  ctest --test-dir $(BUILD)/$(1) --label-regex '^($(subst $() $(),|,$(strip $(3))))$$' \
+    --parallel $(JOBS) --output-on-failure --no-tests=error \
+    --output-junit $(CURDIR)/$(REPORTS)/$(1).xml
+# A stack under a finding of undefined behaviour, and locals that outlive their function.
+test-sanitizers test-sanitizers-short: export UBSAN_OPTIONS := print_stacktrace=1
+test-sanitizers test-sanitizers-short: export ASAN_OPTIONS := detect_stack_use_after_return=1
+
+.PHONY: test-sanitizers test-sanitizers-short
+test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under sanitizers
+	@mkdir -p $(REPORTS)
+	$(call sanitize,tsan,thread,common kernels cache sampling model engine)
+	$(call sanitize,asan,address,common kernels cache sampling model engine)
+
+# Where threads meet, and where memory is lent and grows.
+test-sanitizers-short: $(VENV)/.build-tools | check-gtest
+	@mkdir -p $(REPORTS)
+	$(call sanitize,tsan,thread,common engine)
+	$(call sanitize,asan,address,cache sampling engine)
 
 # Objects are kept, so that a second run compiles only what has changed. `test-full` runs the same.
 .PHONY: test-mutants

@@ -33,14 +33,17 @@ void PagePool::share(int32_t id) {
 
 void PagePool::share_for_writing(int32_t id) {
   const int32_t spare = acquire();
+  references_[spare] = 0;
   share(id);
-  spare_[spare] = spare_[id];
-  spare_[id] = spare;
+  spare_[spare] = std::exchange(spare_[id], spare);
+  ++spares_;
 }
 
 int32_t PagePool::pop_spare(int32_t id) {
   const int32_t spare = spare_[id];
-  if (spare >= 0) spare_[id] = std::exchange(spare_[spare], -1);
+  if (spare < 0) return spare;
+  spare_[id] = std::exchange(spare_[spare], -1);
+  --spares_;
   return spare;
 }
 

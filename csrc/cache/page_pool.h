@@ -29,6 +29,7 @@ class PagePool {
   int64_t pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   int64_t shared_pages() const { return shared_; }  // with more than one holder
+  int64_t spare_pages() const { return spares_; }   // set aside, without a holder
   int64_t bytes() const { return memory_.bytes(); }
   std::byte* page(int32_t id) const { return memory_.data() + id * shape_.bytes(); }
 
@@ -61,6 +62,7 @@ class PagePool {
   bool poison_;
   std::vector<int32_t> references_;  // [pages], holders of each
   std::vector<int32_t> spare_;       // [pages], the next spare behind a page or spare; -1: none
+  int64_t spares_ = 0;
   std::vector<int32_t> free_;        // the next page to lend is at the back
   int64_t shared_ = 0;
 };

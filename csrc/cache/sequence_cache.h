@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cache/page_pool.h"
@@ -42,6 +43,7 @@ class SequenceCache {
   int64_t bytes() const { return static_cast<int64_t>(ids_.size()) * pool_->shape().bytes(); }
   int64_t sink_page_count() const { return sink_page_count_; }
   int64_t window_page_count() const { return window_page_count_; }
+  std::span<const int32_t> page_ids() const { return ids_; }  // all that it holds
 
   // [sink_page_count()] and [window_page_count()], as attention reads them.
   const std::byte* const* sink_pages(int64_t layer) const {

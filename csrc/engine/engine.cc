@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/fail_point.h"
 #include "common/float_mode.h"
 #include "common/quiet_thread.h"
 
@@ -144,11 +145,13 @@ void Engine::check(const Request& request) const {
 }
 
 void Engine::hand_over(std::unique_ptr<Sequence> sequence) {
+  SINKSTREAM_FAIL_POINT("submit.checked");
   {
     const std::lock_guard lock(mutex_);
     check_open("stream");
     arrivals_.push_back(std::move(sequence));
   }
+  SINKSTREAM_FAIL_POINT("submit.handed_over");
   bell_->ring();
 }
 
@@ -186,6 +189,7 @@ void Engine::close() {
     const std::lock_guard lock(mutex_);
     if (life_ == Life::kOpen) life_ = Life::kClosed;
   }
+  SINKSTREAM_FAIL_POINT("close.marked");
   bell_->ring();
   const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
@@ -214,11 +218,13 @@ void Engine::run() {
   const FlushDenormals flush;
   try {
     while (collect()) {
+      SINKSTREAM_FAIL_POINT("step.collected");
       end_early();
       end_closed_sessions();
       run_jobs();  // which may want the memory that has just come back
       unpark();
       plan();
+      if constexpr (kHasFailPoints) check_invariants();
       if (plan_.empty()) {
         rest();
       } else {
@@ -230,9 +236,9 @@ void Engine::run() {
   } catch (...) {
     die(std::current_exception());
   }
-  due_bells_->ring();
   refuse_jobs();
   end_sessions();
+  due_bells_->ring();
 }
 
 // Takes over what callers have handed in. Returns whether the engine is still open.

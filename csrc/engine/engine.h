@@ -123,6 +123,7 @@ class Engine {
   void end_early();
   void unpark();
   void plan();
+  void check_invariants() const;  // in tests; invariants.cc
   void rest();
   Clock::time_point nearest_deadline() const;
   void refuse_waiting();

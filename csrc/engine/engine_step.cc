@@ -1,6 +1,7 @@
 // One step of the engine's thread: admit, forward, sample, deliver, and whoever ends on the way.
 #include <utility>
 
+#include "common/fail_point.h"
 #include "engine/engine.h"
 
 namespace sinkstream {
@@ -9,10 +10,14 @@ void Engine::act() {
   step_ = StepRecord();
   step_.step = totals_.steps;
   step_.begin = Clock::now();
+  SINKSTREAM_FAIL_POINT("step.admit");
   admit();
+  SINKSTREAM_FAIL_POINT("step.forward");
   forward();
   step_.forward_end = Clock::now();
+  SINKSTREAM_FAIL_POINT("step.deliver");
   deliver();
+  SINKSTREAM_FAIL_POINT("step.delivered");
   forget_ended();
   record_step();
 }
@@ -163,6 +168,7 @@ void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
 }
 
 void Engine::publish(Sequence& sequence) {
+  SINKSTREAM_FAIL_POINT("step.publish");
   const bool is_decoding = sequence.phase == Phase::kDecode;
   const int64_t interval = sequence.sampler.params().stream_interval;
   if (is_decoding && !sequence.stream->is_piece_complete(interval)) return;
@@ -198,6 +204,7 @@ void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr err
   note_phase(sequence, reason);
   share_stats();
   if (sequence.session) end_turn(sequence);
+  SINKSTREAM_FAIL_POINT("step.finish");
   sequence.stream->finish(reason, std::move(error), sequence.stats);
 }
 

@@ -55,6 +55,7 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       session(std::move(of)),
       owed(session->owed),
       cache(&*session->cache),
+      length_before(cache->length()),
       evicted_before(cache->evicted()),
       submitted(Clock::now()),
       deadline(deadline_of(request)) {

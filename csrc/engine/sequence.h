@@ -63,7 +63,8 @@ struct Sequence {
   int64_t read = 0;            // prompt tokens in the cache
   int32_t last_token = -1;     // sampled, and not in the cache yet; below 0: there is none
   int64_t last_turn = -1;      // the step that it last took part in
-  int64_t evicted_before = 0;  // tokens, by its session's earlier turns
+  int64_t length_before = 0;   // tokens in its session's cache
+  int64_t evicted_before = 0;  // tokens that had left it
 
   const Clock::time_point submitted;
   const Clock::time_point deadline;                // kNoDeadline: none

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/fail_point.h"
 
 namespace sinkstream {
 
@@ -87,6 +88,7 @@ bool TokenStream::publish(const StreamStats& stats) {
                pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop;
     full_.store(!has_room, std::memory_order_release);
   }
+  SINKSTREAM_FAIL_POINT("stream.published");
   // After the lock: a consumer that wakes inside it would take this core and then wait for it.
   if (has_news) something_pending_.notify_one();
   if (loop_bell) due_bells_->add(std::move(loop_bell));
@@ -130,6 +132,7 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   // After a lag the buffers are large: memory that the next batches do not need.
   if (out->tokens.capacity() > kMaxStagedTokens) *out = {};
   out->clear();
+  SINKSTREAM_FAIL_POINT("stream.take");
   std::unique_lock lock(mutex_);
   if (consumer_inside_) {
     throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
@@ -145,6 +148,7 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   count_pending(-static_cast<int64_t>(out->tokens.size()));
   const bool was_full = full_.exchange(false, std::memory_order_acq_rel);
   lock.unlock();
+  SINKSTREAM_FAIL_POINT("stream.taken");
   if (was_full) engine_bell_->ring();
   return Taken::kBatch;
 }
@@ -179,6 +183,7 @@ void TokenStream::close() {
     something_pending_.notify_all();
     loop_bell = std::move(loop_bell_);
   }
+  SINKSTREAM_FAIL_POINT("stream.closed");
   if (loop_bell) loop_bell->ring();
   cancel();
 }

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 inline constexpr int32_t kEndToken = 1;
 
 inline std::string fake_bytes(int32_t id) {
-  if (id < 4) return "<" + std::to_string(id) + ">";
+  if (id < 4) return cat("<", id, ">");
   if (id < 98) return std::string(1, static_cast<char>('!' + id - 4));
   return {static_cast<char>(0xC4 + id % 4), static_cast<char>(0x80 + id % 64)};
 }

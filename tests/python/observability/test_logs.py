@@ -81,7 +81,9 @@ def test_a_death_is_logged_once_and_its_error_names_the_request(
             **dict.fromkeys(
                 ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"), None
             ),
-            **dict.fromkeys(("presence_penalty", "frequency_penalty", "logit_bias"), None),
+            **dict.fromkeys(
+                ("presence_penalty", "frequency_penalty", "logit_bias", "timeout_s"), None
+            ),
             **{"max_tokens": 5, "stop": (), "stop_token_ids": (), "ignore_eos": False},
             **{"logprobs": 0, "stream_interval": 1, "sinks": None},
         },

@@ -30,6 +30,21 @@ def test_no_page_has_a_place_that_was_left_to_be_filled(page: Path) -> None:
     assert re.findall(r"@[A-Z]+@|TODO|TBD", page.read_text(encoding="utf-8")) == []
 
 
+def test_every_test_that_reliability_names_exists() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+|[A-Z]\w+\.[A-Z]\w+)`", page))
+    assert len(named) > 40
+    tests = ROOT / "tests"
+    python = (path.read_text(encoding="utf-8") for path in (tests / "python").rglob("*.py"))
+    cpp = (path.read_text(encoding="utf-8") for path in (tests / "cpp").rglob("*.cc"))
+    there = set(re.findall(r"def (test_\w+)", "\n".join(python)))
+    for suite, name in re.findall(
+        r"^TEST(?:_[FP])?\((\w+),\s*(\w+)\)", "\n".join(cpp), re.MULTILINE
+    ):
+        there.add(f"{suite}.{name}")
+    assert named - there == set()
+
+
 def test_the_pictures_are_what_their_script_draws() -> None:
     script = ROOT / "docs" / "pictures" / "make.py"
     done = subprocess.run(

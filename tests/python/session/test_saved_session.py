@@ -43,7 +43,10 @@ def test_goes_on_bit_for_bit_in_another_process_life(
             session.save(file)
             ids, stats = session.token_ids, session.stats
             expected = talk(session, 2, 12)
-        with load(folder, kv_dtype=kv_dtype, threads=2) as again, again.load_session(file) as loaded:
+        with (
+            load(folder, kv_dtype=kv_dtype, threads=2) as again,
+            again.load_session(file) as loaded,
+        ):
             assert (loaded.token_ids, loaded.stats) == (ids, stats)
             assert talk(loaded, 2, 12) == expected
 

@@ -1,0 +1,27 @@
+# SINKSTREAM_SANITIZE=thread finds data races; address finds memory errors, leaks and undefined
+# behaviour. All findings are fatal, and nothing of ours is suppressed. Such a build is for the C++
+# tests: Python itself is not compiled so, and could not load the module.
+set(SINKSTREAM_SANITIZE "" CACHE STRING "Find faults while tests run: thread, address, or nothing")
+
+if(NOT SINKSTREAM_SANITIZE MATCHES "^(thread|address|)$")
+  message(FATAL_ERROR "SINKSTREAM_SANITIZE must be address, thread or empty, but is "
+                      "\"${SINKSTREAM_SANITIZE}\".")
+endif()
+if(SINKSTREAM_SANITIZE AND SINKSTREAM_PYTHON)
+  message(FATAL_ERROR "SINKSTREAM_SANITIZE is for the C++ tests: Python cannot load a module that "
+                      "is built so. Add -DSINKSTREAM_PYTHON=OFF -DSINKSTREAM_TESTS=ON.")
+endif()
+
+if(SINKSTREAM_SANITIZE)
+  set(sanitizers_thread -fsanitize=thread)
+  set(sanitizers_address -fsanitize=address,undefined -fno-sanitize-recover=all)
+  # -O1: reports name the lines that were written. Tables of kernels keep their own -O3.
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g")
+  add_compile_options(${sanitizers_${SINKSTREAM_SANITIZE}} -fno-omit-frame-pointer)
+  # Tables are -O3 and mostly intrinsics: with every check inline one takes minutes to compile. Their
+  # memory is checked by calls, and undefined behaviour is left to the reference that defines them.
+  if(SINKSTREAM_SANITIZE STREQUAL "address")
+    set(sanitize_tables -fno-sanitize=undefined --param=asan-instrumentation-with-call-threshold=0)
+  endif()
+  add_link_options(${sanitizers_${SINKSTREAM_SANITIZE}})
+endif()

@@ -1,0 +1,201 @@
+#include "engine/invariants.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "engine/engine.h"
+
+namespace sinkstream {
+
+namespace {
+
+struct Report {
+  template <typename... Parts>
+  void expect(bool holds, const Parts&... sentence) {
+    if (!holds) found.push_back(cat(sentence...));
+  }
+
+  std::vector<std::string> found;
+};
+
+int64_t count_of(size_t size) { return static_cast<int64_t>(size); }
+
+// ---- memory ----------------------------------------------------------------------------------
+
+// Every page is as often held as the pool believes: none is lost, and none has two owners that do
+// not know of each other.
+void check_pages(const EngineState& state, Report* report) {
+  const PagePool& pool = state.pool;
+  thread_local std::vector<int64_t> holders;  // [pages]; kept, so that a check takes no memory
+  holders.assign(static_cast<size_t>(pool.pages()), 0);
+  const auto count = [](const SequenceCache& cache) {
+    for (const int32_t page : cache.page_ids()) ++holders[static_cast<size_t>(page)];
+  };
+  for (const auto& sequence : state.running) {
+    if (sequence->own_cache) count(*sequence->own_cache);
+  }
+  for (const auto& session : state.sessions) count(*session->cache);
+  int64_t used = 0;
+  for (int64_t page = 0; page < pool.pages(); ++page) {
+    const int64_t held = holders[static_cast<size_t>(page)];
+    const int64_t counted = pool.holders(page);
+    used += held > 0;
+    report->expect(held == counted, "page ", page, " has ", held, " holders, but the pool counts ",
+                   counted);
+  }
+  report->expect(used + pool.free_pages() + pool.spare_pages() == pool.pages(), used,
+                 " pages are used, ", pool.spare_pages(), " spare and ", pool.free_pages(),
+                 " free, but there are ", pool.pages());
+}
+
+// ---- sequences -------------------------------------------------------------------------------
+
+void check_waiting(size_t place, const Sequence& sequence, Report* report) {
+  const auto expect = [&](bool holds, const auto&... what) {
+    report->expect(holds, "waiting sequence ", place, " ", what...);
+  };
+  expect(sequence.phase == Phase::kWaiting, "is in phase ", name_of(sequence.phase));
+  expect(!sequence.own_cache, "holds pages");
+  expect(sequence.read == 0 && sequence.stats.generated_tokens == 0, "has read ", sequence.read,
+         " and generated ", sequence.stats.generated_tokens, " tokens");
+  expect(!sequence.stream->finish_reason(), "has a stream that has ended");
+}
+
+void check_running(size_t place, const Sequence& sequence, Report* report) {
+  const auto expect = [&](bool holds, const auto&... what) {
+    report->expect(holds, "running sequence ", place, " ", what...);
+  };
+  const Phase phase = sequence.phase;
+  expect(phase == Phase::kPrefill || phase == Phase::kDecode || phase == Phase::kParked,
+         "is in phase ", name_of(phase));
+  expect(sequence.is_reading() == (phase == Phase::kPrefill), "has read ", sequence.read, " of ",
+         sequence.prompt_tokens, " tokens in phase ", name_of(phase));
+  expect(sequence.prompt.empty() == !sequence.is_reading(), "keeps ", sequence.prompt.size(),
+         " tokens of a prompt of which it has read ", sequence.read);
+  expect(!sequence.stream->finish_reason(), "has a stream that has ended");
+  expect(sequence.cache != nullptr, "holds no pages");
+  if (sequence.cache == nullptr) return;
+
+  const SequenceCache& cache = *sequence.cache;
+  const int64_t pages = sequence.session ? 0 : count_of(cache.page_ids().size());
+  expect(pages == sequence.pages, "holds ", pages, " pages, but was admitted with ",
+         sequence.pages);
+  // What was sampled last is not in the cache yet.
+  const int64_t generated = sequence.stats.generated_tokens;
+  const int64_t length =
+      sequence.length_before + sequence.read + std::max<int64_t>(generated - 1, 0);
+  expect(cache.length() == length, "has ", cache.length(), " tokens in its cache, but has read ",
+         sequence.read, " and generated ", generated);
+  expect(sequence.stats.live_tokens == cache.live() &&
+             sequence.stats.evicted_tokens == cache.evicted() - sequence.evicted_before,
+         "counts ", sequence.stats.live_tokens, " live and ", sequence.stats.evicted_tokens,
+         " evicted tokens, but its cache ", cache.live(), " and ", cache.evicted());
+}
+
+// ---- gauges ----------------------------------------------------------------------------------
+
+void check_gauges(const EngineState& state, Report* report) {
+  const auto expect = [&](const char* gauge, int64_t shown, int64_t there) {
+    report->expect(shown == there, "the gauge `", gauge, "` shows ", shown, ", but there are ",
+                   there);
+  };
+  const auto parked = std::count_if(state.running.begin(), state.running.end(),
+                                    [](const auto& s) { return s->phase == Phase::kParked; });
+  expect("waiting", state.gauges.waiting, count_of(state.waiting.size()));
+  expect("running", state.gauges.running, count_of(state.running.size()));
+  expect("parked", state.gauges.parked, parked);
+  expect("pages", state.gauges.pages, state.pool.pages());
+}
+
+// ---- the plan --------------------------------------------------------------------------------
+
+// Of the sequence of a row, which is running already or admitted by the same plan.
+struct RowOf {
+  const Sequence& sequence;
+  int64_t unread;
+};
+
+RowOf row_of(const EngineState& state, int64_t place) {
+  const int64_t running = count_of(state.running.size());
+  const auto index = static_cast<size_t>(place < running ? place : place - running);
+  if (place >= running) return {*state.waiting[index], state.views.at(index).unread};
+  const Sequence& sequence = *state.running[index];
+  return {sequence, sequence.prompt_tokens - sequence.read};
+}
+
+void check_row(const EngineState& state, const PlanRow& row, Report* report) {
+  const auto [sequence, unread] = row_of(state, row.sequence);
+  const auto expect = [&](bool holds, const auto&... what) {
+    report->expect(holds, "the plan's row of sequence ", row.sequence, " ", what...);
+  };
+  expect(sequence.phase != Phase::kParked, "wakes one that is parked");
+  const bool reads = sequence.is_reading();
+  const int64_t most = reads ? std::min(unread, state.limits.prefill_chunk) : 1;
+  expect(row.count >= 1 && row.count <= most, "has ", row.count, " tokens of at most ", most);
+  expect(row.wants_logits == (!reads || (row.count == unread && sequence.wants_reply())),
+         row.wants_logits ? "wants" : "wants no", " logits with ", unread, " tokens unread");
+}
+
+void check_plan(const EngineState& state, Report* report) {
+  const StepPlan& plan = state.plan;
+  const int64_t waiting = count_of(state.waiting.size());
+  report->expect(plan.admit >= 0 && plan.admit <= waiting, "the plan admits ", plan.admit, " of ",
+                 waiting, " waiting sequences");
+  const int64_t admitted = std::clamp<int64_t>(plan.admit, 0, waiting);
+  const int64_t places = count_of(state.running.size()) + admitted;
+  report->expect(places <= state.limits.max_sequences, "after the plan ", places,
+                 " sequences run, but at most ", state.limits.max_sequences, " may");
+  int64_t pages = 0;
+  for (int64_t i = 0; i < admitted; ++i) pages += state.views.at(static_cast<size_t>(i)).pages;
+  report->expect(pages <= state.pool.free_pages(), "the plan takes ", pages, " pages, but ",
+                 state.pool.free_pages(), " are free");
+
+  int64_t tokens = 0;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlanRow& row = plan.rows[i];
+    tokens += row.count;
+    const bool exists = row.sequence >= 0 && row.sequence < places;
+    report->expect(exists, "the plan's row ", i, " is of sequence ", row.sequence, " of ", places);
+    const auto same = [&row](const PlanRow& other) { return other.sequence == row.sequence; };
+    report->expect(std::none_of(plan.rows.begin(), plan.rows.begin() + count_of(i), same),
+                   "the plan has two rows of sequence ", row.sequence);
+    if (exists) check_row(state, row, report);
+  }
+  report->expect(tokens <= state.limits.max_tokens, "the plan has ", tokens,
+                 " tokens, but the budget is ", state.limits.max_tokens);
+}
+
+}  // namespace
+
+std::vector<std::string> violations(const EngineState& state) {
+  Report report;
+  check_pages(state, &report);
+  check_gauges(state, &report);
+  for (size_t i = 0; i < state.waiting.size(); ++i) check_waiting(i, *state.waiting[i], &report);
+  for (size_t i = 0; i < state.running.size(); ++i) check_running(i, *state.running[i], &report);
+  check_plan(state, &report);
+  return std::move(report.found);
+}
+
+// A sentence for each violation, in the error that everybody gets.
+void Engine::check_invariants() const {
+  const std::vector<std::string> found =
+      violations({.waiting = waiting_,
+                  .running = running_,
+                  .sessions = sessions_,
+                  .pool = *options_.pool,
+                  .gauges = totals_,
+                  .plan = plan_,
+                  .views = waiting_views_,
+                  .limits = {.free_pages = options_.pool->free_pages(),
+                             .max_sequences = options_.max_sequences,
+                             .max_tokens = model_.max_tokens(),
+                             .prefill_chunk = options_.prefill_chunk}});
+  if (found.empty()) return;
+  std::string sentences = found.front();
+  for (size_t i = 1; i < found.size(); ++i) sentences += cat("; ", found[i]);
+  SINKSTREAM_CHECK(false, sentences);
+}
+
+}  // namespace sinkstream

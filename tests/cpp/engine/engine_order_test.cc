@@ -1,0 +1,391 @@
+// Cancel, complete, disconnect, evict and shutdown, forced to meet in every order: a thread is held
+// at a place of fail_point.h while the others go on. A chance meeting is one in millions; these are
+// all of them, every time.
+#include <future>
+#include <tuple>
+
+#include "engine_fixture.h"
+#include "fail_points/fail_points.h"
+
+namespace sinkstream {
+namespace {
+
+// The places of the engine's thread at which the rest of the world may do something.
+constexpr const char* kStepPlaces[] = {"step.collected", "step.admit",   "step.forward",
+                                       "step.deliver",   "step.publish", "stream.published",
+                                       "step.delivered"};
+
+enum class Event { kCancel, kDisconnect, kShutdown };
+
+const char* name_of(Event event) {
+  switch (event) {
+    case Event::kCancel: return "Cancel";
+    case Event::kDisconnect: return "Disconnect";
+    case Event::kShutdown: return "Shutdown";
+  }
+  return "";
+}
+
+class EngineOrderTest : public EngineTest {
+ protected:
+  // What a stream has given is right as far as it goes, and the reason agrees with how far that is.
+  static void expect_cut_or_complete(TokenStream& stream, const std::vector<int32_t>& prompt,
+                                     int64_t max_tokens, int64_t most) {
+    const Reply reply = read_all(stream);
+    const auto given = static_cast<int64_t>(reply.ids.size());
+    EXPECT_TRUE(reply.has_ended);
+    EXPECT_EQ(reply.ids, expected_reply(prompt, given));
+    EXPECT_EQ(reply.text, text_of(reply.ids));
+    EXPECT_LE(given, most) << "it has run on for more than a step";
+    EXPECT_EQ(stream.finish_reason(),
+              given == max_tokens ? FinishReason::kLength : FinishReason::kCancelled);
+    EXPECT_NO_THROW(stream.rethrow());
+  }
+
+  // Nobody waits, all pages are back, and the next request is served as if nothing had been.
+  void expect_baseline() {
+    wait_until([this] { return is_idle(); });
+    EXPECT_EQ(read_all(*submit(greedy_request({8}, 100))).ids, expected_reply({8}, 100));
+  }
+};
+
+// ---- every place, every event ----------------------------------------------------------------
+
+class EngineOrderAt : public EngineOrderTest,
+                      public testing::WithParamInterface<std::tuple<const char*, Event, int64_t>> {
+};
+
+TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
+  const auto [place, event, after] = GetParam();
+  constexpr int64_t kTokens = 6, kNeighboursTokens = 90;
+  Halt halt(place, after);
+  const auto stream = submit(greedy_request({5}, kTokens));
+  const auto neighbour = submit(greedy_request({6}, kNeighboursTokens));
+  ASSERT_TRUE(halt.await());
+  const int64_t most = model.forwards + 1;  // tokens: one for each forward, that in progress too
+  std::thread closer;
+  if (event == Event::kCancel) stream->cancel();
+  if (event == Event::kDisconnect) stream->close();
+  if (event == Event::kShutdown) {
+    Halt marked("close.marked");
+    closer = std::thread([this] { engine().close(); });
+    EXPECT_TRUE(marked.await());
+  }
+  halt.let_go();
+  if (closer.joinable()) closer.join();
+
+  if (event == Event::kDisconnect) {
+    EXPECT_TRUE(read_all(*stream).ids.empty()) << "who has gone away is given nothing";
+    wait_until([&] { return stream->finish_reason().has_value(); });
+  } else {
+    expect_cut_or_complete(*stream, {5}, kTokens, std::min(most, kTokens));
+  }
+  expect_cut_or_complete(*neighbour, {6}, kNeighboursTokens, kNeighboursTokens);
+  if (event == Event::kShutdown) {
+    EXPECT_TRUE(is_idle());
+    EXPECT_THROW(submit(greedy_request({8}, 3)), EngineDead);
+  } else {
+    EXPECT_EQ(neighbour->finish_reason(), FinishReason::kLength);
+    expect_baseline();
+  }
+}
+
+constexpr Event kEvents[] = {Event::kCancel, Event::kDisconnect, Event::kShutdown};
+
+std::string name_of_order(const testing::TestParamInfo<EngineOrderAt::ParamType>& info) {
+  const auto& [place, event, after] = info.param;
+  std::string name = cat(place, "_", name_of(event), "_after_", after);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, EngineOrderAt,
+                         testing::Combine(testing::ValuesIn(kStepPlaces),
+                                          testing::ValuesIn(kEvents), testing::Values(0, 1, 5)),
+                         name_of_order);
+// There are two ends to come by.
+INSTANTIATE_TEST_SUITE_P(Ends, EngineOrderAt,
+                         testing::Combine(testing::Values("step.finish"),
+                                          testing::ValuesIn(kEvents), testing::Values(0, 1)),
+                         name_of_order);
+
+// ---- complete --------------------------------------------------------------------------------
+
+TEST_F(EngineOrderTest, ACompleteReplyStaysCompleteWhenItIsCancelledBeforeItsEndArrives) {
+  Halt halt("step.finish");
+  const auto stream = submit(greedy_request({5}, 3));
+  ASSERT_TRUE(halt.await());
+  EXPECT_FALSE(stream->finish_reason());
+  EXPECT_TRUE(is_idle()) << "the pages come back before the end is told";
+  stream->cancel();
+  halt.let_go();
+  EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3));
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kLength);
+}
+
+TEST_F(EngineOrderTest, AConsumerThatWaitsForTheEndIsWokenByIt) {
+  Halt halt("step.finish");
+  const auto stream = submit(greedy_request({5}, 1));
+  ASSERT_TRUE(halt.await());
+  auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
+  EXPECT_EQ(reading.wait_for(20ms), std::future_status::timeout) << "it ends before its end";
+  halt.let_go();
+  EXPECT_EQ(reading.get().ids, expected_reply({5}, 1));
+}
+
+// ---- admission -------------------------------------------------------------------------------
+
+TEST_F(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBack) {
+  Halt halt("step.admit");
+  const auto stream = submit(greedy_request(std::vector<int32_t>(100, 9), 3));
+  ASSERT_TRUE(halt.await());
+  stream->cancel();
+  halt.let_go();
+  EXPECT_TRUE(read_all(*stream).ids.empty());
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
+  EXPECT_EQ(model.forwards, 1) << "it has read on";
+  expect_baseline();
+}
+
+TEST_F(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameStep) {
+  options.max_sequences = 1;
+  Halt halt("step.forward", 1);
+  const auto first = submit(greedy_request({5}, std::nullopt));
+  ASSERT_TRUE(halt.await());
+  const auto second = submit(greedy_request({6}, 200));
+  first->close();
+  halt.let_go();
+  EXPECT_EQ(read_all(*second).ids, expected_reply({6}, 200));
+}
+
+// ---- evict -----------------------------------------------------------------------------------
+
+TEST_F(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
+  options.max_sequences = 2;
+  Halt halt("step.deliver", 300);  // far past the window: this very step has evicted
+  const auto evicting = submit(greedy_request({5}, std::nullopt));
+  const auto neighbour = submit(greedy_request({6}, 1000));
+  const auto next = submit(greedy_request({7}, 500));
+  ASSERT_TRUE(halt.await());
+  evicting->cancel();
+  halt.let_go();
+  EXPECT_EQ(read_all(*next).ids, expected_reply({7}, 500));
+  EXPECT_EQ(read_all(*neighbour).ids, expected_reply({6}, 1000));
+  const Reply reply = read_all(*evicting);
+  EXPECT_EQ(reply.ids, expected_reply({5}, static_cast<int64_t>(reply.ids.size())));
+  const StreamStats stats = evicting->stats();
+  EXPECT_EQ(stats.live_tokens, options.window.capacity());
+  EXPECT_EQ(stats.live_tokens + stats.evicted_tokens, stats.generated_tokens)
+      << "a prompt of one token, and the last one not in the cache";
+  int64_t told = 0;
+  for (const StreamMark& mark : reply.marks) {
+    if (mark.kind == StreamMark::Kind::kEvicted) told += mark.count;
+  }
+  EXPECT_EQ(told, stats.evicted_tokens);
+  expect_baseline();
+}
+
+// ---- lag -------------------------------------------------------------------------------------
+
+TEST_F(EngineOrderTest, AParkedSequenceGoesOnWhenItsConsumerRingsLate) {
+  const auto stream = submit(greedy_request({5}, 6000));
+  wait_until([&] { return engine().stats().parked == 1; });
+  Halt halt("stream.taken");  // there is room, and the engine has not been told
+  auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
+  ASSERT_TRUE(halt.await());
+  halt.let_go();
+  EXPECT_EQ(reading.get().ids, expected_reply({5}, 6000));
+}
+
+TEST_F(EngineOrderTest, AParkedSequenceEndsWhenItIsCancelledWhileItsConsumerTakes) {
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  wait_until([&] { return engine().stats().parked == 1; });
+  Halt halt("stream.taken");
+  auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
+  ASSERT_TRUE(halt.await());
+  stream->cancel();
+  wait_until([&] { return is_idle(); });
+  halt.let_go();
+  const Reply reply = reading.get();
+  EXPECT_EQ(reply.ids, expected_reply({5}, static_cast<int64_t>(reply.ids.size())));
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
+}
+
+TEST_F(EngineOrderTest, AStreamThatIsClosedWhileItsConsumerIsAboutToTakeGivesTheEnd) {
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  Halt halt("stream.take");
+  auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
+  ASSERT_TRUE(halt.await());
+  stream->close();
+  halt.let_go();
+  const Reply reply = reading.get();
+  EXPECT_TRUE(reply.has_ended);
+  EXPECT_TRUE(reply.ids.empty());
+  wait_until([&] { return is_idle(); });
+}
+
+// The consumer lets go of its last reference while the engine is about to wake it.
+TEST_F(EngineOrderTest, AConsumerMayBeGoneBeforeItIsWoken) {
+  Halt halt("stream.published");
+  auto stream = submit(greedy_request({5}, std::nullopt));
+  ASSERT_TRUE(halt.await());
+  stream->close();
+  stream.reset();
+  halt.let_go();
+  expect_baseline();
+}
+
+// ---- submit and shutdown ---------------------------------------------------------------------
+
+TEST_F(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) {
+  engine();
+  Halt halt("submit.checked");
+  auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
+  ASSERT_TRUE(halt.await());
+  engine().close();
+  halt.let_go();
+  EXPECT_THROW(asking.get(), EngineDead);
+  EXPECT_TRUE(is_idle());
+}
+
+TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled) {
+  engine();
+  Halt halt("submit.handed_over");  // the bell has not rung for it
+  auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
+  ASSERT_TRUE(halt.await());
+  engine().close();
+  halt.let_go();
+  const auto stream = asking.get();
+  const Reply reply = read_all(*stream);
+  EXPECT_TRUE(reply.has_ended);
+  EXPECT_TRUE(stream->finish_reason() == FinishReason::kCancelled ||
+              reply.ids == expected_reply({5}, 3));
+  EXPECT_TRUE(is_idle());
+}
+
+TEST_F(EngineOrderTest, WorkBetweenStepsThatComesWhileTheEngineClosesIsRefusedNotForgotten) {
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  Halt in_step("step.deliver");
+  ASSERT_TRUE(in_step.await());
+  std::promise<void> asking;
+  auto working = std::async(std::launch::async, [&] {
+    asking.set_value();
+    engine().between_steps([] {});
+  });
+  asking.get_future().wait();
+  std::this_thread::sleep_for(5ms);  // for the caller to be waiting inside, mostly
+  Halt marked("close.marked");
+  std::thread closer([this] { engine().close(); });
+  ASSERT_TRUE(marked.await());
+  in_step.let_go();
+  marked.let_go();
+  closer.join();
+  EXPECT_THROW(working.get(), EngineDead);
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
+}
+
+TEST_F(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  read_tokens(*stream, 10);
+  Halt halt("close.marked");
+  std::thread first([this] { engine().close(); });
+  EXPECT_TRUE(halt.await());
+  engine().close();
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
+  halt.let_go();
+  first.join();
+}
+
+// ---- a step that fails -----------------------------------------------------------------------
+
+class EngineOrderThrow : public EngineOrderTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
+  FailPoint broken(GetParam(), once(throws(std::runtime_error("a fault was planted")), 5));
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  const auto neighbour = submit(greedy_request({6}, std::nullopt));
+  for (const auto& each : {stream, neighbour}) {
+    EXPECT_TRUE(read_all(*each).has_ended);
+    EXPECT_EQ(each->finish_reason(), FinishReason::kError);
+    try {
+      each->rethrow();
+      ADD_FAILURE() << "nothing is thrown";
+    } catch (const EngineDead& error) {
+      EXPECT_NE(std::string(error.what()).find("a fault was planted. "), std::string::npos);
+    }
+  }
+  EXPECT_THROW(submit(greedy_request({8}, 3)), EngineDead);
+  wait_until([this] { return is_idle(); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, EngineOrderThrow,
+                         testing::Values("step.collected", "step.admit", "step.forward",
+                                         "step.deliver", "step.delivered"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '.', '_');
+                           return name;
+                         });
+
+TEST_F(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
+  FailPoint broken("step.publish", once(throws(std::runtime_error("a fault was planted")), 1));
+  const auto first = submit(greedy_request({5}, 200));
+  const auto second = submit(greedy_request({6}, 200));
+  const Reply replies[] = {read_all(*first), read_all(*second)};
+  const TokenStream* streams[] = {first.get(), second.get()};
+  int failed = 0;
+  for (int i = 0; i < 2; ++i) {
+    if (streams[i]->finish_reason() == FinishReason::kError) {
+      ++failed;
+      EXPECT_THROW(streams[i]->rethrow(), std::runtime_error);
+    } else {
+      EXPECT_EQ(replies[i].ids, expected_reply({5 + i}, 200));
+    }
+  }
+  EXPECT_EQ(failed, 1);
+  expect_baseline();
+}
+
+TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
+  Halt halt("step.forward");
+  FailPoint broken("step.deliver", throws(std::runtime_error("a fault was planted")));
+  const auto first = submit(greedy_request({5}, 3));
+  ASSERT_TRUE(halt.await());
+  const auto late = submit(greedy_request({6}, 3));  // nobody has taken it up
+  halt.let_go();
+  for (const auto& stream : {first, late}) {
+    EXPECT_TRUE(read_all(*stream).has_ended);
+    EXPECT_THROW(stream->rethrow(), EngineDead);
+  }
+}
+
+// ---- all at once -----------------------------------------------------------------------------
+
+// Every place is slow, and consumers come and go: what no test above has thought of.
+TEST_F(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
+  std::vector<std::unique_ptr<FailPoint>> slow;
+  for (const char* place :
+       {"step.collected", "step.admit", "step.forward", "step.deliver", "step.publish",
+        "step.finish", "stream.published", "stream.take", "stream.taken", "stream.closed",
+        "submit.checked", "submit.handed_over"}) {
+    slow.push_back(std::make_unique<FailPoint>(place, delay(20us)));
+  }
+  const auto storm = [&](int32_t salt) {
+    for (int32_t i = 0; i < 60; ++i) {
+      const auto stream = submit(greedy_request({salt, i}, i % 3 == 0 ? 5 : 100000));
+      if (i % 5 == 0) read_tokens(*stream, static_cast<size_t>(i % 4));
+      i % 2 == 0 ? stream->cancel() : stream->close();
+    }
+  };
+  engine();
+  std::thread left(storm, 1), right(storm, 2);
+  const auto steady = submit(greedy_request({7}, 200));
+  EXPECT_EQ(read_all(*steady).ids, expected_reply({7}, 200));
+  left.join();
+  right.join();
+  wait_until([&] { return engine().stats().requests == 121 && is_idle(); });
+  for (const auto& point : slow) EXPECT_GT(point->visits(), 0);
+}
+
+}  // namespace
+}  // namespace sinkstream

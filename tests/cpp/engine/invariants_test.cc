@@ -1,0 +1,304 @@
+// An engine's state as it should be, and each way in which it may be broken, one at a time.
+#include "engine/invariants.h"
+
+#include "engine_fixture.h"
+
+namespace sinkstream {
+namespace {
+
+using Sentences = std::vector<std::string>;
+
+class InvariantsTest : public testing::Test {
+ protected:
+  static constexpr int64_t kLayers = 2;
+  static constexpr Window kWindow{.sinks = 4, .window = 60};  // three pages in each layer
+
+  // In `waiting`, and counted.
+  Sequence& add_waiting(int64_t prompt) {
+    auto stream = std::make_shared<TokenStream>(bell, std::make_shared<DueBells>());
+    Request request = greedy_request(std::vector<int32_t>(static_cast<size_t>(prompt), 9), 1000);
+    waiting.push_back(
+        std::make_unique<Sequence>(std::move(request), kWindow, kLayers, nullptr, stream));
+    ++gauges.waiting;
+    return *waiting.back();
+  }
+
+  // In `running` with its pages, and counted. It has read nothing.
+  Sequence& add_running(int64_t prompt) {
+    Sequence& sequence = add_waiting(prompt);
+    running.push_back(std::move(waiting.back()));
+    waiting.pop_back();
+    --gauges.waiting;
+    ++gauges.running;
+    sequence.phase = Phase::kPrefill;
+    give_cache(sequence, &pool, sequence.max_length);
+    return sequence;
+  }
+
+  static void give_cache(Sequence& sequence, PagePool* from, int64_t max_length) {
+    sequence.own_cache.emplace(from, kWindow, kLayers, max_length);
+    sequence.cache = &*sequence.own_cache;
+  }
+
+  // In `running`, its prompt of one token read and so many tokens sampled behind it.
+  Sequence& add_decoding(int64_t generated) {
+    Sequence& sequence = add_running(1);
+    sequence.phase = Phase::kDecode;
+    sequence.read = 1;
+    sequence.prompt.clear();
+    sequence.stats.generated_tokens = generated;
+    advance(sequence, generated);
+    return sequence;
+  }
+
+  static void advance(Sequence& sequence, int64_t tokens) {
+    sequence.cache->advance(tokens);
+    sequence.stats.live_tokens = sequence.cache->live();
+    sequence.stats.evicted_tokens = sequence.cache->evicted();
+  }
+
+  Sentences found() {
+    std::vector<WaitingView> views;
+    for (const auto& one : waiting) {
+      views.push_back({.pages = one->pages, .unread = one->prompt_tokens});
+    }
+    return violations({waiting, running, sessions, pool, gauges, plan, views,
+                       StepLimits{.free_pages = pool.free_pages(),
+                                  .max_sequences = 4,
+                                  .max_tokens = 20,
+                                  .prefill_chunk = 16}});
+  }
+
+  const std::shared_ptr<Doorbell> bell = std::make_shared<Doorbell>();
+  PagePool pool{PageShape{.kv_heads = 1, .head_dim = 2}, 24};
+  std::deque<std::unique_ptr<Sequence>> waiting;
+  std::vector<std::unique_ptr<Sequence>> running;
+  std::vector<std::shared_ptr<Session>> sessions;
+  EngineStats gauges{.pages = 24};
+  StepPlan plan;
+};
+
+TEST_F(InvariantsTest, HoldOfAnEngineWithNothingToDo) { EXPECT_EQ(found(), Sentences{}); }
+
+TEST_F(InvariantsTest, HoldOfSequencesInEveryPhase) {
+  add_decoding(500);  // far past its window
+  add_decoding(1);
+  add_decoding(7).phase = Phase::kParked;
+  gauges.parked = 1;
+  add_waiting(30);
+  add_waiting(5);
+  plan = {.admit = 1, .rows = {{0, 1, true}, {1, 1, true}, {3, 16, false}}};
+  EXPECT_EQ(found(), Sentences{});
+}
+
+// ---- memory ----------------------------------------------------------------------------------
+
+TEST_F(InvariantsTest, SeeAPageThatIsLost) {
+  pool.acquire();
+  EXPECT_EQ(found(), (Sentences{"page 0 has 0 holders, but the pool counts 1",
+                                "0 pages are used, 0 spare and 23 free, but there are 24"}));
+}
+
+TEST_F(InvariantsTest, SeeAPageThatIsFreeAndHeld) {
+  const int32_t page = add_running(5).cache->page_ids()[2];
+  pool.release(page);
+  EXPECT_EQ(found(), (Sentences{"page 2 has 1 holders, but the pool counts 0",
+                                "6 pages are used, 0 spare and 19 free, but there are 24"}));
+  ASSERT_EQ(pool.acquire(), page);  // its holder will give it back once more
+}
+
+TEST_F(InvariantsTest, SeeAPageWithTwoOwners) {
+  const int32_t page = add_running(5).cache->page_ids()[2];
+  pool.release(page);
+  add_running(5);  // takes it at once
+  EXPECT_EQ(found(), (Sentences{"page 2 has 2 holders, but the pool counts 1"}));
+  pool.share(page);
+  EXPECT_EQ(found(), Sentences{}) << "shared pages have as many owners as are counted";
+}
+
+TEST_F(InvariantsTest, CountThePagesOfSessionsAndTheirForks) {
+  for (int i = 0; i < 2; ++i) sessions.push_back(std::make_shared<Session>(bell, kWindow));
+  sessions[0]->cache.emplace(&pool, kWindow, kLayers, kEndlessLength);
+  sessions[0]->cache->advance(30);
+  sessions[1]->cache.emplace(*sessions[0]->cache, kEndlessLength, 30);
+  EXPECT_EQ(found(), Sentences{});
+  sessions.pop_back();
+  EXPECT_EQ(found(), Sentences{});
+  const std::shared_ptr<Session> forgotten = sessions[0];
+  sessions.clear();
+  EXPECT_EQ(found().size(), 7u) << "six pages, and their sum";
+}
+
+TEST_F(InvariantsTest, SeeASequenceWithFewerPagesThanItWasAdmittedWith) {
+  Sequence& sequence = add_running(5);
+  give_cache(sequence, &pool, 40);
+  EXPECT_EQ(
+      found(),
+      (Sentences{cat("running sequence 0 holds 4 pages, but was admitted with ", sequence.pages)}));
+}
+
+// ---- sequences -------------------------------------------------------------------------------
+
+TEST_F(InvariantsTest, SeeAWaitingSequenceInAnotherPhase) {
+  add_waiting(5).phase = Phase::kDecode;
+  EXPECT_EQ(found(), (Sentences{"waiting sequence 0 is in phase decode"}));
+}
+
+TEST_F(InvariantsTest, SeeAWaitingSequenceThatHoldsPages) {
+  // A pool of its own: pages that no running sequence holds are a violation by themselves.
+  PagePool other{PageShape{.kv_heads = 1, .head_dim = 2}, 24};
+  Sequence& sequence = add_waiting(5);
+  give_cache(sequence, &other, sequence.max_length);
+  EXPECT_EQ(found(), (Sentences{"waiting sequence 0 holds pages"}));
+  sequence.own_cache.reset();
+}
+
+TEST_F(InvariantsTest, SeeAWaitingSequenceThatHasBegun) {
+  add_waiting(5);
+  add_waiting(5).read = 2;
+  EXPECT_EQ(found(), (Sentences{"waiting sequence 1 has read 2 and generated 0 tokens"}));
+}
+
+TEST_F(InvariantsTest, SeeSequencesWhoseStreamsHaveEnded) {
+  add_waiting(5).stream->finish(FinishReason::kCancelled, nullptr, {});
+  add_decoding(3).stream->finish(FinishReason::kLength, nullptr, {});
+  EXPECT_EQ(found(), (Sentences{"waiting sequence 0 has a stream that has ended",
+                                "running sequence 0 has a stream that has ended"}));
+}
+
+TEST_F(InvariantsTest, SeeARunningSequenceThatHasFinished) {
+  add_decoding(3).phase = Phase::kFinished;
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 is in phase finished"}));
+}
+
+TEST_F(InvariantsTest, SeeOneThatDecodesBeforeItsPromptIsRead) {
+  add_running(5).phase = Phase::kDecode;
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 has read 0 of 5 tokens in phase decode"}));
+}
+
+TEST_F(InvariantsTest, SeeAPromptThatIsKeptAfterItWasRead) {
+  add_decoding(3).prompt = {9};
+  EXPECT_EQ(found(),
+            (Sentences{"running sequence 0 keeps 1 tokens of a prompt of which it has read 1"}));
+}
+
+TEST_F(InvariantsTest, SeeARunningSequenceWithoutPages) {
+  Sequence& sequence = add_running(5);
+  sequence.own_cache.reset();
+  sequence.cache = nullptr;
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 holds no pages"}));
+}
+
+TEST_F(InvariantsTest, SeeATokenThatIsMissingInTheCache) {
+  add_decoding(3);
+  add_decoding(3).stats.generated_tokens = 4;
+  EXPECT_EQ(found(), (Sentences{"running sequence 1 has 3 tokens in its cache, but has read 1 and "
+                                "generated 4"}));
+}
+
+TEST_F(InvariantsTest, SeeEvictedTokensThatWereNotCounted) {
+  Sequence& sequence = add_decoding(100);
+  sequence.stats.evicted_tokens -= 1;
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 64 live and 35 evicted tokens, but its "
+                                "cache 64 and 36"}));
+}
+
+// ---- gauges ----------------------------------------------------------------------------------
+
+TEST_F(InvariantsTest, SeeEveryGaugeThatIsWrong) {
+  add_waiting(5);
+  add_decoding(3);
+  add_decoding(3).phase = Phase::kParked;
+  gauges = {.waiting = 0, .running = 3, .parked = 0, .pages = 23};
+  EXPECT_EQ(found(), (Sentences{"the gauge `waiting` shows 0, but there are 1",
+                                "the gauge `running` shows 3, but there are 2",
+                                "the gauge `parked` shows 0, but there are 1",
+                                "the gauge `pages` shows 23, but there are 24"}));
+}
+
+// ---- the plan --------------------------------------------------------------------------------
+
+TEST_F(InvariantsTest, SeeAPlanThatAdmitsMoreThanThereAre) {
+  add_waiting(5);
+  plan.admit = 2;
+  EXPECT_EQ(found(), (Sentences{"the plan admits 2 of 1 waiting sequences"}));
+}
+
+TEST_F(InvariantsTest, SeeAPlanForMoreSequencesAndPagesThanThereIsRoomFor) {
+  for (int i = 0; i < 4; ++i) add_decoding(3);
+  const int64_t pages = add_waiting(5).pages;
+  plan.admit = 1;
+  EXPECT_EQ(found(), (Sentences{"after the plan 5 sequences run, but at most 4 may",
+                                cat("the plan takes ", pages, " pages, but 0 are free")}));
+}
+
+TEST_F(InvariantsTest, SeeTwoRowsOfOneSequence) {
+  add_decoding(3);
+  plan.rows = {{0, 1, true}, {0, 1, true}};
+  EXPECT_EQ(found(), (Sentences{"the plan has two rows of sequence 0"}));
+}
+
+TEST_F(InvariantsTest, SeeARowOfNobody) {
+  add_decoding(3);
+  plan.rows = {{0, 1, true}, {1, 1, true}, {-1, 1, true}};
+  EXPECT_EQ(found(), (Sentences{"the plan's row 1 is of sequence 1 of 1",
+                                "the plan's row 2 is of sequence -1 of 1"}));
+}
+
+TEST_F(InvariantsTest, SeeARowThatWakesAParkedSequence) {
+  add_decoding(3).phase = Phase::kParked;
+  gauges.parked = 1;
+  plan.rows = {{0, 1, true}};
+  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 wakes one that is parked"}));
+}
+
+TEST_F(InvariantsTest, SeeRowsThatAreTooLongOrEmpty) {
+  add_decoding(3);
+  add_running(5);
+  add_running(30);
+  plan.rows = {{0, 2, true}, {1, 0, false}, {2, 17, false}};
+  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 has 2 tokens of at most 1",
+                                "the plan's row of sequence 1 has 0 tokens of at most 5",
+                                "the plan's row of sequence 2 has 17 tokens of at most 16"}));
+}
+
+TEST_F(InvariantsTest, SeeLogitsThatNobodyNeedsAndSomebodyLacks) {
+  add_decoding(3);
+  add_running(5);
+  plan.rows = {{0, 1, false}, {1, 3, true}};
+  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 wants no logits with 0 tokens unread",
+                                "the plan's row of sequence 1 wants logits with 5 tokens unread"}));
+}
+
+TEST_F(InvariantsTest, SeeAPlanBeyondTheBudget) {
+  add_running(16);
+  add_running(16);
+  plan.rows = {{0, 16, true}, {1, 16, true}};
+  EXPECT_EQ(found(), (Sentences{"the plan has 32 tokens, but the budget is 20"}));
+}
+
+// ---- where they are checked ------------------------------------------------------------------
+
+TEST_F(EngineTest, ViolatedInvariantsEndTheEngineBeforeItsNextStep) {
+  const auto stream = submit(greedy_request({5}, std::nullopt));
+  read_tokens(*stream, 10);
+  int32_t stolen = -1;
+  engine().between_steps([&] { stolen = options.pool->acquire(); });
+  EXPECT_TRUE(read_all(*stream).has_ended);
+  try {
+    stream->rethrow();
+    ADD_FAILURE() << "nothing is thrown";
+  } catch (const EngineDead& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find(cat("page ", stolen,
+                            " has 0 holders, but the pool "
+                            "counts 1; ")),
+              std::string::npos)
+        << error.what();
+  }
+  engine().close();
+  options.pool->release(stolen);
+}
+
+}  // namespace
+}  // namespace sinkstream

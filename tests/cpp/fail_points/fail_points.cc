@@ -1,0 +1,111 @@
+#include "fail_points/fail_points.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/fail_point.h"
+
+namespace sinkstream {
+
+struct FailPoint::Armed {
+  const std::string place;
+  const FailAction action;
+  std::atomic<int64_t> visits{0};
+};
+
+namespace {
+
+// An unarmed place must order nothing between threads, and an armed one as little as can be, or it
+// would hide from ThreadSanitizer the races that it is there to provoke: no lock is taken while
+// nothing is armed, and readers of a shared lock are not ordered among themselves.
+std::atomic<int> armed_count{0};
+std::shared_mutex armed_mutex;  // guards the next
+std::vector<std::shared_ptr<FailPoint::Armed>> armed;
+
+std::shared_ptr<FailPoint::Armed> find(std::string_view place) {
+  const std::shared_lock lock(armed_mutex);
+  const auto found = std::find_if(armed.begin(), armed.end(),
+                                  [place](const auto& entry) { return entry->place == place; });
+  return found == armed.end() ? nullptr : *found;
+}
+
+}  // namespace
+
+void reach_fail_point(const char* place) {
+  if (armed_count.load(std::memory_order_relaxed) == 0) return;
+  const std::shared_ptr<FailPoint::Armed> entry = find(place);
+  if (!entry) return;
+  entry->visits.fetch_add(1, std::memory_order_relaxed);
+  entry->action();
+}
+
+FailAction delay(std::chrono::microseconds duration) {
+  return [duration] { std::this_thread::sleep_for(duration); };
+}
+
+FailAction once(FailAction action, int64_t after) {
+  const auto visits = std::make_shared<std::atomic<int64_t>>(0);
+  return [action = std::move(action), after, visits] {
+    if (visits->fetch_add(1, std::memory_order_relaxed) == after) action();
+  };
+}
+
+FailPoint::FailPoint(std::string place, FailAction action)
+    : armed_(std::make_shared<Armed>(std::move(place), std::move(action))) {
+  const std::lock_guard lock(armed_mutex);
+  for (const auto& other : armed) {
+    if (other->place == armed_->place) throw std::logic_error(other->place + " is armed already");
+  }
+  armed.push_back(armed_);
+  ++armed_count;
+}
+
+FailPoint::~FailPoint() {
+  const std::lock_guard lock(armed_mutex);
+  std::erase(armed, armed_);
+  --armed_count;
+}
+
+int64_t FailPoint::visits() const { return armed_->visits; }
+
+struct Halt::Gate {
+  std::mutex mutex;
+  std::condition_variable has_changed;
+  bool is_reached = false;
+  bool is_open = false;
+
+  void pass() {
+    std::unique_lock lock(mutex);
+    is_reached = true;
+    has_changed.notify_all();
+    has_changed.wait(lock, [this] { return is_open; });
+  }
+};
+
+Halt::Halt(std::string place, int64_t after)
+    : gate_(std::make_shared<Gate>()),
+      point_(std::move(place), once([gate = gate_] { gate->pass(); }, after)) {}
+
+Halt::~Halt() { let_go(); }
+
+bool Halt::await() const {
+  std::unique_lock lock(gate_->mutex);
+  return gate_->has_changed.wait_for(lock, std::chrono::seconds(10),
+                                     [this] { return gate_->is_reached; });
+}
+
+void Halt::let_go() {
+  const std::lock_guard lock(gate_->mutex);
+  gate_->is_open = true;
+  gate_->has_changed.notify_all();
+}
+
+}  // namespace sinkstream
