@@ -39,6 +39,12 @@ void PagePool::share_for_writing(int32_t id) {
   ++spares_;
 }
 
+int32_t PagePool::copy(int32_t id) {
+  const int32_t other = acquire();
+  std::memcpy(page(other), page(id), shape_.bytes());
+  return other;
+}
+
 int32_t PagePool::pop_spare(int32_t id) {
   const int32_t spare = spare_[id];
   if (spare < 0) return spare;
@@ -49,15 +55,12 @@ int32_t PagePool::pop_spare(int32_t id) {
 
 int32_t PagePool::own(int32_t id) {
   if (references_.at(id) == 1) return id;
-  int32_t copy = pop_spare(id);
-  if (copy >= 0) {
-    references_[copy] = 1;
-  } else {
-    copy = acquire();
-  }
-  std::memcpy(page(copy), page(id), shape_.bytes());
+  int32_t own = pop_spare(id);
+  if (own < 0) own = acquire();
+  references_[own] = 1;
+  std::memcpy(page(own), page(id), shape_.bytes());
   drop_holder(id);
-  return copy;
+  return own;
 }
 
 void PagePool::release(int32_t id) {

@@ -5,8 +5,9 @@
 // Sequences with a common beginning hold the same pages until one of them writes. So that writing
 // never runs out of memory half-way, each holder after the first brings a free page along, a spare.
 // The spare belongs to the shared page, not to who brought it: the first holder that writes takes a
-// copy in it, and with the last but one holder the last spare is gone. A page that nobody will
-// write again, one full of sinks, is shared without spares; that is where sharing saves memory.
+// copy in it, and with the last but one holder the last spare is gone. A page that none of its
+// holders will write again, one full of sinks, is shared without spares; that is where sharing saves
+// memory. Of the holders of one page either all may write or none.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,8 @@ class PagePool {
   // One more holder of a page that any of them may write to. Sets a free page aside for it; the
   // caller has seen that there is one.
   void share_for_writing(int32_t id);
+  // Lends one page with the content of another; the caller has seen that there is a free one.
+  int32_t copy(int32_t id);
   int32_t holders(int32_t id) const { return references_.at(id); }
   bool has_spare(int32_t id) const { return spare_.at(id) >= 0; }
   // Gives one of the holders a page of its own with the same content: this one, if nobody else

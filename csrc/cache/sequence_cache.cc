@@ -60,6 +60,7 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
     theirs[place(t)] = other.place(t);
   }
   const int64_t full_of_sinks = pages_saved(window_, 1, count);
+  const int64_t full_of_sinks_there = pages_saved(window_, 1, other.length_);
   ids_.reserve(layers * own);
   pages_.reserve(layers * own);
   for (int64_t layer = 0; layer < layers; ++layer) {
@@ -71,10 +72,13 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       const int32_t id = other.ids_[layer * other.pages_per_layer() + theirs[i]];
       if (i < full_of_sinks) {
         pool_->share(id);
+        ids_.push_back(id);
+      } else if (i < full_of_sinks_there) {  // only one of the two would write to it
+        ids_.push_back(pool_->copy(id));
       } else {
         pool_->share_for_writing(id);
+        ids_.push_back(id);
       }
-      ids_.push_back(id);
     }
   }
   for (const int32_t id : ids_) pages_.push_back(pool_->page(id));

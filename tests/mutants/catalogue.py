@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 WINDOW = "csrc/cache/window.h"
 SEQUENCE = "csrc/cache/sequence_cache.cc"
+PLACE = "csrc/cache/sequence_cache.h"
+POOL = "csrc/cache/page_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/decoder.cc"
 ATTENTION = "csrc/kernels/cpu/attention.inl"
@@ -31,6 +33,10 @@ def _window(test: str) -> str:
 
 def _sequence(test: str) -> str:
     return f"cache/sequence_cache:SequenceCache.{test}"
+
+
+def _shared(test: str) -> str:
+    return f"cache/shared_pages:SharedPages.{test}"
 
 
 def _angles(test: str) -> str:
@@ -189,9 +195,9 @@ MUSEUM = (
         museum=9,
         name="newest_overwritten",
         sentence="A full ring overwrites its newest page and keeps its oldest.",
-        file=SEQUENCE,
-        old="window_.block(index) % window_page_count_]",
-        new="std::min(window_.block(index), window_page_count_ - 1)]",
+        file=PLACE,
+        old="window_.block(index) % window_page_count_;",
+        new="std::min(window_.block(index), window_page_count_ - 1);",
         killers=(
             _sequence("NeverOverwritesAKeyThatAQueryOfThePieceSees"),
             _definition("HoldsForFourCapacitiesInEveryRotaryScheme"),
@@ -396,6 +402,39 @@ OURS = (
         old="  length_ = 0;\n  window_.begin = 0;",
         new="  length_ = 0;",
         killers=(_sequence("JumpsToAnIndexFarAway"),),
+    ),
+    # --- shared pages -----------------------------------------------------------------------
+    Mutant(
+        name="a_page_of_its_own_is_empty",
+        sentence="Whoever writes to a shared page first gets another one without its content.",
+        file=POOL,
+        old="  std::memcpy(page(own), page(id), shape_.bytes());\n",
+        new="",
+        killers=(_shared("RandomForksAndWritesNeverMeet"),),
+    ),
+    Mutant(
+        name="sinks_are_full_too_early",
+        sentence="A page of sinks that are still to come is shared as if nobody would write to it.",
+        file=SEQUENCE,
+        old="count >= window.sinks ? window.sink_pages() : count / kPageRows;",
+        new="count > 0 ? window.sink_pages() : 0;",
+        killers=(_shared("SinksThatAreFullSaveTheirPages"),),
+    ),
+    Mutant(
+        name="writes_to_the_others_page",
+        sentence="Of a piece that reaches into a second page, only the first becomes its own.",
+        file=SEQUENCE,
+        old="t < length_ + count; t = page_end(t)) {\n    for (int64_t i = place(t); i",
+        new="t <= length_; t = page_end(t)) {\n    for (int64_t i = place(t); i",
+        killers=(_shared("RandomForksAndWritesNeverMeet"),),
+    ),
+    Mutant(
+        name="begins_with_what_was_evicted",
+        sentence="A full sequence is taken as a beginning whose first tokens are still there.",
+        file=PLACE,
+        old="return window_.first(length_) == window_.sinks ? length_ : window_.sinks;",
+        new="return evicted() == 0 ? length_ : window_.sinks;",
+        killers=(_shared("OnlyABeginningThatIsWholeCanBeShared"),),
     ),
     # --- angles -----------------------------------------------------------------------------
     Mutant(

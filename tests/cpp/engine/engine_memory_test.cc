@@ -6,6 +6,7 @@
 #include <new>
 
 #include "engine_fixture.h"
+#include "fail_points/fail_points.h"
 #include "heap/heap.h"
 
 namespace sinkstream {
@@ -43,10 +44,11 @@ TEST_F(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
   const auto stream = submit(request);
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 2; });
-  engine().between_steps([&] {
-    stream->cancel();
-    fail_allocations(0, 1);  // the next one copies what was held back
-  });
+  const FailPoint arm("step.collected", once([&] {
+                        stream->cancel();
+                        fail_allocations(0, 1);  // the next one copies what was held back
+                      }));
+  engine().between_steps([] {});  // wakes it
   const Reply reply = read_all(*stream);
   EXPECT_EQ(reply.ids, expected_reply({5}, pending));
   EXPECT_EQ(reply.text, text_of({expected.begin(), expected.end() - 200}));
