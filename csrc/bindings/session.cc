@@ -67,8 +67,7 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   place.ids = contents["ids"].cast<std::vector<int32_t>>();
   place.owed = contents["owed"].cast<std::optional<int32_t>>();
   place.turns = contents["turns"].cast<int64_t>();
-  const auto keys_values =
-      contents["keys_values"].cast<py::array_t<uint8_t, py::array::c_style>>();
+  const auto keys_values = contents["keys_values"].cast<py::array_t<uint8_t, py::array::c_style>>();
   const auto scales = contents["scales"].cast<py::array_t<float, py::array::c_style>>();
   const auto* bytes = reinterpret_cast<const std::byte*>(keys_values.data());
   const float* scale = scales.size() > 0 ? scales.data() : nullptr;

@@ -6,8 +6,8 @@
 // never runs out of memory half-way, each holder after the first brings a free page along, a spare.
 // The spare belongs to the shared page, not to who brought it: the first holder that writes takes a
 // copy in it, and with the last but one holder the last spare is gone. A page that none of its
-// holders will write again, one full of sinks, is shared without spares; that is where sharing saves
-// memory. Of the holders of one page either all may write or none.
+// holders will write again, one full of sinks, is shared without spares; that is where sharing
+// saves memory. Of the holders of one page either all may write or none.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ class PagePool {
   std::vector<int32_t> references_;  // [pages], holders of each
   std::vector<int32_t> spare_;       // [pages], the next spare behind a page or spare; -1: none
   int64_t spares_ = 0;
-  std::vector<int32_t> free_;        // the next page to lend is at the back
+  std::vector<int32_t> free_;  // the next page to lend is at the back
   int64_t shared_ = 0;
 };
 
