@@ -64,8 +64,8 @@ def parse(text: str) -> Message | Command | None:
         return Message(text)
     if text.startswith("//"):
         return Message(text[1:])
-    word, _, argument = text[1:].strip().replace("\n", " \n", 1).partition(" ")
-    argument = argument.strip()
+    word = "" if text[1:2].isspace() else "".join(text[1:].split(maxsplit=1)[:1])
+    argument = text[1 + len(word) :].strip()
     name = next((known for known in COMMANDS if known == word), None)
     if name is None:
         known_names = ", ".join(f"/{known}" for known in sorted(COMMANDS))
@@ -103,8 +103,8 @@ def help_text() -> str:
     return "\n".join(
         [
             *(f"{usage:{width}}  {meaning}" for usage, meaning in rows),
-            "A line that ends with \\ goes on with the next one. A line that ends with \\\\ sends one",
-            "\\, and a line that begins with // sends one slash. Ctrl-C ends a reply, which stays as",
-            "it is; Ctrl-D, or Ctrl-C twice, ends the chat.",
+            "A line that ends with \\ goes on with the next; one that ends with \\\\ sends one \\,",
+            "and one that begins with // one slash. Ctrl-C ends a reply, which stays as it is;",
+            "Ctrl-D, or Ctrl-C twice, ends the chat.",
         ]
     )
