@@ -1,4 +1,4 @@
-"""The command line: `sinkstream bench`, `demo`, `evaluate`, `generate` and `info`."""
+"""The command line: `sinkstream bench`, `chat`, `demo`, `evaluate`, `generate` and `info`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 import typer
 
-from sinkstream.cli import bench, demo, evaluate, generate, info
+from sinkstream.cli import bench, chat, demo, evaluate, generate, info
 from sinkstream.errors import SinkstreamError
 
 __all__ = ["main"]
@@ -26,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(bench.bench)
+app.command()(chat.chat)
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)

@@ -32,35 +32,21 @@ def generate(
     system: Annotated[
         str | None, typer.Option(help="A system message before it; implies --chat.")
     ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help="Default: until the model ends.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text. May be repeated.")
-    ] = None,
+    max_tokens: options.MaxTokens = None,
+    stop: options.Stop = None,
     stop_token_id: Annotated[
         list[int] | None, typer.Option(help="End at this token. May be repeated.")
     ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")
     ] = False,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", "-t", help="0 takes the likeliest token.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep this much probability.")] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Least share of the likeliest token's probability.")
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1 makes tokens in the cache less likely.")
-    ] = None,
-    presence_penalty: Annotated[
-        float | None, typer.Option(help="Subtracted for each token in the cache.")
-    ] = None,
-    frequency_penalty: Annotated[
-        float | None, typer.Option(help="Subtracted for each occurrence in the cache.")
-    ] = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(metavar="ID=NUMBER", help="Added to a token's logit. May be repeated."),
@@ -68,7 +54,7 @@ def generate(
     logprobs: Annotated[
         int, typer.Option(help="Likeliest tokens to report with each, with --json.")
     ] = 0,
-    seed: Annotated[int | None, typer.Option(help="Repeats the draws.")] = None,
+    seed: options.Seed = None,
     stream_interval: Annotated[int, typer.Option(help="Tokens that come together.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write events, one JSON object a line.")

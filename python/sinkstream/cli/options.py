@@ -31,3 +31,26 @@ Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "i
 KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
 ]
+
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-tokens", "-n", help="Default: until the model ends.")
+]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text. May be repeated.")]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", "-t", help="0 takes the likeliest token.")
+]
+TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
+TopP = Annotated[float | None, typer.Option(help="Keep this much probability.")]
+MinP = Annotated[
+    float | None, typer.Option(help="Least share of the likeliest token's probability.")
+]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(help="Above 1 makes tokens in the cache less likely.")
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option(help="Subtracted for each token in the cache.")
+]
+FrequencyPenalty = Annotated[
+    float | None, typer.Option(help="Subtracted for each occurrence in the cache.")
+]
+Seed = Annotated[int | None, typer.Option(help="Repeats the draws.")]

@@ -1,0 +1,133 @@
+"""`sinkstream chat`: a conversation on the terminal, or with a program, over one session."""
+
+from __future__ import annotations
+
+import io
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sinkstream.cli import options
+from sinkstream.cli.chat_history import History, default_path
+from sinkstream.cli.chat_input import PipedLines, TypedLines
+from sinkstream.cli.conversations import MOST, Conversations
+from sinkstream.cli.loading import load_model
+from sinkstream.cli.talk import Talk, note
+from sinkstream.errors import InvalidArgument
+from sinkstream.params import StreamOptions
+
+FAILED = 2
+
+
+def chat(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The same as --model.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told to be.")] = None,
+    load: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Go on with a conversation saved by /save.")
+    ] = None,
+    max_tokens: options.MaxTokens = None,
+    stop: options.Stop = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    seed: options.Seed = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Do not keep what is typed for the next chat.")
+    ] = False,
+    model_option: options.ModelPath = None,
+    sinks: Annotated[
+        str,
+        typer.Option(
+            metavar="N|system",
+            help='First tokens that stay in the cache for ever; "system": the system prompt.',
+        ),
+    ] = "4",
+    window: options.Window = None,
+    threads: options.Threads = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    kv_dtype: options.KvDtype = "auto",
+) -> int:
+    """Talk to a model for as long as you like; /help lists what else can be said."""
+    if model is not None and model_option is not None:
+        raise InvalidArgument(
+            "chat: the model must be named once, but both MODEL and --model are given."
+        )
+    if system is not None and load is not None:
+        raise InvalidArgument(
+            "chat: --system must not be given with --load: the saved conversation has its own."
+        )
+    count = parse_sinks(sinks)
+    replies: StreamOptions = {
+        "max_tokens": max_tokens,
+        "stop": stop or (),
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+    }
+    is_typed = sys.stdin is not None and sys.stdin.isatty()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a reply may hold any character
+        sys.stdout.reconfigure(errors="replace")
+    with ExitStack() as stack:
+        loaded = stack.enter_context(
+            load_model(
+                model if model is not None else model_option,
+                max_sequences=MOST,
+                sinks=4 if count == "system" else count,
+                window=window,
+                threads=threads,
+                device=device,
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+            )
+        )
+        conversations = Conversations(loaded, "system" if count == "system" else None, system, load)
+        talk = Talk(conversations, replies)
+        if not is_typed:
+            return 0 if talk.read_all(PipedLines()) else FAILED
+        history = None if no_history else open_history()
+        if history is not None:
+            stack.callback(history.close)
+        session = conversations.current.session
+        note(
+            f"{Path(loaded.path).name} through {session.sinks:,} sinks and a window of "
+            f"{session.window:,} tokens. /help lists the commands; Ctrl-C ends a reply, Ctrl-D "
+            "the chat."
+        )
+        talk.listen(TypedLines(history))
+    return 0
+
+
+def parse_sinks(sinks: str) -> int | Literal["system"]:
+    """Return the number of sinks, or "system"."""
+    if sinks == "system":
+        return "system"
+    try:
+        return int(sinks)
+    except ValueError:
+        raise typer.BadParameter(
+            f'chat: `--sinks` must be a whole number or "system", but is {sinks[:40]!r}.'
+        ) from None
+
+
+def open_history() -> History | None:
+    """Return what was typed in earlier chats; None, and a line, where it cannot be kept."""
+    try:
+        return History(default_path())
+    except OSError as error:
+        note(f"What is typed is not kept for the next chat: {error}.")
+        return None

@@ -1,0 +1,70 @@
+"""Lines that were typed, kept between chats in a file that only its owner can read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+_KEPT = 1000
+_MOST = 2 * _KEPT  # so that the file is not written anew with every chat
+
+
+def default_path() -> Path:
+    """Return where the XDG base directories have such a file."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # What is not absolute is to be ignored, says the specification.
+    folder = Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state"
+    return folder / "sinkstream" / "chat_history"
+
+
+class History:
+    """The file: a JSON text on each line, because a message may hold several lines.
+
+    It is appended to, so that two chats at once lose nothing of each other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file at `path`, and make it where there is none.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.fdopen(number, "a+", encoding="utf-8", errors="replace")
+        os.fchmod(number, 0o600)  # it may have been made by other means
+        self._file.seek(0)
+        self.entries: Sequence[str] = self._read()
+
+    def _read(self) -> list[str]:
+        lines = self._file.readlines()
+        kept = [entry for line in lines[-_KEPT:] if (entry := _entry_of(line)) is not None]
+        if len(lines) > _MOST:
+            self._file.truncate(0)
+            for entry in kept:
+                self.add(entry)
+        return kept
+
+    def add(self, entry: str) -> None:
+        """Append an entry.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _entry_of(line: str) -> str | None:
+    """Return the entry of a line of the file; None for what is no entry of ours."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, str) else None

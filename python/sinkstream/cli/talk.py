@@ -1,0 +1,173 @@
+"""Does what the lines of a chat say: asks the model, or carries a command out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from sinkstream.checkpoint.shown import shown
+from sinkstream.cli.chat_commands import Command, Message, help_text, parse
+from sinkstream.cli.chat_input import Lines, read_entry
+from sinkstream.cli.conversations import Conversation, Conversations
+from sinkstream.cli.generate import write_text
+from sinkstream.cli.screen import printable
+from sinkstream.errors import SinkstreamError
+from sinkstream.params import StreamOptions
+
+_TWICE_S = 1.0  # two Ctrl-C within this time are meant
+
+
+class Talk:
+    """One line after the other.
+
+    Replies go to standard output, and everything else to standard error. What fails says so in one
+    line, and leaves the conversation as it was.
+    """
+
+    def __init__(self, conversations: Conversations, replies: StreamOptions) -> None:
+        """Talk to `conversations`, with these options for each reply."""
+        self._conversations = conversations
+        self._replies = replies
+        self._is_typed = False
+        self._has_ended = False
+        self._has_failed = False
+
+    def read_all(self, lines: Lines) -> bool:
+        """Do all the lines of a file or a program; return whether none has failed."""
+        while not self._has_ended:
+            self._do_next(lines)
+        return not self._has_failed
+
+    def listen(self, lines: Lines) -> None:
+        """Do what somebody types, who may end a reply with Ctrl-C, and the chat with two."""
+        self._is_typed = True
+        interrupted_at = float("-inf")
+        while not self._has_ended:
+            try:
+                self._do_next(lines)
+            except KeyboardInterrupt:
+                sys.stderr.write("\n")
+                now = time.monotonic()
+                if now - interrupted_at < _TWICE_S:
+                    return
+                interrupted_at = now
+                note("Ctrl-C once more, or Ctrl-D, ends the chat.")
+
+    def _do_next(self, lines: Lines) -> None:
+        try:
+            entry = read_entry(lines)
+            if entry is None:
+                self._has_ended = True
+                if self._is_typed:
+                    sys.stderr.write("\n")  # what follows does not belong behind the prompt
+                return
+            what = parse(entry)
+            if isinstance(what, Message):
+                self._ask(what.text)
+            elif what is not None:
+                self._carry_out(what)
+        except BrokenPipeError:
+            raise  # nobody reads the replies any more
+        except SinkstreamError as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(error.strerror or str(error))
+
+    def _ask(self, text: str) -> None:
+        conversation = self._conversations.current
+        with conversation.session.stream(text, **self._replies) as stream:
+            conversation.last = stream
+            try:
+                write_text(stream)
+            except KeyboardInterrupt:
+                if not self._is_typed:
+                    raise
+                stream.cancel()
+                write_text(stream)  # what has come meanwhile is part of the conversation, too
+                note("The reply ends here, as it is.")
+            except SinkstreamError:
+                sys.stdout.write("\n")
+                raise
+        self._tell_of_eviction(conversation)
+
+    def _carry_out(self, command: Command) -> None:
+        conversations, argument = self._conversations, command.argument
+        match command.name:
+            case "help":
+                note(help_text())
+            case "quit":
+                self._has_ended = True
+            case "stats":
+                note(_stats_of(conversations.current))
+            case "reset":
+                self._begin(conversations.current.system)
+            case "system":
+                self._begin(argument)
+            case "save":
+                conversations.current.session.save(_path_of(argument))
+                note(f"Saved to {shown(argument)}.")
+            case "load":
+                conversations.load(_path_of(argument))
+                note(f"Going on with {shown(argument)}: {_stats_of(conversations.current)}")
+                self._tell_of_eviction(conversations.current)
+            case "fork":
+                conversations.fork()
+                note("Kept a copy. /back returns to it.")
+            case "back":
+                conversations.back()
+                note(f"Back where the copy was kept: {_stats_of(conversations.current)}")
+            case "undo":
+                conversations.undo()
+                note("The last question and its reply have never been.")
+
+    def _begin(self, system: str | None) -> None:
+        self._conversations.begin(system)
+        prompt = "no system prompt of yours" if system is None else f"the prompt {shown(system)}"
+        note(f"A new conversation, with {prompt}.")
+
+    def _tell_of_eviction(self, conversation: Conversation) -> None:
+        evicted = conversation.session.stats.evicted_tokens
+        if evicted == 0 or conversation.has_told_of_eviction:
+            return
+        conversation.has_told_of_eviction = True
+        note(
+            f"The conversation is longer than the window: its first turns, {evicted:,} tokens so "
+            f"far, are no longer seen. The sinks, its first {conversation.session.sinks:,} tokens, "
+            "stay."
+        )
+
+    def _fail(self, sentence: str) -> None:
+        self._has_failed = True
+        sys.stdout.flush()
+        print(f"sinkstream: {printable(sentence)}", file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """Write something that the model has not said."""
+    sys.stdout.flush()
+    # Lines are the terminal's to break: a pipe has no width.
+    Console(stderr=True).print(Text(printable(text), style="dim"), soft_wrap=True)
+
+
+def _path_of(argument: str) -> Path:
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:  # "~somebody" whom nobody knows
+        return Path(argument)
+
+
+def _stats_of(conversation: Conversation) -> str:
+    stats = conversation.session.stats
+    parts = [
+        f"{stats.turns:,} {'turn' if stats.turns == 1 else 'turns'}",
+        f"{stats.live_tokens:,} tokens live",
+        f"{stats.evicted_tokens:,} evicted",
+    ]
+    speed = None if conversation.last is None else conversation.last.stats.tokens_per_s
+    if speed is not None:
+        parts.append(f"the last reply at {speed:.1f} tokens/s")
+    return ", ".join(parts) + "."

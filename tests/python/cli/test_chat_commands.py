@@ -1,0 +1,122 @@
+"""What a line of a chat means, and what it is refused for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinkstream.cli.chat_commands import (
+    COMMANDS,
+    Command,
+    Message,
+    help_text,
+    parse,
+    split_ending,
+)
+from sinkstream.cli.chat_input import read_entry
+from sinkstream.errors import InvalidArgument
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\t\n"])
+def test_a_blank_line_means_nothing(text: str) -> None:
+    assert parse(text) is None
+
+
+@pytest.mark.parametrize("text", ["hello", " /help", "a // b", "  two words ", "a\n/quit"])
+def test_what_begins_without_a_slash_is_said_as_it_is(text: str) -> None:
+    assert parse(text) == Message(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("//help", "/help"), ("//", "/"), ("///x", "//x"), ("// a\nb", "/ a\nb")]
+)
+def test_two_slashes_say_one(text: str, said: str) -> None:
+    assert parse(text) == Message(said)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_known_with_its_argument_and_only_so(name: str) -> None:
+    if COMMANDS[name].argument:
+        assert parse(f"/{name}  a b.c ") == Command(name, "a b.c")
+        for text in (f"/{name}", f"/{name}  "):
+            with pytest.raises(InvalidArgument, match=f"/{name} must be followed by a "):
+                parse(text)
+    else:
+        assert parse(f"/{name}") == parse(f"/{name} ") == Command(name)
+        with pytest.raises(InvalidArgument, match=f"/{name} must stand alone"):
+            parse(f"/{name} x")
+
+
+@pytest.mark.parametrize("text", ["/nope", "/", "/ help", "/HELP", "/helpme", "/etc/passwd?", "/é"])
+def test_an_unknown_command_names_all_that_are_known(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="a command must be one of /back, /fork") as raised:
+        parse(text)
+    assert all(f"/{name}" in str(raised.value) for name in COMMANDS)
+    assert "begins with // sends one slash" in str(raised.value)
+
+
+def test_a_system_prompt_may_have_several_lines() -> None:
+    assert parse("/system Be brief.\nBe kind.") == Command("system", "Be brief.\nBe kind.")
+    assert parse("/system\nBe kind.") == Command("system", "Be kind.")
+
+
+def test_a_path_has_no_nul() -> None:
+    with pytest.raises(InvalidArgument, match=r"a FILE must be a path, but is \"a\\u0000b\""):
+        parse("/save a\0b")
+
+
+@given(st.text())
+def test_any_text_has_a_meaning_or_an_error_of_one_line(text: str) -> None:
+    try:
+        is_blank = parse(text) is None
+    except InvalidArgument as error:
+        is_right = text.startswith("/") and str(error).isprintable()
+    else:
+        is_right = is_blank == (not text.strip())
+    assert is_right
+
+
+class Given:
+    """Lines that are given, and the prompts that asked for them."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+        self.prompts: list[str] = []
+
+    def read(self, prompt: str) -> str | None:
+        self.prompts.append(prompt)
+        return self.lines.pop(0) if self.lines else None
+
+
+@pytest.mark.parametrize(
+    ("line", "meant", "goes_on"),
+    [
+        ("a", "a", False),
+        ("a\\", "a", True),
+        ("a\\\\", "a\\", False),
+        ("\\", "", True),
+        ("a\\ ", "a\\ ", False),
+        ("a\\b", "a\\b", False),
+    ],
+)
+def test_a_backslash_at_the_end_goes_on_and_two_are_one(
+    line: str, meant: str, goes_on: bool
+) -> None:
+    assert split_ending(line) == (meant, goes_on)
+
+
+def test_lines_that_go_on_are_one_entry_and_asked_for_otherwise() -> None:
+    lines = Given("one\\", "two\\", "three", "four\\")
+    assert read_entry(lines) == "one\ntwo\nthree"
+    assert lines.prompts == ["> ", "| ", "| "]
+    assert read_entry(lines) == "four"
+    assert read_entry(lines) is None
+
+
+def test_the_help_has_every_command_and_fits_on_80_columns() -> None:
+    text = help_text()
+    for name, rule in COMMANDS.items():
+        assert f"/{name} {rule.argument}".rstrip() in text
+        assert rule.meaning in text
+    assert max(len(line) for line in text.splitlines()) <= 80
