@@ -74,9 +74,12 @@ def test_a_line_goes_on_behind_a_backslash_and_two_slashes_are_one(
     assert outcome == Outcome(0, expected, "")
 
 
-def test_every_option_of_a_reply_reaches_it(say: Say, checkpoint: str) -> None:
-    numbers = {
+def test_every_option_of_a_reply_reaches_it(
+    say: Say, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
         "max_tokens": 30,
+        "stop": ["an"],
         "temperature": 1.5,
         "top_k": 50,
         "top_p": 0.9,
@@ -86,10 +89,20 @@ def test_every_option_of_a_reply_reaches_it(say: Say, checkpoint: str) -> None:
         "frequency_penalty": 0.2,
         "seed": 5,
     }
-    words = [word for n, v in numbers.items() for word in (f"--{n.replace('_', '-')}", str(v))]
-    outcome = say("hello", arguments=(*words, "--stop", "an"))
-    assert outcome == Outcome(0, replies(checkpoint, "hello", stop="an", **numbers), "")
-    assert outcome.out != replies(checkpoint, "hello", **{**numbers, "top_k": 2})
+    expected = replies(checkpoint, "hello", **options)
+    given: list[dict[str, object]] = []
+    stream = sinkstream.Session.stream
+
+    def watch(session: sinkstream.Session, text: str, **found: object) -> sinkstream.Stream:
+        given.append(found)
+        return stream(session, text, **found)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sinkstream.Session, "stream", watch)
+    words = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    words["--stop"] = "an"
+    outcome = say("hello", arguments=tuple(str(word) for pair in words.items() for word in pair))
+    assert outcome == Outcome(0, expected, "")
+    assert given == [options]
 
 
 def test_the_system_prompt_is_the_sessions_and_may_be_its_sinks(say: Say, checkpoint: str) -> None:
