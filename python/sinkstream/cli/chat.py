@@ -81,7 +81,8 @@ def chat(
     }
     is_typed = sys.stdin is not None and sys.stdin.isatty()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reply may hold any character
-        sys.stdout.reconfigure(errors="replace")
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="replace")
     with ExitStack() as stack:
         loaded = stack.enter_context(
             load_model(

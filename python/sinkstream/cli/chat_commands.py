@@ -103,8 +103,8 @@ def help_text() -> str:
     return "\n".join(
         [
             *(f"{usage:{width}}  {meaning}" for usage, meaning in rows),
-            "A line that ends with \\ goes on with the next; one that ends with \\\\ sends one \\,",
-            "and one that begins with // one slash. Ctrl-C ends a reply, which stays as it is;",
-            "Ctrl-D, or Ctrl-C twice, ends the chat.",
+            "A line that ends with \\ goes on with the next one; one that ends with \\\\ sends",
+            "a backslash, and one that begins with // a slash. Ctrl-C ends a reply, which",
+            "stays as it is; Ctrl-D, or Ctrl-C twice, ends the chat.",
         ]
     )

@@ -37,6 +37,7 @@ def test_it_writes_without_end_on_a_terminal_only(monkeypatch: pytest.MonkeyPatc
 
 def test_the_status_of_a_long_demo_fits_on_80_columns() -> None:
     stats = sinkstream.Stats(
+        request_id=1,
         prompt_tokens=50,
         generated_tokens=1_234_567,
         cached_tokens=0,

@@ -1,0 +1,88 @@
+"""A program at a terminal: what it writes is read from the other side, and Ctrl-C is a key."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+# A program gets Ctrl-C only from the terminal that controls it, which it has to ask for itself.
+_TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+CTRL_C = b"\x03"
+CTRL_D = b"\x04"
+UP = b"\x1b[A"
+
+
+class Terminal:
+    """Runs a command at a terminal of its own; `out` is a file that gets its standard output."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], out: Path | None = None
+    ) -> None:
+        self._side, theirs = pty.openpty()
+        self._seen = b""
+        with (out or Path(os.devnull)).open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _TAKE_TERMINAL, *command],
+                stdin=theirs,
+                stdout=theirs if out is None else file,
+                stderr=theirs,
+                start_new_session=True,
+                env={"TERM": "dumb", "INPUTRC": os.devnull, **os.environ, **environment},
+            )
+        os.close(theirs)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._side)
+
+    def press(self, keys: bytes) -> None:
+        """Type something."""
+        os.write(self._side, keys)
+
+    def read_until(self, expected: str) -> str:
+        """Return what is written up to and with `expected`; each thing is read once."""
+        wanted = expected.encode()
+        while wanted not in self._seen:
+            more = self._read()
+            assert more, f"{expected!r} never came, but {self._seen[-2000:]!r}"
+            self._seen += more
+        before, _, self._seen = self._seen.partition(wanted)
+        return (before + wanted).decode(errors="replace")
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the program's end; return its exit code and what it has written since."""
+        while more := self._read():
+            self._seen += more
+        return self.process.wait(timeout=30), self._seen.decode(errors="replace")
+
+    def _read(self) -> bytes:
+        ready, _, _ = select.select([self._side], [], [], 30)
+        try:
+            return os.read(self._side, 65536) if ready else b""
+        except OSError:  # nobody is left on the other side
+            return b""
+
+
+def pause(seconds: float) -> None:
+    """Let time pass, as somebody does who does not mean two Ctrl-C as one thing."""
+    time.sleep(seconds)

@@ -1,0 +1,592 @@
+"""`sinkstream chat`: turns and commands from a pipe, and the keys of somebody at a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream.cli.chat_history import History, default_path
+from sinkstream.cli.conversations import MOST, Conversations
+from sinkstream.cli.talk import Talk
+from tests.python.cli.conftest import Outcome, Run
+from tests.python.cli.terminal import CTRL_C, CTRL_D, UP, Terminal, pause
+
+PROGRAM = [sys.executable, "-m", "sinkstream.cli", "chat"]
+LIMITS = ("-n", "12", "--seed", "7")
+
+# The token that a conversation holds most often is by far the likeliest: a reply to many "a" is
+# "a" without end.
+ENDLESS = ("-t", "0", "--frequency-penalty", "-100")
+
+Say = Callable[..., Outcome]
+
+
+@pytest.fixture
+def say(run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Give a function that runs a chat with these lines on standard input."""
+
+    def call(*lines: str, arguments: tuple[str, ...] = LIMITS, model: str = checkpoint) -> Outcome:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+        return run("chat", model, *arguments)
+
+    return call
+
+
+def replies(checkpoint: str, *turns: str, system: str | None = None, **options: object) -> str:
+    """Return what a session says to these turns, a line each."""
+    options = {"max_tokens": 12, "seed": 7, **options}
+    with sinkstream.load(checkpoint) as model, model.session(system) as session:
+        return "".join(
+            session.stream(turn, **options).result().text + "\n"  # type: ignore[arg-type]
+            for turn in turns
+        )
+
+
+# ---- from a pipe ---------------------------------------------------------------------------------
+
+
+def test_each_line_is_a_turn_of_one_session_and_replies_alone_are_on_stdout(
+    say: Say, checkpoint: str
+) -> None:
+    outcome = say("hello", "", "  and\tnow ", "grüße 🚰")
+    expected = replies(checkpoint, "hello", "  and\tnow ", "grüße 🚰")
+    assert outcome == Outcome(0, expected, "")
+
+
+def test_a_line_goes_on_behind_a_backslash_and_two_slashes_are_one(
+    say: Say, checkpoint: str
+) -> None:
+    outcome = say("one\\", "/two", "//three", "four\\\\", "five\\")
+    expected = replies(checkpoint, "one\n/two", "/three", "four\\", "five")
+    assert outcome == Outcome(0, expected, "")
+
+
+def test_every_option_of_a_reply_reaches_it(
+    say: Say, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
+        "max_tokens": 30,
+        "stop": ["an"],
+        "temperature": 1.5,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "seed": 5,
+    }
+    expected = replies(checkpoint, "hello", **options)
+    given: list[dict[str, object]] = []
+    stream = sinkstream.Session.stream
+
+    def watch(session: sinkstream.Session, text: str, **found: object) -> sinkstream.Stream:
+        given.append(found)
+        return stream(session, text, **found)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sinkstream.Session, "stream", watch)
+    words = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    words["--stop"] = "an"
+    outcome = say("hello", arguments=tuple(str(word) for pair in words.items() for word in pair))
+    assert outcome == Outcome(0, expected, "")
+    assert given == [options]
+
+
+def test_the_system_prompt_is_the_sessions_and_may_be_its_sinks(say: Say, checkpoint: str) -> None:
+    arguments = (*LIMITS, "--system", "Be brief.", "--sinks", "system", "--window", "60")
+    outcome = say(*["hello"] * 3, arguments=arguments)
+    assert outcome.out.startswith(replies(checkpoint, "hello", system="Be brief."))
+    with sinkstream.load(checkpoint) as model, model.session("Be brief.", sinks="system") as own:
+        assert f"The sinks, its first {own.sinks} tokens, stay." in outcome.err
+
+
+def test_reset_and_system_begin_anew(say: Say, checkpoint: str) -> None:
+    outcome = say(
+        *("hello", "/reset", "hello", "/system Be kind.", "hello", "again", "/reset", "hello"),
+        arguments=(*LIMITS, "--system", "Be brief."),
+    )
+    brief, kind = (replies(checkpoint, "hello", system=s) for s in ("Be brief.", "Be kind."))
+    both = replies(checkpoint, "hello", "again", system="Be kind.")
+    assert (outcome.code, outcome.out) == (0, brief + brief + both + kind)
+    assert outcome.err.splitlines() == [
+        f'A new conversation, with the prompt "{prompt}".'
+        for prompt in ("Be brief.", "Be kind.", "Be kind.")
+    ]
+
+
+def test_a_saved_conversation_goes_on_in_this_chat_and_in_another(
+    say: Say, checkpoint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a talk.session"
+    outcome = say("hello", f"/save {file}", "again", "/reset", f"/load {file}", "again")
+    both, first = replies(checkpoint, "hello", "again"), replies(checkpoint, "hello")
+    second = both.removeprefix(first)
+    assert (outcome.code, outcome.out) == (0, first + second + second)
+    assert f'Saved to "{file}".' in outcome.err
+    assert f'Going on with "{file}": 1 turn, ' in outcome.err
+    outcome = say("again", arguments=(*LIMITS, "--load", str(file)))
+    assert outcome == Outcome(0, second, "")
+
+
+def test_a_home_folder_may_be_written_as_a_tilde(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert say("/save ~/talk", "/save ~nobody-of-this-name/talk").code == 2
+    assert (tmp_path / "talk").exists()
+
+
+def test_back_returns_to_the_copy_as_often_as_one_likes(say: Say, checkpoint: str) -> None:
+    outcome = say(
+        *("hello", "/fork", "again", "/back", "again", "and again", "/reset", "/back", "again"),
+        *("/fork", "so", "/back", "so"),
+    )
+    first = replies(checkpoint, "hello")
+    again = replies(checkpoint, "hello", "again").removeprefix(first)
+    third = replies(checkpoint, "hello", "again", "and again").removeprefix(first + again)
+    so = replies(checkpoint, "hello", "again", "so").removeprefix(first + again)
+    assert outcome.out == first + again + again + third + again + so + so
+    assert outcome.code == 0
+
+
+def test_nothing_runs_out_of_memory_however_often_conversations_are_replaced(
+    say: Say, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk"
+    round_ = ["/fork", "/reset", "/back", "/system x", f"/load {file}", "/fork"]
+    outcome = say("hello", f"/save {file}", *round_ * 20)
+    assert outcome.code == 0
+    assert "sinkstream:" not in outcome.err
+
+
+def test_undo_takes_one_turn_back(say: Say, checkpoint: str) -> None:
+    outcome = say("hello", "again", "/undo", "again", "/undo", "/undo")
+    first = replies(checkpoint, "hello")
+    again = replies(checkpoint, "hello", "again").removeprefix(first)
+    assert outcome.out == first + again + again
+    assert outcome.code == 2
+    *_, last = outcome.err.splitlines()
+    assert last.startswith("sinkstream: chat: /undo must follow a reply")
+
+
+def test_undo_is_no_more_behind_what_has_left_the_window(say: Say) -> None:
+    outcome = say("hello", "/undo", "/stats", arguments=("--window", "20", "--seed", "7"))
+    assert "/undo must come before a turn has pushed tokens out of the window" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("1 turn, ")
+
+
+def test_stats_are_the_sessions(say: Say, checkpoint: str) -> None:
+    outcome = say("/stats", "hello", "again", "/stats")
+    before, after = outcome.err.splitlines()
+    assert before.startswith("0 turns, ")
+    assert "last reply" not in before
+    with sinkstream.load(checkpoint) as model, model.session() as session:
+        for turn in ("hello", "again"):
+            session.stream(turn, max_tokens=12, seed=7).result()
+        assert after.startswith(f"2 turns, {session.stats.live_tokens} tokens live, 0 evicted, ")
+    assert after.endswith(" tokens/s.")
+
+
+def test_the_first_eviction_of_a_conversation_is_told_once(say: Say) -> None:
+    outcome = say(*["hello"] * 5, "/reset", *["hello"] * 5, arguments=(*LIMITS, "--window", "40"))
+    told = [line for line in outcome.err.splitlines() if "longer than the window" in line]
+    assert len(told) == 2
+    assert "tokens so far, are no longer seen. The sinks, its first 4 tokens, stay." in told[0]
+    assert outcome.err.splitlines()[1].startswith("A new conversation")
+
+
+def test_help_and_quit(say: Say) -> None:
+    outcome = say("/help", "/quit", "hello")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "/system TEXT  begin a new conversation" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/nope", "chat: a command must be one of /back, /fork"),
+        ("/back", "chat: /back must follow a /fork"),
+        ("/save", "chat: /save must be followed by a FILE"),
+        ("/save /missing/talk", 'save: the session cannot be written to "/missing/talk": No such'),
+        ("/save /", "save: the session cannot be written to"),
+        ("/load /missing/talk", 'load_session: file "talk" cannot be opened'),
+        ("/load /", "load_session: "),
+        (f"/load {__file__}", "load_session: "),
+        ("/undo now", "chat: /undo must stand alone"),
+    ],
+)
+def test_an_error_is_one_line_and_loses_nothing(
+    say: Say, checkpoint: str, line: str, sentence: str
+) -> None:
+    outcome = say("hello", line, "again")
+    assert (outcome.code, outcome.out) == (2, replies(checkpoint, "hello", "again"))
+    assert outcome.err.startswith(f"sinkstream: {sentence}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_line_that_is_not_utf8_is_an_error_and_the_next_goes_on(
+    run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = io.BytesIO(b"hello\nab\xff\nagain\r\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines))
+    outcome = run("chat", checkpoint, *LIMITS)
+    assert (outcome.code, outcome.out) == (2, replies(checkpoint, "hello", "again"))
+    assert outcome.err == (
+        "sinkstream: chat: standard input must be UTF-8, but byte 2 of line 2 is not.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--load", "/missing/talk"], 'load_session: file "talk" cannot be opened'),
+        (["--load", "x", "--system", "y"], "chat: --system must not be given with --load"),
+        (["-m", "x"], "chat: the model must be named once"),
+        (["--sinks", "few"], "must be a whole number or \"system\", but is 'few'."),
+        (["--sinks", "-1"], "load: `sinks` must be in [0, "),
+        (["--sinks", "system"], "session: `sinks` must be an int, because there is no system"),
+        (["--window", "0"], "load: `window` must be in [1, "),
+    ],
+)
+def test_what_is_wrong_from_the_start_ends_it_with_2(
+    say: Say, arguments: list[str], sentence: str
+) -> None:
+    outcome = say("hello", arguments=tuple(arguments))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("sinkstream: ")
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_wrong_option_of_the_replies_is_said_for_each_of_them(say: Say) -> None:
+    outcome = say("hello", "again", arguments=("--top-p", "2"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "sinkstream: stream: `top_p` must be in (0, 1], but is 2.\n" * 2
+
+
+def test_a_model_without_chat_template_writes_on_and_says_so(
+    say: Say, checkpoint: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(checkpoint, folder)
+    file = folder / "tokenizer_config.json"
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    del fields["chat_template"]
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    outcome = say("hello", "again", model=str(folder))
+    with pytest.warns(UserWarning, match="no chat template"):
+        expected = replies(str(folder), "hello", "again")
+    assert (outcome.code, outcome.out) == (0, expected)
+    assert outcome.err.startswith("sinkstream: The checkpoint has no chat template: ")
+    assert outcome.err.count("\n") == 1
+
+
+class Given:
+    """Lines that are given."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines: Iterator[str] = iter(lines)
+
+    def read(self, prompt: str) -> str | None:
+        return next(self._lines, None)
+
+
+EVERYTHING = (
+    *("hello", "/stats", "/save /missing/talk", "/load /missing/talk", "/fork", "/back", "/undo"),
+    *("/reset", "/system x", "hello"),
+)
+
+
+def test_a_closed_model_is_a_line_for_each_command(
+    checkpoint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = sinkstream.load(checkpoint, max_sequences=MOST)
+    conversations = Conversations(model, None)
+    model.close()
+    assert not Talk(conversations, {"max_tokens": 3}).read_all(Given(*EVERYTHING))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("is closed. Load it again.") + err.count("has been closed") >= 6, err
+    assert "Traceback" not in err
+
+
+def test_a_busy_session_is_a_line_and_is_not_lost(
+    checkpoint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with sinkstream.load(checkpoint, max_sequences=MOST) as model:
+        conversations = Conversations(model, None)
+        talk = Talk(conversations, {"max_tokens": 3})
+        busy = conversations.current.session.stream("a" * 20, temperature=0, frequency_penalty=-100)
+        assert not talk.read_all(Given("hello", "/save x", "/fork", "/stats"))
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert err.count("session: one turn at a time may run, but another one is running.") == 3
+        busy.close()
+        assert Talk(conversations, {"max_tokens": 3}).read_all(Given("hello"))
+
+
+# ---- a process of its own ------------------------------------------------------------------------
+
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(checkpoint: str) -> Iterator[Start]:
+    """Give a function that starts a chat between pipes and says something to it."""
+    with ExitStack() as stack:
+
+        def call(said: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [*PROGRAM, checkpoint, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **environment},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            watch = threading.Timer(60, process.kill)  # what it never writes is not waited for
+            watch.start()
+            stack.callback(watch.cancel)
+            assert process.stdin is not None
+            process.stdin.write(said.encode("utf-8"))
+            process.stdin.flush()
+            return process
+
+        yield call
+
+
+def test_a_program_may_talk_line_by_line_in_any_locale(start: Start, checkpoint: str) -> None:
+    process = start("grüße\n", *LIMITS, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert process.stdout is not None
+    first = replies(checkpoint, "grüße").encode("utf-8")
+    assert process.stdout.read(len(first)) == first
+    out, err = process.communicate(b"again", timeout=30)
+    expected = replies(checkpoint, "grüße", "again").encode("utf-8")
+    assert (process.returncode, first + out, err) == (0, expected, b"")
+
+
+def test_without_a_terminal_ctrl_c_ends_the_program(start: Start) -> None:
+    process = start("aaaaaaaaaaaaaaaa\n", *ENDLESS)
+    assert process.stdout is not None
+    process.stdout.read(100)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(start: Start) -> None:
+    process = start("aaaaaaaaaaaaaaaa\n", *ENDLESS)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=30) == 1
+
+
+def test_no_standard_input_is_the_end(checkpoint: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *PROGRAM, checkpoint], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# ---- at a terminal -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sit(tmp_path: Path, checkpoint: str) -> Iterator[Callable[..., Terminal]]:
+    """Give a function that opens a chat at a terminal; its history is this test's."""
+    opened: list[Terminal] = []
+
+    def call(*arguments: str, out: Path | None = None, **environment: str) -> Terminal:
+        settings = {"XDG_STATE_HOME": str(tmp_path), **environment}
+        terminal = Terminal([*PROGRAM, checkpoint, *arguments], settings, out)
+        opened.append(terminal)
+        return terminal
+
+    yield call
+    for terminal in opened:
+        terminal.__exit__(None, None, None)
+
+
+def test_somebody_talks_and_ends_with_ctrl_d(sit: Callable[..., Terminal]) -> None:
+    terminal = sit(*LIMITS)
+    assert "/help lists the commands" in terminal.read_until("> ")
+    terminal.press(b"hello\\\n")
+    terminal.read_until("| ")
+    terminal.press(b"again\n")
+    terminal.read_until("> ")
+    terminal.press(b"/stats\n")
+    terminal.read_until("1 turn, ")
+    terminal.read_until("> ")
+    terminal.press(CTRL_D)
+    code, rest = terminal.end()
+    assert code == 0
+    assert "sinkstream:" not in rest
+
+
+def test_ctrl_c_ends_the_reply_which_stays_and_the_talk_goes_on(
+    sit: Callable[..., Terminal],
+) -> None:
+    terminal = sit(*ENDLESS)
+    for turn in (1, 2):
+        terminal.read_until("> ")
+        terminal.press(b"aaaaaaaaaaaaaaaaaaaaaaaa\n")
+        terminal.read_until("aaaaaaaaaaaaaaaaaaaaaaaa\r\n")
+        terminal.read_until("a" * 500)
+        terminal.press(CTRL_C)
+        terminal.read_until("The reply ends here, as it is.")
+        terminal.read_until("> ")
+        terminal.press(b"/stats\n")
+        terminal.read_until(f"{turn} turn")
+    terminal.press(b"/quit\n")
+    assert terminal.end()[0] == 0
+
+
+def test_ctrl_c_twice_at_the_prompt_ends_it_and_once_does_not(
+    sit: Callable[..., Terminal],
+) -> None:
+    terminal = sit(*LIMITS)
+    terminal.read_until("> ")
+    for _ in range(2):
+        terminal.press(b"dropped" + CTRL_C)
+        terminal.read_until("Ctrl-C once more, or Ctrl-D, ends the chat.")
+        terminal.read_until("> ")
+        pause(1.2)
+    terminal.press(b"/stats\n")
+    terminal.read_until("0 turns, ")
+    terminal.read_until("> ")
+    terminal.press(CTRL_C)
+    terminal.read_until("Ctrl-C once more")
+    terminal.read_until("> ")
+    terminal.press(CTRL_C)
+    code, rest = terminal.end()
+    assert code == 0
+    assert "Traceback" not in rest
+
+
+def test_what_was_typed_comes_back_in_the_next_chat_unless_nobody_wants_it(
+    sit: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    file = tmp_path / "sinkstream" / "chat_history"
+    terminal = sit(*LIMITS, "--no-history")
+    terminal.read_until("> ")
+    terminal.press(b"/stats\n/quit\n")
+    assert terminal.end()[0] == 0
+    assert not file.exists()
+    terminal = sit(*LIMITS)
+    terminal.read_until("> ")
+    terminal.press(b"/nope\n")
+    terminal.read_until("> ")
+    terminal.press(CTRL_D)
+    assert terminal.end()[0] == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert file.read_text(encoding="utf-8") == '"/nope"\n'
+    terminal = sit(*LIMITS)
+    terminal.read_until("> ")
+    terminal.press(UP + b"x\n")
+    terminal.read_until('but is "/nopex".')
+
+
+def test_a_history_that_cannot_be_kept_is_said_and_hinders_nobody(
+    sit: Callable[..., Terminal],
+) -> None:
+    terminal = sit(*LIMITS, XDG_STATE_HOME="/dev/null")
+    terminal.read_until("What is typed is not kept for the next chat: ")
+    terminal.read_until("> ")
+    terminal.press(b"/quit\n")
+    assert terminal.end()[0] == 0
+
+
+def test_pasted_lines_are_one_message(sit: Callable[..., Terminal], tmp_path: Path) -> None:
+    terminal = sit(*LIMITS, TERM="xterm")
+    terminal.read_until("> ")
+    terminal.press(b"\x1b[200~one\rtwo\rthree\x1b[201~\n")
+    terminal.read_until("> ")
+    terminal.press(b"/stats\n")
+    terminal.read_until("1 turn, ")
+    entries = History(tmp_path / "sinkstream" / "chat_history").entries
+    assert entries[0] == "one\ntwo\nthree"
+
+
+def test_a_file_gets_the_replies_alone(
+    sit: Callable[..., Terminal], checkpoint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "replies"
+    terminal = sit(*LIMITS, out=file)
+    terminal.read_until("> ")
+    terminal.press(b"hello\n")
+    terminal.read_until("> ")
+    terminal.press(b"/stats\n")
+    terminal.read_until("1 turn, ")
+    terminal.read_until("> ")
+    terminal.press(CTRL_D)
+    assert terminal.end()[0] == 0
+    assert file.read_text(encoding="utf-8") == replies(checkpoint, "hello")
+
+
+# ---- the history's file --------------------------------------------------------------------------
+
+
+def test_a_history_keeps_its_last_entries_and_leaves_out_what_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "history"
+    history = History(path)
+    for i in range(2001):
+        history.add(f"line {i}\nand more")
+    history.close()
+    path.write_bytes(path.read_bytes() + b"no entry\n17\n\xff\n")
+    again = History(path)
+    assert again.entries[-1] == "line 2000\nand more"
+    assert len(again.entries) == 997
+    again.close()
+    assert History(path).entries == again.entries
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 997
+
+
+def test_two_chats_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    one, other = (History(tmp_path / "history") for _ in range(2))
+    for i in range(3):
+        one.add(f"one {i}")
+        other.add(f"other {i}")
+    assert len(History(tmp_path / "history").entries) == 6
+
+
+def test_a_state_folder_that_is_not_absolute_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_STATE_HOME", value)
+        assert default_path() == tmp_path / ".local" / "state" / "sinkstream" / "chat_history"
+
+
+# ---- a real model --------------------------------------------------------------------------------
+
+
+def test_a_real_model_knows_what_was_said_before(say: Say, smollm2: Path) -> None:
+    outcome = say(
+        "What is the capital of France? Answer with one word.",
+        "And of Italy?",
+        model=str(smollm2),
+        arguments=("-t", "0", "-n", "40", "--window", "1000", "--threads", "2"),
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "Paris" in outcome.out
+    assert "Rome" in outcome.out
