@@ -25,6 +25,7 @@ from rich.table import Column
 import sinkstream
 
 TOPICS = ("the sea", "an old clock", "bread", "a journey by night", "the city", "a garden", "snow")
+BAR = 16  # columns
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
@@ -75,7 +76,7 @@ class LiveScreen(PlainScreen):
     def __init__(self, console: Console, streams: int, tokens: int) -> None:
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(16),
+            BarColumn(BAR),
             MofNCompleteColumn(),
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
             console=console,
@@ -85,7 +86,8 @@ class LiveScreen(PlainScreen):
             self.progress.add_task(f"{n:4}", total=tokens, text="") for n in range(streams)
         ]
         self.texts = [""] * streams
-        self.room = max(1, console.width - 40)
+        # Beside the number, the bar, "done/total" and the spaces between.
+        self.room = max(1, console.width - 4 - BAR - len(f"{tokens}/{tokens}") - 3)
 
     def __enter__(self) -> LiveScreen:
         self.progress.start()
