@@ -164,8 +164,8 @@ void Engine::read_session(Session& session, const std::function<void(const Sessi
   read(session);
 }
 
-std::shared_ptr<Session> Engine::restore_session(
-    int64_t sinks, const SessionPlace& place, const std::function<void(SequenceCache*)>& write) {
+std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionPlace& place,
+                                                 const std::function<void(SequenceCache*)>& write) {
   const Window window = window_of("load_session", sinks);
   auto session = std::make_shared<Session>(bell_, window);
   session->try_hold();  // nobody else knows it
