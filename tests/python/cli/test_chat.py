@@ -517,6 +517,7 @@ def test_a_history_that_cannot_be_kept_is_said_and_hinders_nobody(
 
 def test_pasted_lines_are_one_message(sit: Callable[..., Terminal], tmp_path: Path) -> None:
     terminal = sit(*LIMITS, TERM="xterm")
+    terminal.read_until("\x1b[?2004h")  # from now on the terminal marks what is pasted
     terminal.read_until("> ")
     terminal.press(b"\x1b[200~one\rtwo\rthree\x1b[201~\n")
     terminal.read_until("> ")
