@@ -65,7 +65,7 @@ class Conversations:
         """Keep a copy, in place of the one kept before."""
         kept, self._kept = self._kept, self._copy_of(self.current)
         if kept is not None:
-            self._end(kept)
+            kept.session.close()
 
     def back(self) -> None:
         """Go on from the copy, which stays."""
@@ -101,10 +101,4 @@ class Conversations:
 
     def _go_on_with(self, conversation: Conversation) -> None:
         former, self.current = self.current, conversation
-        self._end(former)
-
-    def _end(self, conversation: Conversation) -> None:
-        conversation.session.close()
-        # The engine takes a closed session's memory back behind the next question that it answers.
-        # Without one, the next session might come before that and find none.
-        _ = self.current.session.token_ids
+        former.session.close()
