@@ -56,7 +56,9 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
   for (int64_t t = 0; t < std::min(count, window_.sinks); t = page_end(t)) {
     theirs[place(t)] = other.place(t);
   }
-  for (int64_t t = window_.first(count); t < count; t = page_end(t)) {
+  // A whole one takes along the token that only its last query saw: it counts as live.
+  const int64_t first = is_whole && count > 0 ? window_.first(count - 1) : window_.first(count);
+  for (int64_t t = first; t < count; t = page_end(t)) {
     theirs[place(t)] = other.place(t);
   }
   const int64_t full_of_sinks = pages_saved(window_, 1, count);

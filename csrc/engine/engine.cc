@@ -236,9 +236,9 @@ void Engine::run() {
   } catch (...) {
     die(std::current_exception());
   }
+  due_bells_->ring();
   refuse_jobs();
   end_sessions();
-  due_bells_->ring();
 }
 
 // Takes over what callers have handed in. Returns whether the engine is still open.
@@ -252,8 +252,14 @@ bool Engine::collect() {
   }
   count_arrivals(arrived_);
   for (std::unique_ptr<Sequence>& sequence : arrived_) {
-    if (sequence->session) sequence->session->begin_turn(sequence->wants_reply());
-    waiting_.push_back(std::move(sequence));
+    auto place = waiting_.end();
+    if (sequence->session) {
+      sequence->session->begin_turn(sequence->wants_reply());
+      // It has its memory, so it does not wait behind those who need some.
+      place = std::find_if(waiting_.begin(), waiting_.end(),
+                           [](const auto& other) { return !other->session; });
+    }
+    waiting_.insert(place, std::move(sequence));
   }
   arrived_.clear();
   return is_open;
@@ -299,7 +305,7 @@ void Engine::end_early() {
     std::optional<FinishReason> reason = sequence->maybe_early_end(now);
     // A session reads its turn even where no reply is wanted.
     if (!reason && !sequence->wants_reply() && !sequence->session) {
-      sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
+      sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, sequence->prompt_tokens);
       reason = FinishReason::kLength;
     }
     if (!reason) continue;
@@ -387,7 +393,8 @@ void Engine::refuse_waiting() {
         std::make_exception_ptr(CapacityError(
             cat("stream: the cache has room for ", options_.max_sequences,
                 " sequences at a time, and those that hold it are not being read. Read, close or "
-                "cancel one of them, or load the model with a larger `max_sequences`."))));
+                "cancel one of them, close a session, or load the model with a larger "
+                "`max_sequences`."))));
     return true;
   });
 }

@@ -1,4 +1,5 @@
 // Sessions: what callers do with them, and what the engine's thread does for them.
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -39,18 +40,20 @@ int64_t common_beginning(const LiveTokens& tokens, std::span<const int32_t> prom
 // Waits for the end of a turn that is cancelled already.
 void Engine::hold(Session& session) {
   check_process("session");
-  const auto check_not_closed = [&session] {
+  const auto check_not_closed = [&] {
     if (!session.is_closed()) return;
+    const std::lock_guard lock(mutex_);
+    check_open("session");  // an engine that ends closes them all
     throw InvalidArgument("session: it must be open, but has been closed.");
   };
   check_not_closed();
   while (!session.try_hold()) {
     check_not_closed();
     const std::shared_ptr<TokenStream> turn = session.turn();
-    if (!turn || !turn->is_cancelled()) {
+    if (!turn || !turn->is_cancelled() || turn->finish_reason()) {
       throw SessionBusy(
-          "session: one turn at a time may run, but another one is running. Read it to its end, "
-          "cancel it, or fork the session before it.");
+          "session: one turn at a time may run, but another one is running, or the session is "
+          "being forked or saved. Read the reply to its end, or call `session.cancel()`.");
     }
     between_steps([] {}, "session");
   }
@@ -90,6 +93,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
   auto sequence =
       std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(), stream);
   session->set_turn(stream);
+  if (session->is_closed()) stream->cancel();  // `close` may have cancelled the turn before
   hand_over(std::move(sequence));
   held.keep();
   return stream;
@@ -119,15 +123,18 @@ std::shared_ptr<Session> Engine::fork_session(Session& session) {
 
 void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& turn) {
   check_process("cancel");
-  if (session.turn() != turn) {
+  const auto check_last = [&] {
+    if (session.turn() == turn) return;
     throw InvalidArgument(
         "cancel: `keep` must be \"partial\", because the session has gone on since, but is "
         "\"drop\". The reply stays.",
         "keep");
-  }
+  };
+  check_last();
   turn->cancel();
   hold(session);
   const Held held(session);
+  check_last();  // another turn may have come in between
   const auto work = [&] {
     const std::optional<Session::Beginning> before = session.last_turn;
     if (!before) {
@@ -248,8 +255,9 @@ void Engine::check_free(int64_t pages) const {
 
 void Engine::end_turn(Sequence& sequence) {
   Session& session = *sequence.session;
-  if (sequence.read == 0) {
+  if (sequence.read == 0) {  // as if it had not been
     session.owed = sequence.owed;
+    if (session.last_turn) session.turns = session.last_turn->turns;
   } else if (sequence.last_token >= 0) {
     session.owed = sequence.last_token;
   }
@@ -260,7 +268,7 @@ void Engine::end_turn(Sequence& sequence) {
 void Engine::end_closed_sessions() {
   std::erase_if(sessions_, [](const std::shared_ptr<Session>& session) {
     if (!session->is_closed() || !session->try_hold()) return false;
-    session->cache.reset();
+    session->end();
     return true;
   });
 }
@@ -270,8 +278,8 @@ void Engine::end_closed_sessions() {
 void Engine::end_sessions() {
   for (const std::shared_ptr<Session>& session : sessions_) {
     session->close();
-    while (!session->try_hold()) std::this_thread::yield();
-    session->cache.reset();
+    while (!session->try_hold()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    session->end();
   }
   sessions_.clear();
   share_stats();

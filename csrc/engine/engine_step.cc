@@ -34,7 +34,7 @@ void Engine::admit() {
     try {
       if (!sequence.session) give_cache(sequence, beginnings_[static_cast<size_t>(i)]);
       sequence.stats.cache_bytes = sequence.cache->bytes();
-      sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, 0);
+      sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, sequence.prompt_tokens);
       sequence.stream->publish(sequence.stats);
     } catch (...) {  // no memory for its bookkeeping: only this one fails
       end(sequence, FinishReason::kError, std::current_exception());

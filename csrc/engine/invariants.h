@@ -24,7 +24,7 @@ struct EngineState {
   const EngineStats& gauges;
   const StepPlan& plan;
   const std::vector<WaitingView>& views;  // of the first waiting ones, which the plan was made from
-  StepLimits limits;  // that the plan was made under
+  StepLimits limits;                      // that the plan was made under
 };
 
 // Empty where all is well. Takes nothing from the heap then, but for its first call in a thread.

@@ -1,6 +1,6 @@
 // What anybody may look at: an engine's counters of one moment, and its latest steps and requests.
-// The engine's thread writes, any thread reads; one lock guards what belongs
-// together, and is held for a copy.
+// The engine's thread writes, any thread reads; one lock guards what belongs together, and is held
+// for a copy.
 #pragma once
 
 #include <mutex>

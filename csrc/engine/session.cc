@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/errors.h"
 #include "engine/token_stream.h"
 
 namespace sinkstream {
@@ -24,6 +25,11 @@ std::shared_ptr<TokenStream> Session::turn() const {
 }
 
 SessionStats Session::stats() const {
+  if (getpid() != owner_) {
+    throw ForkError(
+        "session: the model was loaded before this process was forked, and its generation thread "
+        "lives in the parent. Load the model in the child.");
+  }
   const std::lock_guard lock(mutex_);
   return stats_;
 }
@@ -36,6 +42,12 @@ void Session::let_go() {
 void Session::set_turn(const std::shared_ptr<TokenStream>& stream) {
   const std::lock_guard lock(mutex_);
   turn_ = stream;
+}
+
+void Session::end() {
+  cache.reset();
+  const std::lock_guard lock(mutex_);
+  stats_.live_tokens = stats_.cache_bytes = 0;
 }
 
 void Session::begin_turn(bool replies) {

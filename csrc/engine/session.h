@@ -54,6 +54,7 @@ class Session {
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
   const Window& window() const { return window_; }
+  // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
   // Returns whether the caller holds it from now on: nobody did.
   bool try_hold() { return !held_.exchange(true, std::memory_order_acq_rel); }
@@ -76,6 +77,8 @@ class Session {
 
   // `replies`: the turn is not only read.
   void begin_turn(bool replies);
+  // Gives the pages back.
+  void end();
 
   std::optional<SequenceCache> cache;  // none before the engine has given it one, and after its end
   LiveTokens tokens;                   // in the cache

@@ -21,7 +21,7 @@ struct StreamToken {
 // Something that is no token, and its place among the tokens.
 struct StreamMark {
   enum class Kind : uint8_t {
-    kStarted,  // admitted: the sequence has its memory
+    kStarted,  // admitted: the sequence has its memory, and `count` prompt tokens to read
     kPrefill,  // `count` prompt tokens have been read in all
     kEvicted,  // `count` more tokens have left the cache
   };

@@ -22,9 +22,9 @@ namespace sinkstream {
 
 enum class FinishReason : uint8_t { kStop, kStopString, kLength, kTimeout, kCancelled, kError };
 // All of them, in their order.
-inline constexpr FinishReason kFinishReasons[] = {FinishReason::kStop, FinishReason::kStopString,
-                                                  FinishReason::kLength, FinishReason::kTimeout,
-                                                  FinishReason::kCancelled, FinishReason::kError};
+inline constexpr FinishReason kFinishReasons[] = {
+    FinishReason::kStop,    FinishReason::kStopString, FinishReason::kLength,
+    FinishReason::kTimeout, FinishReason::kCancelled,  FinishReason::kError};
 enum class Phase : uint8_t { kWaiting, kPrefill, kDecode, kParked, kFinished };
 
 const char* name_of(FinishReason reason);

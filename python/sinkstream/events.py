@@ -69,7 +69,8 @@ class Stats:
     prompt_tokens: int
     generated_tokens: int
     cached_tokens: int
-    """Prompt tokens that were in the cache already when the request came."""
+    """Tokens that were in the cache when the request came: those of a prompt that begins like an
+    open session's, or all that a session holds."""
     evicted_tokens: int
     """Tokens, of prompt and reply, that have left the cache: the model no longer sees them."""
     live_tokens: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -119,7 +120,8 @@ class Inbox:
         self._rest = text[begin:]
 
     def _event_of(self, kind: str, tokens_before: int, count: int) -> Event:
-        if kind == "started":
+        if kind == "started":  # a session's turn begins with what was owed
+            self._started = replace(self._started, prompt_tokens=count)
             return self._started
         if kind == "prefill":
             return Prefill(count, self._started.prompt_tokens)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from sinkstream import _core
-from sinkstream.session_file import read_session_file, write_session_file
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+from sinkstream.session_file import read_session_file
 from sinkstream.session_record import (
     SessionModel,
     SessionRecord,
@@ -19,21 +21,24 @@ from sinkstream.session_record import (
 from sinkstream.spec import DecoderSpec
 
 
-def save(
-    path: str | os.PathLike[str],
+def record_of(
     native: _core.Model,
     session: _core.Session,
     spec: DecoderSpec,
+    system_tokens: int,
     fields: Mapping[str, str | int],
-) -> None:
-    """Write a session to a file, with `fields` beside it."""
+) -> SessionRecord:
+    """Copy what a session consists of, with `fields` beside it."""
     contents = native.contents_of(session)
     owed = contents["owed"]
     scales = contents["scales"]
-    record = SessionRecord(
+    return SessionRecord(
         model=_model_of(native, spec, session.sinks, session.window),
         state=SessionState(
-            length=contents["length"], begin=contents["begin"], turns=contents["turns"]
+            length=contents["length"],
+            begin=contents["begin"],
+            turns=contents["turns"],
+            system_tokens=system_tokens,
         ),
         keys_values=contents["keys_values"],
         scales=scales if scales.size else None,
@@ -41,13 +46,12 @@ def save(
         pending_ids=np.array([] if owed is None else [owed], np.int32),
         fields=fields,
     )
-    write_session_file(path, record)
 
 
 def load(
     path: str | os.PathLike[str], native: _core.Model, spec: DecoderSpec, capacity: int
-) -> tuple[_core.Session, Mapping[str, str | int]]:
-    """Read a session from a file, and the fields beside it.
+) -> tuple[_core.Session, SessionRecord]:
+    """Read a session from a file, and what else the file says.
 
     Raises:
         CheckpointError: The file is damaged, or of another model or settings.
@@ -56,6 +60,12 @@ def load(
     sinks = record.model.sinks
     expected = _model_of(native, spec, sinks, capacity - sinks)
     check_same_model(record, expected, os.fspath(path))
+    if record.state.begin != 0 or record.pending_ids.size > 1:
+        raise CheckpointError(
+            f"load_session: {shown(os.fspath(path))} must be a session's file, without cuts and "
+            f"with at most 1 pending token, but has a cut at {record.state.begin} and "
+            f"{record.pending_ids.size} pending tokens."
+        )
     contents: dict[str, Any] = {
         "length": record.state.length,
         "begin": record.state.begin,
@@ -65,7 +75,7 @@ def load(
         "keys_values": record.keys_values,
         "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
     }
-    return native.restore_session(sinks, contents), record.fields
+    return native.restore_session(sinks, contents), record
 
 
 def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:

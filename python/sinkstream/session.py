@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from sinkstream import _core, saved_session
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.params import StreamOptions, StreamRequest, check_ids
+from sinkstream.session_file import write_session_file
 from sinkstream.spec import DecoderSpec
 from sinkstream.stream import Owner, Stats, Stream
 from sinkstream.text.turns import TurnFormat
@@ -78,12 +80,25 @@ class Session:
         ...     session.stream("Another one.").result().text
     """
 
-    def __init__(self, native: _core.Session, host: Host, turns: TurnFormat, place: Place) -> None:
+    def __init__(
+        self,
+        native: _core.Session,
+        host: Host,
+        turns: TurnFormat,
+        place: Place,
+        *,
+        system_tokens: int = 0,
+    ) -> None:
         """Go on with `native` of the model `host`, whose conversations have the format `turns`."""
         self._native = native
         self._host = host
         self._turns = turns
         self._place = place
+        self._system_tokens = system_tokens
+        # Where the last turn began, and how many tokens there were: none more, and it has never
+        # been.
+        self._before = (place, -1)
+        self._latest: weakref.ref[Stream] | None = None
         self._caller = threading.Lock()
 
     def __repr__(self) -> str:
@@ -107,7 +122,7 @@ class Session:
         Raises:
             InvalidArgument: A value is out of range, or the session is closed.
             TypeError: A value has the wrong type.
-            SessionBusy: A turn is running.
+            SessionBusy: A turn is running, or the session is being forked or saved.
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._one_caller():
@@ -117,6 +132,8 @@ class Session:
     def append(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Read a message without replying; return when it has been read.
 
+        It keeps the caller waiting: in asyncio, `await asyncio.to_thread(session.append, …)`.
+
         Args:
             content: The message; token ids are read as they are.
             role: Who says it: "user", "assistant" or "system", as far as the checkpoint's chat
@@ -124,33 +141,71 @@ class Session:
 
         Raises:
             InvalidArgument: The template does not allow it, or the session is closed.
-            SessionBusy: A turn is running.
+            CapacityError: As many streams as the model has room for are running, and nobody reads
+                them.
+            SessionBusy: A turn is running, or the session is being forked or saved.
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._one_caller():
             ids = self._ids_of_turn(content, role, replies=False)
             return self._read(ids, Place(role))
 
+    def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
+        """End the turn that is running, as its stream's `cancel` does, whoever holds the stream.
+
+        Raises:
+            InvalidArgument: `keep` is "drop", and the last turn cannot be taken back any more.
+        """
+        stream = None if self._latest is None else self._latest()
+        if stream is not None:
+            stream.cancel(keep)
+        elif keep != "partial":
+            raise InvalidArgument(
+                'cancel: `keep` must be "partial", because nobody has the last turn\'s stream any '
+                f"more, but is {str(keep)[:40]!r}.",
+                param="keep",
+            )
+
     def _ids_of_turn(self, content: str | Sequence[int], role: str, *, replies: bool) -> list[int]:
-        last = self._host.native.last_token(self._native)  # also: no turn is running
-        if not isinstance(content, str):
-            return check_ids("session", "content", content, self._host.spec.vocab_size)
-        after = self._place.after
-        ids = self._turns.closing(last) if self._place.reply_is_open else []
-        if replies:
-            return ids + self._turns.user(content, after=after)
-        return ids + self._turns.message(role, content, after=after)
+        last = self._settle()
+        if isinstance(content, str):
+            ids = self._turns.closing(last) if self._place.reply_is_open else []
+            after = self._place.after
+            if replies:
+                ids = ids + self._turns.user(content, after=after)
+            else:
+                ids = ids + self._turns.message(role, content, after=after)
+        else:
+            ids = check_ids("session", "content", content, self._host.spec.vocab_size)
+        if not ids:
+            raise InvalidArgument(
+                "session: `content` must hold at least 1 token, but is empty.", param="content"
+            )
+        return ids
+
+    def _settle(self) -> int | None:
+        """Return the last token once no turn is running; forget a turn that has read nothing."""
+        last = self._host.native.last_token(self._native)
+        before, tokens = self._before
+        if self.stats.tokens == tokens:
+            self._place = before
+        return last
 
     def _start(self, ids: list[int], options: StreamOptions, place: Place) -> Stream:
         request = self._host.make_request(ids, options)
+        before = self._place
+        self._before = (before, self.stats.tokens)
+        self._place = place  # first: an interrupt may come as soon as the turn has begun
         native = self._host.native.submit(request, self._native)
-        before, self._place = self._place, place
 
         def take_back() -> None:
-            self._host.native.take_back(self._native, native)
-            self._place = before
+            with self._one_caller():
+                self._host.native.take_back(self._native, native)
+                self._place = before
 
-        return Stream(native, request, self._host.model, take_back=take_back)
+        stream = Stream(native, request, self._host.model, take_back=take_back)
+        self._latest = weakref.ref(stream)
+        return stream
 
     def _read(self, ids: list[int], place: Place) -> Stats:
         """Read ids without a reply. What an interrupt leaves half read is closed like a reply."""
@@ -182,8 +237,11 @@ class Session:
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._one_caller():
+            self._settle()
             native = self._host.native.fork_session(self._native)
-            return Session(native, self._host, self._turns, self._place)
+            return Session(
+                native, self._host, self._turns, self._place, system_tokens=self._system_tokens
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the session to a file, from which `Model.load_session` goes on bit for bit.
@@ -198,12 +256,18 @@ class Session:
             SessionBusy: A turn is running.
             EngineDead: The model is closed, or its engine has failed.
         """
+        native = self._host.native
+        native.fingerprint()  # reads all weights the first time, which need not hold anybody up
         with self._one_caller():
+            self._settle()
             fields: dict[str, str | int] = {
                 "after": self._place.after or "",
                 "reply_is_open": int(self._place.reply_is_open),
             }
-            saved_session.save(path, self._host.native, self._native, self._host.spec, fields)
+            record = saved_session.record_of(
+                native, self._native, self._host.spec, self._system_tokens, fields
+            )
+        write_session_file(path, record)
 
     def close(self) -> None:
         """End the session and give its memory back. May be called more than once."""
@@ -283,7 +347,8 @@ def open_session(
         warnings.warn(turns.difference, UserWarning, stacklevel=4)  # whoever called `session`
     count = _count_sinks(sinks, len(opening))
     native = host.native.open_session(count, opening)
-    session = Session(native, host, turns, Place())
+    system_tokens = 0 if system is None else len(opening)
+    session = Session(native, host, turns, Place(), system_tokens=system_tokens)
     try:
         unread = opening[native.stats()["tokens"] :]
         place = Place("system" if system is not None else None)
@@ -300,9 +365,10 @@ def load_session(
     host: Host, turns: TurnFormat, path: str | os.PathLike[str], capacity: int
 ) -> Session:
     """Open a session that `Session.save` has written."""
-    native, fields = saved_session.load(path, host.native, host.spec, capacity)
+    native, record = saved_session.load(path, host.native, host.spec, capacity)
+    fields = record.fields
     place = Place(str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0)))
-    return Session(native, host, turns, place)
+    return Session(native, host, turns, place, system_tokens=record.state.system_tokens)
 
 
 def _count_sinks(sinks: int | str | None, opening: int) -> int | None:

@@ -36,7 +36,7 @@ _MODEL_NUMBERS = {
     "vocab_size": 1, "layers": 1, "kv_heads": 1, "head_dim": 1, "sinks": 0, "window": 1,
 }  # fmt: skip
 _STATE_NUMBERS = {"length": 0, "begin": 0, "turns": 0, "system_tokens": 0}
-_MAX_NUMBER = 1 << 60
+_MAX_NUMBER = 1 << 59
 _KEYS = frozenset(
     {"format", "format_version", "checksum", "created_by", "fields"}
     | {*_MODEL_TEXTS, *_MODEL_NUMBERS, *_STATE_NUMBERS}

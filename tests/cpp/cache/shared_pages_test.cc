@@ -110,6 +110,21 @@ TEST(SharedPages, OnlyABeginningThatIsWholeCanBeShared) {
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 64));
 }
 
+TEST(SharedPages, AWholeSequenceTakesEveryTokenThatCountsAsLive) {
+  const Window window{4, 60};
+  for (int64_t length = 60; length < 260; ++length) {
+    PagePool pool(kShape, 40);
+    std::mt19937 random(1);
+    Marked one({}, &pool, window, kLayers, kEndless);
+    while (one.cache.length() < length) write(&one, 1, &random);
+    const SequenceCache fork(one.cache, kEndless, length);
+    const int64_t oldest = window.first(length - 1);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      EXPECT_EQ(fork.slot(layer, oldest).page, one.cache.slot(layer, oldest).page) << length;
+    }
+  }
+}
+
 TEST(SharedPages, AShortSequenceBeginsWithALongOne) {
   const Window window{4, 1000};
   PagePool pool(kShape, 200);

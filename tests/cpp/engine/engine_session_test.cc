@@ -277,6 +277,33 @@ TEST_F(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
   EXPECT_EQ(turn(session, {10}, 3), expected_reply({10}, 3));
 }
 
+TEST_F(EngineSessionTest, ATurnPassesThoseWhoWaitForMemory) {
+  options.max_sequences = 2;
+  const auto first = open(), second = open();
+  const auto endless = start(second, {7}, std::nullopt);
+  read_tokens(*endless, 3);
+  const auto waiting =
+      submit(greedy_request({9}, std::nullopt));  // nothing is free while they live
+  Script script;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(turn(first, {10}, 3), script.turn({10}, 3));
+  waiting->cancel();
+  endless->cancel();
+  EXPECT_TRUE(read_all(*waiting).ids.empty());
+}
+
+TEST_F(EngineSessionTest, ATurnThatReadNothingIsNotCounted) {
+  const auto session = open();
+  Script script;
+  EXPECT_EQ(turn(session, {10, 11}, 4), script.turn({10, 11}, 4));
+  Request late = greedy_request({12}, 4);
+  late.params.timeout_s = 1e-9;
+  const auto stream = engine().submit(std::move(late), session);
+  EXPECT_TRUE(read_all(*stream).ids.empty());
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kTimeout);
+  EXPECT_EQ(session->stats().turns, 1);
+  EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
+}
+
 TEST_F(EngineSessionTest, ClosingEndsTheTurnAndReturnsThePages) {
   const auto session = open();
   const auto running = start(session, {10}, std::nullopt);

@@ -258,8 +258,8 @@ std::string digest_with(Storage storage, int64_t flipped_bit) {
   store.declare("q", storage, rows, cols);
   store.declare("q_bias", Storage::kF32, 5, 1);
   store.allocate();
-  store.write("q", bytes.data(), rows * row, rows);
-  store.write("q_bias", bytes.data() + rows * row, 5 * 4, 5);
+  store.write("q", bytes.data(), rows * row, 0, rows);
+  store.write("q_bias", bytes.data() + rows * row, 5 * 4, 0, 5);
   return store.digest();
 }
 

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 import sinkstream
-from sinkstream import CapacityError, EngineDead, InvalidArgument, SessionBusy
+from sinkstream import (
+    CapacityError,
+    EngineDead,
+    InvalidArgument,
+    Prefill,
+    SessionBusy,
+    Started,
+)
 
 SINKS, WINDOW = 4, 60
 CAPACITY = SINKS + WINDOW
@@ -124,6 +131,57 @@ def test_only_a_sessions_stream_can_be_dropped(model: sinkstream.Model) -> None:
             stream.cancel(keep="all")  # type: ignore[arg-type]  # the point of the test
 
 
+def test_a_turn_that_read_nothing_has_never_been(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        session.stream([5, 6], max_tokens=3, temperature=0, ignore_eos=True).result()
+        before, stats = session.token_ids, session.stats
+        late = session.stream([7], timeout_s=1e-9)
+        assert late.result().finish_reason == "timeout"
+        assert (session.token_ids, session.stats) == (before, stats)
+
+
+def test_events_of_a_turn_count_what_it_reads(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        for _ in range(2):
+            stream = session.stream([5] * 30, max_tokens=3, ignore_eos=True)
+            events = list(stream.events())
+            started = events[0]
+            assert isinstance(started, Started)
+            assert started.prompt_tokens == stream.stats.prompt_tokens
+            read = [event for event in events if isinstance(event, Prefill)]
+            assert (read[-1].done, read[-1].total) == (started.prompt_tokens,) * 2
+        assert stream.stats.prompt_tokens == 31, "the last token of the reply before comes first"
+
+
+def test_a_turn_is_cancelled_by_its_session(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        session.cancel()
+        stream = session.stream([5], ignore_eos=True)
+        with pytest.raises(SessionBusy, match=r"session\.cancel"):
+            session.stream([6])
+        session.cancel()
+        session.stream([6], max_tokens=1).result()
+        assert stream.result().finish_reason == "cancelled"
+        del stream
+        with pytest.raises(InvalidArgument, match="nobody has the last turn's stream"):
+            session.cancel("drop")
+
+
+def test_a_turn_does_not_wait_for_streams_that_wait_for_memory(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with sinkstream.load(
+        tiny_folder("llama"), sinks=SINKS, window=WINDOW, threads=1, max_sequences=1
+    ) as model:
+        session = model.session()
+        waiting = model.stream([5], ignore_eos=True)
+        begin = time.monotonic()
+        assert session.stream([5], max_tokens=2, ignore_eos=True).result().token_ids
+        assert time.monotonic() - begin < 0.9, "the stream's patience is one second"
+        with pytest.raises(CapacityError, match="close a session"):
+            waiting.result()
+
+
 def test_one_turn_at_a_time(model: sinkstream.Model) -> None:
     with model.session() as session:
         running = session.stream([5], ignore_eos=True)
@@ -196,8 +254,13 @@ def test_a_session_of_a_closed_model_says_so(tiny_folder: Callable[[str], Path])
     stream = session.stream([5], ignore_eos=True)
     model.close()
     assert stream.result().finish_reason == "cancelled"
-    for use in (lambda: session.stream([5]), session.fork, model.session):
-        with pytest.raises((EngineDead, InvalidArgument), match="closed"):
+    for use in (
+        lambda: session.stream([5]),
+        session.fork,
+        model.session,
+        lambda: session.token_ids,
+    ):
+        with pytest.raises(EngineDead, match="closed"):
             use()
     session.close()
 
@@ -281,6 +344,19 @@ class TestSmolLM2:
                 assert got.stats.prompt_tokens < whole.stats.prompt_tokens
                 messages.append({"role": "assistant", "content": got.result().text})
             assert session.transcript.startswith("<|im_start|>system\nYou are brief.<|im_end|>\n")
+
+    def test_a_turn_that_read_nothing_leaves_no_trace_in_the_next(
+        self, real: sinkstream.Model
+    ) -> None:
+        messages = [
+            {"role": "system", "content": "You are brief."},
+            {"role": "user", "content": "Name a colour."},
+        ]
+        with real.session("You are brief.") as session:
+            for lost in ("One.", "Two."):
+                assert not session.stream(lost, timeout_s=1e-9).result().token_ids
+            got = session.stream("Name a colour.", temperature=0, max_tokens=8)
+            assert reply(got) == reply(real.stream(messages, temperature=0, max_tokens=8))
 
     def test_a_pinned_system_prompt_stays_for_ever(self, real: sinkstream.Model) -> None:
         system = "The secret word is heron. " * 4

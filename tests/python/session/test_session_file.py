@@ -159,7 +159,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a number with a zero before it": (_set("turns", "07"), '`turns` .* but is "07"'),
     "digits of another script": (_set("turns", "٧"), "`turns` must be a whole number"),
     "a number without end": (_set("turns", "9" * 5000), "`turns` must be a whole number"),
-    "more than an endless sequence": (_set("length", str(2**60 + 1)), "`length` must be a whole"),
+    "more than an endless sequence": (_set("length", str(2**59 + 1)), "`length` must be a whole"),
     "no window": (_set("window", "0"), r"`window` must be a whole number in \[1,"),
     "no layers": (_set("layers", "0"), r"`layers` must be a whole number in \[1,"),
     "layers that fit no machine": (_set("layers", str(2**59)), 'tensor "keys_values" must be I8'),

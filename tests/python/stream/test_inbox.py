@@ -38,7 +38,7 @@ def test_an_inbox_needs_a_batch_until_the_end_is_there() -> None:
 
 def test_an_inbox_gives_text_whole_and_events_one_by_one() -> None:
     inbox = make_inbox()
-    marks = [("started", 0, 0), ("evicted", 1, 3)]
+    marks = [("started", 0, 2), ("evicted", 1, 3)]
     inbox.receive(batch("abc", 1, 2, marks=marks))
     assert inbox.next_text() == "abc"
     assert inbox.next_event() is PENDING
