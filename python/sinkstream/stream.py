@@ -209,6 +209,9 @@ class Stream:
         Raises:
             InvalidArgument: `keep` is "drop" and the stream is no session's, or the session has
                 gone on, or tokens have left its window since the turn began.
+            CapacityError: The turn began on pages that another session shares, and none is free.
+            SessionBusy: Another thread is using the session.
+            EngineDead: The model is closed, or its engine has failed.
         """
         if keep == "partial":
             self._native.cancel()

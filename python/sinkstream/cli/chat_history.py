@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 _KEPT = 1000
 _MOST = 2 * _KEPT  # so that the file is not written anew with every chat
@@ -22,7 +23,8 @@ def default_path() -> Path:
 class History:
     """The file: a JSON text on each line, because a message may hold several lines.
 
-    It is appended to, so that two chats at once lose nothing of each other.
+    It is appended to, so that two chats at once keep each other's lines; once it is twice as long as
+    what is kept, the next chat begins a new file in its place.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,9 +34,8 @@ class History:
             OSError: It cannot be opened.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._file = os.fdopen(number, "a+", encoding="utf-8", errors="replace")
-        os.fchmod(number, 0o600)  # it may have been made by other means
+        self._path = path
+        self._file = _open(path)
         self._file.seek(0)
         self.entries: Sequence[str] = self._read()
 
@@ -42,9 +43,16 @@ class History:
         lines = self._file.readlines()
         kept = [entry for line in lines[-_KEPT:] if (entry := _entry_of(line)) is not None]
         if len(lines) > _MOST:
-            self._file.truncate(0)
+            # Written beside the old one, which stays whole whatever happens meanwhile.
+            part = self._path.with_suffix(".part")
+            part.unlink(missing_ok=True)
+            new = _open(part)
             for entry in kept:
-                self.add(entry)
+                new.write(json.dumps(entry) + "\n")
+            new.flush()
+            part.replace(self._path)
+            self._file.close()
+            self._file = new
         return kept
 
     def add(self, entry: str) -> None:
@@ -59,6 +67,12 @@ class History:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _open(path: Path) -> TextIO:
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.fchmod(number, 0o600)  # it may have been made by other means
+    return os.fdopen(number, "a+", encoding="utf-8", errors="replace")
 
 
 def _entry_of(line: str) -> str | None:

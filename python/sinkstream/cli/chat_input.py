@@ -100,7 +100,11 @@ class TypedLines:
         if self._edits and line.strip():
             readline.add_history(line)
             if self._history is not None:
-                self._history.add(line)
+                try:
+                    self._history.add(line)
+                except OSError as error:  # the line itself is not lost
+                    print(f"chat: lines are not kept any more: {error}", file=sys.stderr)
+                    self._history = None
         return line
 
     def _read(self, prompt: str) -> str:

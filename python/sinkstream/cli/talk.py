@@ -25,7 +25,7 @@ class Talk:
     """One line after the other.
 
     Replies go to standard output, and everything else to standard error. What fails says so in one
-    line, and leaves the conversation as it was.
+    line. A command that fails changes nothing; of a reply that fails half-way stays what there is.
     """
 
     def __init__(self, conversations: Conversations, replies: StreamOptions) -> None:
