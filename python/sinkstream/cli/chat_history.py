@@ -23,8 +23,8 @@ def default_path() -> Path:
 class History:
     """The file: a JSON text on each line, because a message may hold several lines.
 
-    It is appended to, so that two chats at once keep each other's lines; once it is twice as long as
-    what is kept, the next chat begins a new file in its place.
+    It is appended to, so that two chats at once keep each other's lines; once it is twice as long
+    as what is kept, the next chat begins a new file in its place.
     """
 
     def __init__(self, path: Path) -> None:
