@@ -101,8 +101,10 @@ TEST_F(EngineDeadlineTest, LeavesASequenceWithoutMemoryToItsPatienceIfThatEndsFi
 
 TEST_F(EngineDeadlineTest, MakesRoomForWhoWaitsBehindIt) {
   options.max_sequences = 1;
+  const Clock::time_point begin = Clock::now();
   const auto holder = submit(request_with(kLongEnoughToPark));
   wait_until([&] { return engine().stats().parked == 1; });
+  std::this_thread::sleep_until(begin + 3500ms);  // the patience of who waits is one second
   const auto waiting = submit(greedy_request({6}, 5));
   EXPECT_EQ(read_all(*waiting).ids, expected_reply({6}, 5));
   expect_timeout(*holder);
