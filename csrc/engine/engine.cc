@@ -252,14 +252,14 @@ bool Engine::collect() {
   }
   count_arrivals(arrived_);
   for (std::unique_ptr<Sequence>& sequence : arrived_) {
-    auto place = waiting_.end();
-    if (sequence->session) {
-      sequence->session->begin_turn(sequence->wants_reply());
-      // It has its memory, so it does not wait behind those who need some.
-      place = std::find_if(waiting_.begin(), waiting_.end(),
-                           [](const auto& other) { return !other->session; });
-    }
-    waiting_.insert(place, std::move(sequence));
+    waiting_.push_back(std::move(sequence));
+    const std::shared_ptr<Session>& session = waiting_.back()->session;
+    if (!session) continue;
+    session->begin_turn(waiting_.back()->wants_reply());
+    // It has its memory, so it does not wait behind those who need some.
+    const auto place = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [](const auto& other) { return !other->session; });
+    if (place != waiting_.end()) std::rotate(place, waiting_.end() - 1, waiting_.end());
   }
   arrived_.clear();
   return is_open;

@@ -301,9 +301,9 @@ TEST_F(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
 class EngineOrderThrow : public EngineOrderTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
-  FailPoint broken(GetParam(), once(throws(std::runtime_error("a fault was planted")), 5));
   const auto stream = submit(greedy_request({5}, std::nullopt));
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
+  const FailPoint broken(GetParam(), once(throws(std::runtime_error("a fault was planted")), 5));
   for (const auto& each : {stream, neighbour}) {
     EXPECT_TRUE(read_all(*each).has_ended);
     EXPECT_EQ(each->finish_reason(), FinishReason::kError);
