@@ -464,7 +464,10 @@ def test_ctrl_c_twice_at_the_prompt_ends_it_and_once_does_not(
 ) -> None:
     terminal = sit(*LIMITS)
     terminal.read_until("> ")
+    # Python's readline prints its prompt a moment before it looks for signals, and one that comes
+    # in between waits for the next key: no hand is so quick.
     for _ in range(2):
+        pause(0.2)
         terminal.press(b"dropped" + CTRL_C)
         terminal.read_until("Ctrl-C once more, or Ctrl-D, ends the chat.")
         terminal.read_until("> ")
@@ -472,9 +475,11 @@ def test_ctrl_c_twice_at_the_prompt_ends_it_and_once_does_not(
     terminal.press(b"/stats\n")
     terminal.read_until("0 turns, ")
     terminal.read_until("> ")
+    pause(0.2)
     terminal.press(CTRL_C)
     terminal.read_until("Ctrl-C once more")
     terminal.read_until("> ")
+    pause(0.2)
     terminal.press(CTRL_C)
     code, rest = terminal.end()
     assert code == 0
