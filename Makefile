@@ -44,7 +44,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a s
 	@$(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
 .PHONY: test
-test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python ## Check everything that takes minutes, not hours
+test: check-python check-compiler check-gtest lint test-cpp test-python ## Check everything that takes minutes, not hours
 
 # --- what must be there before --------------------------------------------------------------
 
@@ -116,7 +116,7 @@ test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Ru
 	$(BIN)/pytest --quiet --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
 
 .PHONY: test-full
-test-full: check-gtest lint test-cpp test-sanitizers $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
+test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)
 	$(BIN)/pytest --quiet -m '' --durations=15 --junitxml=$(REPORTS)/pytest.xml $(PYTEST)
 
@@ -140,7 +140,7 @@ test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under s
 	$(call sanitize,asan,address,common kernels cache sampling model engine)
 
 # Where threads meet, and where memory is lent and grows.
-test-sanitizers-short: $(VENV)/.build-tools | check-gtest
+test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of them with threads and memory
 	@mkdir -p $(REPORTS)
 	$(call sanitize,tsan,thread,common engine)
 	$(call sanitize,asan,address,cache sampling engine)
