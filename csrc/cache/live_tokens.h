@@ -17,7 +17,10 @@ class LiveTokens {
   int64_t length() const { return length_; }  // tokens appended, evicted ones included
 
   void append(std::span<const int32_t> ids) {
-    for (const int32_t id : ids) place(length_++) = id;
+    for (const int32_t id : ids) {
+      const int64_t index = length_++;
+      (window_.is_sink(index) ? sinks_ : ring_)[place(index)] = id;
+    }
   }
 
   // Forgets the tokens from `length` on. Nothing may have been evicted since they were appended.
@@ -43,12 +46,15 @@ class LiveTokens {
   }
 
   // The token of a live index.
-  int32_t at(int64_t index) const { return const_cast<LiveTokens*>(this)->place(index); }
+  int32_t at(int64_t index) const {
+    return (window_.is_sink(index) ? sinks_ : ring_)[place(index)];
+  }
 
  private:
-  int32_t& place(int64_t index) {
-    if (window_.is_sink(index)) return sinks_[static_cast<size_t>(index)];
-    return ring_[static_cast<size_t>((index - window_.sinks) % window_.window)];
+  // Among the sinks, or in the ring.
+  size_t place(int64_t index) const {
+    if (window_.is_sink(index)) return static_cast<size_t>(index);
+    return static_cast<size_t>((index - window_.sinks) % window_.window);
   }
 
   Window window_;

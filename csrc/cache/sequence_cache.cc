@@ -53,12 +53,12 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
                    pool_->free_pages(), " are free");
   // Which of the other's pages hold tokens of a layer, by their places here.
   std::vector<int64_t> theirs(own, -1);
-  for (int64_t t = 0; t < std::min(count, window_.sinks); t = page_end(t)) {
+  for (int64_t t = 0; t < std::min(count, window_.sinks); t = window_.page_end(t)) {
     theirs[place(t)] = other.place(t);
   }
   // A whole one takes along the token that only its last query saw: it counts as live.
   const int64_t first = is_whole && count > 0 ? window_.first(count - 1) : window_.first(count);
-  for (int64_t t = first; t < count; t = page_end(t)) {
+  for (int64_t t = first; t < count; t = window_.page_end(t)) {
     theirs[place(t)] = other.place(t);
   }
   const int64_t full_of_sinks = pages_saved(window_, 1, count);
@@ -95,13 +95,8 @@ Slot SequenceCache::slot(int64_t layer, int64_t index) const {
   return {page, window_.is_sink(index) ? index % kPageRows : window_.row(index)};
 }
 
-int64_t SequenceCache::page_end(int64_t index) const {
-  if (window_.is_sink(index)) return std::min((index / kPageRows + 1) * kPageRows, window_.sinks);
-  return window_.sinks + (window_.block(index) + 1) * kPageRows;
-}
-
 void SequenceCache::make_writable(int64_t count) {
-  for (int64_t t = length_; t < length_ + count; t = page_end(t)) {
+  for (int64_t t = length_; t < length_ + count; t = window_.page_end(t)) {
     for (int64_t i = place(t); i < static_cast<int64_t>(ids_.size()); i += pages_per_layer()) {
       if (pool_->holders(ids_[i]) == 1) continue;
       ids_[i] = pool_->own(ids_[i]);

@@ -101,8 +101,6 @@ class SequenceCache {
     if (window_.is_sink(index)) return index / kPageRows;
     return sink_page_count_ + window_.block(index) % window_page_count_;
   }
-  // The first token behind `index` that lies in another page.
-  int64_t page_end(int64_t index) const;
 
   PagePool* pool_;
   Window window_;

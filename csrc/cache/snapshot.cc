@@ -19,14 +19,13 @@ struct Run {
 // Calls `visit` run by run, in the order of the tokens' indices.
 template <typename Visit>
 void for_each_run(const Window& window, int64_t length, const Visit& visit) {
-  const int64_t sinks = std::min(window.sinks, length);
-  for (int64_t i = 0; i < sinks; i += kPageRows) visit({i, std::min(i + kPageRows, sinks), i});
-  const int64_t first = window.first(length - 1);
-  for (int64_t i = first; i < length;) {
-    const int64_t end = std::min(i + kPageRows - window.row(i), length);
-    visit({i, end, window.sinks + i - first});
-    i = end;
-  }
+  const auto visit_all = [&](int64_t begin, int64_t end, int64_t place) {
+    for (int64_t i = begin; i < end; i = window.page_end(i)) {
+      visit({i, std::min(window.page_end(i), end), place + i - begin});
+    }
+  };
+  visit_all(0, std::min(window.sinks, length), 0);
+  visit_all(window.first(length - 1), length, window.sinks);
 }
 
 // From the page to the plain layout, or, where that is only read, from there to the page.

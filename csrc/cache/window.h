@@ -44,6 +44,12 @@ struct Window {
   int64_t block(int64_t i) const { return (i - sinks) / kPageRows; }
   int64_t row(int64_t i) const { return (i - sinks) % kPageRows; }
 
+  // The first token behind `i` that does not lie in the same page.
+  int64_t page_end(int64_t i) const {
+    if (is_sink(i)) return std::min((i / kPageRows + 1) * kPageRows, sinks);
+    return sinks + (block(i) + 1) * kPageRows;
+  }
+
   // Pages of a ring that holds every live window token and one block that is being written:
   // W live tokens never touch more blocks, wherever the block borders fall.
   int64_t window_pages() const { return (window + kPageRows - 1) / kPageRows + 1; }

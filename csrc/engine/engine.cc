@@ -1,8 +1,6 @@
 // What callers do, and the thread from its start to its end; the step itself is engine_step.cc.
 #include "engine/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -58,7 +56,6 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
     : model_(model),
       options_(with_fitting_chunk(std::move(options), model)),
       end_tokens_(options_.end_token_ids),
-      owner_(getpid()),
       logits_(static_cast<size_t>(options_.max_sequences * model.vocab())),
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
@@ -71,14 +68,7 @@ Engine::~Engine() { close(); }
 
 // ---- what callers do -------------------------------------------------------------------------
 
-bool Engine::is_owner_process() const { return getpid() == owner_; }
-
-void Engine::check_process(const char* where) const {
-  if (is_owner_process()) return;
-  throw ForkError(cat(where,
-                      ": the model was loaded before this process was forked, and its generation "
-                      "thread lives in the parent. Load the model in the child."));
-}
+bool Engine::is_owner_process() const { return owner_.is_here(); }
 
 void Engine::check_open(const char* where) const {
   if (life_ == Life::kClosed) {
@@ -138,7 +128,7 @@ void Engine::check_fits(const Sequence& sequence) const {
 }
 
 void Engine::check(const Request& request) const {
-  check_process("stream");
+  owner_.check("stream");
   check_prompt(request.prompt);
   validate(request.params, model_.vocab());
   check_text(request.params);
@@ -171,7 +161,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request) {
 }
 
 void Engine::between_steps(const std::function<void()>& work, const char* where) {
-  check_process(where);
+  owner_.check(where);
   Job job;
   job.where = where;
   job.work = &work;
@@ -196,19 +186,19 @@ void Engine::close() {
 }
 
 EngineStats Engine::stats() const {
-  check_process("stats");
+  owner_.check("stats");
   EngineStats stats = recorder_.stats();
   stats.queue_lag = lag_->load(std::memory_order_relaxed);
   return stats;
 }
 
 std::vector<StepRecord> Engine::steps_since(int64_t step) const {
-  check_process("stats");
+  owner_.check("stats");
   return recorder_.steps_since(step);
 }
 
 Recorder::PhaseChanges Engine::phase_changes_since(int64_t number) const {
-  check_process("stats");
+  owner_.check("stats");
   return recorder_.phase_changes_since(number);
 }
 

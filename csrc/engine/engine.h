@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/owner_process.h"
 #include "engine/recorder.h"
 #include "engine/sequence.h"
 #include "engine/step.h"
@@ -103,7 +104,6 @@ class Engine {
   };
 
   // Callers' side.
-  void check_process(const char* where) const;
   void check_open(const char* where) const;  // under mutex_
   Window window_of(const char* where, std::optional<int64_t> sinks) const;
   void check(const Request& request) const;
@@ -141,9 +141,12 @@ class Engine {
     int64_t count = 0;                 // of its first tokens
     int64_t saved_pages = 0;           // that whoever begins so need not take
   };
+  Beginning beginning_with(const Session* session, int64_t count) const;
   Beginning longest_beginning(const Window& window, std::span<const int32_t> prompt) const;
   Beginning beginning_of(const Sequence& sequence) const;
-  void check_free(int64_t pages) const;
+  void make_cache(std::optional<SequenceCache>* cache, const Window& window, int64_t max_length,
+                  const Beginning& beginning);
+  void add_session(const std::shared_ptr<Session>& session, const Beginning& beginning);
   void end_turn(Sequence& sequence);
   void end_closed_sessions();
   void end_sessions();
@@ -167,7 +170,7 @@ class Engine {
   LanguageModel& model_;
   const EngineOptions options_;
   const TokenSet end_tokens_;
-  const pid_t owner_;
+  const OwnerProcess owner_;
   const std::shared_ptr<Doorbell> bell_ = std::make_shared<Doorbell>();
   const std::shared_ptr<DueBells> due_bells_ = std::make_shared<DueBells>();
 

@@ -39,7 +39,7 @@ int64_t common_beginning(const LiveTokens& tokens, std::span<const int32_t> prom
 
 // Waits for the end of a turn that is cancelled already.
 void Engine::hold(Session& session) {
-  check_process("session");
+  owner_.check("session");
   const auto check_not_closed = [&] {
     if (!session.is_closed()) return;
     const std::lock_guard lock(mutex_);
@@ -66,19 +66,10 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
   auto session = std::make_shared<Session>(bell_, window);
   const auto work = [&] {
     const Beginning shared = longest_beginning(window, beginning);
-    check_free(SequenceCache::pages_needed(window, options_.layers, kEndlessLength) -
-               shared.saved_pages);
-    sessions_.reserve(sessions_.size() + 1);
-    if (shared.session != nullptr) {
-      session->cache.emplace(*shared.session->cache, kEndlessLength, shared.count);
-      session->tokens.append(std::span(beginning).first(static_cast<size_t>(shared.count)));
-    } else {
-      session->cache.emplace(options_.pool, window, options_.layers, kEndlessLength);
-    }
+    add_session(session, shared);
+    session->tokens.append(std::span(beginning).first(static_cast<size_t>(shared.count)));
     session->is_ready = true;
     session->share_stats();
-    sessions_.push_back(session);
-    share_stats();
   };
   between_steps(work, "session");
   return session;
@@ -104,25 +95,19 @@ std::shared_ptr<Session> Engine::fork_session(Session& session) {
   const Held held(session);
   auto fork = std::make_shared<Session>(bell_, session.window());
   const auto work = [&] {
-    const int64_t length = session.cache->length();
-    check_free(SequenceCache::pages_needed(session.window(), options_.layers, kEndlessLength) -
-               SequenceCache::pages_saved(session.window(), options_.layers, length));
-    sessions_.reserve(sessions_.size() + 1);
-    fork->cache.emplace(*session.cache, kEndlessLength, length);
     fork->tokens = session.tokens;
     fork->owed = session.owed;
     fork->turns = session.turns;
+    add_session(fork, beginning_with(&session, session.cache->length()));
     fork->is_ready = true;
     fork->share_stats();
-    sessions_.push_back(fork);
-    share_stats();
   };
   between_steps(work, "session");
   return fork;
 }
 
 void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& turn) {
-  check_process("cancel");
+  owner_.check("cancel");
   const auto check_last = [&] {
     if (session.turn() == turn) return;
     throw InvalidArgument(
@@ -177,13 +162,7 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionPla
   auto session = std::make_shared<Session>(bell_, window);
   session->try_hold();  // nobody else knows it
   const Held held(*session);
-  const auto take_memory = [&] {
-    check_free(SequenceCache::pages_needed(window, options_.layers, kEndlessLength));
-    sessions_.reserve(sessions_.size() + 1);
-    session->cache.emplace(options_.pool, window, options_.layers, kEndlessLength);
-    sessions_.push_back(session);
-    share_stats();
-  };
+  const auto take_memory = [&] { add_session(session, {}); };
   const auto go_on = [&] {
     session->tokens.restore(place.ids, place.sequence.length);
     session->owed = place.owed;
@@ -222,19 +201,26 @@ std::optional<int32_t> Engine::last_token(Session& session) {
 
 // ---- the thread ------------------------------------------------------------------------------
 
-// The session with the same sinks and window that has most of the prompt's first tokens.
+// The first `count` tokens of a session.
+Engine::Beginning Engine::beginning_with(const Session* session, int64_t count) const {
+  return {session, count, SequenceCache::pages_saved(session->window(), options_.layers, count)};
+}
+
+// Most of the prompt's first tokens that a session with the same sinks and window has.
 Engine::Beginning Engine::longest_beginning(const Window& window,
                                             std::span<const int32_t> prompt) const {
-  Beginning best;
+  const Session* best = nullptr;
+  int64_t most = 0;
   for (const std::shared_ptr<Session>& session : sessions_) {
     const Window& other = session->window();
     const bool fits = other.sinks == window.sinks && other.window == window.window;
     if (!fits || !session->is_ready) continue;
     const int64_t count = common_beginning(session->tokens, prompt, session->cache->shareable());
-    if (count > best.count) best = {session.get(), count};
+    if (count <= most) continue;
+    best = session.get();
+    most = count;
   }
-  best.saved_pages = SequenceCache::pages_saved(window, options_.layers, best.count);
-  return best;
+  return best == nullptr ? Beginning() : beginning_with(best, most);
 }
 
 // What a waiting sequence need not read. Its last token is read in any case: it gives the logits.
@@ -245,12 +231,31 @@ Engine::Beginning Engine::beginning_of(const Sequence& sequence) const {
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
-void Engine::check_free(int64_t pages) const {
+// Takes all pages that a sequence of this length will ever need but does not share.
+void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& window,
+                        int64_t max_length, const Beginning& beginning) {
+  if (beginning.session != nullptr) {
+    cache->emplace(*beginning.session->cache, max_length, beginning.count);
+  } else {
+    cache->emplace(options_.pool, window, options_.layers, max_length);
+  }
+}
+
+// Gives a session its pages, or throws CapacityError.
+void Engine::add_session(const std::shared_ptr<Session>& session, const Beginning& beginning) {
+  const Window& window = session->window();
+  const int64_t pages =
+      SequenceCache::pages_needed(window, options_.layers, kEndlessLength) - beginning.saved_pages;
   const int64_t free = options_.pool->free_pages();
-  if (pages <= free) return;
-  throw CapacityError(cat("session: it needs ", pages, " pages of cache, but ", free,
-                          " are free. Close a session or a stream, or load the model with a larger "
-                          "`max_sequences`."));
+  if (pages > free) {
+    throw CapacityError(cat("session: it needs ", pages, " pages of cache, but ", free,
+                            " are free. Close a session or a stream, or load the model with a "
+                            "larger `max_sequences`."));
+  }
+  sessions_.reserve(sessions_.size() + 1);  // nothing fails once it has pages
+  make_cache(&session->cache, window, kEndlessLength, beginning);
+  sessions_.push_back(session);
+  share_stats();
 }
 
 void Engine::end_turn(Sequence& sequence) {

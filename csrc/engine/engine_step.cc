@@ -43,15 +43,10 @@ void Engine::admit() {
 }
 
 void Engine::give_cache(Sequence& sequence, const Beginning& beginning) {
-  if (beginning.session != nullptr) {
-    sequence.own_cache.emplace(*beginning.session->cache, sequence.max_length, beginning.count);
-    sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(beginning.count)));
-    sequence.read = sequence.stats.cached_tokens = beginning.count;
-  } else {
-    sequence.own_cache.emplace(options_.pool, sequence.window, options_.layers,
-                               sequence.max_length);
-  }
+  make_cache(&sequence.own_cache, sequence.window, sequence.max_length, beginning);
   sequence.cache = &*sequence.own_cache;
+  sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(beginning.count)));
+  sequence.read = sequence.stats.cached_tokens = beginning.count;
 }
 
 void Engine::forward() {

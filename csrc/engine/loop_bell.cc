@@ -18,7 +18,7 @@ int open_counter() {
 
 }  // namespace
 
-LoopBell::LoopBell() : owner_(getpid()), fd_(open_counter()) {}
+LoopBell::LoopBell() : fd_(open_counter()) {}
 
 LoopBell::~LoopBell() { ::close(fd_); }
 
@@ -27,7 +27,7 @@ void LoopBell::ring() noexcept { eventfd_write(fd_, 1); }
 
 void LoopBell::clear() noexcept {
   eventfd_t rings;
-  if (getpid() == owner_) eventfd_read(fd_, &rings);
+  if (owner_.is_here()) eventfd_read(fd_, &rings);
 }
 
 }  // namespace sinkstream

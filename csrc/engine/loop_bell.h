@@ -2,7 +2,7 @@
 // without a lock of Python's. Knows nothing of why it rings.
 #pragma once
 
-#include <sys/types.h>
+#include "common/owner_process.h"
 
 namespace sinkstream {
 
@@ -25,7 +25,7 @@ class LoopBell {
   void clear() noexcept;
 
  private:
-  const pid_t owner_;
+  const OwnerProcess owner_;
   const int fd_;
 };
 

@@ -1,19 +1,16 @@
 #include "engine/session.h"
 
-#include <unistd.h>
-
 #include <utility>
 
-#include "common/errors.h"
 #include "engine/token_stream.h"
 
 namespace sinkstream {
 
 Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window)
-    : tokens(window), engine_bell_(std::move(engine_bell)), window_(window), owner_(getpid()) {}
+    : tokens(window), engine_bell_(std::move(engine_bell)), window_(window) {}
 
 void Session::close() {
-  if (getpid() != owner_) return;  // a forked child: the mutex may be held for ever
+  if (!owner_.is_here()) return;
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   if (const std::shared_ptr<TokenStream> running = turn()) running->cancel();
   engine_bell_->ring();
@@ -25,11 +22,7 @@ std::shared_ptr<TokenStream> Session::turn() const {
 }
 
 SessionStats Session::stats() const {
-  if (getpid() != owner_) {
-    throw ForkError(
-        "session: the model was loaded before this process was forked, and its generation thread "
-        "lives in the parent. Load the model in the child.");
-  }
+  owner_.check("session");
   const std::lock_guard lock(mutex_);
   return stats_;
 }

@@ -14,11 +14,10 @@
 #include <optional>
 #include <vector>
 
-#include <sys/types.h>
-
 #include "cache/live_tokens.h"
 #include "cache/sequence_cache.h"
 #include "cache/snapshot.h"
+#include "common/owner_process.h"
 #include "engine/doorbell.h"
 
 namespace sinkstream {
@@ -94,7 +93,7 @@ class Session {
  private:
   const std::shared_ptr<Doorbell> engine_bell_;
   const Window window_;
-  const pid_t owner_;  // the only process that has the engine's thread
+  const OwnerProcess owner_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> held_{false};
 

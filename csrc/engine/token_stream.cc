@@ -1,7 +1,5 @@
 #include "engine/token_stream.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "common/check.h"
@@ -37,8 +35,7 @@ TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<
     : engine_bell_(std::move(engine_bell)),
       due_bells_(std::move(due_bells)),
       request_id_(request_id),
-      lag_(std::move(lag)),
-      owner_(getpid()) {}
+      lag_(std::move(lag)) {}
 
 TokenStream::~TokenStream() { count_pending(-static_cast<int64_t>(pending_.tokens.size())); }
 
@@ -116,19 +113,8 @@ void TokenStream::finish(FinishReason reason, std::exception_ptr error, const St
 
 // ---- consumer --------------------------------------------------------------------------------
 
-// In a forked child the mutex may be held for ever by a thread that does not exist there.
-bool TokenStream::is_foreign_process() const { return getpid() != owner_; }
-
-void TokenStream::check_process() const {
-  if (is_foreign_process()) {
-    throw ForkError(
-        "stream: the model was loaded before this process was forked, and its generation thread "
-        "lives in the parent. Load the model in the child.");
-  }
-}
-
 TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBatch* out) {
-  check_process();
+  owner_.check("stream");
   // After a lag the buffers are large: memory that the next batches do not need.
   if (out->tokens.capacity() > kMaxStagedTokens) *out = {};
   out->clear();
@@ -154,13 +140,13 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
 }
 
 bool TokenStream::is_ready() const {
-  check_process();
+  owner_.check("stream");
   const std::lock_guard lock(mutex_);
   return is_ready_locked();
 }
 
 bool TokenStream::ring_when_ready(std::shared_ptr<LoopBell> bell) {
-  check_process();
+  owner_.check("stream");
   const std::lock_guard lock(mutex_);
   if (is_ready_locked()) return false;
   std::swap(loop_bell_, bell);
@@ -168,12 +154,12 @@ bool TokenStream::ring_when_ready(std::shared_ptr<LoopBell> bell) {
 }
 
 void TokenStream::cancel() {
-  if (is_foreign_process()) return;
+  if (!owner_.is_here()) return;
   if (!cancelled_.exchange(true, std::memory_order_relaxed)) engine_bell_->ring();
 }
 
 void TokenStream::close() {
-  if (is_foreign_process()) return;
+  if (!owner_.is_here()) return;
   std::shared_ptr<LoopBell> loop_bell;
   {
     const std::lock_guard lock(mutex_);
@@ -189,13 +175,13 @@ void TokenStream::close() {
 }
 
 std::optional<FinishReason> TokenStream::finish_reason() const {
-  check_process();
+  owner_.check("stream");
   const std::lock_guard lock(mutex_);
   return finish_reason_;
 }
 
 void TokenStream::rethrow() const {
-  check_process();
+  owner_.check("stream");
   std::exception_ptr error;
   {
     const std::lock_guard lock(mutex_);
@@ -205,7 +191,7 @@ void TokenStream::rethrow() const {
 }
 
 StreamStats TokenStream::stats() const {
-  check_process();
+  owner_.check("stream");
   const std::lock_guard lock(mutex_);
   StreamStats stats = stats_;
   if (is_full() && stats.phase == Phase::kDecode) stats.phase = Phase::kParked;
@@ -213,7 +199,7 @@ StreamStats TokenStream::stats() const {
 }
 
 int64_t TokenStream::pending_tokens() const {
-  check_process();
+  owner_.check("stream");
   const std::lock_guard lock(mutex_);
   return static_cast<int64_t>(pending_.tokens.size());
 }

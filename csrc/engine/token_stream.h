@@ -11,8 +11,7 @@
 #include <mutex>
 #include <optional>
 
-#include <sys/types.h>
-
+#include "common/owner_process.h"
 #include "engine/doorbell.h"
 #include "engine/due_bells.h"
 #include "engine/histogram.h"
@@ -113,8 +112,6 @@ class TokenStream {
   double gap_quantile_s(double q) const { return gaps_.quantile_s(q); }
 
  private:
-  bool is_foreign_process() const;
-  void check_process() const;
   bool publish_locked(const StreamStats& stats);
   void count_pending(int64_t more);  // under mutex_, together with the change
   bool is_ready_locked() const { return !pending_.empty() || finish_reason_ || closed_; }
@@ -123,7 +120,7 @@ class TokenStream {
   const std::shared_ptr<DueBells> due_bells_;  // the producer's
   const int64_t request_id_;
   const std::shared_ptr<Gauge> lag_;
-  const pid_t owner_;  // the only process that has the engine's thread
+  const OwnerProcess owner_;
 
   StreamBatch staged_;         // the engine thread's own
   size_t accounted_text_ = 0;  // bytes of the staged text that belong to staged tokens

@@ -95,8 +95,8 @@ class Session:
         self._turns = turns
         self._place = place
         self._system_tokens = system_tokens
-        # Where the last turn began, and how many tokens there were: none more, and it has never
-        # been.
+        # Where the last turn began, and how many tokens there were. If there are no more, it has
+        # read nothing or was taken back, and `_settle` makes it never to have been.
         self._before = (place, -1)
         self._latest: weakref.ref[Stream] | None = None
         self._caller = threading.Lock()
@@ -184,7 +184,7 @@ class Session:
         return ids
 
     def _settle(self) -> int | None:
-        """Return the last token once no turn is running; forget a turn that has read nothing."""
+        """Return the last token once no turn is running; forget a turn that left nothing."""
         last = self._host.native.last_token(self._native)
         before, tokens = self._before
         if self.stats.tokens == tokens:
@@ -193,15 +193,13 @@ class Session:
 
     def _start(self, ids: list[int], options: StreamOptions, place: Place) -> Stream:
         request = self._host.make_request(ids, options)
-        before = self._place
-        self._before = (before, self.stats.tokens)
+        self._before = (self._place, self.stats.tokens)
         self._place = place  # first: an interrupt may come as soon as the turn has begun
         native = self._host.native.submit(request, self._native)
 
         def take_back() -> None:
             with self._one_caller():
                 self._host.native.take_back(self._native, native)
-                self._place = before
 
         stream = Stream(native, request, self._host.model, take_back=take_back)
         self._latest = weakref.ref(stream)
@@ -347,14 +345,12 @@ def open_session(
         warnings.warn(turns.difference, UserWarning, stacklevel=4)  # whoever called `session`
     count = _count_sinks(sinks, len(opening))
     native = host.native.open_session(count, opening)
+    place = Place() if system is None else Place("system")
     system_tokens = 0 if system is None else len(opening)
-    session = Session(native, host, turns, Place(), system_tokens=system_tokens)
+    session = Session(native, host, turns, place, system_tokens=system_tokens)
     try:
-        unread = opening[native.stats()["tokens"] :]
-        place = Place("system" if system is not None else None)
-        if unread:
+        if unread := opening[native.stats()["tokens"] :]:
             session._read(unread, place)
-        session._place = place
     except BaseException:
         session.close()
         raise

@@ -424,8 +424,8 @@ OURS = (
         name="writes_to_the_others_page",
         sentence="Of a piece that reaches into a second page, only the first becomes its own.",
         file=SEQUENCE,
-        old="t < length_ + count; t = page_end(t)) {\n    for (int64_t i = place(t); i",
-        new="t <= length_; t = page_end(t)) {\n    for (int64_t i = place(t); i",
+        old="t < length_ + count; t = window_.page_end(t)) {\n    for (int64_t i = place(t); i",
+        new="t <= length_; t = window_.page_end(t)) {\n    for (int64_t i = place(t); i",
         killers=(_shared("RandomForksAndWritesNeverMeet"),),
     ),
     Mutant(

@@ -355,6 +355,9 @@ class TestSmolLM2:
         with real.session("You are brief.") as session:
             for lost in ("One.", "Two."):
                 assert not session.stream(lost, timeout_s=1e-9).result().token_ids
+            dropped = session.stream("Three.", max_tokens=4)
+            next(dropped)
+            dropped.cancel(keep="drop")
             got = session.stream("Name a colour.", temperature=0, max_tokens=8)
             assert reply(got) == reply(real.stream(messages, temperature=0, max_tokens=8))
 
