@@ -1,0 +1,108 @@
+// The subset of CUDA that the kernels are written in: what this header names, and nothing else of
+// the language's own. nvcc takes it as it is; with SINKSTREAM_CUDA_EMULATED the same sources are
+// plain C++ that runs on a processor (tests/cpp/cuda_emulator), one fiber per thread.
+//
+// Note: [The subset]
+//   kernels    __global__ void __launch_bounds__(n) name(Args args): arguments by value, trivially
+//              copyable, and local variables that need no destructor
+//   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status
+//   indices    threadIdx, blockIdx, blockDim, gridDim
+//   shared     SHARED(type, name, [n][m]); DYNAMIC_SHARED(type, name), once in a kernel. A bare
+//              __shared__ does not compile in the emulator.
+//   barriers   __syncthreads(), __syncwarp()
+//   warps      __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __all_sync,
+//              __any_sync, all with the mask kWarp: whole warps take part
+//   atomics    atomicAdd, atomicMax, atomicCAS on 32-bit integers, atomicAdd on 64-bit ones;
+//              __threadfence()
+//   vectors    int2, int4, uint2, uint4, float2, float4 and their make_ functions
+//   numbers    bf16, f16 and their conversions below; exp_approx; fmaf, sqrtf, fmaxf and the like
+//   bits       __popc, __clz, __ffs, __float_as_uint, __uint_as_float
+//   matrices   matrix.h
+// Threads of one block never wait for another block: no spinning on global memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/stream.h"
+
+#if defined(SINKSTREAM_CUDA_EMULATED)
+
+#include "cuda_emulator/emulator.h"
+
+#else
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+#define SHARED(type, name, dimensions) __shared__ type name dimensions
+// `extern` arrays of one name have one type; this one is for all kernels of a file.
+#define DYNAMIC_SHARED(type, name)                                     \
+  extern __shared__ __align__(128) unsigned char dynamic_shared_all[]; \
+  type* const name = reinterpret_cast<type*>(dynamic_shared_all)
+
+namespace sinkstream::cuda {
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+
+__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(f16 x) { return __half2float(x); }
+__device__ inline float to_float(float x) { return x; }
+
+// Rounded to nearest even.
+template <typename T>
+__device__ inline T rounded(float x);
+template <>
+__device__ inline bf16 rounded<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline f16 rounded<f16>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ inline float rounded<float>(float x) {
+  return x;
+}
+
+// Two 16-bit numbers in a word, as matrix.h takes them: the first in the low half.
+template <typename T>
+__device__ inline uint32_t pack(float first, float second) {
+  const T low = rounded<T>(first), high = rounded<T>(second);
+  uint16_t bits[2];
+  memcpy(&bits[0], &low, 2);
+  memcpy(&bits[1], &high, 2);
+  return uint32_t{bits[0]} | uint32_t{bits[1]} << 16;
+}
+
+// e^x to about 2 units in the last place: the fast path of the card, the library's elsewhere.
+__device__ inline float exp_approx(float x) { return __expf(x); }
+
+template <typename... Args>
+Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,
+              const Args&... args) {
+  // Above 48 KiB a kernel has to ask.
+  if (dynamic_bytes > 48 * 1024) {
+    const Status status =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(dynamic_bytes));
+    if (status != cudaSuccess) return status;
+  }
+  kernel<<<grid, block, dynamic_bytes, stream>>>(args...);
+  return cudaGetLastError();
+}
+
+}  // namespace sinkstream::cuda
+
+#endif
+
+namespace sinkstream::cuda {
+
+constexpr unsigned kWarp = 0xFFFFFFFFu;  // the mask of all lanes
+constexpr int kWarpSize = 32;
+
+}  // namespace sinkstream::cuda
