@@ -28,16 +28,6 @@ class Carver {
   int64_t used_ = 0;
 };
 
-// How many of a span's last rows want logits.
-int64_t wanted_of(const ForwardSpan& span) {
-  switch (span.logits) {
-    case LogitsOf::kNone: return 0;
-    case LogitsOf::kLast: return 1;
-    case LogitsOf::kAll: return span.count;
-  }
-  return 0;
-}
-
 }  // namespace
 
 Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
@@ -48,7 +38,8 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
       launch_{pool},
       options_(options),
       angles_(spec.inverse_frequencies, spec.attention_factor),
-      turns_(spec.inverse_frequencies) {
+      turns_(spec.inverse_frequencies),
+      plan_(options.max_tokens) {
   const int64_t rows = options.max_tokens;
   const int64_t q = spec.query_size(), kv = spec.kv_size(), pairs = spec.rotary_dim() / 2;
   const int64_t widest = std::max({spec.hidden_size, spec.intermediate_size, q});
@@ -77,21 +68,19 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
   attention_scratch_ =
       Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
              "the attention's scratch", pool);
-  ids_.reserve(rows);
-  index_.reserve(rows);
   rank_.reserve(rows);
   first_.reserve(rows);
   slots_.resize(rows);
-  rounds_.reserve(rows);
+  round_queries_.reserve(rows);
   attention_spans_.reserve(rows);
-  pieces_.reserve(rows);
   span_caches_.reserve(rows);
 }
 
 void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
-  place(spans);
-  plan_rounds(spans);
-  kernels_.embedding({ids_.data(), rows_, weights_.embedding, hidden_}, launch_);
+  plan_.make(spans);
+  place();
+  let_all_attend();
+  kernels_.embedding({plan_.ids.data(), rows_, weights_.embedding, hidden_}, launch_);
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
     attend(weights_.layers[layer], layer);
     if (queries_ > 0) transform(weights_.layers[layer]);
@@ -131,71 +120,34 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   cache->cut(first + distance);
 }
 
-// Lists what each row is: its token, index, rank, oldest visible window token, and angles.
-void Decoder::place(std::span<const ForwardSpan> spans) {
-  ids_.clear();
-  index_.clear();
-  rank_.clear();
-  first_.clear();
-  for (const ForwardSpan& span : spans) {
-    const SequenceCache& cache = *span.cache;
-    SINKSTREAM_CHECK(span.count >= 1, "a span has ", span.count, " tokens");
-    for (int64_t i = 0; i < span.count; ++i) {
-      const int64_t t = cache.length() + i;
-      ids_.push_back(span.tokens[i]);
-      index_.push_back(t);
-      rank_.push_back(cache.window().rank(t));
-      first_.push_back(cache.window().first(t));
-    }
-  }
-  rows_ = static_cast<int64_t>(ids_.size());
+// The angles of each row.
+void Decoder::place() {
+  rows_ = plan_.rows();
   SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward has ", rows_, " tokens");
-  angles_.fill(index_.data(), rows_, window_cos_, window_sin_);
+  rank_ = plan_.rank;
+  first_ = plan_.first;
+  angles_.fill(plan_.index.data(), rows_, window_cos_, window_sin_);
   angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);
-  queries_ = rows_;
   query_cos_ = window_cos_;
   query_sin_ = window_sin_;
 }
 
-// Cuts the spans into rounds. Spans of one piece that follow each other share a round, so a step
-// of many decoding sequences is one call; a longer span has a round for each piece.
-void Decoder::plan_rounds(std::span<const ForwardSpan> spans) {
-  rounds_.clear();
-  pieces_.clear();
+void Decoder::let_all_attend() {
+  queries_ = rows_;
+  round_queries_.clear();
   attention_spans_.clear();
   span_caches_.clear();
-  wanted_ = 0;
-  int64_t row = 0;
-  bool joinable = false;
-  for (const ForwardSpan& span : spans) {
-    const SequenceCache& cache = *span.cache;
-    const int64_t end = cache.length() + span.count;
-    const int64_t wanted = wanted_of(span);
-    for (int64_t t = cache.length(); t < end;) {
-      const int64_t count = cache.window().piece(t, end - t);
-      const bool is_whole = count == span.count;
-      if (!(joinable && is_whole)) {
-        const size_t place = pieces_.size();
-        rounds_.push_back({.row = row, .piece = place, .query_row = row, .span = place});
-      }
-      joinable = is_whole;
-      Round& round = rounds_.back();
-      pieces_.push_back(
-          {&cache, t, count, std::clamp<int64_t>(wanted - (end - t - count), 0, count)});
-      attention_spans_.push_back({.row = row - round.row,
-                                  .count = count,
-                                  .index = t,
-                                  .sinks = cache.window().sinks,
-                                  .window_page_count = cache.window_page_count()});
-      span_caches_.push_back(&cache);
-      round.rows += count;
-      round.queries += count;
-      round.pieces += 1;
-      round.spans += 1;
-      row += count;
-      t += count;
+  for (const ForwardPlan::Round& round : plan_.rounds) {
+    round_queries_.push_back({round.row, round.rows, round.piece, round.count});
+    for (size_t i = round.piece; i < round.piece + round.count; ++i) {
+      const ForwardPlan::Piece& piece = plan_.pieces[i];
+      attention_spans_.push_back({.row = piece.row - round.row,
+                                  .count = piece.count,
+                                  .index = piece.index,
+                                  .sinks = piece.cache->window().sinks,
+                                  .window_page_count = piece.cache->window_page_count()});
+      span_caches_.push_back(piece.cache);
     }
-    wanted_ += wanted;
   }
 }
 
@@ -203,19 +155,21 @@ void Decoder::plan_rounds(std::span<const ForwardSpan> spans) {
 // layer makes of the others, beyond their keys and values. What is kept moves up.
 void Decoder::keep_wanted() {
   const int64_t hidden = spec_.hidden_size, pairs = spec_.rotary_dim() / 2;
-  int64_t row = 0, kept = 0;
+  int64_t kept = 0;
   size_t kept_spans = 0;
-  for (Round& round : rounds_) {
-    round.query_row = kept;
-    round.span = kept_spans;
-    for (size_t i = round.piece; i < round.piece + round.pieces; ++i) {
-      const Piece& piece = pieces_[i];
-      row += piece.count - piece.wanted;
+  for (size_t r = 0; r < plan_.rounds.size(); ++r) {
+    const ForwardPlan::Round& round = plan_.rounds[r];
+    Queries& queries = round_queries_[r];
+    queries.row = kept;
+    queries.span = kept_spans;
+    for (size_t i = round.piece; i < round.piece + round.count; ++i) {
+      const ForwardPlan::Piece& piece = plan_.pieces[i];
       if (piece.wanted == 0) continue;
+      const int64_t dropped = piece.count - piece.wanted, row = piece.row + dropped;
       AttentionSpan span = attention_spans_[i];
-      span.row = kept - round.query_row;
+      span.row = kept - queries.row;
       span.count = piece.wanted;
-      span.index = piece.index + piece.count - piece.wanted;
+      span.index = piece.index + dropped;
       attention_spans_[kept_spans] = span;
       span_caches_[kept_spans++] = piece.cache;
       const auto move_rows = [&](const auto* from, auto* to, int64_t width) {
@@ -229,11 +183,10 @@ void Decoder::keep_wanted() {
       move_rows(sink_sin_, sink_sin_, pairs);
       move_rows(first_.data(), first_.data(), 1);
       move_rows(rank_.data(), rank_.data(), 1);
-      row += piece.wanted;
       kept += piece.wanted;
     }
-    round.queries = kept - round.query_row;
-    round.spans = kept_spans - round.span;
+    queries.count = kept - queries.row;
+    queries.spans = kept_spans - queries.span;
   }
   queries_ = kept;
   query_cos_ = kept_cos_;
@@ -247,7 +200,7 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
                               {layer.v, layer.v_bias, value_, kv},
                               {layer.q, layer.q_bias, query_, q}};
   const std::span<const LinearPart> all = parts;
-  if (index + 1 == spec_.layers && wanted_ < rows_) {
+  if (index + 1 == spec_.layers && plan_.wanted < rows_) {
     multiply(normed_, rows_, all.first(2));
     keep_wanted();
     if (queries_ > 0) multiply(normed_, queries_, all.last(1));
@@ -263,19 +216,19 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
   const int64_t heads = spec_.heads, head_dim = spec_.head_dim;
   kernels_.rope({query_, q, query_window_, queries_, heads, head_dim, by_index}, launch_);
   kernels_.rope({query_, q, query_sink_, queries_, heads, head_dim, by_rank}, launch_);
-  for (const Round& round : rounds_) {
-    append(round, index);
-    if (round.queries > 0) attend(round, index);
+  for (size_t r = 0; r < plan_.rounds.size(); ++r) {
+    append(plan_.rounds[r], index);
+    if (round_queries_[r].count > 0) attend(round_queries_[r], index);
   }
   const LinearPart out[] = {{layer.o, layer.o_bias, hidden_, spec_.hidden_size, true}};
   if (queries_ > 0) multiply(attended_, queries_, out);
 }
 
-void Decoder::append(const Round& round, int64_t layer) {
+void Decoder::append(const ForwardPlan::Round& round, int64_t layer) {
   const int64_t kv = spec_.kv_size(), pairs = spec_.rotary_dim() / 2;
   Slot* slot = slots_.data();
-  for (size_t i = round.piece; i < round.piece + round.pieces; ++i) {
-    const Piece& piece = pieces_[i];
+  for (size_t i = round.piece; i < round.piece + round.count; ++i) {
+    const ForwardPlan::Piece& piece = plan_.pieces[i];
     for (int64_t t = piece.index; t < piece.index + piece.count; ++t) {
       *slot++ = piece.cache->slot(layer, t);
     }
@@ -292,21 +245,21 @@ void Decoder::append(const Round& round, int64_t layer) {
   kernels_.append(args, launch_);
 }
 
-void Decoder::attend(const Round& round, int64_t layer) {
+void Decoder::attend(const Queries& queries, int64_t layer) {
   const int64_t q = spec_.query_size();
-  for (size_t i = round.span; i < round.span + round.spans; ++i) {
+  for (size_t i = queries.span; i < queries.span + queries.spans; ++i) {
     attention_spans_[i].sink_pages = span_caches_[i]->sink_pages(layer);
     attention_spans_[i].window_pages = span_caches_[i]->window_pages(layer);
   }
   AttentionArgs args;
-  args.query_window = query_window_ + round.query_row * q;
-  args.query_sink = query_sink_ + round.query_row * q;
-  args.out = attended_ + round.query_row * q;
-  args.first = first_.data() + round.query_row;
-  args.rank = rank_.data() + round.query_row;
-  args.spans = attention_spans_.data() + round.span;
-  args.span_count = static_cast<int64_t>(round.spans);
-  args.rows = round.queries;
+  args.query_window = query_window_ + queries.row * q;
+  args.query_sink = query_sink_ + queries.row * q;
+  args.out = attended_ + queries.row * q;
+  args.first = first_.data() + queries.row;
+  args.rank = rank_.data() + queries.row;
+  args.spans = attention_spans_.data() + queries.span;
+  args.span_count = static_cast<int64_t>(queries.spans);
+  args.rows = queries.count;
   args.heads = spec_.heads;
   args.shape = page_shape();
   args.sink_type = options_.cache_type;

@@ -8,6 +8,7 @@
 #include "device/buffer.h"
 #include "kernels/kernels.h"
 #include "model/decoder_spec.h"
+#include "model/forward_plan.h"
 #include "model/language_model.h"
 #include "model/weights.h"
 
@@ -44,33 +45,20 @@ class Decoder : public LanguageModel {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end);
 
  private:
-  // Rows of one sequence whose keys may all be written before any of their queries runs
-  // (Window::piece).
-  struct Piece {
-    const SequenceCache* cache = nullptr;
-    int64_t index = 0;  // of its first token
+  // The rows of a round that attend, counted by themselves: in the last layer not all do.
+  struct Queries {
+    int64_t row = 0;
     int64_t count = 0;
-    int64_t wanted = 0;  // of its last rows, whose logits are wanted
-  };
-
-  // Pieces of different sequences that are computed together.
-  struct Round {
-    int64_t row = 0;  // the first of its rows, which are written to the cache
-    int64_t rows = 0;
-    size_t piece = 0;  // the first of its entries in pieces_
-    size_t pieces = 0;
-    int64_t query_row = 0;  // the first of its rows that attend, which are counted by themselves
-    int64_t queries = 0;
     size_t span = 0;  // the first of its entries in attention_spans_
     size_t spans = 0;
   };
 
-  void place(std::span<const ForwardSpan> spans);
-  void plan_rounds(std::span<const ForwardSpan> spans);
+  void place();
+  void let_all_attend();
   void keep_wanted();
   void attend(const LayerWeights& layer, int64_t index);
-  void append(const Round& round, int64_t layer);
-  void attend(const Round& round, int64_t layer);
+  void append(const ForwardPlan::Round& round, int64_t layer);
+  void attend(const Queries& queries, int64_t layer);
   void transform(const LayerWeights& layer);
   void write_logits(float* logits);
   void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
@@ -104,16 +92,13 @@ class Decoder : public LanguageModel {
   Buffer attention_scratch_;
 
   // What this forward's rows are; reserved once.
+  ForwardPlan plan_;
   int64_t rows_ = 0;
   int64_t queries_ = 0;  // rows that attend and go on: all, and in the last layer those wanted
-  int64_t wanted_ = 0;   // rows whose logits are wanted
-  std::vector<int32_t> ids_;
-  std::vector<int64_t> index_;           // [rows]
   std::vector<int64_t> rank_, first_;    // [queries]
   const float *query_cos_, *query_sin_;  // [queries, rotary_dim / 2], of each query's index
   std::vector<Slot> slots_;
-  std::vector<Piece> pieces_;
-  std::vector<Round> rounds_;
+  std::vector<Queries> round_queries_;             // of each round
   std::vector<AttentionSpan> attention_spans_;     // rows counted from their round's first query
   std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
 };

@@ -16,6 +16,7 @@ PLACE = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/decoder.cc"
+PLAN = "csrc/model/forward_plan.cc"
 ATTENTION = "csrc/kernels/cpu/attention.inl"
 PAGE = "csrc/kernels/cpu/attention_page.inl"
 APPEND = "csrc/kernels/cpu/append.inl"
@@ -185,10 +186,11 @@ MUSEUM = (
         sentence="Only sinks that came before the chunk count as sinks, so a prompt whose sinks "
         "come in several chunks loses some.",
         file=DECODER,
-        old=".sinks = cache.window().sinks,",
-        new=""".sinks = cache.length() == 0
-                                               ? cache.window().sinks
-                                               : std::min(cache.window().sinks, cache.length()),""",
+        old=".sinks = piece.cache->window().sinks,",
+        new=""".sinks = piece.cache->length() == 0
+                                               ? piece.cache->window().sinks
+                                               : std::min(piece.cache->window().sinks,
+                                                          piece.cache->length()),""",
         killers=(_decoder("ChunkSizeChangesNoBit"),),
     ),
     Mutant(
@@ -230,9 +232,10 @@ MUSEUM = (
         museum=12,
         name="window_of_the_first_sequence",
         sentence="All sequences of a step see back as far as the first one does.",
-        file=DECODER,
-        old="first_.push_back(cache.window().first(t));",
-        new="first_.push_back(std::max(cache.window().sinks, spans[0].cache->window().first(t)));",
+        file=PLAN,
+        old="first.push_back(cache.window().first(t));",
+        new="""first.push_back(
+        std::max(cache.window().sinks, pieces[0].cache->window().first(t)));""",
         killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
     Mutant(
@@ -257,7 +260,7 @@ MUSEUM = (
     std::vector<float> cos(pairs), sin(pairs);
     turns_.fill(&one, 1, cos.data(), sin.data());
     for (float& x : sin) x *= direction;
-    const Piece& piece = pieces_[round.piece];
+    const ForwardPlan::Piece& piece = plan_.pieces[round.piece];
     for (int64_t j = 0; j < std::min(piece.cache->window().sinks, piece.index); ++j) {
       const Slot sink = piece.cache->slot(layer, j);
       EvictArgs turn;
@@ -301,9 +304,9 @@ MUSEUM = (
         museum=17,
         name="one_window_for_a_chunk",
         sentence="All tokens of a chunk see what its last token sees of the cache.",
-        file=DECODER,
-        old="first_.push_back(cache.window().first(t));",
-        new="first_.push_back(cache.window().first(cache.length() + span.count - 1));",
+        file=PLAN,
+        old="first.push_back(cache.window().first(t));",
+        new="first.push_back(cache.window().first(cache.length() + span.count - 1));",
         killers=(
             _decoder("ChunkSizeChangesNoBit"),
             _definition("HoldsForFourCapacitiesInEveryRotaryScheme"),
@@ -474,9 +477,9 @@ OURS = (
     Mutant(
         name="last_row_of_each_piece",
         sentence="The last row of each piece is kept instead of the last row of the span.",
-        file=DECODER,
-        old="std::clamp<int64_t>(wanted - (end - t - count), 0, count)",
-        new="std::min<int64_t>(wanted, count)",
+        file=PLAN,
+        old="std::clamp<int64_t>(wanted_of(span) - (end - t - count), 0, count)",
+        new="std::min<int64_t>(wanted_of(span), count)",
         killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
     # --- a cut in the middle ----------------------------------------------------------------

@@ -29,6 +29,8 @@ TABLES = [
     "tests/mutants/cpp/stream_ops.cc",
     "tests/cpp/kernels/amx_emulated.cc",
 ]
+# Counts allocations, for the decoder's tests.
+HEAP = "tests/cpp/heap/heap.cc"
 PREFIX = "tests/mutants/cpp/prefix.h"
 
 CACHE = ["common/*", "device/*", "cache/*"]
@@ -131,7 +133,8 @@ class Workshop:
             for path in (ROOT / "csrc").glob(part + ".cc")
         }
         tables = [] if folder == "cache" else TABLES
-        return [f"tests/cpp/{program}_test.cc", *tables, *sorted(products)]
+        heap = [HEAP] if folder == "model" else []
+        return [f"tests/cpp/{program}_test.cc", *tables, *heap, *sorted(products)]
 
     def compile(self, source: str, mutant: Mutant | None = None) -> Path:
         """Return the object of a source; with the mistake only if it depends on that file."""

@@ -1,0 +1,46 @@
+# The CUDA kernels, as a library of their own that is loaded where there is a card: `_cuda`, beside
+# `_core`. It knows neither torch nor Python, links the CUDA runtime statically, exports one symbol
+# and needs no driver to be loaded. Built wherever nvcc is; a machine for building needs no card.
+
+set(SINKSTREAM_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF, or AUTO where nvcc is found")
+if(NOT SINKSTREAM_CUDA MATCHES "^(ON|OFF|AUTO)$")
+  message(FATAL_ERROR "SINKSTREAM_CUDA must be AUTO, OFF or ON, but is \"${SINKSTREAM_CUDA}\".")
+endif()
+if(SINKSTREAM_CUDA STREQUAL "OFF")
+  return()
+endif()
+
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(SINKSTREAM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SINKSTREAM_CUDA is ON, but nvcc was not found. Add its folder to PATH, or "
+                        "name it: CUDACXX=/usr/local/cuda/bin/nvcc")
+  endif()
+  message(STATUS "No nvcc: without the CUDA kernels")
+  return()
+endif()
+
+# Machine code for Hopper, and PTX that the driver of any card from Ampere on compiles.
+set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual)
+enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
+  message(FATAL_ERROR "The CUDA kernels need nvcc 12.4 or newer, but ${CMAKE_CUDA_COMPILER} is "
+                      "${CMAKE_CUDA_COMPILER_VERSION}. Name another one with CUDACXX, or build "
+                      "without them: -DSINKSTREAM_CUDA=OFF")
+endif()
+# CMake 3.25 does not know that nvcc speaks C++20.
+foreach(kind STANDARD EXTENSION)
+  if(NOT CMAKE_CUDA20_${kind}_COMPILE_OPTION)
+    set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
+  endif()
+endforeach()
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/kernels/cuda/*.cu)
+add_library(_cuda MODULE ${cuda_sources})
+target_include_directories(_cuda PRIVATE csrc)
+# Constants and shapes come from headers that host code shares.
+target_compile_options(_cuda PRIVATE --expt-relaxed-constexpr -Werror=all-warnings
+                                     -Xcompiler=-fvisibility=hidden)
+set_target_properties(_cuda PROPERTIES PREFIX "" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+                                       CUDA_RUNTIME_LIBRARY Static)

@@ -1,0 +1,7 @@
+#include "kernels/cuda/plugin.h"
+
+extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*
+sinkstream_cuda_plugin() {
+  static const sinkstream::cuda::Plugin plugin = {.runtime = sinkstream::cuda::card_runtime()};
+  return &plugin;
+}

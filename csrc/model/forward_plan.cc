@@ -1,0 +1,80 @@
+#include "model/forward_plan.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace sinkstream {
+
+namespace {
+
+// How many of a span's last rows want logits.
+int64_t wanted_of(const ForwardSpan& span) {
+  switch (span.logits) {
+    case LogitsOf::kNone: return 0;
+    case LogitsOf::kLast: return 1;
+    case LogitsOf::kAll: return span.count;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ForwardPlan::ForwardPlan(int64_t max_rows) {
+  ids.reserve(max_rows);
+  index.reserve(max_rows);
+  rank.reserve(max_rows);
+  first.reserve(max_rows);
+  pieces.reserve(max_rows);
+  rounds.reserve(max_rows);
+}
+
+void ForwardPlan::make(std::span<const ForwardSpan> spans) {
+  ids.clear();
+  index.clear();
+  rank.clear();
+  first.clear();
+  pieces.clear();
+  rounds.clear();
+  wanted = 0;
+  bool joinable = false;
+  for (const ForwardSpan& span : spans) {
+    SINKSTREAM_CHECK(span.count >= 1, "a span has ", span.count, " tokens");
+    cut(span, &joinable);
+    place(span);
+    wanted += wanted_of(span);
+  }
+}
+
+// Lists what each row is: its token, index, rank and oldest visible window token.
+void ForwardPlan::place(const ForwardSpan& span) {
+  const SequenceCache& cache = *span.cache;
+  for (int64_t i = 0; i < span.count; ++i) {
+    const int64_t t = cache.length() + i;
+    ids.push_back(span.tokens[i]);
+    index.push_back(t);
+    rank.push_back(cache.window().rank(t));
+    first.push_back(cache.window().first(t));
+  }
+}
+
+// Cuts a span into rounds. Spans of one piece that follow each other share a round, so a step of
+// many decoding sequences is one call; a longer span has a round for each piece.
+void ForwardPlan::cut(const ForwardSpan& span, bool* joinable) {
+  const SequenceCache& cache = *span.cache;
+  const int64_t begin = cache.length(), end = begin + span.count;
+  for (int64_t t = begin; t < end;) {
+    const int64_t row = rows() + t - begin;
+    const int64_t count = cache.window().piece(t, end - t);
+    const bool is_whole = count == span.count;
+    if (!(*joinable && is_whole)) rounds.push_back({.row = row, .piece = pieces.size()});
+    *joinable = is_whole;
+    const int64_t wanted_here = std::clamp<int64_t>(wanted_of(span) - (end - t - count), 0, count);
+    pieces.push_back({&cache, row, t, count, wanted_here});
+    rounds.back().rows += count;
+    rounds.back().count += 1;
+    t += count;
+  }
+}
+
+}  // namespace sinkstream
