@@ -1,7 +1,6 @@
 #include "cache/page_pool.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
@@ -10,12 +9,17 @@
 namespace sinkstream {
 
 PagePool::PagePool(PageShape shape, int64_t pages, bool poison, ThreadPool* threads)
-    : shape_(shape), memory_(pages * shape.bytes(), "the cache", threads), poison_(poison) {
+    : PagePool(shape, pages, std::make_unique<HostPages>(pages * shape.bytes(), threads), poison) {}
+
+PagePool::PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> memory, bool poison)
+    : shape_(shape), memory_(std::move(memory)), poison_(poison) {
+  SINKSTREAM_CHECK(memory_->bytes() >= pages * shape.bytes(), pages, " pages lie in ",
+                   memory_->bytes(), " bytes");
   references_.assign(pages, 0);
   spare_.assign(pages, -1);
   free_.reserve(pages);
   for (int64_t id = pages - 1; id >= 0; --id) free_.push_back(static_cast<int32_t>(id));
-  if (poison_) std::memset(memory_.data(), 0xff, memory_.bytes());  // NaN in every type
+  if (poison_) memory_->spoil(memory_->data(), memory_->bytes());
 }
 
 int32_t PagePool::acquire() {
@@ -41,7 +45,7 @@ void PagePool::share_for_writing(int32_t id) {
 
 int32_t PagePool::copy(int32_t id) {
   const int32_t other = acquire();
-  std::memcpy(page(other), page(id), shape_.bytes());
+  memory_->copy(page(other), page(id), shape_.bytes());
   return other;
 }
 
@@ -58,7 +62,7 @@ int32_t PagePool::own(int32_t id) {
   int32_t own = pop_spare(id);
   if (own < 0) own = acquire();
   references_[own] = 1;
-  std::memcpy(page(own), page(id), shape_.bytes());
+  memory_->copy(page(own), page(id), shape_.bytes());
   drop_holder(id);
   return own;
 }
@@ -77,7 +81,7 @@ void PagePool::drop_holder(int32_t id) {
 
 void PagePool::return_page(int32_t id) {
   references_[id] = 0;
-  if (poison_) std::memset(page(id), 0xff, shape_.bytes());
+  if (poison_) memory_->spoil(page(id), shape_.bytes());
   free_.push_back(id);
 }
 

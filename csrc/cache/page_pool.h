@@ -11,9 +11,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "device/buffer.h"
+#include "cache/page_memory.h"
 #include "kernels/page.h"
 
 namespace sinkstream {
@@ -24,6 +25,8 @@ class PagePool {
   // written and after they are returned, and rows once they are evicted, so that a row read by
   // mistake shows itself. `threads` may help to take the memory.
   PagePool(PageShape shape, int64_t pages, bool poison = false, ThreadPool* threads = nullptr);
+  // In memory of the caller's choice, which holds that many pages.
+  PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> memory, bool poison = false);
 
   const PageShape& shape() const { return shape_; }
   bool poisons() const { return poison_; }
@@ -31,11 +34,12 @@ class PagePool {
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   int64_t shared_pages() const { return shared_; }  // with more than one holder
   int64_t spare_pages() const { return spares_; }   // set aside, without a holder
-  int64_t bytes() const { return memory_.bytes(); }
-  std::byte* page(int32_t id) const { return memory_.data() + id * shape_.bytes(); }
+  int64_t bytes() const { return memory_->bytes(); }
+  PageMemory& memory() const { return *memory_; }
+  std::byte* page(int32_t id) const { return memory_->data() + id * shape_.bytes(); }
 
   // The pages are needed no more.
-  void give_back() { memory_.give_back(); }
+  void give_back() { memory_->give_back(); }
 
   // Lends one page; the caller has seen that `free_pages()` suffices.
   int32_t acquire();
@@ -61,7 +65,7 @@ class PagePool {
   int32_t pop_spare(int32_t id);
 
   PageShape shape_;
-  Buffer memory_;
+  std::unique_ptr<PageMemory> memory_;
   bool poison_;
   std::vector<int32_t> references_;  // [pages], holders of each
   std::vector<int32_t> spare_;       // [pages], the next spare behind a page or spare; -1: none

@@ -1,7 +1,6 @@
 #include "cache/sequence_cache.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/check.h"
 #include "common/errors.h"
@@ -119,7 +118,7 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   const int64_t bytes = bytes_of(shape.type);
   const int64_t ring = window_page_count_ * kPageRows;
   const auto spoil = [&](std::byte* head, int64_t element) {
-    std::memset(head + element * bytes, 0xff, bytes);
+    pool_->memory().spoil(head + element * bytes, bytes);
   };
   for (int64_t i = std::max(begin, length_ - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < layers(); ++layer) {
@@ -133,7 +132,7 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
         }
         if (!shape.has_scales()) continue;
         for (const int64_t half : {shape.key_offset(h), shape.value_offset(h)}) {  // no code is NaN
-          std::memset(at.page + half + shape.scale_offset(at.row), 0xff, sizeof(float));
+          pool_->memory().spoil(at.page + half + shape.scale_offset(at.row), sizeof(float));
         }
       }
     }
@@ -192,7 +191,7 @@ void SequenceCache::copy_from(const SequenceCache& other) {
                        sink_page_count_ == other.sink_page_count_,
                    "a sequence takes over tokens of another geometry");
   for (size_t i = 0; i < pages_.size(); ++i) {
-    std::memcpy(pages_[i], other.pages_[i], pool_->shape().bytes());
+    pool_->memory().copy(pages_[i], other.pages_[i], pool_->shape().bytes());
   }
   window_ = other.window_;
   length_ = other.length_;

@@ -35,6 +35,7 @@ class SequenceCache {
 
   const Window& window() const { return window_; }
   const PageShape& shape() const { return pool_->shape(); }
+  PageMemory& memory() const { return pool_->memory(); }
   int64_t layers() const { return static_cast<int64_t>(pages_.size()) / pages_per_layer(); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
   int64_t max_length() const { return max_length_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "common/check.h"
 
@@ -28,6 +29,28 @@ void for_each_run(const Window& window, int64_t length, const Visit& visit) {
   visit_all(window.first(length - 1), length, window.sinks);
 }
 
+// Pages as the host sees them, one at a time: where they lie, or, where the host cannot look, in a
+// copy that goes back once it has been written to.
+class PageView {
+ public:
+  PageView(PageMemory* memory, int64_t page_bytes) : memory_(memory) {
+    if (!memory->is_hosts()) copy_.resize(page_bytes);
+  }
+
+  std::byte* look(std::byte* page) {
+    if (copy_.empty()) return page;
+    memory_->read(copy_.data(), page, std::ssize(copy_));
+    return copy_.data();
+  }
+  void put_back(std::byte* page) {
+    if (!copy_.empty()) memory_->write(page, copy_.data(), std::ssize(copy_));
+  }
+
+ private:
+  PageMemory* memory_;
+  std::vector<std::byte> copy_;
+};
+
 // From the page to the plain layout, or, where that is only read, from there to the page.
 template <int64_t kBytes, typename Byte>
 void move(Byte* plain, std::byte* paged) {
@@ -45,31 +68,34 @@ void move_numbers(const SequenceCache& cache, const Window& window, int64_t leng
                   Byte* keys_values, Byte* scales) {
   const PageShape& shape = cache.shape();
   const int64_t live = window.live(length);
-  const auto move_head = [&](const Run& run, const Slot& at, int64_t row, std::byte* paged,
+  PageView view(&cache.memory(), shape.bytes());
+  const auto move_head = [&](const Run& run, int64_t first_row, int64_t row, std::byte* paged,
                              const auto& element) {
     for (int64_t i = 0; i < run.end - run.begin; ++i) {
       const int64_t plain_row = row + run.place + i;
       Byte* plain = keys_values + plain_row * shape.head_dim * kBytes;
       for (int64_t d = 0; d < shape.head_dim; ++d) {
-        move<kBytes>(plain + d * kBytes, paged + element(at.row + i, d) * kBytes);
+        move<kBytes>(plain + d * kBytes, paged + element(first_row + i, d) * kBytes);
       }
       if (shape.has_scales()) {
         move<sizeof(float)>(scales + plain_row * int64_t{sizeof(float)},
-                            paged + shape.scale_offset(at.row + i));
+                            paged + shape.scale_offset(first_row + i));
       }
     }
   };
   for_each_run(window, length, [&](const Run& run) {
     for (int64_t layer = 0; layer < cache.layers(); ++layer) {
       const Slot at = cache.slot(layer, run.begin);
+      std::byte* const page = view.look(at.page);
       for (int64_t head = 0; head < shape.kv_heads; ++head) {
         const int64_t keys = (layer * 2 * shape.kv_heads + head) * live;
         const int64_t values = keys + shape.kv_heads * live;
-        move_head(run, at, keys, at.page + shape.key_offset(head),
+        move_head(run, at.row, keys, page + shape.key_offset(head),
                   [&](int64_t row, int64_t d) { return shape.key_element(row, d); });
-        move_head(run, at, values, at.page + shape.value_offset(head),
+        move_head(run, at.row, values, page + shape.value_offset(head),
                   [&](int64_t row, int64_t d) { return shape.value_element(row, d); });
       }
+      if constexpr (std::is_const_v<Byte>) view.put_back(at.page);
     }
   });
 }

@@ -12,6 +12,9 @@
 // Keys lie across tokens, so that 64 scores grow side by side without sums over lanes. The
 // bfloat16 layouts put pairs of the summed dimension together, as vdpbf16ps reads them.
 //
+// On a card both halves lie row by row, [64][head_dim] in every type, as its matrix units load them
+// (PageLayout::kRows).
+//
 // Note: [Int8]
 // A number of an int8 page is its code, in [−127, 127], times the scale of its row: 64 scales,
 // float32, follow the codes of each head's keys and of each head's values. So every token and head
@@ -33,10 +36,13 @@ namespace sinkstream {
 
 constexpr int64_t kPageRows = 64;
 
+enum class PageLayout : uint8_t { kPanels, kRows };  // of a processor's kernels, and of a card's
+
 struct PageShape {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;  // even
   DType type = DType::kFloat32;
+  PageLayout layout = PageLayout::kPanels;
 
   constexpr bool has_scales() const { return type == DType::kInt8; }
   constexpr int64_t head_bytes() const { return scale_offset(has_scales() ? kPageRows : 0); }
@@ -51,10 +57,12 @@ struct PageShape {
   }
   // Where element `dim` of token `row` lies, in elements from the head's keys or values.
   constexpr int64_t key_element(int64_t row, int64_t dim) const {
+    if (layout == PageLayout::kRows) return row * head_dim + dim;
     return type == DType::kBFloat16 ? (dim / 2 * kPageRows + row) * 2 + dim % 2
                                     : dim * kPageRows + row;
   }
   constexpr int64_t value_element(int64_t row, int64_t dim) const {
+    if (layout == PageLayout::kRows) return row * head_dim + dim;
     return type == DType::kBFloat16 ? (row / 2 * head_dim + dim) * 2 + row % 2
                                     : row * head_dim + dim;
   }

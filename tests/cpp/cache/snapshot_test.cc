@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -219,6 +220,61 @@ TEST_P(SnapshotOfType, RestoresWhatACutHasLeft) {
       append(&original.cache, 10, &random);  // more than the cut's tokens, less than a window
       expect_round_trip(&original);
       if (HasFatalFailure()) FAIL() << "length " << length << " room " << room;
+    }
+  }
+}
+
+// A memory whose addresses the host cannot follow, as a card's.
+class FarPages : public PageMemory {
+ public:
+  explicit FarPages(int64_t bytes) : bytes_(bytes) {}
+  std::byte* data() const override { return reinterpret_cast<std::byte*>(kFar); }
+  int64_t bytes() const override { return std::ssize(bytes_); }
+  bool is_hosts() const override { return false; }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    std::memcpy(near(to), near(from), bytes);
+  }
+  void spoil(std::byte* at, int64_t bytes) override { std::memset(near(at), 0xff, bytes); }
+  void read(std::byte* to_host, const std::byte* from, int64_t bytes) override {
+    std::memcpy(to_host, near(from), bytes);
+  }
+  void write(std::byte* to, const std::byte* from_host, int64_t bytes) override {
+    std::memcpy(near(to), from_host, bytes);
+  }
+  void give_back() override {}
+
+ private:
+  static constexpr uintptr_t kFar = 4096;  // nothing is mapped there
+  std::byte* near(const std::byte* far) {
+    return bytes_.data() + (reinterpret_cast<uintptr_t>(far) - kFar);
+  }
+  std::vector<std::byte> bytes_;
+};
+
+TEST_P(SnapshotOfType, MovesBetweenAProcessorAndACard) {
+  std::mt19937 random(6);
+  for (const int64_t sinks : {0, 4, 65}) {
+    for (const int64_t length : {1, 40, 66, 300}) {
+      const Window window{sinks, 70};
+      Pooled original(window, GetParam());
+      append(&original.cache, length, &random);
+      const Copied copied(original.cache);
+
+      PageShape shape = shape_of(GetParam());
+      shape.layout = PageLayout::kRows;
+      const int64_t pages = SequenceCache::pages_needed(window, kLayers, kEndless);
+      PagePool pool(shape, 2 * pages, std::make_unique<FarPages>(2 * pages * shape.bytes()), true);
+      SequenceCache there(&pool, window, kLayers, kEndless);
+      restore(&there, copied.place, copied.keys_values.data(), copied.scales.data());
+      SequenceCache fork(there, kEndless, there.length());
+      there.make_writable(70);  // the fork keeps the pages, and this one has copies
+      for (const SequenceCache* one : {&there, &fork}) {
+        const Copied back(*one);
+        EXPECT_EQ(back.keys_values, copied.keys_values) << "S " << sinks << " length " << length;
+        EXPECT_EQ(std::memcmp(back.scales.data(), copied.scales.data(),
+                              copied.scales.size() * sizeof(float)),
+                  0);
+      }
     }
   }
 }
