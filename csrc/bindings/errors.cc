@@ -37,6 +37,8 @@ void translate(std::exception_ptr thrown) {
     const py::object made = make_error("NonFiniteLogits", error);
     if (error.index >= 0) made.attr("index") = error.index;
     raise(made);
+  } catch (const DeviceError& error) {
+    set_error("DeviceError", error);
   } catch (const EngineDead& error) {
     set_error("EngineDead", error);
   } catch (const ForkError& error) {

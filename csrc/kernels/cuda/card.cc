@@ -1,0 +1,83 @@
+#include "kernels/cuda/card.h"
+
+#include <unistd.h>
+
+#include "common/errors.h"
+#include "device/shared_library.h"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+constexpr int kLeastMajor = 8;  // Ampere: bf16 in the tensor cores, and asynchronous copies
+constexpr Status kInsufficientDriver = 35, kNoDevice = 100;
+
+std::string version(int32_t number) { return cat(number / 1000, ".", number % 1000 / 10); }
+
+// Why the runtime finds no card, in its own words where they are the best there are.
+std::string why_none(const Runtime& runtime, Status status) {
+  int32_t driver = 0, needed = 0;
+  const Status known = runtime.versions(&driver, &needed);
+  if (known == kSuccess && driver == 0) return "there is no NVIDIA driver.";
+  if (known == kSuccess && (status == kInsufficientDriver || driver / 1000 < needed / 1000)) {
+    return cat("the NVIDIA driver serves CUDA ", version(driver), ", but this build needs ",
+               version(needed), ". Install a newer driver.");
+  }
+  if (status == kSuccess || status == kNoDevice) {
+    return "no card is visible. Is CUDA_VISIBLE_DEVICES set?";
+  }
+  return cat("the driver says: ", runtime.message(status), ".");
+}
+
+}  // namespace
+
+CardSearch find_card(const Plugin& plugin) {
+  CardSearch found;
+  const Runtime& runtime = plugin.runtime;
+  int32_t count = 0;
+  Status status = runtime.count_cards(&count);
+  if (status != kSuccess || count == 0) {
+    found.problem = why_none(runtime, status);
+    return found;
+  }
+  // The first that is visible; CUDA_VISIBLE_DEVICES chooses.
+  status = runtime.describe(0, &found.facts);
+  if (status != kSuccess) {
+    found.problem = cat("the driver says: ", runtime.message(status), ".");
+  } else if (found.facts.major < kLeastMajor) {
+    found.problem = cat("the kernels need compute capability ", kLeastMajor, ".0 or newer, but ",
+                        found.facts.name, " has ", found.facts.major, ".", found.facts.minor, ".");
+  } else {
+    found.plugin = &plugin;
+  }
+  return found;
+}
+
+CardSearch find_card(const std::string& path) {
+  CardSearch found;
+  if (access(path.c_str(), F_OK) != 0) {
+    found.problem = "this build has no CUDA kernels. Build it where nvcc is found.";
+    return found;
+  }
+  const SharedLibrary library(path);
+  if (!library.is_loaded()) {
+    found.problem = cat("the library of CUDA kernels cannot be loaded: ", library.problem(), ".");
+    return found;
+  }
+  using Entry = const Plugin*();
+  auto* const entry = reinterpret_cast<Entry*>(library.symbol(kPluginSymbol));
+  const Plugin* const plugin = entry == nullptr ? nullptr : entry();
+  if (plugin == nullptr || plugin->version != kPluginVersion) {
+    found.problem =
+        "the library of CUDA kernels belongs to another build of the package. Install it again.";
+    return found;
+  }
+  return find_card(*plugin);
+}
+
+void check(const Runtime& runtime, Status status, const char* what) {
+  if (status == kSuccess) return;
+  throw DeviceError(cat("cuda: ", what, " failed: ", runtime.message(status), "."));
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,26 @@
+// Finds the card that a model is to run on, or says in a sentence why there is none.
+#pragma once
+
+#include <string>
+
+#include "kernels/cuda/plugin.h"
+
+namespace sinkstream::cuda {
+
+// What this machine offers, without an error: for those who ask.
+struct CardSearch {
+  const Plugin* plugin = nullptr;  // null: `problem` says why nothing runs on a card here
+  CardFacts facts;
+  std::string problem;  // "there is no NVIDIA driver."; empty if there is a card that serves
+};
+
+// The library `_cuda` at `path`. Loads it once for a process.
+CardSearch find_card(const std::string& path);
+
+// The same of a library that is loaded already.
+CardSearch find_card(const Plugin& plugin);
+
+// Throws DeviceError if `status` is not success; `what` was asked for.
+void check(const Runtime& runtime, Status status, const char* what);
+
+}  // namespace sinkstream::cuda
