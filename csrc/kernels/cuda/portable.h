@@ -7,8 +7,9 @@
 //              copyable, and local variables that need no destructor
 //   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status
 //   indices    threadIdx, blockIdx, blockDim, gridDim
-//   shared     SHARED(type, name, [n][m]); DYNAMIC_SHARED(type, name), once in a kernel. A bare
-//              __shared__ does not compile in the emulator.
+//   shared     SHARED(type, name, [n][m]), from a 16-byte border on; DYNAMIC_SHARED(type, name),
+//              from a 128-byte border on, once in a kernel. A bare __shared__ does not compile in
+//              the emulator.
 //   barriers   __syncthreads(), __syncwarp()
 //   warps      __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __all_sync,
 //              __any_sync, all with the mask kWarp: whole warps take part
@@ -38,8 +39,10 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <type_traits>
 
-#define SHARED(type, name, dimensions) __shared__ type name dimensions
+// 16: what the widest vector load, load_fragment4 and copy_async ask for.
+#define SHARED(type, name, dimensions) __shared__ __align__(16) type name dimensions
 // `extern` arrays of one name have one type; this one is for all kernels of a file.
 #define DYNAMIC_SHARED(type, name)                                     \
   extern __shared__ __align__(128) unsigned char dynamic_shared_all[]; \
@@ -85,7 +88,7 @@ __device__ inline float exp_approx(float x) { return __expf(x); }
 
 template <typename... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,
-              const Args&... args) {
+              const std::type_identity_t<Args>&... args) {
   // Above 48 KiB a kernel has to ask.
   if (dynamic_bytes > 48 * 1024) {
     const Status status =

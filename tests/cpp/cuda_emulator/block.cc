@@ -1,0 +1,443 @@
+#include "cuda_emulator/block.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/errors.h"
+#include "cuda_emulator/fiber.h"
+#include "cuda_emulator/sanitizers.h"
+
+constinit thread_local uint3 threadIdx = {};
+constinit thread_local uint3 blockIdx = {};
+constinit thread_local dim3 blockDim = {};
+constinit thread_local dim3 gridDim = {};
+
+namespace sinkstream::cuda::emulator {
+namespace {
+
+constexpr int kLanes = 32;
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+constexpr int kMostCopies = 512;     // under way in one thread
+constexpr int kMostVariables = 64;   // SHARED in one kernel
+constexpr int kMostThreads = 1024;
+constexpr size_t kMostStatic = 48 * 1024;   // what nvcc accepts
+constexpr size_t kMostShared = 227 * 1024;  // what sm_90 has
+constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
+constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
+
+// The order in which whoever can go on does so. splitmix64: the same everywhere.
+struct Turns {
+  Order order;
+  uint64_t state = 0;
+
+  uint64_t below(uint64_t count) {
+    uint64_t x = state += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return (x ^ (x >> 31)) % count;
+  }
+};
+
+thread_local Order chosen_order;
+thread_local Status next_status = kSuccess;
+
+// Threads that meet: all of a block, or of a warp.
+struct Meeting {
+  int first = 0;  // of its threads
+  int count = 0;
+  int arrived = 0;
+  Place place = {};  // of the first who arrived
+  unsigned generation = 0;
+  // What the thread sanitizer knows the meeting by: of two in a row each has its own, or whoever is
+  // late would take over what others did after they had left.
+  char address[2] = {};
+};
+
+struct Warp {
+  Meeting meeting;
+  // An exchange writes to one half. Whoever is late reads the other undisturbed: nobody can be two
+  // exchanges ahead.
+  Words words[2][kLanes];
+};
+
+struct Block;
+
+struct Thread {
+  Block* block = nullptr;
+  int number = 0;
+  uint3 index = {};
+  std::optional<Fiber> fiber;
+  const Meeting* waits_in = nullptr;
+  bool has_returned = false;
+  int first_copy = 0, copy_count = 0;  // those under way: a stretch of its ring
+  int group = 0;                       // that the next copy belongs to
+};
+
+struct GroupedCopy {
+  Copy copy;
+  int group;
+};
+using CopyRing = GroupedCopy[kMostCopies];
+// Of the thread of each number; taken by the first kernel that copies, and kept.
+thread_local std::unique_ptr<CopyRing[]> copy_rings;
+
+struct Variable {
+  const void* key;
+  void* memory;
+};
+
+struct Block {
+  const Grid& grid;
+  Turns& turns;
+  int count;  // of threads
+  std::unique_ptr<Thread[]> threads;
+  std::unique_ptr<Warp[]> warps;
+  Meeting all;
+  std::unique_ptr<Thread*[]> ready;  // a stack
+  int ready_count = 0;
+  int returned = 0;
+  Variable variables[kMostVariables];
+  int variable_count = 0;
+  size_t static_bytes = 0;
+  void* dynamic = nullptr;
+  std::exception_ptr error;
+  char end = 0;  // what the thread sanitizer knows its end by
+
+  Block(const Grid& its_grid, Turns& its_turns);
+  ~Block() { free_shared(); }
+  void free_shared();
+
+  void push(int first, int size);
+  Thread* pop();
+  void meet(Meeting& meeting, const Place& place);
+  void run();
+};
+
+thread_local Thread* running = nullptr;
+thread_local char* launch_end = nullptr;
+
+Thread& running_thread(const char* what) {
+  if (running == nullptr) throw Fault(cat(what, ": is called outside of a kernel."));
+  return *running;
+}
+
+std::string name_of(const Place& place) {
+  return cat(place.what, " at ", place.where.file_name(), ":", place.where.line());
+}
+
+std::string name_of(const Thread& thread) {
+  return cat("thread ", thread.number, " of block (", blockIdx.x, ", ", blockIdx.y, ", ",
+             blockIdx.z, ")");
+}
+
+bool same(const Place& a, const Place& b) {
+  return std::strcmp(a.what, b.what) == 0 && a.where.line() == b.where.line() &&
+         a.where.column() == b.where.column() &&
+         std::strcmp(a.where.file_name(), b.where.file_name()) == 0;
+}
+
+// A sanitizer sees whoever steps over its borders.
+void* poisoned(size_t bytes, size_t alignment) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
+  std::memset(memory, 0xFF, bytes);
+  return memory;
+}
+
+// A thread from its first line to its last.
+void run_thread(void* argument) {
+  Thread& thread = *static_cast<Thread*>(argument);
+  Block& block = *thread.block;
+  try {
+    block.grid.call(block.grid.kernel);
+    if (thread.copy_count > 0) {
+      throw Fault(cat(name_of(thread), " returns with ", thread.copy_count,
+                      " copies that nobody has waited for."));
+    }
+  } catch (...) {
+    block.error = std::current_exception();
+  }
+  thread.has_returned = true;
+  ++block.returned;
+  release(launch_end);
+  release(&block.end);
+  // Freed by one who knows that all have ended; the launch itself must not know it, or the threads
+  // of the next block would.
+  if (block.returned == block.count) {
+    acquire(&block.end);
+    block.free_shared();
+  }
+}
+
+Block::Block(const Grid& its_grid, Turns& its_turns)
+    : grid(its_grid),
+      turns(its_turns),
+      count(static_cast<int>(grid.threads.x * grid.threads.y * grid.threads.z)),
+      threads(new Thread[count]),
+      warps(new Warp[(count + kLanes - 1) / kLanes]),
+      ready(new Thread*[count]) {
+  dynamic = poisoned(grid.dynamic_bytes, 128);
+  all = {.first = 0, .count = count};
+  for (int first = 0; first < count; first += kLanes) {
+    warps[first / kLanes].meeting = {.first = first, .count = std::min(kLanes, count - first)};
+  }
+  for (int i = 0; i < count; ++i) {
+    Thread& thread = threads[i];
+    thread.block = this;
+    thread.number = i;
+    const auto number = static_cast<unsigned>(i);
+    thread.index = {number % grid.threads.x, number / grid.threads.x % grid.threads.y,
+                    number / grid.threads.x / grid.threads.y};
+    thread.fiber.emplace(run_thread, &thread);
+  }
+}
+
+void Block::free_shared() {
+  // Threads that never end have not said what they did: to the thread sanitizer this would race.
+  if (kThreadSanitizer && error) return;
+  for (int i = 0; i < variable_count; ++i) std::free(variables[i].memory);
+  variable_count = 0;
+  std::free(std::exchange(dynamic, nullptr));
+}
+
+// Puts them on top, the one that is to go first last.
+void Block::push(int first, int size) {
+  for (int i = 0; i < size; ++i) {
+    const bool falling = turns.order.kind == Order::kForward;
+    ready[ready_count++] = &threads[falling ? first + size - 1 - i : first + i];
+  }
+}
+
+Thread* Block::pop() {
+  if (turns.order.kind == Order::kRandom) {
+    std::swap(ready[turns.below(ready_count)], ready[ready_count - 1]);
+  }
+  return ready[--ready_count];
+}
+
+void Block::meet(Meeting& meeting, const Place& place) {
+  Thread& thread = *running;
+  if (meeting.arrived == 0) meeting.place = place;
+  if (!same(meeting.place, place)) {
+    throw Fault(cat(name_of(thread), " is in ", name_of(place), ", while others wait for it in ",
+                    name_of(meeting.place), "."));
+  }
+  if (++meeting.arrived == meeting.count) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+    push(meeting.first, meeting.count);
+  }
+  thread.waits_in = &meeting;
+  thread.fiber->pause();
+  thread.waits_in = nullptr;
+}
+
+// Nobody can go on, and not all have returned.
+std::string deadlock(const Block& block) {
+  std::map<std::string, int> waiting;
+  for (int i = 0; i < block.count; ++i) {
+    const Thread& thread = block.threads[i];
+    if (!thread.has_returned) ++waiting[name_of(thread.waits_in->place)];
+  }
+  std::string text = cat("deadlock in block (", blockIdx.x, ", ", blockIdx.y, ", ", blockIdx.z,
+                         "): ", block.returned, " threads have returned");
+  for (const auto& [place, count] : waiting) text += cat(", ", count, " wait in ", place);
+  return text + ".";
+}
+
+void Block::run() {
+  push(0, count);
+  while (ready_count > 0 && !error) {
+    running = pop();
+    threadIdx = running->index;
+    running->fiber->resume();
+  }
+  running = nullptr;
+  if (!error && returned < count) error = std::make_exception_ptr(Fault(deadlock(*this)));
+}
+
+// What a card says before it runs anything.
+Status check(const Grid& grid) {
+  const auto is_within = [](const dim3& size, uint64_t x, uint64_t y, uint64_t z) {
+    return size.x >= 1 && size.x <= x && size.y >= 1 && size.y <= y && size.z >= 1 && size.z <= z;
+  };
+  if (!is_within(grid.blocks, 0x7FFFFFFF, 65535, 65535)) return kInvalidConfiguration;
+  if (!is_within(grid.threads, kMostThreads, kMostThreads, 64)) return kInvalidConfiguration;
+  if (uint64_t{grid.threads.x} * grid.threads.y * grid.threads.z > kMostThreads) {
+    return kInvalidConfiguration;
+  }
+  return grid.dynamic_bytes <= kMostShared ? kSuccess : kInvalidValue;
+}
+
+// Which block is the `turn`-th. A random order is a walk by a step without a common divisor.
+uint64_t block_at(uint64_t turn, uint64_t count, uint64_t step, const Order& order) {
+  if (order.kind == Order::kForward) return turn;
+  if (order.kind == Order::kReverse) return count - 1 - turn;
+  return (turn + 1) * step % count;
+}
+
+uint64_t greatest_divisor(uint64_t a, uint64_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+
+}  // namespace
+
+void set_order(const Order& order) { chosen_order = order; }
+
+void fail_next_launch(Status status) { next_status = status; }
+
+Status run(const Grid& grid) {
+  if (const Status status = std::exchange(next_status, kSuccess); status != kSuccess) return status;
+  if (const Status status = check(grid); status != kSuccess) return status;
+  if (running != nullptr) throw Fault("launch: is called inside of a kernel.");
+  Turns turns{chosen_order, chosen_order.seed};
+  const uint64_t count = uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
+  uint64_t step = 1 + turns.below(count);
+  while (greatest_divisor(count, step) != 1) ++step;
+
+  char end = 0;
+  launch_end = &end;
+  blockDim = grid.threads;
+  gridDim = grid.blocks;
+  std::exception_ptr error;
+  for (uint64_t turn = 0; turn < count && !error; ++turn) {
+    const auto number = block_at(turn, count, step, turns.order);
+    blockIdx = {static_cast<unsigned>(number % grid.blocks.x),
+                static_cast<unsigned>(number / grid.blocks.x % grid.blocks.y),
+                static_cast<unsigned>(number / grid.blocks.x / grid.blocks.y)};
+    const auto block = std::make_unique<Block>(grid, turns);
+    block->run();
+    error = block->error;
+    if (error) acquire(&end);
+  }
+  acquire(&end);
+  if (error) std::rethrow_exception(error);
+  return kSuccess;
+}
+
+void block_barrier(const Place& place) {
+  Thread& thread = running_thread(place.what);
+  Meeting& all = thread.block->all;
+  char* address = &all.address[all.generation & 1];
+  release(address);
+  thread.block->meet(all, place);
+  acquire(address);
+}
+
+namespace {
+
+Warp& warp_of(const Thread& thread, unsigned mask, const Place& place) {
+  Warp& warp = thread.block->warps[thread.number / kLanes];
+  if (mask != kAllLanes) {
+    throw Fault(cat(name_of(place), ": the mask must be kWarp, but is ", mask, "."));
+  }
+  if (warp.meeting.count != kLanes) {
+    throw Fault(cat(name_of(place), ": the warp must have 32 threads, but has ",
+                    warp.meeting.count, "."));
+  }
+  return warp;
+}
+
+}  // namespace
+
+void warp_barrier(unsigned mask, const Place& place) {
+  Thread& thread = running_thread(place.what);
+  Meeting& meeting = warp_of(thread, mask, place).meeting;
+  char* address = &meeting.address[meeting.generation & 1];
+  release(address);
+  thread.block->meet(meeting, place);
+  acquire(address);
+}
+
+const Words* exchange(unsigned mask, const Place& place, const Words& mine) {
+  Thread& thread = running_thread(place.what);
+  Warp& warp = warp_of(thread, mask, place);
+  Words* words = warp.words[warp.meeting.generation & 1];
+  words[thread.number % kLanes] = mine;
+  thread.block->meet(warp.meeting, place);
+  return words;
+}
+
+Words given(const Words* words, int lane) { return words[lane]; }
+
+int lane() { return running_thread("lane").number % kLanes; }
+
+void* shared(const void* key, size_t bytes) {
+  Block& block = *running_thread("SHARED").block;
+  for (int i = 0; i < block.variable_count; ++i) {
+    if (block.variables[i].key != key) continue;
+    acquire(&block.variables[i]);
+    return block.variables[i].memory;
+  }
+  block.static_bytes += bytes;
+  if (block.variable_count == kMostVariables || block.static_bytes > kMostStatic ||
+      block.static_bytes + block.grid.dynamic_bytes > kMostShared) {
+    throw Fault(cat("SHARED: a kernel must have at most 64 variables, 48 KiB of them, and 227 KiB ",
+                    "with its dynamic memory, but variable ", block.variable_count + 1, " makes it ",
+                    block.static_bytes, " and ", block.grid.dynamic_bytes, " bytes."));
+  }
+  Variable& variable = block.variables[block.variable_count++];
+  variable = {key, poisoned(bytes, 16)};
+  release(&variable);
+  return variable.memory;
+}
+
+void* dynamic_shared() { return running_thread("DYNAMIC_SHARED").block->dynamic; }
+
+void begin_copy(const Copy& copy) {
+  Thread& thread = running_thread("copy_async");
+  if (reinterpret_cast<uintptr_t>(copy.to) % 16 || reinterpret_cast<uintptr_t>(copy.from) % 16) {
+    throw Fault(cat("copy_async: both addresses must be multiples of 16, but are ", copy.to,
+                    " and ", copy.from, "."));
+  }
+  if (thread.copy_count == kMostCopies) {
+    throw Fault(cat("copy_async: at most ", kMostCopies, " copies may be under way in a thread."));
+  }
+  if (!copy_rings) copy_rings.reset(new CopyRing[kMostThreads]);
+  const int slot = (thread.first_copy + thread.copy_count++) % kMostCopies;
+  copy_rings[thread.number][slot] = {copy, thread.group};
+}
+
+void commit_copies() { ++running_thread("copy_async_commit").group; }
+
+bool take_copy(int groups, Copy* copy) {
+  Thread& thread = running_thread("copy_async_wait");
+  if (thread.copy_count == 0) return false;
+  const GroupedCopy& oldest = copy_rings[thread.number][thread.first_copy];
+  if (oldest.group >= thread.group - groups) return false;
+  *copy = oldest.copy;
+  thread.first_copy = (thread.first_copy + 1) % kMostCopies;
+  --thread.copy_count;
+  return true;
+}
+
+void fence() {
+  static char address;
+  release(&address);
+  acquire(&address);
+}
+
+void multiply_add(const Fragment& mine, float (&d)[4], const Place& place) {
+  const Words* all = exchange(kAllLanes, place, std::bit_cast<Words>(mine));
+  const auto fragment = [&](int lane) { return std::bit_cast<Fragment>(all[lane]); };
+  const int group = lane() / 4, pair = lane() % 4;
+  for (int t = 0; t < 4; ++t) {
+    const Fragment a = fragment(group * 4 + t);  // rows group and group + 8
+    const Fragment b[2] = {fragment(2 * pair * 4 + t), fragment((2 * pair + 1) * 4 + t)};
+    for (int i = 0; i < 4; ++i) {
+      for (int r = 0; r < 2; ++r) {  // columns of A, rows of B: 2t + 8r + {0, 1}
+        for (int half = 0; half < 2; ++half) {
+          d[i] += a.a[((i >> 1) + 2 * r) * 2 + half] * b[i & 1].b[r * 2 + half];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace sinkstream::cuda::emulator
