@@ -66,7 +66,7 @@ __device__ inline void join_page(Walk<kMostDim>& walk, const Fold (&folds)[2],
 // p % group of row p / group. Keys of the next page are on their way while values are multiplied,
 // values while keys are.
 template <typename Cache, int kMostDim>
-__global__ void __launch_bounds__(kMostWarps* kWarpSize) walk_pages_kernel(AttentionArgs args) {
+__global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2) walk_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
   const int head_dim = int(args.pages.shape.head_dim);
   const int kv_head = blockIdx.y, group = args.heads / int(args.pages.shape.kv_heads);

@@ -211,7 +211,7 @@ __device__ inline void multiply_values_apart(float (&sums)[4][4], const uint32_t
 #pragma unroll 1
   for (int row = 0; row < kTileRows; ++row) {
     const bool second = row >= 8;
-    const RowRange& own = view.rows[second];
+    const RowRange own = second ? view.rows[1] : view.rows[0];
     const RowRange seen = {__shfl_sync(kWarp, own.begin, row % 8 * 4),
                            __shfl_sync(kWarp, own.end, row % 8 * 4)};
     float alone[4][4];
