@@ -16,7 +16,8 @@
 //   atomics    atomicAdd, atomicMax, atomicCAS on 32-bit integers, atomicAdd on 64-bit ones;
 //              __threadfence()
 //   vectors    int2, int4, uint2, uint4, float2, float4 and their make_ functions
-//   numbers    bf16, f16 and their conversions below; exp_approx; fmaf, sqrtf, fmaxf and the like
+//   numbers    bf16, f16 and their conversions below; exp_approx, product; fmaf, sqrtf, fmaxf and
+//              the like
 //   bits       __popc, __clz, __ffs, __float_as_uint, __uint_as_float
 //   matrices   matrix.h
 // Threads of one block never wait for another block: no spinning on global memory.
@@ -104,6 +105,14 @@ Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_byt
 #endif
 
 namespace sinkstream::cuda {
+
+// x · y, rounded: never one step with a sum that follows, which would make the last bit a matter
+// of the compiler's taste. Kernels that must agree say this and fmaf.
+#if defined(SINKSTREAM_CUDA_EMULATED)
+inline float product(float x, float y) { return x * y; }  // compiled with -ffp-contract=off
+#else
+__device__ inline float product(float x, float y) { return __fmul_rn(x, y); }
+#endif
 
 constexpr unsigned kWarp = 0xFFFFFFFFu;  // the mask of all lanes
 constexpr int kWarpSize = 32;
