@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cache/sequence_cache.h"
@@ -11,19 +12,23 @@
 namespace sinkstream {
 
 struct ForwardCache {
-  ForwardCache(int64_t model, PageShape shape, int64_t layers, const Window& window, int64_t batch,
+  static int64_t pages_needed(int64_t layers, const Window& window, int64_t batch,
+                              int64_t max_length) {
+    return batch * SequenceCache::pages_needed(window, layers, max_length);
+  }
+
+  // `pages` has as many as are needed, all free.
+  ForwardCache(int64_t model, PagePool&& pages, int64_t layers, const Window& window, int64_t batch,
                int64_t max_length)
-      : model(model),
-        pool(shape, batch * SequenceCache::pages_needed(window, layers, max_length),
-             poison_from_environment()) {
+      : model(model), pool(std::move(pages)) {
     for (int64_t i = 0; i < batch; ++i) {
       rows.push_back(std::make_unique<SequenceCache>(&pool, window, layers, max_length));
     }
   }
 
   // An independent one with the same tokens.
-  ForwardCache(const ForwardCache& other, int64_t layers)
-      : ForwardCache(other.model, other.pool.shape(), layers, other.row().window(), other.batch(),
+  ForwardCache(const ForwardCache& other, PagePool&& pages, int64_t layers)
+      : ForwardCache(other.model, std::move(pages), layers, other.row().window(), other.batch(),
                      other.row().max_length()) {
     for (int64_t i = 0; i < batch(); ++i) rows[i]->copy_from(*other.rows[i]);
   }

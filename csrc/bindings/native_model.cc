@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cache/card_pages.h"
 #include "common/check.h"
+#include "common/errors.h"
 #include "common/usable_threads.h"
+#include "model/cuda_decoder.h"
 
 namespace sinkstream {
 
@@ -34,15 +37,38 @@ int64_t chunk_of(const NativeOptions& options) {
 // Larger ones are attended without, and the scratch does not grow with the window.
 constexpr int64_t kMostSplitPages = 128;
 
-DecoderOptions decoder_options(const NativeOptions& options, const Kernels& kernels) {
-  DecoderOptions chosen;
-  chosen.input_type = options.dtype == "auto" ? kernels.native_input : input_type_of(options.dtype);
-  // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
-  chosen.cache_type = options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
-  // A step has room for a chunk of a prompt and one token of every sequence.
-  chosen.max_tokens = chunk_of(options) + options.max_sequences;
-  chosen.pages = std::min(Window{options.sinks, options.window}.most_pages(), kMostSplitPages);
-  return chosen;
+int64_t pages_of(const NativeOptions& options) {
+  return Window{options.sinks, options.window}.most_pages();
+}
+
+// A step has room for a chunk of a prompt and one token of every sequence.
+int64_t rows_of(const NativeOptions& options) { return chunk_of(options) + options.max_sequences; }
+
+// float16 holds keys and values with eight times bfloat16's precision in the same bytes.
+DType cache_type_of(const NativeOptions& options) {
+  return options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
+}
+
+// A card multiplies bfloat16.
+InputType input_type_of(const NativeOptions& options, const Kernels& kernels) {
+  if (options.dtype != "auto") return input_type_of(options.dtype);
+  return options.card != nullptr ? InputType::kBFloat16 : kernels.native_input;
+}
+
+void check_card(const NativeOptions& options) {
+  if (options.card == nullptr) return;
+  if (options.dtype != "auto" && options.dtype != "bfloat16") {
+    throw InvalidArgument(cat("load: `dtype` must be one of \"auto\", \"bfloat16\" on a card, but "
+                              "is \"",
+                              options.dtype, "\"."),
+                          "dtype");
+  }
+  if (options.kv_dtype == "float32") {
+    throw InvalidArgument(
+        "load: `kv_dtype` must be one of \"auto\", \"bfloat16\", \"float16\", \"int8\" on a card, "
+        "but is \"float32\".",
+        "kv_dtype");
+  }
 }
 
 int64_t next_serial() {
@@ -63,10 +89,10 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
       prefill_chunk_(chunk_of(options)),
       kernels_(choose_kernels(options.kernels)),
       threads_(options.threads > 0 ? static_cast<int>(options.threads) : usable_threads()),
-      decoder_options_(decoder_options(options, kernels_.kernels)),
-      decoder_(spec, store_.finish(), kernels_.kernels, &threads_, decoder_options_),
-      pool_(decoder_.page_shape(), max_sequences_ * spec.layers * window_.most_pages(),
-            poison_from_environment(), &threads_) {
+      input_type_(input_type_of(options, kernels_.kernels)),
+      weight_bytes_(store_.bytes()),
+      decoder_(make_decoder(options)),
+      pool_(make_pool(max_sequences_ * spec.layers * window_.most_pages(), &threads_)) {
   EngineOptions engine;
   engine.pool = &pool_;
   engine.layers = spec.layers;
@@ -77,7 +103,42 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
   engine.threads = &threads_;
   engine.tokens = std::move(tokens);
   engine.end_token_ids = std::move(end_token_ids);
-  engine_ = std::make_unique<Engine>(decoder_, std::move(engine));
+  engine_ = std::make_unique<Engine>(*decoder_, std::move(engine));
+}
+
+std::unique_ptr<WeightedModel> NativeModel::make_decoder(const NativeOptions& options) {
+  check_card(options);
+  const DecoderWeights weights = store_.finish();
+  if (options.card == nullptr) {
+    DecoderOptions chosen;
+    chosen.input_type = input_type_;
+    chosen.cache_type = cache_type_of(options);
+    chosen.max_tokens = rows_of(options);
+    chosen.pages = std::min(pages_of(options), kMostSplitPages);
+    return std::make_unique<Decoder>(spec_, weights, kernels_.kernels, &threads_, chosen);
+  }
+  card_.emplace(*options.card);
+  CudaDecoderOptions chosen;
+  chosen.cache_type = cache_type_of(options);
+  chosen.max_tokens = rows_of(options);
+  chosen.max_sequences = options.max_sequences;
+  chosen.pages = pages_of(options);
+  auto decoder =
+      std::make_unique<CudaDecoder>(spec_, weights, card_->plugin, card_->stream.get(), chosen);
+  weight_bytes_ = decoder->weight_bytes();
+  // The card has the weights now. What the fingerprint is taken from goes back to the system.
+  fingerprint_ = store_.digest();
+  store_.give_back();
+  return decoder;
+}
+
+PagePool NativeModel::make_pool(int64_t pages, ThreadPool* threads) const {
+  const PageShape shape = decoder_->page_shape();
+  if (!card_) return PagePool(shape, pages, poison_from_environment(), threads);
+  return PagePool(shape, pages,
+                  std::make_unique<CardPages>(pages * shape.bytes(), card_->plugin.runtime,
+                                              card_->stream.get()),
+                  poison_from_environment());
 }
 
 void NativeModel::close() {
@@ -87,7 +148,7 @@ void NativeModel::close() {
   is_given_back_ = true;
   store_.give_back();
   pool_.give_back();
-  decoder_.give_back();
+  decoder_->give_back();
 }
 
 std::string NativeModel::fingerprint() {
@@ -98,25 +159,26 @@ std::string NativeModel::fingerprint() {
 }
 
 int64_t NativeModel::bytes_per_token() const {
-  return spec_.layers * decoder_.page_shape().bytes() / kPageRows;
+  return spec_.layers * decoder_->page_shape().bytes() / kPageRows;
 }
 
 int64_t NativeModel::bytes_per_sequence() const {
-  return spec_.layers * window_.most_pages() * decoder_.page_shape().bytes();
+  return spec_.layers * window_.most_pages() * decoder_->page_shape().bytes();
 }
 
 std::unique_ptr<ForwardCache> NativeModel::new_cache(int64_t batch, const Window& window) const {
-  return std::make_unique<ForwardCache>(serial_, decoder_.page_shape(), spec_.layers, window, batch,
-                                        kEndlessLength);
+  return std::make_unique<ForwardCache>(
+      serial_, make_pool(ForwardCache::pages_needed(spec_.layers, window, batch, kEndlessLength)),
+      spec_.layers, window, batch, kEndlessLength);
 }
 
 std::unique_ptr<ForwardCache> NativeModel::copy_of(const ForwardCache& cache) const {
-  return std::make_unique<ForwardCache>(cache, spec_.layers);
+  return std::make_unique<ForwardCache>(cache, make_pool(cache.pool.pages()), spec_.layers);
 }
 
 void NativeModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
   const auto evict = [&] {
-    for (auto& row : cache->rows) decoder_.evict_range(row.get(), begin, end);
+    for (auto& row : cache->rows) decoder_->evict_range(row.get(), begin, end);
   };
   engine_->between_steps(evict, "evict_range");
 }
@@ -126,14 +188,16 @@ void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
                           const std::function<void()>& look_up) {
   std::unique_ptr<ForwardCache> dense;
   if (cache == nullptr) {
-    dense = std::make_unique<ForwardCache>(serial_, decoder_.page_shape(), spec_.layers,
-                                           Window{0, tokens}, batch, tokens);
+    const Window window{0, tokens};
+    dense = std::make_unique<ForwardCache>(
+        serial_, make_pool(ForwardCache::pages_needed(spec_.layers, window, batch, tokens)),
+        spec_.layers, window, batch, tokens);
     cache = dense.get();
   }
   // All rows in one call where they fit: its logits lie as [batch, tokens, vocab] then. Else row by
   // row, so that every call's logits are one contiguous piece.
-  const int64_t together = batch * tokens <= decoder_.max_tokens() ? batch : 1;
-  const int64_t chunk = std::min(tokens, decoder_.max_tokens());
+  const int64_t together = batch * tokens <= decoder_->max_tokens() ? batch : 1;
+  const int64_t chunk = std::min(tokens, decoder_->max_tokens());
   std::vector<ForwardSpan> spans(together);
   for (int64_t t = 0; t < tokens; t += chunk) {
     if (t > 0) look_up();
@@ -143,7 +207,7 @@ void NativeModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
                     std::min(chunk, tokens - t), LogitsOf::kAll};
       }
       float* out = logits + (row * tokens + t) * spec_.vocab_size;
-      engine_->between_steps([&] { decoder_.forward(spans, out); });
+      engine_->between_steps([&] { decoder_->forward(spans, out); });
     }
   }
 }

@@ -5,11 +5,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bindings/cache.h"
 #include "engine/engine.h"
+#include "kernels/cuda/card.h"
 #include "model/decoder.h"
 
 namespace sinkstream {
@@ -21,9 +23,10 @@ struct NativeOptions {
   int64_t sinks = 4;
   int64_t window = 1;
   int64_t max_sequences = 1;
-  int64_t prefill_chunk = 0;  // 0: the default
-  int64_t threads = 0;        // 0: what the process may use
-  std::string kernels;        // a table's name, or empty
+  int64_t prefill_chunk = 0;           // 0: the default
+  int64_t threads = 0;                 // 0: what the process may use
+  std::string kernels;                 // a table's name, or empty
+  const cuda::Plugin* card = nullptr;  // null: the processor computes
 };
 
 class NativeModel {
@@ -45,13 +48,14 @@ class NativeModel {
   const Window& window() const { return window_; }
   Engine& engine() { return *engine_; }
   int threads() const { return threads_.threads(); }
-  InputType input_type() const { return decoder_options_.input_type; }
-  DType cache_type() const { return decoder_options_.cache_type; }
+  bool is_on_card() const { return card_.has_value(); }
+  InputType input_type() const { return input_type_; }
+  DType cache_type() const { return decoder_->page_shape().type; }
   int64_t prefill_chunk() const { return prefill_chunk_; }
   int64_t max_sequences() const { return max_sequences_; }
-  int64_t weight_bytes() const { return store_.bytes(); }
+  int64_t weight_bytes() const { return weight_bytes_; }
   int64_t weight_bytes_per_token() const { return store_.bytes_per_token(); }
-  int64_t scratch_bytes() const { return decoder_.scratch_bytes(); }
+  int64_t scratch_bytes() const { return decoder_->scratch_bytes(); }
   int64_t cache_bytes() const { return pool_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
   int64_t bytes_per_sequence() const;  // of the pages that an endless sequence holds
@@ -69,6 +73,16 @@ class NativeModel {
                float* logits, const std::function<void()>& look_up);
 
  private:
+  // A card, and the stream on it that everything of this model runs in.
+  struct Card {
+    explicit Card(const cuda::Plugin& plugin) : plugin(plugin), stream(plugin.runtime) {}
+    const cuda::Plugin& plugin;
+    cuda::OwnStream stream;
+  };
+
+  std::unique_ptr<WeightedModel> make_decoder(const NativeOptions& options);
+  PagePool make_pool(int64_t pages, ThreadPool* threads = nullptr) const;
+
   int64_t serial_;  // its caches carry it, too
   DecoderSpec spec_;
   WeightStore store_;
@@ -80,8 +94,10 @@ class NativeModel {
   int64_t prefill_chunk_;
   ChosenKernels kernels_;
   ThreadPool threads_;
-  DecoderOptions decoder_options_;
-  Decoder decoder_;
+  std::optional<Card> card_;
+  InputType input_type_;
+  int64_t weight_bytes_;
+  std::unique_ptr<WeightedModel> decoder_;
   PagePool pool_;
   std::unique_ptr<Engine> engine_;  // last: its thread uses everything above
 };

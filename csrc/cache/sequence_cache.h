@@ -55,6 +55,12 @@ class SequenceCache {
   }
   // Where the token of this index belongs.
   Slot slot(int64_t layer, int64_t index) const;
+  // The place of its page among those of a layer: sink pages, then the ring.
+  int64_t place(int64_t index) const {
+    if (window_.is_sink(index)) return index / kPageRows;
+    return sink_page_count_ + window_.block(index) % window_page_count_;
+  }
+  int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
 
   // How many of the first tokens another sequence may begin with: all while the next token sees
   // them all; later the sinks, which depend on no other token.
@@ -96,12 +102,6 @@ class SequenceCache {
   // Where the pool poisons: window tokens [begin, end) are seen no more; what of them has not been
   // overwritten becomes NaN.
   void poison(int64_t begin, int64_t end);
-  int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
-  // The place of a token's page among those of a layer.
-  int64_t place(int64_t index) const {
-    if (window_.is_sink(index)) return index / kPageRows;
-    return sink_page_count_ + window_.block(index) % window_page_count_;
-  }
 
   PagePool* pool_;
   Window window_;

@@ -4,31 +4,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/carver.h"
 #include "common/check.h"
-#include "common/errors.h"
+#include "model/cut.h"
 
 namespace sinkstream {
-
-namespace {
-
-// Hands out pieces of one buffer; run once to count and once to place.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  template <typename T>
-  T* take(int64_t count) {
-    std::byte* at = base_ + used_;
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(at);
-  }
-  int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  int64_t used_ = 0;
-};
-
-}  // namespace
 
 Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
                  ThreadPool* pool, const DecoderOptions& options)
@@ -43,7 +23,7 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
   const int64_t rows = options.max_tokens;
   const int64_t q = spec.query_size(), kv = spec.kv_size(), pairs = spec.rotary_dim() / 2;
   const int64_t widest = std::max({spec.hidden_size, spec.intermediate_size, q});
-  const auto carve = [&](Carver carver) {
+  const auto carve = [&](Carver<64> carver) {
     hidden_ = carver.take<float>(rows * spec.hidden_size);
     normed_ = carver.take<float>(rows * spec.hidden_size);
     query_ = carver.take<float>(rows * q);
@@ -63,8 +43,8 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest));
     return carver.used();
   };
-  arena_ = Buffer(carve(Carver(nullptr)), "the decoder's scratch", pool);
-  carve(Carver(arena_.data()));
+  arena_ = Buffer(carve(Carver<64>(nullptr)), "the decoder's scratch", pool);
+  carve(Carver<64>(arena_.data()));
   attention_scratch_ =
       Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
              "the attention's scratch", pool);
@@ -90,17 +70,7 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
 }
 
 void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
-  const Window& window = cache->window();
-  const int64_t next = cache->length(), cached = window.rank(next);
-  if (begin < window.sinks || begin >= end || end > cached) {
-    throw InvalidArgument(cat("evict_range: `start` and `end` must satisfy ", window.sinks,
-                              " <= start < end <= ", cached,
-                              ", from behind the sinks to the end of what is cached, but are ",
-                              begin, " and ", end, "."),
-                          begin < window.sinks || begin >= cached ? "start" : "end");
-  }
-  const int64_t first = window.first(next), distance = end - begin;
-  const int64_t older = begin - window.sinks;  // tokens before the cut
+  const auto [first, distance, older] = plan_cut(*cache, begin, end);
   std::vector<float> cos(turns_.pairs()), sin(turns_.pairs());
   turns_.fill(&distance, 1, cos.data(), sin.data());
   std::vector<Slot> from(older), to(older);

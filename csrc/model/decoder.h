@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
-#include "model/language_model.h"
+#include "model/weighted_model.h"
 #include "model/weights.h"
 
 namespace sinkstream {
@@ -21,7 +21,7 @@ struct DecoderOptions {
   int64_t pages = 16;        // of a sequence and layer, where attention is to be fastest; likewise
 };
 
-class Decoder : public LanguageModel {
+class Decoder : public WeightedModel {
  public:
   // The weights' memory and the pool outlive the decoder.
   Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels, ThreadPool* pool,
@@ -29,20 +29,18 @@ class Decoder : public LanguageModel {
 
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
-  PageShape page_shape() const { return {spec_.kv_heads, spec_.head_dim, options_.cache_type}; }
-  // The scratch is needed no more.
-  void give_back() {
+  PageShape page_shape() const override {
+    return {spec_.kv_heads, spec_.head_dim, options_.cache_type};
+  }
+  void give_back() override {
     arena_.give_back();
     attention_scratch_.give_back();
   }
-  int64_t scratch_bytes() const { return arena_.bytes() + attention_scratch_.bytes(); }
+  int64_t scratch_bytes() const override { return arena_.bytes() + attention_scratch_.bytes(); }
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override;
 
-  // Takes the tokens of ranks [begin, end) out of `cache`, as the next token's query would count
-  // them: 0 is the first sink. Older window tokens move up behind them. One caller at a time.
-  // Throws InvalidArgument unless S <= begin < end <= the next token's rank.
-  void evict_range(SequenceCache* cache, int64_t begin, int64_t end);
+  void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
 
  private:
   // The rows of a round that attend, counted by themselves: in the last layer not all do.

@@ -75,6 +75,25 @@ CardSearch find_card(const std::string& path) {
   return find_card(*plugin);
 }
 
+CardBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose) {
+  std::byte* memory = nullptr;
+  if (runtime.new_memory(bytes, &memory) == kSuccess) {
+    return CardBlock(memory, runtime.free_memory);
+  }
+  CardFacts facts;
+  const bool is_known = runtime.describe(0, &facts) == kSuccess;
+  throw CapacityError(cat("memory: the card does not give the ", bytes >> 20, " MiB for ", purpose,
+                          is_known ? cat("; ", facts.free_bytes >> 20, " of its ",
+                                         facts.total_bytes >> 20, " MiB are free")
+                                   : std::string(),
+                          ". Choose a smaller window or fewer sequences, or free what others hold "
+                          "there."));
+}
+
+OwnStream::OwnStream(const Runtime& runtime) : runtime_(runtime) {
+  check(runtime, runtime.new_stream(&stream_), "making a stream");
+}
+
 void check(const Runtime& runtime, Status status, const char* what) {
   if (status == kSuccess) return;
   throw DeviceError(cat("cuda: ", what, " failed: ", runtime.message(status), "."));

@@ -1,6 +1,8 @@
 // Finds the card that a model is to run on, or says in a sentence why there is none.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
 
 #include "kernels/cuda/plugin.h"
@@ -19,6 +21,26 @@ CardSearch find_card(const std::string& path);
 
 // The same of a library that is loaded already.
 CardSearch find_card(const Plugin& plugin);
+
+// Memory of the card. Goes back with its last owner.
+using CardBlock = std::shared_ptr<std::byte>;
+
+// Throws CapacityError, which says what was asked for, what for, and what is free.
+CardBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose);
+
+// A stream of its own.
+class OwnStream {
+ public:
+  explicit OwnStream(const Runtime& runtime);
+  ~OwnStream() { runtime_.free_stream(stream_); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  Stream get() const { return stream_; }
+
+ private:
+  const Runtime& runtime_;
+  Stream stream_ = nullptr;
+};
 
 // Throws DeviceError if `status` is not success; `what` was asked for.
 void check(const Runtime& runtime, Status status, const char* what);

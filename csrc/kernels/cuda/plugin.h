@@ -1,6 +1,7 @@
 // The one thing that the library `_cuda` exports: what it can do, as tables of functions.
 #pragma once
 
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/runtime.h"
 
 namespace sinkstream::cuda {
@@ -13,6 +14,7 @@ constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 struct Plugin {
   int32_t version = kPluginVersion;
   Runtime runtime;
+  Ops ops;
 };
 
 const Runtime& card_runtime();

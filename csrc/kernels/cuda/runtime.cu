@@ -54,6 +54,11 @@ Status new_stream(Stream* stream) {
 void free_stream(Stream stream) { cudaStreamDestroy(stream); }
 Status finish(Stream stream) { return settled(cudaStreamSynchronize(stream)); }
 
+Status new_memory(int64_t bytes, std::byte** memory) {
+  return settled(cudaMalloc(reinterpret_cast<void**>(memory), bytes));
+}
+void free_memory(std::byte* memory) { cudaFree(memory); }
+
 Status new_pinned(int64_t bytes, std::byte** memory) {
   return settled(cudaHostAlloc(reinterpret_cast<void**>(memory), bytes, cudaHostAllocDefault));
 }
@@ -111,6 +116,8 @@ const Runtime& card_runtime() {
       .new_stream = new_stream,
       .free_stream = free_stream,
       .finish = finish,
+      .new_memory = new_memory,
+      .free_memory = free_memory,
       .new_pinned = new_pinned,
       .free_pinned = free_pinned,
       .copy = copy,

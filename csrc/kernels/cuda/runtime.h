@@ -37,6 +37,10 @@ struct Runtime {
   // Until everything that was given to the stream has been done.
   Status (*finish)(Stream stream);
 
+  // Memory of the card, 256-byte aligned, holding anything.
+  Status (*new_memory)(int64_t bytes, std::byte** memory);
+  void (*free_memory)(std::byte* memory);
+
   // Host memory that a card reads and writes by itself.
   Status (*new_pinned)(int64_t bytes, std::byte** memory);
   void (*free_pinned)(std::byte* memory);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda_emulator/block.h"
+#include "cuda_emulator/capture.h"
 #include "cuda_emulator/numbers.h"
 #include "kernels/cuda/stream.h"
 
@@ -62,13 +63,18 @@ T shuffle(unsigned mask, const Place& place, T value, int from) {
 }  // namespace emulator
 
 template <typename... Args>
-Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream,
+Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,
               const std::type_identity_t<Args>&... args) {
   static_assert((std::is_trivially_copyable_v<Args> && ...));
+  if (emulator::capturing != nullptr) {
+    emulator::capturing->push_back(
+        [=] { return launch(kernel, grid, block, dynamic_bytes, stream, args...); });
+    return kSuccess;
+  }
   const auto thread = [&] { kernel(args...); };
-  return emulator::run(
-      {grid, block, dynamic_bytes,
-       [](const void* body) { (*static_cast<decltype(thread)*>(body))(); }, &thread});
+  return emulator::run({grid, block, dynamic_bytes,
+                        [](const void* body) { (*static_cast<decltype(thread)*>(body))(); },
+                        &thread});
 }
 
 }  // namespace sinkstream::cuda

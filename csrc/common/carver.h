@@ -1,0 +1,29 @@
+// Hands out aligned pieces of one memory, in the order in which they are asked for. The same calls
+// over a null base count what the memory must have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sinkstream {
+
+template <int64_t kAlignment>
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    // A number, not a pointer: the base may be null.
+    const auto at = reinterpret_cast<uintptr_t>(base_) + static_cast<uintptr_t>(used_);
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    return reinterpret_cast<T*>(at);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,26 @@
+#include "kernels/cuda/ops.h"
+
+namespace sinkstream::cuda {
+
+const Ops& all_ops() {
+  static constexpr Ops ops = {
+      .embedding = embedding,
+      .rms_norm = rms_norm,
+      .linear = linear,
+      .expand = expand,
+      .rope_append = rope_append,
+      .attention_decode = attention_decode,
+      .attention_prefill = attention_prefill,
+      .swiglu = swiglu,
+      .logits = logits,
+      .sample = sample,
+      .penalties_reset = penalties_reset,
+      .penalties_append = penalties_append,
+      .penalties_pop_back = penalties_pop_back,
+      .evict = evict,
+      .copy_pages = copy_pages,
+  };
+  return ops;
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,40 @@
+// Every op of the card's kernels, as a table of functions: the core calls them through the plugin,
+// and tests call the same sources through the emulator. Each header has the op's contract.
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/copy_pages.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/evict.h"
+#include "kernels/cuda/expand.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/cuda/logits.h"
+#include "kernels/cuda/penalties.h"
+#include "kernels/cuda/rms_norm.h"
+#include "kernels/cuda/rope_append.h"
+#include "kernels/cuda/sample.h"
+#include "kernels/cuda/swiglu.h"
+
+namespace sinkstream::cuda {
+
+struct Ops {
+  Status (*embedding)(const EmbeddingArgs&, Stream);
+  Status (*rms_norm)(const RmsNormArgs&, Stream);
+  Status (*linear)(const LinearArgs&, Stream);
+  Status (*expand)(const ExpandArgs&, Stream);
+  Status (*rope_append)(const RopeAppendArgs&, Stream);
+  Status (*attention_decode)(const AttentionArgs&, Stream);
+  Status (*attention_prefill)(const AttentionArgs&, Stream);
+  Status (*swiglu)(const SwigluArgs&, Stream);
+  Status (*logits)(const LogitsArgs&, Stream);
+  Status (*sample)(const SampleArgs&, Stream);
+  Status (*penalties_reset)(const PenaltyResetArgs&, Stream);
+  Status (*penalties_append)(const PenaltyAppendArgs&, Stream);
+  Status (*penalties_pop_back)(const PenaltyPopBackArgs&, Stream);
+  Status (*evict)(const EvictArgs&, Stream);
+  Status (*copy_pages)(const CopyPagesArgs&, Stream);
+};
+
+const Ops& all_ops();
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,131 @@
+#include "model/cuda_weights.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "common/carver.h"
+#include "common/check.h"
+#include "common/errors.h"
+
+namespace sinkstream {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+// Run once to count, and once to copy.
+class Copier {
+ public:
+  Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream)
+      : base_(base), carver_(base), runtime_(runtime), stream_(stream) {}
+
+  int64_t used() const { return carver_.used(); }
+
+  // Parts on top of each other.
+  cuda::TiledMatrix matrix(std::initializer_list<PackedMatrix> parts) {
+    cuda::TiledMatrix matrix{parts.begin()->type, 0, parts.begin()->cols};
+    for (const PackedMatrix& part : parts) {
+      if (part.type != matrix.type) {
+        throw CheckpointError(
+            cat("load: weights that read the same input must have the same type "
+                "to run on a card, but are ",
+                name_of(matrix.type), " and ", name_of(part.type), ". Use `device=\"cpu\"`."));
+      }
+      matrix.rows += part.rows;
+    }
+    const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
+    auto* const place = carver_.take<std::byte>(bytes);
+    matrix.tiles = place;
+    if (base_ == nullptr) return matrix;
+    staged_.assign(bytes, std::byte{0});
+    int64_t row = 0;
+    for (const PackedMatrix& part : parts) {
+      cuda::tile_rows(part, row, staged_.data());
+      row += part.rows;
+    }
+    send(place, staged_.data(), bytes);
+    return matrix;
+  }
+
+  const float* vector(const float* values, int64_t count) { return vector({values}, {count}); }
+
+  // Parts behind each other. A null part among others is zeros; null if there is none.
+  const float* vector(std::initializer_list<const float*> parts,
+                      std::initializer_list<int64_t> counts) {
+    if (std::all_of(parts.begin(), parts.end(), [](const float* p) { return p == nullptr; })) {
+      return nullptr;
+    }
+    int64_t total = 0;
+    for (const int64_t count : counts) total += count;
+    auto* const place = carver_.take<float>(total);
+    if (base_ == nullptr) return place;
+    std::vector<float> joined;
+    joined.reserve(total);
+    auto count = counts.begin();
+    for (const float* part : parts) {
+      if (part == nullptr) {
+        joined.insert(joined.end(), *count, 0.0f);
+      } else {
+        joined.insert(joined.end(), part, part + *count);
+      }
+      ++count;
+    }
+    send(place, joined.data(), total * int64_t{sizeof(float)});
+    return place;
+  }
+
+ private:
+  void send(void* to, const void* from, int64_t bytes) {
+    cuda::check(runtime_, runtime_.copy(to, from, bytes, stream_), "copying weights");
+    cuda::check(runtime_, runtime_.finish(stream_), "copying weights");
+  }
+
+  std::byte* base_;
+  Carver<kAlignment> carver_;
+  const cuda::Runtime& runtime_;
+  cuda::Stream stream_;
+  std::vector<std::byte> staged_;
+};
+
+CudaWeights place(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
+  const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
+  const int64_t q = spec.query_size(), kv = spec.kv_size();
+  CudaWeights to;
+  to.embedding = copier->matrix({from.embedding});
+  to.output =
+      from.output.panels == from.embedding.panels ? to.embedding : copier->matrix({from.output});
+  to.final_norm = copier->vector(from.final_norm, hidden);
+  for (const LayerWeights& layer : from.layers) {
+    CudaLayerWeights& there = to.layers.emplace_back();
+    there.attention_norm = copier->vector(layer.attention_norm, hidden);
+    there.qkv = copier->matrix({layer.q, layer.k, layer.v});
+    there.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
+    there.q_norm = copier->vector(layer.q_norm, spec.head_dim);
+    there.k_norm = copier->vector(layer.k_norm, spec.head_dim);
+    there.o = copier->matrix({layer.o});
+    there.o_bias = copier->vector(layer.o_bias, hidden);
+    there.mlp_norm = copier->vector(layer.mlp_norm, hidden);
+    there.gate_up = copier->matrix({layer.gate, layer.up});
+    there.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
+    there.down = copier->matrix({layer.down});
+    there.down_bias = copier->vector(layer.down_bias, hidden);
+  }
+  to.bytes = copier->used();
+  return to;
+}
+
+}  // namespace
+
+CudaWeights copy_to_card(const DecoderSpec& spec, const DecoderWeights& weights,
+                         const cuda::Runtime& runtime, cuda::Stream stream) {
+  Copier counter(nullptr, runtime, stream);
+  const int64_t bytes = place(spec, weights, &counter).bytes;
+  const cuda::CardBlock block = cuda::take_memory(runtime, bytes, "the weights");
+  Copier copier(block.get(), runtime, stream);
+  CudaWeights copied = place(spec, weights, &copier);
+  copied.memory = block;
+  SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes of ", bytes);
+  return copied;
+}
+
+}  // namespace sinkstream
