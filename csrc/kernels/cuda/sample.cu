@@ -1,5 +1,7 @@
 #include "kernels/cuda/sample.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/penalties.cuh"
 #include "kernels/cuda/sampling.cuh"
@@ -136,7 +138,7 @@ __device__ inline void visit_groups(const Row& row, int first, int last, uint32_
 __device__ inline void add_slice(const Row& row, const SharedRoom& room) {
   clear(room.histogram);
   const int first = int(blockIdx.x) * kGroupsOfSlice;
-  const int last = min(first + kGroupsOfSlice, row.groups);
+  const int last = std::min(first + kGroupsOfSlice, row.groups);
   const auto add_group = [&](int, const float(&x)[kGroup / kWarpSize]) {
     for (const float value : x) {
       const uint32_t key = key_of(value);
@@ -319,7 +321,7 @@ __device__ inline int32_t draw(const Row& row, uint32_t lowest, double uniform,
                                const SharedRoom& room) {
   const uint64_t* group_mass = row.scratch.group_mass;
   const int each = (row.groups + kSamplingThreads - 1) / kSamplingThreads;
-  const int begin = threadIdx.x * each, end = min(begin + each, row.groups);
+  const int begin = threadIdx.x * each, end = std::min(begin + each, row.groups);
   Weighed own = {0, 0}, total;
   for (int g = begin; g < end; ++g) own.mass += group_mass[g];
   uint64_t before = sum_before(own, total, room.warp_sums).mass;
@@ -444,7 +446,7 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
     add_slice(row, room);
   } else {
     const int first = int(blockIdx.x) * kGroupsOfSlice;
-    weigh_groups(row, first, min(first + kGroupsOfSlice, row.groups), lowest);
+    weigh_groups(row, first, std::min(first + kGroupsOfSlice, row.groups), lowest);
   }
   if (!is_last_block(scratch, found)) return;
 

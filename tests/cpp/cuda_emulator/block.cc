@@ -25,11 +25,11 @@ namespace {
 
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-constexpr int kMostCopies = 512;     // under way in one thread
-constexpr int kMostVariables = 64;   // SHARED in one kernel
+constexpr int kMostCopies = 512;    // under way in one thread
+constexpr int kMostVariables = 64;  // SHARED in one kernel
 constexpr int kMostThreads = 1024;
-constexpr size_t kMostStatic = 48 * 1024;   // what nvcc accepts
-constexpr size_t kMostShared = 227 * 1024;  // what sm_90 has
+constexpr size_t kMostStatic = 48 * 1024;    // what nvcc accepts
+constexpr size_t kMostShared = 227 * 1024;   // what sm_90 has
 constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
@@ -284,7 +284,9 @@ uint64_t block_at(uint64_t turn, uint64_t count, uint64_t step, const Order& ord
   return (turn + 1) * step % count;
 }
 
-uint64_t greatest_divisor(uint64_t a, uint64_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+uint64_t greatest_divisor(uint64_t a, uint64_t b) {
+  return b == 0 ? a : greatest_divisor(b, a % b);
+}
 
 }  // namespace
 
@@ -338,8 +340,8 @@ Warp& warp_of(const Thread& thread, unsigned mask, const Place& place) {
     throw Fault(cat(name_of(place), ": the mask must be kWarp, but is ", mask, "."));
   }
   if (warp.meeting.count != kLanes) {
-    throw Fault(cat(name_of(place), ": the warp must have 32 threads, but has ",
-                    warp.meeting.count, "."));
+    throw Fault(
+        cat(name_of(place), ": the warp must have 32 threads, but has ", warp.meeting.count, "."));
   }
   return warp;
 }
@@ -379,8 +381,9 @@ void* shared(const void* key, size_t bytes) {
   if (block.variable_count == kMostVariables || block.static_bytes > kMostStatic ||
       block.static_bytes + block.grid.dynamic_bytes > kMostShared) {
     throw Fault(cat("SHARED: a kernel must have at most 64 variables, 48 KiB of them, and 227 KiB ",
-                    "with its dynamic memory, but variable ", block.variable_count + 1, " makes it ",
-                    block.static_bytes, " and ", block.grid.dynamic_bytes, " bytes."));
+                    "with its dynamic memory, but variable ", block.variable_count + 1,
+                    " makes it ", block.static_bytes, " and ", block.grid.dynamic_bytes,
+                    " bytes."));
   }
   Variable& variable = block.variables[block.variable_count++];
   variable = {key, poisoned(bytes, 16)};

@@ -1,5 +1,6 @@
 // What the sanitizers are told about fibers: nothing in a build without one. The emulator's own
-// files are never compiled with -fsanitize=thread, so the build says by name which sanitizer it has.
+// files are never compiled with -fsanitize=thread, so the build says by name which sanitizer it
+// has.
 #pragma once
 
 #include <cstddef>
