@@ -2,22 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/matrix.h"
+#include "cuda/tiles.h"
 
 namespace sinkstream::cuda {
 namespace {
-
-struct Tiles {
-  Panels memory;
-  TiledMatrix matrix;
-};
-
-// Zeros, in which `rows` rows find room.
-Tiles empty_tiles(WeightType type, int64_t rows, int64_t cols) {
-  Panels memory = make_panels(tiled_bytes(type, rows, cols));
-  const TiledMatrix matrix = {type, rows, cols, memory.get()};
-  return {std::move(memory), matrix};
-}
 
 // What a lane finds in its word `r` of a step's fragment, number `e`, by Note: [Tiles] word for
 // word; also of rows and columns past the end.

@@ -1,0 +1,111 @@
+// A lane's share of a tile of weights in registers, and what the tensor cores make of it.
+//
+// Note: [Exact pieces]
+// Tensor cores multiply bf16 by bf16 exactly and add in float32. Weights reach them without loss:
+//   bfloat16  as they are
+//   codes     as the whole numbers that they are: with 0x4300 above its bits, a code c below 128 is
+//             the bf16 128 + c, from which 128 (and for int4 the 8 of its offset) is taken, exactly
+//   float16   as the sum of two bf16 (8 + 3 bits), float32 as the sum of three (8 + 8 + 8): each
+//             piece is what is left, rounded. Exact for numbers from 2^-100 to 2^127.
+// Inputs are bf16 already, so nothing of a product is lost but what float32 sums lose.
+#pragma once
+
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/weights.h"
+#include "kernels/cuda/words.h"
+
+namespace sinkstream::cuda {
+
+template <WeightType kType>
+struct TileWords {
+  static constexpr int kWords = int(tile_code_bytes(kType)) / (4 * kWarpSize);
+  static constexpr int kScaleWords = scales_per_group(kType) * kTileGroups;
+
+  uint32_t words[kWords];
+  uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];  // Note: [Tiles]
+
+  __device__ void load(const std::byte* tile, int lane) {
+#pragma unroll
+    for (int i = 0; i < kWords; i += 4) {
+      const auto* address = reinterpret_cast<const uint4*>(tile + (i * kWarpSize + lane * 4) * 4);
+      const uint4 four = load_streaming(address);
+      words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+    }
+    const std::byte* group_scales = tile + tile_code_bytes(kType) + lane / 4 * kScaleWords * 4;
+    if constexpr (kScaleWords == 2) {
+      const uint2 two = load_streaming(reinterpret_cast<const uint2*>(group_scales));
+      scales[0] = two.x, scales[1] = two.y;
+    }
+    if constexpr (kScaleWords == 4) {
+      const uint4 four = load_streaming(reinterpret_cast<const uint4*>(group_scales));
+      scales[0] = four.x, scales[1] = four.y, scales[2] = four.z, scales[3] = four.w;
+    }
+  }
+
+  // Of rows group and group + 8, for the columns of `column_group`.
+  __device__ float2 scale(int column_group) const {
+    return f16_floats(scales[column_group * scales_per_group(kType)]);
+  }
+  __device__ float2 minimum(int column_group) const {
+    return f16_floats(scales[column_group * scales_per_group(kType) + 1]);
+  }
+};
+
+constexpr uint32_t kOnes = 0x3f803f80;       // two bf16 1
+constexpr uint32_t kMinusOnes = 0xbf80bf80;  // −1
+constexpr uint32_t k128 = 0x43004300;        // 128
+constexpr uint32_t kMinus128 = 0xc300c300;   // −128
+constexpr uint32_t kMinus136 = 0xc308c308;   // −136
+
+// The int8 codes in the low bytes of both halves. Of the bits s and low seven c, a code is
+// c − 128 s: from 128 + c, 128 + 128 s is taken, which is 0x4300 with the sign's bit put in.
+__device__ inline uint32_t int8_pair(uint32_t word) {
+  const uint32_t low = (word & 0x007f007f) | k128;
+  const uint32_t sign = (word & 0x00800080) | k128;
+  return multiply_add_pairs(sign, kMinusOnes, low);
+}
+
+// The int4 codes in the low four bits of both halves.
+template <WeightType kType>
+__device__ inline uint32_t int4_pair(uint32_t word) {
+  const uint32_t shifted = (word & 0x000f000f) | k128;
+  constexpr uint32_t kOffset = kType == WeightType::kInt4 ? kMinus136 : kMinus128;
+  return multiply_add_pairs(shifted, kOnes, kOffset);
+}
+
+constexpr int pieces_of(WeightType type) {
+  return type == WeightType::kFloat32 ? 3 : type == WeightType::kFloat16 ? 2 : 1;
+}
+
+// The A fragment of step `step`: of the numbers or codes, the piece `fragment[0]`, and what it
+// leaves of float16 and float32 in those behind it.
+template <WeightType kType>
+__device__ inline void unpack(const TileWords<kType>& tile, int step,
+                              uint32_t (&fragment)[pieces_of(kType)][4]) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    if constexpr (kType == WeightType::kBFloat16) {
+      fragment[0][r] = tile.words[4 * step + r];
+    } else if constexpr (kType == WeightType::kInt8) {
+      fragment[0][r] = int8_pair(tile.words[2 * step + r / 2] >> (8 * (r % 2)));
+    } else if constexpr (kType == WeightType::kInt4 || kType == WeightType::kInt4Minimum) {
+      fragment[0][r] = int4_pair<kType>(tile.words[step] >> (4 * r));
+    } else {
+      float2 left;
+      if constexpr (kType == WeightType::kFloat16) {
+        left = f16_floats(tile.words[4 * step + r]);
+      } else {
+        left = make_float2(__uint_as_float(tile.words[8 * step + 2 * r]),
+                           __uint_as_float(tile.words[8 * step + 2 * r + 1]));
+      }
+#pragma unroll
+      for (int piece = 0; piece < pieces_of(kType); ++piece) {
+        fragment[piece][r] = pack<bf16>(left.x, left.y);
+        const float2 taken = bf16_floats(fragment[piece][r]);
+        left = make_float2(left.x - taken.x, left.y - taken.y);
+      }
+    }
+  }
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,56 @@
+// Matrices as the card's kernels read them, and inputs as they want them.
+#pragma once
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "common/dtype.h"
+#include "kernels/cuda/weights.h"
+#include "kernels/matrix.h"
+
+namespace sinkstream::cuda {
+
+struct Tiles {
+  Panels memory;
+  TiledMatrix matrix;
+};
+
+// Zeros, in which `rows` rows find room.
+inline Tiles empty_tiles(WeightType type, int64_t rows, int64_t cols) {
+  Panels memory = make_panels(tiled_bytes(type, rows, cols));
+  const TiledMatrix matrix = {type, rows, cols, memory.get()};
+  return {std::move(memory), matrix};
+}
+
+inline Tiles tiles_of(const Matrix& matrix) {
+  Tiles tiles = empty_tiles(matrix.packed().type, matrix.rows, matrix.cols);
+  tile_rows(matrix.packed(), 0, tiles.memory.get());
+  return tiles;
+}
+
+// Rows of bfloat16 numbers, 16 bytes aligned, with NaN behind the columns of each and behind all.
+struct Bf16Rows {
+  int64_t rows, cols, stride;
+  Panels memory;
+
+  Bf16Rows(int64_t rows_, int64_t cols_, int64_t padding = 8)
+      : rows(rows_),
+        cols(cols_),
+        stride((cols_ + 7) / 8 * 8 + padding),
+        memory(make_panels((rows_ + 1) * stride * 2)) {
+    std::memset(memory.get(), 0xff, (rows + 1) * stride * 2);
+  }
+
+  bf16* row(int64_t i) const { return reinterpret_cast<bf16*>(memory.get()) + i * stride; }
+  double at(int64_t i, int64_t col) const { return to_float(row(i)[col]); }
+};
+
+inline Bf16Rows random_bf16_rows(int64_t rows, int64_t cols, uint32_t seed) {
+  Bf16Rows numbers(rows, cols);
+  const std::vector<float> floats = random_floats(rows * cols, seed);
+  for (int64_t i = 0; i < rows * cols; ++i) numbers.row(i / cols)[i % cols] = to_bf16(floats[i]);
+  return numbers;
+}
+
+}  // namespace sinkstream::cuda
