@@ -37,7 +37,7 @@ struct AttentionArgs {
                           // of one sequence; idle ones, if any, are its last
 
   // attention_decode alone.
-  int32_t page_slots = 0;   // the most pages that a row may see: Window::most_pages()
+  int32_t page_slots = 0;    // the most pages that a row may see: Window::most_pages()
   float* scratch = nullptr;  // attention_scratch_floats(...), 16-byte aligned, in device memory
 };
 

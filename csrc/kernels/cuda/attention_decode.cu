@@ -3,9 +3,9 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;      // a tile each: 128 heads to a key head
-constexpr int kFoldColumns = 64;   // of a warp that folds, two for each lane
-constexpr int kFoldPages = 8;      // whose sums it asks for at once
+constexpr int kMostWarps = 8;     // a tile each: 128 heads to a key head
+constexpr int kFoldColumns = 64;  // of a warp that folds, two for each lane
+constexpr int kFoldPages = 8;     // whose sums it asks for at once
 
 // What a row's heads find on each page: sums, then m and l.
 struct Partial {
@@ -54,9 +54,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   for (int q = 0; q < 2; ++q) {
     heads[q] = warp * kTileRows + threadIdx.x % kWarpSize / 4 + 8 * q;
     view.rows[q] = rows;
-    view.slope[q] = args.slopes != nullptr && heads[q] < group
-                        ? args.slopes[kv_head * group + heads[q]]
-                        : 0;
+    view.slope[q] =
+        args.slopes != nullptr && heads[q] < group ? args.slopes[kv_head * group + heads[q]] : 0;
     view.distance[q] = float((page.is_sink ? row.rank : row.index) - page.base);
   }
 
@@ -94,8 +93,7 @@ __global__ void __launch_bounds__(4 * kWarpSize) fold_pages_kernel(AttentionArgs
   if (row.sequence < 0) return;
   const int head = blockIdx.y, lane = threadIdx.x % kWarpSize;
   const int64_t head_dim = args.pages.shape.head_dim;
-  const int count =
-      seen_pages(args.pages.sequences[row.sequence], row.first, row.index).count();
+  const int count = seen_pages(args.pages.sequences[row.sequence], row.first, row.index).count();
   const int column = threadIdx.x / kWarpSize * kFoldColumns + 2 * lane;
   const bool has_column = column < head_dim;
 
@@ -143,8 +141,7 @@ __global__ void __launch_bounds__(4 * kWarpSize) fold_pages_kernel(AttentionArgs
   }
   if (has_column) {
     const int64_t at = (int64_t{blockIdx.x} * args.heads + head) * head_dim + column;
-    static_cast<uint32_t*>(args.out)[at / 2] =
-        pack<bf16>(sums.x / fold.total, sums.y / fold.total);
+    static_cast<uint32_t*>(args.out)[at / 2] = pack<bf16>(sums.x / fold.total, sums.y / fold.total);
   }
 }
 

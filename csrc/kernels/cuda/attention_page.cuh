@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/portable.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/portable.h"
 
 namespace sinkstream::cuda {
 
@@ -107,7 +107,9 @@ struct TileMemory {
   static constexpr size_t query_bytes(int warps, int head_dim) {
     return size_t{2} * warps * kTileRows * padded(head_dim);
   }
-  static constexpr size_t wide_bytes(int head_dim) { return size_t{2} * kPageRows * padded(head_dim); }
+  static constexpr size_t wide_bytes(int head_dim) {
+    return size_t{2} * kPageRows * padded(head_dim);
+  }
   static constexpr size_t half_bytes(int head_dim) {
     return kHasScales<Cache> ? kPageRows * (head_dim + sizeof(float)) : wide_bytes(head_dim);
   }

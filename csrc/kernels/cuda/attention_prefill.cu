@@ -66,7 +66,8 @@ __device__ inline void join_page(Walk<kMostDim>& walk, const Fold (&folds)[2],
 // p % group of row p / group. Keys of the next page are on their way while values are multiplied,
 // values while keys are.
 template <typename Cache, int kMostDim>
-__global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2) walk_pages_kernel(AttentionArgs args) {
+__global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
+    walk_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
   const int head_dim = int(args.pages.shape.head_dim);
   const int kv_head = blockIdx.y, group = args.heads / int(args.pages.shape.kv_heads);
@@ -187,8 +188,8 @@ Status walk_pages(const AttentionArgs& args, Stream stream) {
   const int tiles = (args.span_rows * (args.heads / kv_heads) + kTileRows - 1) / kTileRows;
   const int warps = tiles < most_warps(head_dim) ? tiles : most_warps(head_dim);
   const int blocks = args.row_count / args.span_rows * ((tiles + warps - 1) / warps);
-  return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads),
-                dim3(warps * kWarpSize), TileMemory<Cache>::bytes(warps, head_dim), stream, args);
+  return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads), dim3(warps * kWarpSize),
+                TileMemory<Cache>::bytes(warps, head_dim), stream, args);
 }
 
 template <typename Cache>

@@ -58,8 +58,7 @@ __device__ inline void stage_queries(T* tile, const void* queries, const Attenti
     const int pair = begin + r;
     uint4 numbers = make_uint4(0, 0, 0, 0);
     if (pair < end) {
-      const int64_t head =
-          (row + pair / group) * args.heads + kv_head * group + pair % group;
+      const int64_t head = (row + pair / group) * args.heads + kv_head * group + pair % group;
       numbers = *reinterpret_cast<const uint4*>(static_cast<const T*>(queries) + head * head_dim +
                                                 part * 8);
     }
@@ -114,10 +113,9 @@ __device__ inline float largest_of_lanes(float x) {
 // has taken it, rounded, and as the first factor of multiply_values. `keys` and `values` are the
 // staged halves, read for their scales alone.
 template <typename Cache>
-__device__ inline void weigh(float (&scores)[8][4], const TileView& view,
-                             const AttentionArgs& args, const unsigned char* keys,
-                             const unsigned char* values, Fold (&folds)[2],
-                             uint32_t (&weights)[4][4]) {
+__device__ inline void weigh(float (&scores)[8][4], const TileView& view, const AttentionArgs& args,
+                             const unsigned char* keys, const unsigned char* values,
+                             Fold (&folds)[2], uint32_t (&weights)[4][4]) {
   const int head_dim = int(args.pages.shape.head_dim);
   const int pair = threadIdx.x % 4;
   const auto is_seen = [&](int j, int i) {
@@ -143,8 +141,7 @@ __device__ inline void weigh(float (&scores)[8][4], const TileView& view,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
-      const float weight =
-          is_seen(j, i) ? exp_approx(scores[j][i] - folds[query].largest) : 0;
+      const float weight = is_seen(j, i) ? exp_approx(scores[j][i] - folds[query].largest) : 0;
       folds[query].total += weight;
       scores[j][i] = weight;
       if constexpr (kHasScales<Cache>) {
@@ -155,7 +152,7 @@ __device__ inline void weigh(float (&scores)[8][4], const TileView& view,
     }
   }
   for (Fold& fold : folds) fold.total = sum_of_lanes(fold.total);
-  // A lane's scores of keys 16 k … 16 k + 15 are just what it holds of the first factor.
+    // A lane's scores of keys 16 k … 16 k + 15 are just what it holds of the first factor.
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -196,8 +193,7 @@ __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&wei
 template <typename T>
 __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&weights)[4][4],
                                        const T* values, int head_dim, int column) {
-  multiply_values(sums, weights, values, head_dim, column,
-                  [](uint32_t word, int) { return word; });
+  multiply_values(sums, weights, values, head_dim, column, [](uint32_t word, int) { return word; });
 }
 
 // The same for a tile whose queries see different rows, where a value that some see is infinite or

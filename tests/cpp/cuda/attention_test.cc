@@ -1,0 +1,307 @@
+#include "kernels/cuda/attention.h"
+
+#include <array>
+#include <memory>
+#include <set>
+
+#include "cuda/attention_call.h"
+#include "cuda_emulator/orders.h"
+
+namespace sinkstream::cuda {
+namespace {
+
+using emulator::in_every_order;
+
+// Of the table's bfloat16, which covers chains of roundings: the output is bfloat16, which alone is
+// off by up to 4e-3, and so are the weights, unless they are float16.
+double card_tolerance(DType type) {
+  return tolerance_of(DType::kBFloat16) / (type == DType::kFloat16 ? 8 : 3);
+}
+
+// Tokens are written by the reference, so that all that is found is the attention's.
+TestStream make_stream(const StreamSpec& spec) { return TestStream(spec, reference_kernels()); }
+
+// Whether every `step`-th row is what the reference makes of the same numbers.
+void expect_reference(const CardCall& call, const Bits& bits, const std::string& what, DType type,
+                      int64_t step) {
+  const std::vector<float> out = floats_of(bits);
+  for (int64_t row = 0; row < call.rows(); row += step) {
+    if (call.is_idle(row)) continue;
+    const std::vector<float> expected = call.expected(row);
+    const double error = worst_error(out.data() + row * call.row_size(), expected.data(),
+                                     call.row_size(), largest_of(expected));
+    EXPECT_LE(error, card_tolerance(type)) << what << " row " << row;
+  }
+}
+
+// Calls attention for consecutive tokens, in all three ways, which must find the same bits, and
+// those what the reference finds.
+Bits expect_one_result(const Piece& piece, ThreadPool* pool, int64_t step = 1) {
+  CardCall call({piece}, pool);
+  const std::string what = cat(text_of(piece.stream->spec()), " from ", piece.index);
+  const Bits out = call.decode();
+  EXPECT_EQ(call.prefill(static_cast<int32_t>(piece.count)), out) << what;
+  EXPECT_EQ(call.prefill(1), out) << what;
+  expect_reference(call, out, what, piece.stream->spec().shape.type, step);
+  return out;
+}
+
+// Feeds a stream by turns one token, a few, and as many as fit; one round in five reads.
+void expect_one_result_until(int64_t end, const StreamSpec& spec, ThreadPool* pool) {
+  TestStream stream = make_stream(spec);
+  for (int64_t t = 0, turn = 0, count; t < end; t += count, ++turn) {
+    constexpr int64_t kCuts[] = {1, 5, 64};
+    count = spec.window.piece(t, std::min(kCuts[turn % 3], end - t));
+    stream.append(t, count, pool);
+    if (turn / 3 % 5 == 0) expect_one_result({&stream, t, count}, pool, 3);
+  }
+}
+
+TEST(CudaAttention, MatchesTheReferenceForTenWindowsInAnyPieces) {
+  constexpr int64_t kSinksAndWindow[][2] = {{0, 1},  {0, 64},  {1, 1},    {4, 60}, {4, 64},
+                                            {3, 65}, {70, 66}, {64, 128}, {130, 7}};
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    for (const auto& [sinks, window] : kSinksAndWindow) {
+      expect_one_result_until(sinks + 10 * window + 5, make_spec(sinks, window, 3, 1, 32, type),
+                              &pool);
+    }
+  }
+}
+
+TEST(CudaAttention, MatchesTheReferenceForEveryShape) {
+  constexpr int64_t kHeads[][2] = {{1, 1}, {4, 2}, {9, 3}, {8, 2}, {7, 1}, {8, 1}, {71, 1}};
+  constexpr int64_t kHeadDims[] = {32, 48, 64, 80, 96, 128, 144, 256};
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    for (const auto& [heads, kv_heads] : kHeads) {
+      for (const int64_t head_dim : kHeadDims) {
+        if (heads != 4 && head_dim != 64) continue;
+        const StreamSpec spec = make_spec(5, 70, heads, kv_heads, head_dim, type);
+        TestStream stream = make_stream(spec);
+        feed(&stream, 0, 150, &pool);
+        int64_t t = 150;
+        for (const int64_t count : {1, heads == 71 ? 3 : 21}) {
+          stream.append(t, count, &pool);
+          expect_one_result({&stream, t, count}, &pool, 5);
+          t += count;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, GivesTheSameBitsInEveryOrderOfThreads) {
+  ThreadPool pool(1);
+  for (const DType type : kCardTypes) {
+    TestStream stream = make_stream(make_spec(4, 70, 34, 2, 48, type));
+    feed(&stream, 0, 140, &pool);
+    stream.append(140, 9, &pool);
+    std::set<Bits> found;
+    in_every_order([&](const emulator::Order&) {
+      found.insert(expect_one_result({&stream, 140, 9}, &pool, 4));
+    });
+    EXPECT_EQ(found.size(), 1u);
+  }
+}
+
+TEST(CudaAttention, FoldsMorePagesThanAWarpHasLanes) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    StreamSpec spec = make_spec(4, 64 * 70, 2, 1, 80, type);
+    spec.sink_logits = {1, -2};
+    TestStream stream = make_stream(spec);
+    int64_t t = 0;
+    for (const int64_t next : {64 * 31 + 3, 64 * 32 + 3, 5000}) {  // 32 pages, 33, and 71
+      feed(&stream, t, next, &pool);
+      t = next;
+      expect_one_result({&stream, t - 1, 1}, &pool);
+    }
+  }
+}
+
+TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    std::vector<std::unique_ptr<TestStream>> streams;
+    std::vector<Piece> pieces;
+    for (const auto& [sinks, window, length] :
+         {std::array<int64_t, 3>{4, 70, 200}, {0, 64, 64}, {66, 3, 40}, {2, 130, 1}}) {
+      StreamSpec spec = make_spec(sinks, window, 6, 2, 48, type);
+      spec.seed = 10 + sinks;
+      streams.push_back(std::make_unique<TestStream>(spec, reference_kernels()));
+      feed(streams.back().get(), 0, length, &pool);
+      streams.back()->append(length, 1, &pool);
+      pieces.push_back({streams.back().get(), length, 1});
+    }
+    for (const int idle : {0, 2}) {
+      CardCall together(pieces, &pool, idle);
+      const Bits out = together.decode();
+      EXPECT_EQ(together.prefill(1), out);
+      const int64_t size = together.row_size();
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        const auto row = out.begin() + static_cast<int64_t>(i) * (1 + idle) * size;
+        EXPECT_EQ(Bits(row, row + size), expect_one_result(pieces[i], &pool));
+        EXPECT_EQ(Bits(row + size, row + (1 + idle) * size), Bits(idle * size, 0xFFFF));
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    TestStream stream = make_stream(make_spec(4, 90, 6, 2, 32, type));
+    feed(&stream, 0, 110, &pool);
+    const Bits alone = expect_one_result({&stream, 100, 10}, &pool);
+    for (const int idle : {1, 40}) {
+      CardCall call({{&stream, 100, 10}}, &pool, idle);
+      const Bits out = call.prefill(10 + idle);
+      EXPECT_EQ(Bits(out.begin(), out.begin() + alone.size()), alone);
+      EXPECT_EQ(Bits(out.begin() + alone.size(), out.end()), Bits(idle * call.row_size(), 0xFFFF));
+    }
+  }
+}
+
+// Values alone as well: a weight of zero times NaN would be NaN.
+TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    const StreamSpec spec = make_spec(4, 40, 3, 1, 48, type);
+    const auto read = [&](bool poisoned) {
+      TestStream stream = make_stream(spec);
+      feed(&stream, 0, 68, &pool);
+      stream.append(68, 60, &pool);
+      if (poisoned) stream.poison(80);
+      CardCall call({{&stream, 68, 60}}, &pool);
+      const Bits out = call.prefill(60);
+      EXPECT_EQ(call.decode(), out);
+      return floats_of(out);
+    };
+    const auto clean = read(false), mixed = read(true);
+    for (int64_t t = 68; t < 68 + 60; ++t) {
+      for (int64_t i = (t - 68) * 3 * 48; i < (t - 67) * 3 * 48; ++i) {
+        if (t >= 80 && t < 80 + 40) {
+          EXPECT_TRUE(std::isnan(mixed[i])) << name_of(type) << " token " << t;
+        } else {
+          EXPECT_EQ(mixed[i], clean[i]) << name_of(type) << " token " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, AveragesWhatScoresTheSame) {
+  ThreadPool pool(1);
+  for (const DType type : kCardTypes) {
+    StreamSpec spec = make_spec(4, 100, 2, 1, 32, type);
+    spec.scale = 0;
+    TestStream stream = make_stream(spec);
+    feed(&stream, 0, 300, &pool);
+    expect_one_result({&stream, 299, 1}, &pool);
+  }
+}
+
+TEST(CudaAttention, MatchesTheReferenceForScoresHundredsApart) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    for (const float scale : {-3.0f, 20.0f, 300.0f}) {
+      StreamSpec spec = make_spec(4, 100, 3, 1, 32, type);
+      spec.scale = scale;
+      TestStream stream = make_stream(spec);
+      feed(&stream, 0, 260, &pool);
+      expect_one_result({&stream, 250, 10}, &pool);
+    }
+  }
+}
+
+// What makes scores special: Note [Scores] of kernels/attention.h. The last has all.
+std::vector<StreamSpec> special_specs(int64_t sinks, int64_t window, DType type) {
+  std::vector<StreamSpec> specs(8, make_spec(sinks, window, 3, 1, 32, type));
+  specs[0].slopes = {0.25f, 0.0625f, 1};
+  specs[0].rotary_dim = 0;  // as such models have it
+  specs[1].soft_cap = 1.5f;
+  specs[2].sink_logits = {0.5f, -3, 4};
+  specs[3].sink_logits = {90, 20, -90};
+  specs[4].soft_cap = 50;
+  specs[4].scale = 100;
+  specs[5].soft_cap = 1e-3f;
+  specs[6].slopes = {1, 0.7f, 1e-4f};
+  specs[7].slopes = {0.25f, -0.01f, 0};
+  specs[7].soft_cap = 30;
+  specs[7].sink_logits = {0, 2, -INFINITY};
+  specs[7].pairing = Pairing::kInterleaved;
+  specs[7].rotary_dim = 6;
+  return specs;
+}
+
+TEST(CudaAttention, BendsScoresAsTheReference) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    for (const auto& [sinks, window] : {std::pair{4, 60}, {1, 1}, {66, 130}}) {
+      for (const StreamSpec& spec : special_specs(sinks, window, type)) {
+        TestStream stream = make_stream(spec);
+        feed(&stream, 0, sinks + window + 70, &pool);
+        const int64_t t = sinks + window + 70;
+        const int64_t count = spec.window.piece(t, 20);
+        stream.append(t, count, &pool);
+        expect_one_result({&stream, t, count}, &pool, 2);
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, TakesALogitOfMinusInfinityForNone) {
+  ThreadPool pool(1);
+  for (const DType type : kCardTypes) {
+    const StreamSpec plain = make_spec(4, 40, 3, 1, 32, type);
+    StreamSpec neutral = plain;
+    neutral.sink_logits = {-INFINITY, -INFINITY, -INFINITY};
+    Bits found[2];
+    for (const bool is_plain : {false, true}) {
+      TestStream stream = make_stream(is_plain ? plain : neutral);
+      feed(&stream, 0, 90, &pool);
+      found[is_plain] = expect_one_result({&stream, 80, 10}, &pool);
+    }
+    EXPECT_EQ(found[0], found[1]);
+  }
+}
+
+TEST(CudaAttention, IsAsExactAtIndexTenMillion) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    for (const int64_t start : {int64_t{10'000'000}, int64_t{1'000'000'000'000}}) {
+      for (StreamSpec spec : special_specs(4, 90, type)) {
+        spec.window.begin = start;  // what lies between the sinks and `start` was cut away
+        TestStream stream = make_stream(spec);
+        stream.append(0, 4, &pool);
+        feed(&stream, start, start + 150, &pool);
+        const int64_t t = start + 150;
+        const int64_t count = spec.window.piece(t, 12);
+        stream.append(t, count, &pool);
+        const std::vector<float> out = floats_of(expect_one_result({&stream, t, count}, &pool, 5));
+        if (start > 10'000'000) continue;  // the definition's own angles are not exact there
+        const std::vector<double> literal = literal_row(spec, t);
+        const std::vector<float> expected(literal.begin(), literal.end());
+        EXPECT_LE(worst_error(out.data(), expected.data(), 3 * 32, largest_of(expected)),
+                  tolerance_of(type))
+            << text_of(spec);
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, SaysThatALaunchFailed) {
+  const AttentionArgs args = {.row_count = 1,
+                              .heads = 1,
+                              .pages = {.shape = {1, 32, DType::kInt8}},
+                              .span_rows = 1,
+                              .page_slots = 1};
+  emulator::fail_next_launch(7);
+  EXPECT_EQ(attention_decode(args, Stream{}), 7);
+  emulator::fail_next_launch(8);
+  EXPECT_EQ(attention_prefill(args, Stream{}), 8);
+}
+
+}  // namespace
+}  // namespace sinkstream::cuda
