@@ -10,6 +10,7 @@
 #include "common/usable_threads.h"
 #include "device/buffer.h"
 #include "device/read_probe.h"
+#include "kernels/cuda/card.h"
 
 namespace py = pybind11;
 
@@ -48,6 +49,22 @@ void register_kernels(py::module_& module) {
       py::arg("count"), py::arg("threads"),
       "Read `count` bytes of memory once and return bytes a second: what bounds a token's "
       "forward.");
+  module.def(
+      "find_card",
+      [](const std::string& library) {
+        const cuda::CardSearch found = cuda::find_card(library);
+        const cuda::CardFacts& facts = found.facts;
+        py::dict card;
+        card["problem"] = found.problem;
+        card["name"] = facts.name;
+        card["capability"] = py::make_tuple(facts.major, facts.minor);
+        card["multiprocessors"] = facts.multiprocessors;
+        card["total_bytes"] = facts.total_bytes;
+        card["free_bytes"] = facts.free_bytes;
+        return card;
+      },
+      py::arg("library"),
+      "Say what card there is for the CUDA kernels in `library`, or why there is none.");
   module.def("usable_threads", &usable_threads,
              "Count the cores that the affinity mask and the CPU quota allow.");
 }

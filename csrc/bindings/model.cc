@@ -29,6 +29,18 @@ struct ModelDeleter {
 };
 using ModelHolder = std::unique_ptr<NativeModel, ModelDeleter>;
 
+// The card's kernels where one was asked for. Throws InvalidArgument where there is none.
+const cuda::Plugin* card_of(const std::string& device, const py::object& library) {
+  if (device != "cuda") return nullptr;
+  const cuda::CardSearch found = cuda::find_card(library.cast<std::string>());
+  if (found.plugin == nullptr) {
+    throw InvalidArgument(
+        cat("load: `device` must be \"cpu\" on this machine, but is \"cuda\": ", found.problem),
+        "device");
+  }
+  return found.plugin;
+}
+
 ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
                        std::shared_ptr<TokenTable> tokens, std::vector<int32_t> end_token_ids) {
   NativeOptions native;
@@ -40,6 +52,7 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.prefill_chunk = options["prefill_chunk"].cast<int64_t>();
   native.threads = options["threads"].cast<int64_t>();
   native.kernels = options["kernels"].cast<std::string>();
+  native.card = card_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const py::gil_scoped_release release;
   // What reading the header and building the tokenizer has left free goes back to the system first,
   // so that a load's peak is its weights and its cache.
@@ -245,6 +258,7 @@ void register_model(py::module_& module) {
       .def_property_readonly("kernels",
                              [](const NativeModel& self) { return self.kernels().kernels.name; })
       .def_property_readonly("threads", &NativeModel::threads)
+      .def_property_readonly("is_on_card", &NativeModel::is_on_card)
       .def_property_readonly("dtype",
                              [](const NativeModel& self) { return name_of(self.input_type()); })
       .def_property_readonly("kv_dtype",

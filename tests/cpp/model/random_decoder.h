@@ -79,6 +79,8 @@ class RandomDecoder {
   std::map<std::string, std::vector<float>> weights;  // [rows, cols] each, as drawn
   std::unique_ptr<Decoder> decoder;
 
+  DecoderWeights packed() const { return store_.finish(); }
+
  private:
   struct Added {
     std::string name;

@@ -1,0 +1,249 @@
+#include "model/cuda_decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "cache/card_pages.h"
+#include "common/errors.h"
+
+#include "cuda/emulated_card.h"
+#include "cuda_emulator/orders.h"
+#include "kernels/tolerance.h"
+#include "model/random_decoder.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr int64_t kEndless = int64_t{1} << 60;
+
+// As small as the kernels allow, with an odd number of heads and a group of three.
+DecoderSpec card_spec() {
+  DecoderSpec spec = small_spec();
+  spec.hidden_size = 40;
+  spec.intermediate_size = 72;
+  spec.heads = 6;
+  spec.kv_heads = 2;
+  spec.head_dim = 16;
+  spec.inverse_frequencies.clear();
+  for (int pair = 0; pair < 6; ++pair) {  // of 8: the rest passes through
+    spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 6.0));
+  }
+  return spec;
+}
+
+std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab);
+  return tokens;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// One model twice: on the processor, and on a card.
+struct Twins {
+  explicit Twins(DType cache_type)
+      : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens},
+                  card_spec()),
+        card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr,
+             {cache_type, kMostTokens, 8, 4}) {}
+
+  static constexpr int64_t kMostTokens = 320;
+  int64_t vocab() const { return card.vocab(); }
+  int64_t layers() const { return processor.spec.layers; }
+  WeightedModel& model(bool on_card) {
+    return on_card ? static_cast<WeightedModel&>(card) : *processor.decoder;
+  }
+
+  RandomDecoder processor;
+  CudaDecoder card;
+};
+
+PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_card) {
+  const PageShape shape = twins.model(on_card).page_shape();
+  if (!on_card) return PagePool(shape, pages, true);
+  auto memory =
+      std::make_unique<CardPages>(pages * shape.bytes(), cuda::emulated_plugin().runtime, nullptr);
+  return PagePool(shape, pages, std::move(memory), true);
+}
+
+// Sequences of one window, with poisoned pages of their own.
+struct Sequences {
+  Sequences(Twins& twins, const Window& window, bool on_card, int64_t count = 1)
+      : pool(poisoned_pool(twins,
+                           count * SequenceCache::pages_needed(window, twins.layers(), kEndless),
+                           on_card)) {
+    for (int64_t i = 0; i < count; ++i) {
+      caches.push_back(std::make_unique<SequenceCache>(&pool, window, twins.layers(), kEndless));
+    }
+  }
+  SequenceCache& operator[](size_t i) { return *caches[i]; }
+
+  PagePool pool;
+  std::vector<std::unique_ptr<SequenceCache>> caches;
+};
+
+// The logits of all tokens, read in pieces of `chunk`.
+std::vector<float> logits_of(Twins& twins, bool on_card, SequenceCache* cache,
+                             const std::vector<int32_t>& tokens, int64_t chunk) {
+  const int64_t count = std::ssize(tokens);
+  std::vector<float> logits(count * twins.vocab(), NAN);
+  for (int64_t t = 0; t < count; t += chunk) {
+    const ForwardSpan span{cache, tokens.data() + t, std::min(chunk, count - t), LogitsOf::kAll};
+    twins.model(on_card).forward({&span, 1}, logits.data() + t * twins.vocab());
+  }
+  return logits;
+}
+
+double scale_of(const std::vector<float>& values) {
+  double largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(double{value}));
+  return largest;
+}
+
+// `actual` is as near to what the processor says as `type` allows. Of a whole model the inputs of
+// each map are rounded to bfloat16 on both sides.
+void expect_near(const std::vector<float>& actual, const std::vector<float>& expected,
+                 DType cache_type) {
+  ASSERT_EQ(actual.size(), expected.size());
+  const double tolerance = std::max(tolerance_of(DType::kBFloat16), tolerance_of(cache_type));
+  EXPECT_LE(worst_error(actual.data(), expected.data(), std::ssize(actual), scale_of(expected)),
+            tolerance);
+}
+
+class CudaDecoderOfType : public testing::TestWithParam<DType> {};
+
+TEST_P(CudaDecoderOfType, AgreesWithTheProcessorFarPastTheWindow) {
+  Twins twins(GetParam());
+  for (const Window window : {Window{4, 9}, Window{0, 64}, Window{3, 70}, Window{66, 5}}) {
+    const auto tokens = random_tokens(300, twins.vocab(), 1);
+    Sequences here(twins, window, false), there(twins, window, true);
+    const auto expected = logits_of(twins, false, &here[0], tokens, 300);
+    expect_near(logits_of(twins, true, &there[0], tokens, 77), expected, GetParam());
+    EXPECT_EQ(there[0].length(), 300);
+  }
+}
+
+TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
+  Twins twins(GetParam());
+  for (const Window window : {Window{4, 9}, Window{3, 130}, Window{70, 5}}) {
+    const auto tokens = random_tokens(200, twins.vocab(), 2);
+    Sequences whole(twins, window, true);
+    const auto expected = logits_of(twins, true, &whole[0], tokens, 200);
+    for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
+    for (const int64_t chunk : {1, 3, 64, 65}) {
+      Sequences cut(twins, window, true);
+      EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk)))
+          << "S " << window.sinks << " W " << window.window << " chunk " << chunk;
+    }
+  }
+}
+
+// Five sequences of different lengths, some reading and some decoding, with random wishes.
+TEST_P(CudaDecoderOfType, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
+  Twins twins(GetParam());
+  constexpr int64_t kSequences = 5;
+  const Window window{4, 30};
+  const int64_t vocab = twins.vocab();
+  Sequences together(twins, window, true, kSequences), alone(twins, window, true, kSequences);
+  std::mt19937 random(3);
+  for (int step = 0; step < 25; ++step) {
+    std::vector<std::vector<int32_t>> tokens(kSequences);
+    std::vector<ForwardSpan> spans;
+    std::vector<float> expected;
+    for (int64_t i = 0; i < kSequences; ++i) {
+      if (random() % 4 == 0) continue;
+      const int64_t count = random() % 3 == 0 ? 1 + random() % 40 : 1;
+      tokens[i] = random_tokens(count, vocab, random());
+      const auto wish = static_cast<LogitsOf>(random() % 3);
+      spans.push_back({&together[i], tokens[i].data(), count, wish});
+      const auto all = logits_of(twins, true, &alone[i], tokens[i], count);
+      const int64_t wanted = wish == LogitsOf::kNone ? 0 : wish == LogitsOf::kLast ? 1 : count;
+      expected.insert(expected.end(), all.end() - wanted * vocab, all.end());
+    }
+    if (spans.empty()) continue;
+    std::vector<float> logits(expected.size(), NAN);
+    twins.card.forward(spans, logits.data());
+    ASSERT_TRUE(same_bits(logits, expected)) << "step " << step;
+  }
+}
+
+TEST_P(CudaDecoderOfType, CutsAsTheProcessorDoes) {
+  Twins twins(GetParam());
+  const Window window{4, 100};
+  for (const auto& [begin, end] : {std::pair{4, 5}, {10, 60}, {70, 104}, {40, 41}}) {
+    Sequences here(twins, window, false), there(twins, window, true);
+    const auto before = random_tokens(170, twins.vocab(), 4);
+    logits_of(twins, false, &here[0], before, 170);
+    logits_of(twins, true, &there[0], before, 170);
+    twins.processor.decoder->evict_range(&here[0], begin, end);
+    twins.card.evict_range(&there[0], begin, end);
+    EXPECT_EQ(there[0].live(), here[0].live());
+    const auto after = random_tokens(40, twins.vocab(), 5);
+    const auto expected = logits_of(twins, false, &here[0], after, 40);
+    expect_near(logits_of(twins, true, &there[0], after, 13), expected, GetParam());
+  }
+  Sequences there(twins, window, true);
+  EXPECT_THROW(twins.card.evict_range(&there[0], 3, 5), InvalidArgument);
+}
+
+TEST_P(CudaDecoderOfType, IsAsCloseAtIndexTenMillion) {
+  Twins twins(GetParam());
+  const Window window{4, 60};
+  Sequences here(twins, window, false), there(twins, window, true);
+  const auto sinks = random_tokens(4, twins.vocab(), 6);
+  logits_of(twins, false, &here[0], sinks, 4);
+  logits_of(twins, true, &there[0], sinks, 4);
+  here[0].jump(10'000'000);
+  there[0].jump(10'000'000);
+  const auto tokens = random_tokens(150, twins.vocab(), 7);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 150);
+  expect_near(logits_of(twins, true, &there[0], tokens, 50), expected, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaDecoderOfType,
+                         testing::Values(DType::kFloat16, DType::kBFloat16, DType::kInt8),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+// Whatever number of pages its memory was planned for.
+TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
+  Twins twins(DType::kFloat16);
+  const Window dense{0, 300};
+  const auto tokens = random_tokens(300, twins.vocab(), 8);
+  Sequences here(twins, dense, false), there(twins, dense, true);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 300);
+  const auto logits = logits_of(twins, true, &there[0], tokens, 299);  // the last one alone
+  expect_near(logits, expected, DType::kFloat16);
+}
+
+TEST(CudaDecoder, SaysThatALaunchFailedAndCountsNoToken) {
+  Twins twins(DType::kFloat16);
+  Sequences there(twins, {4, 9}, true);
+  const auto tokens = random_tokens(3, twins.vocab(), 9);
+  cuda::emulator::fail_next_launch(2);
+  try {
+    logits_of(twins, true, &there[0], tokens, 3);
+    FAIL() << "a launch failed, and nobody said so";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "cuda: embedding failed: an emulated failure.");
+  }
+  EXPECT_EQ(there[0].length(), 0);
+}
+
+TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
+  RandomDecoder odd(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8});
+  try {
+    const CudaDecoder decoder(odd.spec, odd.packed(), cuda::emulated_plugin(), nullptr, {});
+    FAIL() << "heads of 14 numbers were taken";
+  } catch (const CheckpointError& error) {
+    EXPECT_STREQ(error.what(),
+                 "load: the size of a head must be a multiple of 16 to run on a card, but is 14. "
+                 "Use `device=\"cpu\"`.");
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream
