@@ -166,7 +166,7 @@ BENCH := $(BIN)/python tests/bench
 FIGURES := $(BUILD)/figures
 
 .PHONY: bench
-bench: bench-peers $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
+bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
 	@mkdir -p $(FIGURES)
 	$(BENCH)/load_bench.py
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
@@ -183,11 +183,19 @@ THREADS ?= 2
 bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines
 	$(BENCH)/side_by_side_bench.py --model $(MODEL_SHAPE) --models $(BUILD)/models --threads $(THREADS)
 
+# ENGINE_PARTS: options of engine_bench.py, such as `--only stop`; those named here take a few minutes.
+ENGINE_PARTS ?= --only throughput --only idle_consumers --only stop --only gil
+
+.PHONY: bench-engine
+bench-engine: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Measure what the engine promises around its kernels
+	$(BENCH)/engine_bench.py $(ENGINE_PARTS)
+
 .PHONY: soak
-soak: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools ## Measure memory and latency for long
+soak: $(VENV)/.package $(VENV)/.model $(VENV)/.plot-tools $(VENV)/.test-tools ## Measure memory and latency for long
 	@mkdir -p $(FIGURES)
 	$(BENCH)/memory_bench.py --tokens 100000
 	$(BENCH)/latency_bench.py --tokens 20000 --plot $(FIGURES)/latency.png
+	$(BENCH)/engine_bench.py --only many --only long_prompt --only churn
 
 # --- style ----------------------------------------------------------------------------------
 

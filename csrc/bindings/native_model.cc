@@ -33,6 +33,10 @@ int64_t chunk_of(const NativeOptions& options) {
   return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
 }
 
+// Four rows more cost no more than the first one, which waits for memory, not for arithmetic
+// (engine_bench.py, long_prompt). Where a chunk is cut changes no result here.
+constexpr int64_t kPromptBesideDecoding = 4;
+
 // What attention may split over pages: a window of 8,192 for kSplitRows rows, 131,072 for one row.
 // Larger ones are attended without, and the scratch does not grow with the window.
 constexpr int64_t kMostSplitPages = 128;
@@ -99,6 +103,8 @@ NativeModel::NativeModel(const DecoderSpec& spec, WeightStore&& store, const Nat
   engine.window = window_;
   engine.max_sequences = max_sequences_;
   engine.prefill_chunk = prefill_chunk_;
+  // A card's chunks are never cut: their matrix products would add in another order.
+  if (!card_) engine.prompt_beside_decoding = kPromptBesideDecoding;
   engine.kernels = &kernels_.kernels;
   engine.threads = &threads_;
   engine.tokens = std::move(tokens);

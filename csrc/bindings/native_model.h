@@ -55,7 +55,7 @@ class NativeModel {
   int64_t max_sequences() const { return max_sequences_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t weight_bytes_per_token() const { return store_.bytes_per_token(); }
-  int64_t scratch_bytes() const { return decoder_->scratch_bytes(); }
+  int64_t scratch_bytes() const { return decoder_->scratch_bytes() + engine_->scratch_bytes(); }
   int64_t cache_bytes() const { return pool_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
   int64_t bytes_per_sequence() const;  // of the pages that an endless sequence holds

@@ -36,7 +36,7 @@ std::string describe(const std::exception_ptr& cause) noexcept {
   }
 }
 
-// A chunk that fits beside one token of every other sequence is never cut by the budget.
+// A chunk that fits beside one token of every other sequence is never cut by max_tokens().
 int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) {
   const int64_t beside_others = model.max_tokens() - options.max_sequences + 1;
   return std::clamp(beside_others, int64_t{1}, options.prefill_chunk);
@@ -340,7 +340,8 @@ void Engine::plan() {
   const StepLimits limits{.free_pages = options_.pool->free_pages(),
                           .max_sequences = options_.max_sequences,
                           .max_tokens = model_.max_tokens(),
-                          .prefill_chunk = options_.prefill_chunk};
+                          .prefill_chunk = options_.prefill_chunk,
+                          .prompt_beside_decoding = options_.prompt_beside_decoding};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
 }
 

@@ -30,6 +30,7 @@ struct EngineOptions {
   Window window;             // of a request that asks for no other
   int64_t max_sequences = 1;
   int64_t prefill_chunk = 1;  // no more than the model's max_tokens() has room for beside decoding
+  int64_t prompt_beside_decoding = StepLimits().prompt_beside_decoding;
   const Kernels* kernels = nullptr;
   ThreadPool* threads = nullptr;
   std::shared_ptr<const TokenTable> tokens;  // null: ids only, no text
@@ -88,6 +89,10 @@ class Engine {
   void close();
 
   bool is_owner_process() const;
+  // What it holds for its steps, beside the model and the pool; never grows.
+  int64_t scratch_bytes() const {
+    return static_cast<int64_t>(logits_.size() * sizeof(float)) + scratch_.bytes();
+  }
   EngineStats stats() const;
   // The latest steps and phases of requests, as far as they are kept.
   std::vector<StepRecord> steps_since(int64_t step) const;

@@ -61,6 +61,7 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
       if (decodes(running_[place])) plan->rows.push_back(decode_row(static_cast<int64_t>(place)));
     }
     left -= decoding;
+    if (decoding > 0) left = std::min(left, std::max(limits.prompt_beside_decoding, decoding));
   }
 
   sort_by_turn(/*prompts_only=*/!in_turns);

@@ -33,6 +33,8 @@ struct SamplerScratch {
   int64_t vocab;
   Buffer logits;  // float [vocab]
   Buffer sample;  // sample_scratch_bytes(vocab)
+
+  int64_t bytes() const { return logits.bytes() + sample.bytes(); }
 };
 
 class Sampler {

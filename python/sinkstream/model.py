@@ -78,7 +78,7 @@ class Capacity:
     """All sequences together."""
     weight_bytes: int
     scratch_bytes: int
-    """Activations of one step."""
+    """Activations of one step, and the logits of all its sequences."""
 
     @property
     def tokens(self) -> int:

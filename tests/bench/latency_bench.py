@@ -14,13 +14,8 @@ import itertools
 import time
 from array import array
 
+from figures import quantile
 from machine import report
-
-
-def quantile(values: list[float], q: float) -> float:
-    """Return the value below which a share q of all values lies."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
 def read_noise(milliseconds: float, threads: int, count: int) -> float:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+from figures import line
 from machine import report, status_kib
 
 
@@ -57,15 +58,6 @@ def tokenizer_kib(path: str | None) -> int:
     command = [sys.executable, "-c", script, path or ""]
     folder = __file__.rpartition("/")[0] or "."
     return int(subprocess.run(command, check=True, capture_output=True, cwd=folder).stdout)
-
-
-def slope(points: list[tuple[int, int]]) -> float:
-    """Return the slope of a least-squares line."""
-    n = len(points)
-    mean_x = sum(x for x, _ in points) / n
-    mean_y = sum(y for _, y in points) / n
-    over = sum((x - mean_x) * (y - mean_y) for x, y in points)
-    return over / sum((x - mean_x) ** 2 for x, _ in points)
 
 
 def main() -> None:
@@ -116,7 +108,7 @@ def main() -> None:
             "announced_kib": int(announced / 1024),
             "first_kib": points[0][1],
             "last_kib": points[-1][1],
-            "slope_bytes_per_1000_tokens": round(slope(points) * 1024 * 1000, 1),
+            "slope_bytes_per_1000_tokens": round(line(points).slope * 1024 * 1000, 1),
         },
     )
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 
@@ -106,6 +107,24 @@ TEST(PlanStep, TakesTurnsWhereDecodingAloneFillsTheBudget) {
             (Rows{{0, 1, true}, {1, 1, true}}));
 }
 
+TEST(PlanStep, ReadsOfAPromptBesideDecodingWhatDoublesTheStepAtMost) {
+  StepLimits limits = kRoomy;
+  limits.prompt_beside_decoding = 4;
+  const RunningView prompt = reading(40);
+  EXPECT_EQ(plan_step({}, {prompt}, limits).rows, (Rows{{0, 16, false}})) << "nobody waits for it";
+  EXPECT_EQ(plan_step({}, {parked(), prompt}, limits).rows, (Rows{{1, 16, false}}));
+  EXPECT_EQ(plan_step({}, {decoding(), prompt}, limits).rows, (Rows{{0, 1, true}, {1, 4, false}}));
+  const std::vector<RunningView> six(6, decoding());
+  std::vector<RunningView> running = six;
+  running.push_back(prompt);
+  EXPECT_EQ(plan_step({}, running, limits).rows.back(), (PlanRow{6, 6, false}));
+  // All prompts together, the one that has waited longest first.
+  running.back() = reading(4, 0, 2);
+  running.push_back(reading(2, 0, 1));
+  const StepPlan plan = plan_step({}, running, limits);
+  EXPECT_EQ(Rows(plan.rows.begin() + 6, plan.rows.end()), (Rows{{7, 2, true}, {6, 4, true}}));
+}
+
 TEST(PlanStep, ReusesItsPlan) {
   StepPlanner planner;
   StepPlan plan;
@@ -128,7 +147,8 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
     StepLimits limits{.free_pages = pick(4, 12),
                       .max_sequences = pick(1, 6),
                       .max_tokens = pick(1, 20),
-                      .prefill_chunk = pick(1, 20)};
+                      .prefill_chunk = pick(1, 20),
+                      .prompt_beside_decoding = pick(1, 30)};
     const int64_t pages = limits.free_pages;
     struct Life {
       RunningView view;
@@ -157,7 +177,9 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
       }
       ASSERT_GE(limits.free_pages, 0);
       ASSERT_LE(static_cast<int64_t>(running.size()), limits.max_sequences);
-      int64_t tokens = 0;
+      const int64_t decoding = std::count_if(
+          views.begin(), views.end(), [](const RunningView& view) { return view.unread == 0; });
+      int64_t tokens = 0, prompt_tokens = 0;
       std::vector<bool> served(running.size());
       for (const PlanRow& row : plan.rows) {
         ASSERT_FALSE(served[row.sequence]);
@@ -167,15 +189,20 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
         ASSERT_GE(row.count, 1);
         const bool reads = life.view.unread > 0;
         ASSERT_LE(row.count, reads ? std::min(life.view.unread, limits.prefill_chunk) : 1);
-        if (reads)
+        if (reads) {
           life.view.unread -= row.count;
-        else
+          prompt_tokens += row.count;
+        } else {
           --life.decodes_left;
+        }
         ASSERT_EQ(row.wants_logits, life.view.unread == 0);
         life.view.length += row.count;
         life.view.last_turn = step;
       }
       ASSERT_LE(tokens, limits.max_tokens);
+      if (decoding > 0) {
+        ASSERT_LE(prompt_tokens, std::max(limits.prompt_beside_decoding, decoding));
+      }
       std::erase_if(running, [&](const Life& life) {
         const bool ended = life.view.unread == 0 && life.decodes_left <= 0;
         if (ended) limits.free_pages += life.pages;

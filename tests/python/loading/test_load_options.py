@@ -126,6 +126,15 @@ def test_capacity_is_what_the_geometry_says(llama: Path) -> None:
         assert capacity.tokens == 104
 
 
+def test_capacity_counts_the_logits_of_every_sequence(smollm2: Path) -> None:
+    with (
+        sinkstream.load(smollm2, window=60, max_sequences=1) as one,
+        sinkstream.load(smollm2, window=60, max_sequences=11) as many,
+    ):
+        more = many.capacity.scratch_bytes - one.capacity.scratch_bytes
+        assert more >= 10 * 4 * many.spec.vocab_size  # of which activations are a small part
+
+
 def test_a_cache_type_halves_the_bytes(llama: Path) -> None:
     sizes = {}
     for kv_dtype in ("float32", "float16", "bfloat16", "int8"):

@@ -1,0 +1,71 @@
+"""What running streams notice of a long prompt that arrives among them.
+
+Streams with full caches are read by one thread, a token of each in turn. In the middle somebody
+asks for one token behind a prompt of 32,000. A gap is the time between two tokens of one stream in
+the reader's hands.
+
+- undisturbed: the median gap before the prompt came and after it was read.
+- while it is read: gaps that end between the call and the prompt's own token.
+- Goal: the 99th percentile of those is at most 2.2 × the undisturbed median.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+from figures import gaps_ms, quantile
+
+from engine.row import Outcome, Row
+from engine.setting import Readers, Setting, endless, prompt
+
+GOAL = 2.2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The prompt, and who runs beside it."""
+
+    streams: int = 16
+    capacity: int = 256
+    tokens: int = 32_000  # of the prompt
+    undisturbed: int = 100  # tokens of each stream before, and after
+
+
+def measure(setting: Setting, sizes: Sizes) -> Outcome:
+    """Read on through the arrival of the prompt, and past it."""
+    with setting.load(capacity=sizes.capacity, max_sequences=sizes.streams + 1) as model:
+        readers = Readers(
+            [
+                endless(model, prompt(sizes.capacity, number))
+                for number in range(1, sizes.streams + 1)
+            ]
+        )
+        readers.read()
+        before = [readers.read() for _ in range(sizes.undisturbed + 1)]
+        started = time.perf_counter()
+        arrival = endless(model, prompt(sizes.tokens), max_tokens=1)
+        during = [before[-1]]
+        while arrival.stats.time_to_first_token_s is None:
+            during.append(readers.read())
+        seconds = time.perf_counter() - started
+        after = [readers.read() for _ in range(sizes.undisturbed + 1)]
+        evicted, threads = model.stats()["evicted_tokens"], model.runtime["threads"]
+        chunk = model.runtime["prefill_chunk"]
+    undisturbed = gaps_ms(before) + gaps_ms(after)
+    disturbed = gaps_ms(during)
+    usual, p99 = statistics.median(undisturbed), quantile(disturbed, 0.99)
+    rows = [
+        Row("undisturbed gap, median", usual, "ms",
+            beside=f"before {statistics.median(gaps_ms(before)):.3g}, "
+            f"after {statistics.median(gaps_ms(after)):.3g}"),
+        Row("undisturbed gap, p99", quantile(undisturbed, 0.99), "ms"),
+        Row("while the prompt is read: gap, median", statistics.median(disturbed), "ms"),
+        Row("while the prompt is read: gap, p99", p99, "ms",
+            beside=f"{len(disturbed):,} gaps, largest {max(disturbed):.3g}"),
+        Row("p99 while it is read / undisturbed median", p99 / usual, "×", at_most=GOAL),
+        Row("the prompt", sizes.tokens / seconds, "tokens/s",
+            beside=f"{seconds:.3g} s, chunks of {chunk}"),
+    ]  # fmt: skip
+    return Outcome(rows, evicted, threads)

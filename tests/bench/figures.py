@@ -1,0 +1,63 @@
+"""The arithmetic of figures: quantiles, lines, fairness. Knows nothing of what was measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Return the value below which a share q of all values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points by least squares."""
+
+    slope: float
+    error: float  # the slope's standard error; 0 where the points lie on the line
+
+    def most_if_flat(self, resolution: float, span: float) -> float:
+        """Return the largest slope that cannot be told from 0.
+
+        Two standard errors (95 %), and what y's rising once by `resolution`, its unit, can do at
+        most to a line over so wide a `span` of x: half as much again as if it had been at the ends.
+        """
+        return 2 * self.error + 1.5 * resolution / span
+
+
+def line(points: Sequence[tuple[float, float]]) -> Line:
+    """Return the line through at least three points (x, y) with different x."""
+    n = len(points)
+    if n < 3:
+        raise ValueError(f"line: `points` must be at least 3, but are {n}.")
+    mean_x = sum(x for x, _ in points) / n
+    mean_y = sum(y for _, y in points) / n
+    width = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / width
+    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    return Line(slope, math.sqrt(rest / (n - 2) / width))
+
+
+def unfairness(rates: Sequence[float]) -> float:
+    """Return how many times as long as the median one the slowest takes: 1 is fair."""
+    return statistics.median(rates) / min(rates)
+
+
+def gaps_ms(stamps: Sequence[Sequence[float]]) -> list[float]:
+    """Return milliseconds between tokens of the same stream; stamps[i] is token i of all."""
+    return [
+        1000 * (later - earlier)
+        for before, after in itertools.pairwise(stamps)
+        for earlier, later in zip(before, after, strict=True)
+    ]
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Return the ratios of what was measured in the same round."""
+    return [a / b for a, b in zip(ours, theirs, strict=True)]

@@ -1,0 +1,8 @@
+// The emulated card as a library of its own, for tests of the whole package: what `_cuda` is on a
+// machine with a card.
+#include "cuda/emulated_card.h"
+
+extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*
+sinkstream_cuda_plugin() {
+  return &sinkstream::cuda::emulated_plugin();
+}

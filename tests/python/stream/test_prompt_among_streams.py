@@ -1,0 +1,35 @@
+"""A prompt that comes while others stream: it delays them little, and its reply does not change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import sinkstream
+
+PROMPT = [3 + 7 * i % 280 for i in range(700)]  # ten windows long
+
+
+def test_a_prompt_among_streams_is_read_by_few_tokens_a_step_and_its_reply_stays_the_same(
+    tiny_folder: Callable[[str], Path], threads: int
+) -> None:
+    with sinkstream.load(
+        tiny_folder("llama"), sinks=4, window=60, max_sequences=7, threads=threads
+    ) as model:
+        alone = model.generate(PROMPT, max_tokens=20, temperature=0, ignore_eos=True)
+        running = [model.stream([5, 9, i], ignore_eos=True, temperature=0) for i in range(6)]
+        readers = [threading.Thread(target=stream.result) for stream in running]
+        for reader in readers:
+            reader.start()
+        first = model.stats()["steps"]
+        among = model.generate(PROMPT, max_tokens=20, temperature=0, ignore_eos=True)
+        for stream in running:
+            stream.cancel()
+        for reader in readers:
+            reader.join()
+        beside_six = [step[5] for step in model._native.steps(first) if step[4] == 6 and step[5]]
+    assert len(beside_six) > 80
+    assert max(beside_six) == 6  # a token for each that decodes
+    assert among.token_ids == alone.token_ids
+    assert among.logprobs == alone.logprobs
