@@ -38,6 +38,9 @@ def kernel_tables() -> list[tuple[str, bool]]:
 def read_rate(count: int, threads: int) -> float:
     """Read `count` bytes of memory and return bytes a second: what bounds a token's forward."""
 
+def find_card(library: str) -> dict[str, Any]:
+    """Say what card there is for the CUDA kernels in `library`, or why there is none."""
+
 def usable_threads() -> int:
     """Count the cores that the affinity mask and the CPU quota allow."""
 
@@ -210,6 +213,8 @@ class Model:
     def kernels(self) -> str: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def is_on_card(self) -> bool: ...
     @property
     def dtype(self) -> str: ...
     @property

@@ -60,6 +60,12 @@ class NonFiniteLogits(SinkstreamError, RuntimeError):
     index: int | None = None
 
 
+class DeviceError(SinkstreamError, RuntimeError):
+    """The card, or its driver, has failed; what the driver says is in the message."""
+
+    code = "device"
+
+
 class EngineDead(SinkstreamError, RuntimeError):
     """The generation thread has stopped after a failure; its cause is in the message."""
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal, NoReturn
 
-from sinkstream import _core, logs
+from sinkstream import _core, cards, logs
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
 from sinkstream.checkpoint.open import open_tensors, with_text
 from sinkstream.checkpoint.shown import shown
@@ -49,11 +49,12 @@ def load(
     Args:
         path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). None means
             the environment variable SINKSTREAM_MODEL, and without it `"smollm2"`.
-        device: `"cpu"`, or `"auto"`, which takes the best that this build supports.
+        device: `"cpu"`, `"cuda"` (the first card that is visible), or `"auto"`, which is the
+            processor.
         dtype: What activations are rounded to before they are multiplied with weights:
             `"float32"` (not at all), `"bfloat16"`, `"int16"` (beside weights of 8 and 4 bits: 16
             bits, with one scale for 32 numbers), or `"auto"`, which takes what this processor
-            multiplies fastest. Sums are always float32.
+            multiplies fastest. A card multiplies bfloat16. Sums are always float32.
         quantize: None: weights stay in the type of the file.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half of float16's bytes, with a scale for each token and head, and
@@ -76,13 +77,7 @@ def load(
         InvalidArgument: An argument is out of range.
         CapacityError: The system does not give the memory.
     """
-    if device == "cuda":
-        raise InvalidArgument(
-            'load: `device` must be one of "auto", "cpu", but is "cuda": this build has no CUDA '
-            "kernels.",
-            param="device",
-        )
-    as_choice("load", "device", device, ("auto", "cpu"))
+    device = as_choice("load", "device", device, ("auto", "cpu", "cuda"))
     if quantize is not None:
         raise InvalidArgument(
             f"load: `quantize` must be None, but is {quantize!r}. Weights stay in the file's type.",
@@ -106,6 +101,8 @@ def load(
         else as_int("load", "prefill_chunk", prefill_chunk, 1, 1 << 16),
         threads=0 if threads is None else _choose_threads(threads),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
+        device=device,
+        cuda_library=cards.library(),
     )
     opened = open_tensors(path, revision=revision)
     with ExitStack() as at_the_end:

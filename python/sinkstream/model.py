@@ -54,6 +54,8 @@ class ModelOptions:
     prefill_chunk: int
     threads: int
     kernels: str
+    device: str
+    cuda_library: str
 
     def with_window(self, window: int) -> ModelOptions:
         """Return the same options with a window of W tokens."""
@@ -250,6 +252,7 @@ class Model:
         """Return how it computes: kernel tables, types and threads, as `sinkstream info` shows."""
         native = self._native
         return {
+            "device": "cuda" if native.is_on_card else "cpu",
             "kernels": native.kernels,
             "served_by": dict(native.served_by),
             "dtype": native.dtype,

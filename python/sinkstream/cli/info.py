@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 import sinkstream
-from sinkstream import _core
+from sinkstream import _core, cards
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.model import Model
@@ -88,6 +88,7 @@ def collect(model: Model) -> Facts:
             "instructions": " ".join(instructions()),
             "threads": runtime["threads"],
         },
+        "card": card_facts(),
         "kernels": {
             "tables here": " ".join(name for name, here in _core.kernel_tables() if here),
             "tables of this build": " ".join(name for name, _ in _core.kernel_tables()),
@@ -100,6 +101,20 @@ def collect(model: Model) -> Facts:
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
+    }
+
+
+def card_facts() -> dict[str, object]:
+    """Return what there is to say of a card, or why there is none."""
+    card = cards.find()
+    if isinstance(card, str):
+        return {"none": card}
+    return {
+        "name": card.name,
+        "compute capability": ".".join(map(str, card.capability)),
+        "multiprocessors": card.multiprocessors,
+        "memory bytes": card.total_bytes,
+        "free bytes": card.free_bytes,
     }
 
 

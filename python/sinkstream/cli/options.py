@@ -26,7 +26,7 @@ Window = Annotated[
 Threads = Annotated[
     int | None, typer.Option(help="Threads that compute. Default: the cores that may be used.")
 ]
-Device = Annotated[str, typer.Option(help='"cpu" or "auto".')]
+Device = Annotated[str, typer.Option(help='"cpu", "cuda" or "auto".')]
 Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "int16" or "auto".')]
 KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')

@@ -33,7 +33,7 @@ def llama(tiny_folder: Folder) -> Path:
         ("threads", 0, "load: `threads` must be in [1, 1024], but is 0."),
         ("threads", -2, "load: `threads` must be in [1, 1024], but is -2."),
         ("device", "tpu", 'load: `device` must be one of "auto", "cpu", but is "tpu".'),
-        ("device", "cuda", '"auto", "cpu", but is "cuda": this build has no CUDA kernels.'),
+        ("device", "mps", '"auto", "cpu", "cuda", but is "mps".'),
         ("dtype", "float8", 'but is "float8".'),
         ("dtype", "int8", '"auto", "bfloat16", "float32", "int16", but is "int8".'),
         ("kv_dtype", "int4", '"auto", "bfloat16", "float16", "float32", "int8", but is "int4".'),
