@@ -122,7 +122,7 @@ struct Block {
 };
 
 thread_local Thread* running = nullptr;
-thread_local char* launch_end = nullptr;
+thread_local char launch_end = 0;  // what the thread sanitizer knows the end of launches by
 
 Thread& running_thread(const char* what) {
   if (running == nullptr) throw Fault(cat(what, ": is called outside of a kernel."));
@@ -167,7 +167,7 @@ void run_thread(void* argument) {
   }
   thread.has_returned = true;
   ++block.returned;
-  release(launch_end);
+  release(&launch_end);
   release(&block.end);
   // Freed by one who knows that all have ended; the launch itself must not know it, or the threads
   // of the next block would.
@@ -201,8 +201,6 @@ Block::Block(const Grid& its_grid, Turns& its_turns)
 }
 
 void Block::free_shared() {
-  // Threads that never end have not said what they did: to the thread sanitizer this would race.
-  if (kThreadSanitizer && error) return;
   for (int i = 0; i < variable_count; ++i) std::free(variables[i].memory);
   variable_count = 0;
   std::free(std::exchange(dynamic, nullptr));
@@ -261,7 +259,11 @@ void Block::run() {
     running->fiber->resume();
   }
   running = nullptr;
-  if (!error && returned < count) error = std::make_exception_ptr(Fault(deadlock(*this)));
+  if (returned == count) return;
+  if (!error) error = std::make_exception_ptr(Fault(deadlock(*this)));
+  for (int i = 0; i < count; ++i) {
+    if (!threads[i].has_returned) threads[i].fiber->abandon(&launch_end);
+  }
 }
 
 // What a card says before it runs anything.
@@ -303,8 +305,6 @@ Status run(const Grid& grid) {
   uint64_t step = 1 + turns.below(count);
   while (greatest_divisor(count, step) != 1) ++step;
 
-  char end = 0;
-  launch_end = &end;
   blockDim = grid.threads;
   gridDim = grid.blocks;
   std::exception_ptr error;
@@ -316,9 +316,9 @@ Status run(const Grid& grid) {
     const auto block = std::make_unique<Block>(grid, turns);
     block->run();
     error = block->error;
-    if (error) acquire(&end);
+    if (error) acquire(&launch_end);
   }
-  acquire(&end);
+  acquire(&launch_end);
   if (error) std::rethrow_exception(error);
   return kSuccess;
 }

@@ -23,6 +23,8 @@ class Fiber {
 
   void resume();  // by anybody but a fiber; not after it has ended
   void pause();   // by the fiber itself
+  // By who gives up on it: what it did has happened for whoever acquires `address` (sanitizers.h).
+  void abandon(void* address);
 
  private:
 #if defined(__x86_64__) && !defined(SINKSTREAM_EMULATOR_UCONTEXT)
