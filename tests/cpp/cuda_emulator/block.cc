@@ -153,10 +153,11 @@ std::string name_of(const Thread& thread) {
              blockIdx.z, ")");
 }
 
+bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 bool same(const Place& a, const Place& b) {
-  return std::strcmp(a.what, b.what) == 0 && a.where.line() == b.where.line() &&
-         a.where.column() == b.where.column() &&
-         std::strcmp(a.where.file_name(), b.where.file_name()) == 0;
+  return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
+         same(a.what, b.what) && same(a.where.file_name(), b.where.file_name());
 }
 
 // A sanitizer sees whoever steps over its borders.
