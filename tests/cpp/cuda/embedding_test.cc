@@ -40,16 +40,18 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
       const Table table(storage, 37, cols);
       const std::vector<int32_t> tokens = {0, 36, 16, 15, 36};
       std::vector<float> expected(tokens.size() * cols);
-      reference_kernels().embedding(
-          {.ids = tokens.data(), .tokens = 5, .table = table.matrix.packed(), .out = expected.data()},
-          {&pool});
+      reference_kernels().embedding({.ids = tokens.data(),
+                                     .tokens = 5,
+                                     .table = table.matrix.packed(),
+                                     .out = expected.data()},
+                                    {&pool});
       emulator::in_every_order([&](const emulator::Order& order) {
         const DeviceArray<int32_t> ids(tokens);
         DeviceArray<float> out(static_cast<int64_t>(expected.size()));
         ASSERT_EQ(embedding(table.args(ids, &out), nullptr), kSuccess);
         for (int64_t i = 0; i < out.count(); ++i) {
-          ASSERT_EQ(out[i], expected[i]) << order.name << " " << static_cast<int>(storage) << " "
-                                         << cols << " number " << i;
+          ASSERT_EQ(out[i], expected[i])
+              << order.name << " " << static_cast<int>(storage) << " " << cols << " number " << i;
         }
       });
     }
@@ -58,8 +60,8 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
 
 TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
   const Table table(Storage::kBF16, 20, 40);
-  const DeviceArray<int32_t> ids({sampled_id(1), 4, sampled_id(0)});
-  DeviceArray<int32_t> sampled({7, 19});
+  const DeviceArray<int32_t> ids(std::vector<int32_t>{sampled_id(1), 4, sampled_id(0)});
+  DeviceArray<int32_t> sampled(std::vector<int32_t>{7, 19});
   DeviceArray<float> out(3 * 40);
   EmbeddingArgs args = table.args(ids, &out);
   args.sampled = sampled.get();
@@ -75,9 +77,10 @@ TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
 }
 
 TEST(CudaEmbedding, WhatIsNoTokenIsARowOfZeros) {
-  const Table table(Storage::kBF16, 20, 40);
-  const DeviceArray<int32_t> ids({20, std::numeric_limits<int32_t>::max(), sampled_id(0)});
-  const DeviceArray<int32_t> sampled({-1});
+  const Table table(Storage::kBF16, 16, 40);
+  const DeviceArray<int32_t> ids(
+      std::vector<int32_t>{16, std::numeric_limits<int32_t>::max(), sampled_id(0)});
+  const DeviceArray<int32_t> sampled(std::vector<int32_t>{-1});
   DeviceArray<float> out(3 * 40);
   EmbeddingArgs args = table.args(ids, &out);
   args.sampled = sampled.get();
@@ -87,7 +90,7 @@ TEST(CudaEmbedding, WhatIsNoTokenIsARowOfZeros) {
 
 TEST(CudaEmbedding, SaysWhenItWasNotLaunched) {
   const Table table(Storage::kBF16, 20, 40);
-  const DeviceArray<int32_t> ids({3});
+  const DeviceArray<int32_t> ids(std::vector<int32_t>{3});
   DeviceArray<float> out(40);
   EmbeddingArgs args = table.args(ids, &out);
   emulator::fail_next_launch(2);

@@ -108,9 +108,8 @@ TEST(CudaRmsNorm, IsTheDefinition) {
         const std::vector<float> summed = stream.summed();
         const std::vector<float> expected = normalized(summed, stream.weight.get(), dim);
         ASSERT_EQ(rms_norm(stream.args(), nullptr), kSuccess);
-        const std::string where =
-            std::string(order.name) + " dim " + std::to_string(dim) + " splits " +
-            std::to_string(splits);
+        const std::string where = std::string(order.name) + " dim " + std::to_string(dim) +
+                                  " splits " + std::to_string(splits);
         EXPECT_EQ(std::memcmp(stream.hidden.get(), summed.data(), stream.hidden.bytes()), 0)
             << where;
         double scale = 0;

@@ -78,6 +78,16 @@ inline void release([[maybe_unused]] void* address) {
 #endif
 }
 
+// The same for what `fiber` did, which will not say so itself.
+inline void release_for([[maybe_unused]] void* fiber, [[maybe_unused]] void* address) {
+#if defined(SINKSTREAM_SANITIZE_THREAD)
+  void* self = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync);
+  __tsan_release(address);
+  __tsan_switch_to_fiber(self, __tsan_switch_to_fiber_no_sync);
+#endif
+}
+
 inline void acquire([[maybe_unused]] void* address) {
 #if defined(SINKSTREAM_SANITIZE_THREAD)
   __tsan_acquire(address);
