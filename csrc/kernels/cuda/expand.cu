@@ -36,8 +36,10 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) expand_kernel(ExpandArgs ar
   const int64_t row_tile = blockIdx.x, col_tile = int64_t{blockIdx.y} * kWarps + warp;
   if (col_tile >= col_tiles(args.weights.cols)) return;
 
-  TileWords<kType> tile;
-  tile.load(args.weights.tile(row_tile, col_tile), lane);
+  using Words = TileWords<kType>;
+  Words tile;
+  tile.load(args.weights.tile(row_tile, col_tile) + Words::codes_at(lane),
+            Words::scales_behind(lane));
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     uint32_t pieces[pieces_of(kType)][4];
