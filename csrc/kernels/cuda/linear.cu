@@ -12,8 +12,8 @@ namespace {
 // a pass has.
 template <WeightType kType, int kInputTiles>
 struct Shape {
-  // Row tiles of a warp: with many inputs, reading these for one row tile alone would take as long
-  // as its arithmetic.
+  // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would
+  // take as long as its arithmetic.
   static constexpr int kRowTiles = kInputTiles < 4 ? 1 : 2;
   static constexpr int kBlockRows = kRowWarps * kRowTiles * kTileRows;
 
@@ -46,6 +46,7 @@ struct Shape {
   static constexpr int kSumsStride = kBlockRows + 4;
   static constexpr size_t kSharedBytes = std::max(
       size_t{2} * kChunk * sizeof(bf16), size_t{kAlong} * kInputs * kSumsStride * sizeof(float));
+  static_assert(kSharedBytes * kResident <= 227 * 1024);  // what an H100 has for blocks
 };
 
 // The sums of a warp: [row tile][input tile], as multiply_add leaves them.
