@@ -12,8 +12,8 @@ namespace {
 // a pass has.
 template <WeightType kType, int kInputTiles>
 struct Shape {
-  // Row tiles of a warp: with many inputs, reading these for one row tile alone would take as long
-  // as its arithmetic.
+  // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would
+  // take as long as its arithmetic.
   static constexpr int kRowTiles = kInputTiles < 4 ? 1 : 2;
   static constexpr int kBlockRows = kRowWarps * kRowTiles * kTileRows;
 
@@ -27,7 +27,7 @@ struct Shape {
   // Tiles along K that a warp has asked for and not used yet: as many as the registers hold.
   static constexpr int kTileRegisters =
       kRowTiles * (TileWords<kType>::kWords + TileWords<kType>::kScaleWords);
-  static constexpr int kRegisters = std::max(kInputTiles < 4 ? 40 : 64, kTileRegisters);
+  static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kTileRegisters);
   static constexpr int kDepth = std::min(kRegisters / kTileRegisters, kInputTiles == 8 ? 2 : 4);
   static constexpr int kUnitTiles = kDepth * kAlong;
 
@@ -36,7 +36,7 @@ struct Shape {
   // of a fragment lie in different banks. Rows past the last input hold whatever was there: a
   // column of a product depends on that column of B alone.
   static constexpr int kInputs = kInputTiles * 8;
-  static constexpr int kChunkTiles = kUnitTiles < 16 && kInputTiles < 4 ? 16 : kUnitTiles;
+  static constexpr int kChunkTiles = kInputTiles < 4 ? 16 / kUnitTiles * kUnitTiles : kUnitTiles;
   static_assert(kChunkTiles % kUnitTiles == 0);
   static constexpr int kChunkStride = kChunkTiles * kTileCols + 8;
   static constexpr int kChunk = kInputs * kChunkStride;  // numbers
@@ -46,6 +46,7 @@ struct Shape {
   static constexpr int kSumsStride = kBlockRows + 4;
   static constexpr size_t kSharedBytes = std::max(
       size_t{2} * kChunk * sizeof(bf16), size_t{kAlong} * kInputs * kSumsStride * sizeof(float));
+  static_assert(kSharedBytes * kResident <= 227 * 1024);  // what an H100 has for blocks
 };
 
 // The sums of a warp: [row tile][input tile], as multiply_add leaves them.
@@ -210,21 +211,23 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
   const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kAlong) * S::kRowTiles;
   const int tiles = row_tile < row_tile_count ? (end - begin - along + kAlong - 1) / kAlong : 0;
   const int row_bytes = row_tile + 1 < row_tile_count ? int(col_tiles(weights.cols)) * kTile : 0;
-  const std::byte* next = weights.tiles;
-  if (tiles > 0) next = weights.tile(row_tile, begin + along);
-
-  TileWords<kType> ring[S::kDepth][S::kRowTiles];
-  int to_ask_for = tiles, to_use = tiles;
-  const auto ask_for_next = [&](TileWords<kType>(&words)[S::kRowTiles]) {
-    if (to_ask_for <= 0) return;
+  using Words = TileWords<kType>;
+  const std::byte* next = weights.tiles + Words::codes_at(lane);
+  if (tiles > 0) next += weights.tile(row_tile, begin + along) - weights.tiles;
+  const int scales_behind = Words::scales_behind(lane);
+  const auto ask_for_next = [&](Words(&words)[S::kRowTiles]) {
 #pragma unroll
-    for (int t = 0; t < S::kRowTiles; ++t) words[t].load(next + t * row_bytes, lane);
+    for (int t = 0; t < S::kRowTiles; ++t) words[t].load(next + t * row_bytes, scales_behind);
     next += kAlong * kTile;
-    --to_ask_for;
   };
-#pragma unroll
-  for (int d = 0; d < S::kDepth; ++d) ask_for_next(ring[d]);
 
+  Words ring[S::kDepth][S::kRowTiles];
+#pragma unroll
+  for (int d = 0; d < S::kDepth; ++d) {
+    if (d < tiles) ask_for_next(ring[d]);
+  }
+
+  int left = tiles;  // to be used
   Sums<S::kRowTiles, kInputTiles> sums = {};
   const int chunks = (end - begin + S::kChunkTiles - 1) / S::kChunkTiles;
 #pragma unroll 1
@@ -243,7 +246,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
     for (int unit = 0; unit < S::kChunkTiles / S::kUnitTiles; ++unit) {
 #pragma unroll
       for (int d = 0; d < S::kDepth; ++d) {
-        if (to_use <= 0) break;
+        if (left <= 0) break;
 #pragma unroll
         for (int column_group = 0; column_group < kTileGroups; ++column_group) {
           const bf16* columns = inputs + d * kAlong * kTileCols + column_group * int{kGroup};
@@ -253,8 +256,8 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
             add_numbers<kType>(sums, ring[d], column_group, columns);
           }
         }
-        ask_for_next(ring[d]);
-        --to_use;
+        if (left > S::kDepth) ask_for_next(ring[d]);
+        --left;
       }
       inputs += S::kUnitTiles * kTileCols;
     }

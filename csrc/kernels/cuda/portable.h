@@ -75,12 +75,20 @@ __device__ inline float rounded<float>(float x) {
 
 // Two 16-bit numbers in a word, as matrix.h takes them: the first in the low half.
 template <typename T>
-__device__ inline uint32_t pack(float first, float second) {
-  const T low = rounded<T>(first), high = rounded<T>(second);
-  uint16_t bits[2];
-  memcpy(&bits[0], &low, 2);
-  memcpy(&bits[1], &high, 2);
-  return uint32_t{bits[0]} | uint32_t{bits[1]} << 16;
+__device__ inline uint32_t pack(float first, float second);
+template <>
+__device__ inline uint32_t pack<bf16>(float first, float second) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);  // one instruction
+  uint32_t word;
+  memcpy(&word, &both, sizeof(word));
+  return word;
+}
+template <>
+__device__ inline uint32_t pack<f16>(float first, float second) {
+  const __half2 both = __floats2half2_rn(first, second);
+  uint32_t word;
+  memcpy(&word, &both, sizeof(word));
+  return word;
 }
 
 // e^x to about 2 units in the last place: the fast path of the card, the library's elsewhere.

@@ -24,20 +24,26 @@ struct TileWords {
   uint32_t words[kWords];
   uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];  // Note: [Tiles]
 
-  __device__ void load(const std::byte* tile, int lane) {
+  // A lane's codes begin at `codes_at(lane)` of a tile, and its scales `scales_behind(lane)` bytes
+  // further.
+  static __device__ int codes_at(int lane) { return lane * int(sizeof(uint4)); }
+  static __device__ int scales_behind(int lane) {
+    return int(tile_code_bytes(kType)) + lane / 4 * kScaleWords * 4 - codes_at(lane);
+  }
+
+  __device__ void load(const std::byte* codes, int scales_behind) {
 #pragma unroll
     for (int i = 0; i < kWords; i += 4) {
-      const auto* address = reinterpret_cast<const uint4*>(tile + (i * kWarpSize + lane * 4) * 4);
+      const auto* address = reinterpret_cast<const uint4*>(codes + i * kWarpSize * 4);
       const uint4 four = load_streaming(address);
       words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
     }
-    const std::byte* group_scales = tile + tile_code_bytes(kType) + lane / 4 * kScaleWords * 4;
     if constexpr (kScaleWords == 2) {
-      const uint2 two = load_streaming(reinterpret_cast<const uint2*>(group_scales));
+      const uint2 two = load_streaming(reinterpret_cast<const uint2*>(codes + scales_behind));
       scales[0] = two.x, scales[1] = two.y;
     }
     if constexpr (kScaleWords == 4) {
-      const uint4 four = load_streaming(reinterpret_cast<const uint4*>(group_scales));
+      const uint4 four = load_streaming(reinterpret_cast<const uint4*>(codes + scales_behind));
       scales[0] = four.x, scales[1] = four.y, scales[2] = four.z, scales[3] = four.w;
     }
   }
@@ -60,15 +66,15 @@ constexpr uint32_t kMinus136 = 0xc308c308;   // −136
 // The int8 codes in the low bytes of both halves. Of the bits s and low seven c, a code is
 // c − 128 s: from 128 + c, 128 + 128 s is taken, which is 0x4300 with the sign's bit put in.
 __device__ inline uint32_t int8_pair(uint32_t word) {
-  const uint32_t low = (word & 0x007f007f) | k128;
-  const uint32_t sign = (word & 0x00800080) | k128;
+  const uint32_t low = merge_bits(word, 0x007f007f, k128);
+  const uint32_t sign = merge_bits(word, 0x00800080, k128);
   return multiply_add_pairs(sign, kMinusOnes, low);
 }
 
 // The int4 codes in the low four bits of both halves.
 template <WeightType kType>
 __device__ inline uint32_t int4_pair(uint32_t word) {
-  const uint32_t shifted = (word & 0x000f000f) | k128;
+  const uint32_t shifted = merge_bits(word, 0x000f000f, k128);
   constexpr uint32_t kOffset = kType == WeightType::kInt4 ? kMinus136 : kMinus128;
   return multiply_add_pairs(shifted, kOnes, kOffset);
 }

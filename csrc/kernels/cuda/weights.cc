@@ -1,5 +1,6 @@
 #include "kernels/cuda/weights.h"
 
+#include <array>
 #include <cstring>
 
 #include "common/check.h"
@@ -27,12 +28,22 @@ constexpr PanelPlace place_in_panel(WeightType type, int64_t row, int64_t col) {
   return {block + (c / 8 * kPanelRows + row) * 4 + nibble / 2, static_cast<int>(nibble % 2 * 4)};
 }
 
+// place_in_tile of every number of a tile, so that packing does no arithmetic for each.
+template <WeightType kType>
+constexpr std::array<TilePlace, kTileRows * kTileCols> kTilePlaces = [] {
+  std::array<TilePlace, kTileRows * kTileCols> places;
+  for (int i = 0; i < kTileRows * kTileCols; ++i) {
+    places[i] = place_in_tile(kType, i / kTileCols, i % kTileCols);
+  }
+  return places;
+}();
+
 // `row` of the panel becomes `tile_row` of the tile in which `col` lies.
 template <WeightType kType>
 void copy_number(const std::byte* panel, int64_t row, int64_t col, int tile_row, std::byte* tile) {
   constexpr size_t kBytes = tile_code_bytes(kType) / (kTileRows * kTileCols);
   const PanelPlace from = place_in_panel(kType, row, col);
-  const TilePlace to = place_in_tile(kType, tile_row, static_cast<int>(col % kTileCols));
+  const TilePlace to = kTilePlaces<kType>[tile_row * kTileCols + col % kTileCols];
   if constexpr (kBytes > 0) {
     std::memcpy(tile + to.offset, panel + from.offset, kBytes);
   } else {  // half a byte

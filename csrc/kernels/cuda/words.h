@@ -44,6 +44,17 @@ __device__ inline float2 f16_floats(uint32_t word) {
   return make_float2(to_float(first), to_float(second));
 }
 
+// word & mask | bits, in one instruction.
+__device__ inline uint32_t merge_bits(uint32_t word, uint32_t mask, uint32_t bits) {
+#if defined(SINKSTREAM_CUDA_EMULATED)
+  return (word & mask) | bits;
+#else
+  uint32_t merged;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(merged) : "r"(word), "r"(mask), "r"(bits));
+  return merged;
+#endif
+}
+
 // a · b + c for both bf16 of a word, each rounded once.
 __device__ inline uint32_t multiply_add_pairs(uint32_t a, uint32_t b, uint32_t c) {
 #if defined(SINKSTREAM_CUDA_EMULATED)
