@@ -5,7 +5,7 @@
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/penalties.cuh"
 #include "kernels/cuda/sampling.cuh"
-#include "sampling/philox.h"
+#include "common/philox.h"
 
 namespace sinkstream::cuda {
 

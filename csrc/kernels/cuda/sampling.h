@@ -32,7 +32,7 @@ constexpr int64_t kMostVocab = int64_t{1} << 19;  // sums of weights stay below 
 
 // What one row asks of sampling. Every default changes nothing.
 struct SamplingRow {
-  uint64_t seed = 0;               // keys the draws of sampling/philox.h
+  uint64_t seed = 0;               // keys the draws of common/philox.h
   double top_p = 1;                // in (0, 1]; 1 keeps all
   double log_min_p = -HUGE_VAL;    // of min_p; −infinity keeps all
   int64_t top_k = 0;               // at least 0; 0 keeps all

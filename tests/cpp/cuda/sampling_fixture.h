@@ -16,7 +16,7 @@
 #include "kernels/cuda/sample.h"
 #include "kernels/kernels.h"
 #include "sampling/penalty_ring.h"
-#include "sampling/philox.h"
+#include "common/philox.h"
 
 namespace sinkstream::cuda {
 
