@@ -7,9 +7,9 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/errors.h"
 #include "cuda_emulator/fiber.h"
@@ -25,11 +25,11 @@ namespace {
 
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-constexpr int kMostCopies = 512;     // under way in one thread
-constexpr int kMostVariables = 64;   // SHARED in one kernel
+constexpr int kMostCopies = 512;    // under way in one thread
+constexpr int kMostVariables = 64;  // SHARED in one kernel
 constexpr int kMostThreads = 1024;
-constexpr size_t kMostStatic = 48 * 1024;   // what nvcc accepts
-constexpr size_t kMostShared = 227 * 1024;  // what sm_90 has
+constexpr size_t kMostStatic = 48 * 1024;    // what nvcc accepts
+constexpr size_t kMostShared = 227 * 1024;   // what sm_90 has
 constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
@@ -74,7 +74,7 @@ struct Thread {
   Block* block = nullptr;
   int number = 0;
   uint3 index = {};
-  std::optional<Fiber> fiber;
+  Fiber* fiber = nullptr;
   const Meeting* waits_in = nullptr;
   bool has_returned = false;
   int first_copy = 0, copy_count = 0;  // those under way: a stretch of its ring
@@ -88,6 +88,19 @@ struct GroupedCopy {
 using CopyRing = GroupedCopy[kMostCopies];
 // Of the thread of each number; taken by the first kernel that copies, and kept.
 thread_local std::unique_ptr<CopyRing[]> copy_rings;
+
+// The fibers of a block's threads, taken when they are first needed and kept. What one fiber does
+// in two blocks is in order for the thread sanitizer, which is slow to make new ones: it has
+// several sets, a block never takes that of the block before, and else any.
+constexpr int kSets = kThreadSanitizer ? 3 : 1;
+using Fibers = std::vector<std::unique_ptr<Fiber>>;
+thread_local Fibers fiber_sets[kSets];
+
+Fibers& fibers_for(int count, int set) {
+  Fibers& fibers = fiber_sets[set];
+  while (static_cast<int>(fibers.size()) < count) fibers.push_back(std::make_unique<Fiber>());
+  return fibers;
+}
 
 struct Variable {
   const void* key;
@@ -111,7 +124,7 @@ struct Block {
   std::exception_ptr error;
   char end = 0;  // what the thread sanitizer knows its end by
 
-  Block(const Grid& its_grid, Turns& its_turns);
+  Block(const Grid& its_grid, Turns& its_turns, int set);
   ~Block() { free_shared(); }
   void free_shared();
 
@@ -122,7 +135,9 @@ struct Block {
 };
 
 thread_local Thread* running = nullptr;
-thread_local char* launch_end = nullptr;
+// What the thread sanitizer knows beginnings and ends of launches by.
+thread_local char launch_begin = 0;
+thread_local char launch_end = 0;
 
 Thread& running_thread(const char* what) {
   if (running == nullptr) throw Fault(cat(what, ": is called outside of a kernel."));
@@ -156,6 +171,7 @@ void* poisoned(size_t bytes, size_t alignment) {
 void run_thread(void* argument) {
   Thread& thread = *static_cast<Thread*>(argument);
   Block& block = *thread.block;
+  acquire(&launch_begin);
   try {
     block.grid.call(block.grid.kernel);
     if (thread.copy_count > 0) {
@@ -167,7 +183,7 @@ void run_thread(void* argument) {
   }
   thread.has_returned = true;
   ++block.returned;
-  release(launch_end);
+  release(&launch_end);
   release(&block.end);
   // Freed by one who knows that all have ended; the launch itself must not know it, or the threads
   // of the next block would.
@@ -177,7 +193,7 @@ void run_thread(void* argument) {
   }
 }
 
-Block::Block(const Grid& its_grid, Turns& its_turns)
+Block::Block(const Grid& its_grid, Turns& its_turns, int set)
     : grid(its_grid),
       turns(its_turns),
       count(static_cast<int>(grid.threads.x * grid.threads.y * grid.threads.z)),
@@ -189,6 +205,7 @@ Block::Block(const Grid& its_grid, Turns& its_turns)
   for (int first = 0; first < count; first += kLanes) {
     warps[first / kLanes].meeting = {.first = first, .count = std::min(kLanes, count - first)};
   }
+  const Fibers& fibers = fibers_for(count, set);
   for (int i = 0; i < count; ++i) {
     Thread& thread = threads[i];
     thread.block = this;
@@ -196,13 +213,12 @@ Block::Block(const Grid& its_grid, Turns& its_turns)
     const auto number = static_cast<unsigned>(i);
     thread.index = {number % grid.threads.x, number / grid.threads.x % grid.threads.y,
                     number / grid.threads.x / grid.threads.y};
-    thread.fiber.emplace(run_thread, &thread);
+    thread.fiber = fibers[i].get();
+    thread.fiber->begin(run_thread, &thread);
   }
 }
 
 void Block::free_shared() {
-  // Threads that never end have not said what they did: to the thread sanitizer this would race.
-  if (kThreadSanitizer && error) return;
   for (int i = 0; i < variable_count; ++i) std::free(variables[i].memory);
   variable_count = 0;
   std::free(std::exchange(dynamic, nullptr));
@@ -261,7 +277,11 @@ void Block::run() {
     running->fiber->resume();
   }
   running = nullptr;
-  if (!error && returned < count) error = std::make_exception_ptr(Fault(deadlock(*this)));
+  if (returned == count) return;
+  if (!error) error = std::make_exception_ptr(Fault(deadlock(*this)));
+  for (int i = 0; i < count; ++i) {
+    if (!threads[i].has_returned) threads[i].fiber->abandon(&launch_end);
+  }
 }
 
 // What a card says before it runs anything.
@@ -284,7 +304,9 @@ uint64_t block_at(uint64_t turn, uint64_t count, uint64_t step, const Order& ord
   return (turn + 1) * step % count;
 }
 
-uint64_t greatest_divisor(uint64_t a, uint64_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+uint64_t greatest_divisor(uint64_t a, uint64_t b) {
+  return b == 0 ? a : greatest_divisor(b, a % b);
+}
 
 }  // namespace
 
@@ -301,22 +323,23 @@ Status run(const Grid& grid) {
   uint64_t step = 1 + turns.below(count);
   while (greatest_divisor(count, step) != 1) ++step;
 
-  char end = 0;
-  launch_end = &end;
   blockDim = grid.threads;
   gridDim = grid.blocks;
   std::exception_ptr error;
+  int set = 0;
   for (uint64_t turn = 0; turn < count && !error; ++turn) {
     const auto number = block_at(turn, count, step, turns.order);
     blockIdx = {static_cast<unsigned>(number % grid.blocks.x),
                 static_cast<unsigned>(number / grid.blocks.x % grid.blocks.y),
                 static_cast<unsigned>(number / grid.blocks.x / grid.blocks.y)};
-    const auto block = std::make_unique<Block>(grid, turns);
+    set = (set + 1 + static_cast<int>(turns.below(std::max(1, kSets - 1)))) % kSets;
+    const auto block = std::make_unique<Block>(grid, turns, set);
+    release(&launch_begin);
     block->run();
     error = block->error;
-    if (error) acquire(&end);
+    if (error) acquire(&launch_end);  // before the block's memory goes
   }
-  acquire(&end);
+  acquire(&launch_end);
   if (error) std::rethrow_exception(error);
   return kSuccess;
 }
@@ -338,8 +361,8 @@ Warp& warp_of(const Thread& thread, unsigned mask, const Place& place) {
     throw Fault(cat(name_of(place), ": the mask must be kWarp, but is ", mask, "."));
   }
   if (warp.meeting.count != kLanes) {
-    throw Fault(cat(name_of(place), ": the warp must have 32 threads, but has ",
-                    warp.meeting.count, "."));
+    throw Fault(
+        cat(name_of(place), ": the warp must have 32 threads, but has ", warp.meeting.count, "."));
   }
   return warp;
 }
@@ -379,8 +402,9 @@ void* shared(const void* key, size_t bytes) {
   if (block.variable_count == kMostVariables || block.static_bytes > kMostStatic ||
       block.static_bytes + block.grid.dynamic_bytes > kMostShared) {
     throw Fault(cat("SHARED: a kernel must have at most 64 variables, 48 KiB of them, and 227 KiB ",
-                    "with its dynamic memory, but variable ", block.variable_count + 1, " makes it ",
-                    block.static_bytes, " and ", block.grid.dynamic_bytes, " bytes."));
+                    "with its dynamic memory, but variable ", block.variable_count + 1,
+                    " makes it ", block.static_bytes, " and ", block.grid.dynamic_bytes,
+                    " bytes."));
   }
   Variable& variable = block.variables[block.variable_count++];
   variable = {key, poisoned(bytes, 16)};
