@@ -5,38 +5,20 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/float_mode.h"
+#include "common/philox.h"
+#include "cuda/device_array.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/cuda/logits.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/kernels.h"
 #include "sampling/penalty_ring.h"
-#include "common/philox.h"
 
 namespace sinkstream::cuda {
-
-// Memory as a card's: poisoned with NaN, −1 as an integer, and exactly as long as promised.
-class CardMemory {
- public:
-  explicit CardMemory(int64_t bytes)
-      : bytes_(bytes), memory_(static_cast<std::byte*>(std::malloc(bytes))) {
-    std::memset(memory_.get(), 0xff, bytes);
-  }
-  std::byte* get() const { return memory_.get(); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  int64_t bytes_;
-  std::unique_ptr<std::byte, Free> memory_;
-};
 
 // One row of a step.
 struct SamplingCase {
@@ -71,7 +53,7 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
   std::vector<SamplingRow> wanted(rows);
   std::vector<TokenBias> bias(1, {INT32_MAX, NAN});  // no row begins at 0
   const PenaltyTables tables = {nullptr, kTableCapacity};
-  CardMemory table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
+  DeviceArray<std::byte> table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
   PenaltyTables penalties = tables;
   penalties.memory = table_memory.get();
   for (int64_t r = 0; r < rows; ++r) {
@@ -94,7 +76,7 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
                      {});
   }
   const Partials input = {partials.data(), splits, rows, stride};
-  CardMemory scratch(sampling_scratch_bytes(vocab, rows));
+  DeviceArray<std::byte> scratch(sampling_scratch_bytes(vocab, rows));
   std::vector<int32_t> ids(rows, -77);
   std::vector<SampledRow> sampled(rows);
   std::vector<float> thresholds(rows, NAN);
