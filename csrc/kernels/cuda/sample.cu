@@ -248,9 +248,8 @@ __device__ inline Threshold select(const Row& row, By by, uint64_t target, const
       if (!is_listed && found.count <= kListed) {
         if (is_first_thread()) *room.listed_count = 0;
         __syncthreads();
-        for_each_key(row, room, false, prefix, shift_before, [&](uint32_t key) {
-          room.listed[atomicAdd(room.listed_count, 1u)] = key;
-        });
+        for_each_key(row, room, false, prefix, shift_before,
+                     [&](uint32_t key) { room.listed[atomicAdd(room.listed_count, 1u)] = key; });
         is_listed = true;
       }
       clear(room.histogram);
@@ -426,8 +425,8 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   const SamplingRow wanted = args.wanted[r];
   const SamplingLayout layout{args.vocab};
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, r);
-  const SharedRoom room = {{histogram[0], histogram[1], histogram[2]},
-                           listed, listed_count, warp_sums, above, found};
+  const SharedRoom room = {
+      {histogram[0], histogram[1], histogram[2]}, listed, listed_count, warp_sums, above, found};
 
   if (threadIdx.x < kWarpSize) {
     const Maxima found_maxima = maxima_of(scratch, int(layout.slices()));

@@ -37,8 +37,7 @@ class Tables {
 
   int64_t length() const { return head().length; }
   Counts counts() const {
-    const auto* list =
-        reinterpret_cast<const TokenCount*>(table() + layout().counts_offset());
+    const auto* list = reinterpret_cast<const TokenCount*>(table() + layout().counts_offset());
     return counts_of({list, static_cast<size_t>(head().distinct)});
   }
   // Whether nothing of the neighbours' was written.
