@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "sampling/philox.h"
+#include "common/philox.h"
 
 namespace sinkstream {
 

@@ -22,17 +22,15 @@ __device__ inline float penalised(float x, int32_t count, const SamplingRow& wan
   return within_range(x - (wanted.presence_penalty + frequent));
 }
 
-// The largest over the block. `shared` [kSamplingWarps] may be used again after the next barrier.
-template <typename T>
-__device__ inline T block_max(T x, T* shared) {
+// The largest over the block. `shared` [kSamplingWarps] is for one call.
+__device__ inline uint64_t block_max(uint64_t x, uint64_t* shared) {
   x = warp_max(x);
   if (threadIdx.x % kWarpSize == 0) shared[threadIdx.x / kWarpSize] = x;
   __syncthreads();
   return warp_max(shared[threadIdx.x % kWarpSize]);
 }
 
-template <typename T>
-__device__ inline T block_sum(T x, T* shared) {
+__device__ inline uint64_t block_sum(uint64_t x, uint64_t* shared) {
   x = warp_sum(x);
   if (threadIdx.x % kWarpSize == 0) shared[threadIdx.x / kWarpSize] = x;
   __syncthreads();
@@ -87,8 +85,7 @@ __device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, 
 // in round i of the warp.
 __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs args) {
   SHARED(float, slice, [kSlice]);
-  SHARED(uint32_t, raw_keys, [kSamplingWarps]);
-  SHARED(uint32_t, not_finite, [kSamplingWarps]);
+  SHARED(uint64_t, raw_keys, [kSamplingWarps]);
   SHARED(uint64_t, masses, [kSamplingWarps]);
   SHARED(uint64_t, bests, [kSamplingWarps]);
   const int64_t row = blockIdx.y;
@@ -100,18 +97,19 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   const int own = warp * kEach * kWarpSize + lane;  // of the slice: the thread's first token
 
   float x[kEach];
-  uint32_t raw_key = 0, bad = 0;
+  uint64_t raw = 0;  // the largest key, and in bit 32 whether a number is not finite
   load(args, row, begin + own, x);
   for (int i = 0; i < kEach; ++i) {
     if (begin + own + i * kWarpSize >= args.vocab) continue;
     const uint32_t key = key_of(x[i]);
-    raw_key = key > raw_key ? key : raw_key;
-    bad |= fabsf(x[i]) <= FLT_MAX ? 0u : 1u;  // NaN is not
+    const uint64_t bad = fabsf(x[i]) <= FLT_MAX ? 0 : 1;  // NaN is not
+    raw = max_of(raw, bad << 32 | key);
   }
-  bad = block_max(bad, not_finite);
-  raw_key = block_max(raw_key, raw_keys);
+  raw = block_max(raw, raw_keys);
+  const auto raw_key = uint32_t(raw);
+  const bool is_finite = raw >> 32 == 0;
   uint64_t raw_mass = 0;
-  if (bad == 0) {
+  if (is_finite) {
     const float largest = value_of(raw_key);
     for (int i = 0; i < kEach; ++i) raw_mass += weight_of(x[i], largest);
   }
@@ -132,8 +130,8 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
       if (x[round] != -INFINITY) x[round] = within_range(x[round] / wanted.temperature);
       const uint32_t key = key_of(x[round]);
       const uint64_t candidate = uint64_t{key} << 32 | uint32_t(~uint32_t(id));
-      best = candidate > best ? candidate : best;
-      group_key = key > group_key ? key : group_key;
+      best = max_of(best, candidate);
+      group_key = max_of(group_key, key);
     }
     group_key = warp_max(group_key);
     const int64_t group = (begin + own + i * kWarpSize) / SamplingLayout::kGroup;
@@ -144,7 +142,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
     if (lane == 0) scratch.group_keys[group] = group_key;
   }
   best = block_max(best, bests);
-  if (threadIdx.x == 0) scratch.slices[blockIdx.x] = {best, raw_mass, raw_key, bad == 0};
+  if (threadIdx.x == 0) scratch.slices[blockIdx.x] = {best, raw_mass, raw_key, is_finite};
 
   // sample.cu begins with an empty histogram.
   const int stride = int(gridDim.x) * kSamplingThreads;

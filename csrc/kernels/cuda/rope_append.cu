@@ -103,8 +103,8 @@ __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow&
                                      int kv_head, const float* numbers, int lane) {
   const PageShape& shape = args.pages.shape;
   const CardSlot slot = slot_of(args.pages, token);
-  std::byte* half = slot.page + (part == Part::kKey ? shape.key_offset(kv_head)
-                                                    : shape.value_offset(kv_head));
+  std::byte* half =
+      slot.page + (part == Part::kKey ? shape.key_offset(kv_head) : shape.value_offset(kv_head));
   T* at = reinterpret_cast<T*>(half) + slot.row * shape.head_dim;
   if constexpr (sizeof(T) == 1) {
     float* scale = reinterpret_cast<float*>(half + shape.scale_offset(slot.row));
@@ -167,7 +167,8 @@ Status rope_append(const RopeAppendArgs& args, Stream stream) {
   const dim3 block(kWarps * kWarpSize);
   switch (args.pages.shape.type) {
     case DType::kFloat16: return launch(rope_append_kernel<f16, f16>, grid, block, 0, stream, args);
-    case DType::kInt8: return launch(rope_append_kernel<int8_t, bf16>, grid, block, 0, stream, args);
+    case DType::kInt8:
+      return launch(rope_append_kernel<int8_t, bf16>, grid, block, 0, stream, args);
     default: return launch(rope_append_kernel<bf16, bf16>, grid, block, 0, stream, args);
   }
 }

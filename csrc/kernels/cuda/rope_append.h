@@ -18,8 +18,8 @@ struct RopeAppendArgs {
   const float* key_norm = nullptr;    // [head_dim], likewise of each key
   float norm_eps = 0;                 // above 0 where there is a norm
 
-  int64_t rows = 0;   // at least 1
-  int32_t heads = 0;  // at least 1, a multiple of pages.shape.kv_heads
+  int64_t rows = 0;                  // at least 1
+  int32_t heads = 0;                 // at least 1, a multiple of pages.shape.kv_heads
   const TokenRow* tokens = nullptr;  // [rows]; rows that are not idle have slots all different
 
   Rotation by_index;  // of queries towards the window, and of keys; [rows, rotary_dim / 2]

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "common/philox.h"
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/penalties.cuh"
 #include "kernels/cuda/sampling.cuh"
-#include "sampling/philox.h"
 
 namespace sinkstream::cuda {
 
@@ -72,15 +72,15 @@ __device__ inline Weighed sum_before(Weighed own, Weighed& total, Weighed* warp_
   __syncthreads();  // the last call's sums have been read
   if (lane == kWarpSize - 1) warp_sums[warp] = up_to;
   __syncthreads();
-  const Weighed warp_sum = warp_sums[lane];
-  const Weighed warps = {warp_prefix_sum(warp_sum.count), warp_prefix_sum(warp_sum.mass)};
-  total = {__shfl_sync(kWarp, warps.count, kSamplingWarps - 1),
-           __shfl_sync(kWarp, warps.mass, kSamplingWarps - 1)};
-  const int before = warp > 0 ? warp - 1 : 0;
-  const Weighed earlier = {__shfl_sync(kWarp, warps.count, before),
-                           __shfl_sync(kWarp, warps.mass, before)};
-  const Weighed none = {0, 0}, base = warp > 0 ? earlier : none;
-  return {base.count + up_to.count - own.count, base.mass + up_to.mass - own.mass};
+  if (warp == 0) {
+    const Weighed sum = warp_sums[lane];
+    const Weighed warps = {warp_prefix_sum(sum.count), warp_prefix_sum(sum.mass)};
+    warp_sums[lane] = warps;
+  }
+  __syncthreads();
+  total = warp_sums[kSamplingWarps - 1];
+  const Weighed none = {0, 0}, before = warp > 0 ? warp_sums[warp - 1] : none;
+  return {before.count + up_to.count - own.count, before.mass + up_to.mass - own.mass};
 }
 
 __device__ inline void clear(const Histogram& histogram) {
@@ -248,9 +248,8 @@ __device__ inline Threshold select(const Row& row, By by, uint64_t target, const
       if (!is_listed && found.count <= kListed) {
         if (is_first_thread()) *room.listed_count = 0;
         __syncthreads();
-        for_each_key(row, room, false, prefix, shift_before, [&](uint32_t key) {
-          room.listed[atomicAdd(room.listed_count, 1u)] = key;
-        });
+        for_each_key(row, room, false, prefix, shift_before,
+                     [&](uint32_t key) { room.listed[atomicAdd(room.listed_count, 1u)] = key; });
         is_listed = true;
       }
       clear(room.histogram);
@@ -361,8 +360,8 @@ __device__ inline Maxima maxima_of(const SamplingScratch& scratch, int slices) {
   Maxima maxima = {0, 0, 1};
   for (int s = threadIdx.x % kWarpSize; s < slices; s += kWarpSize) {
     const Slice slice = scratch.slices[s];
-    maxima.best = slice.best > maxima.best ? slice.best : maxima.best;
-    maxima.raw_key = slice.raw_key > maxima.raw_key ? slice.raw_key : maxima.raw_key;
+    maxima.best = max_of(maxima.best, slice.best);
+    maxima.raw_key = max_of(maxima.raw_key, slice.raw_key);
     maxima.is_finite &= slice.is_finite;
   }
   return {warp_max(maxima.best), warp_max(maxima.raw_key),
@@ -419,16 +418,22 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   SHARED(Weighed, warp_sums, [kSamplingWarps]);
   SHARED(Weighed, above, [1]);
   SHARED(uint64_t, found, [1]);
+  SHARED(Maxima, maxima_of_row, [1]);
   const int64_t r = blockIdx.y;
   const TokenRow token_row = args.tokens[r];
   if (token_row.sequence < 0) return;
   const SamplingRow wanted = args.wanted[r];
   const SamplingLayout layout{args.vocab};
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, r);
-  const SharedRoom room = {{histogram[0], histogram[1], histogram[2]},
-                           listed, listed_count, warp_sums, above, found};
+  const SharedRoom room = {
+      {histogram[0], histogram[1], histogram[2]}, listed, listed_count, warp_sums, above, found};
 
-  const Maxima maxima = maxima_of(scratch, int(layout.slices()));  // every warp finds the same
+  if (threadIdx.x < kWarpSize) {
+    const Maxima found_maxima = maxima_of(scratch, int(layout.slices()));
+    if (is_first_thread()) maxima_of_row[0] = found_maxima;
+  }
+  __syncthreads();
+  const Maxima maxima = maxima_of_row[0];
   const auto largest_key = uint32_t(maxima.best >> 32);
   const bool has_none = maxima.is_finite == 0 || largest_key == kForbiddenKey;
   if (has_none || wanted.greedy != 0) {
@@ -452,7 +457,7 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
 
   if (selects) {
     const uint32_t selected = select_threshold(row, wanted, room);
-    lowest = selected > lowest ? selected : lowest;
+    lowest = max_of(lowest, selected);
     weigh_groups(row, 0, row.groups, lowest);
     __syncthreads();
   }

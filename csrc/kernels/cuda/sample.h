@@ -1,7 +1,7 @@
 // Draws a token for each row from what logits.h left, as kernels/sample.h defines it: Note [Filters
 // are thresholds]; nothing is sorted. How its sums differ: Note [Weights are integers].
 //
-// The draw of a row is that of sampling/philox.h for its seed and the index of the token it draws,
+// The draw of a row is that of common/philox.h for its seed and the index of the token it draws,
 // tokens[row].index + 1.
 #pragma once
 

@@ -60,10 +60,14 @@ __device__ inline SamplingScratch sampling_scratch(std::byte* scratch, int64_t v
 }
 
 template <typename T>
+__device__ inline T max_of(T a, T b) {
+  return a > b ? a : b;
+}
+
+template <typename T>
 __device__ inline T warp_max(T x) {
   for (int lane = kWarpSize / 2; lane > 0; lane /= 2) {
-    const T other = __shfl_xor_sync(kWarp, x, lane);
-    x = other > x ? other : x;
+    x = max_of(x, __shfl_xor_sync(kWarp, x, lane));
   }
   return x;
 }

@@ -37,16 +37,13 @@ class Tables {
 
   int64_t length() const { return head().length; }
   Counts counts() const {
-    const auto* list =
-        reinterpret_cast<const TokenCount*>(table() + layout().counts_offset());
+    const auto* list = reinterpret_cast<const TokenCount*>(table() + layout().counts_offset());
     return counts_of({list, static_cast<size_t>(head().distinct)});
   }
   // Whether nothing of the neighbours' was written.
   bool neighbours_are_intact() const {
-    for (int64_t i = 0; i < memory_.bytes(); ++i) {
-      if (i / layout().bytes() != 1 && memory_.get()[i] != std::byte{0xff}) return false;
-    }
-    return true;
+    return memory_.is_untouched(0, layout().bytes()) &&
+           memory_.is_untouched(2 * layout().bytes(), layout().bytes());
   }
   PenaltyTables tables() const { return tables_; }
 
@@ -55,7 +52,7 @@ class Tables {
   const std::byte* table() const { return memory_.get() + layout().bytes(); }
   const PenaltyHead& head() const { return *reinterpret_cast<const PenaltyHead*>(table()); }
 
-  CardMemory memory_;
+  DeviceArray<std::byte> memory_;
   PenaltyTables tables_;
 };
 

@@ -44,13 +44,13 @@ struct RowSpec {
 };
 
 // Sequence s has sinks and a window of its own.
-constexpr Window kWindows[] = {{.sinks = 4, .window = 100}, {.sinks = 130, .window = 64},
-                               {.sinks = 0, .window = 1}};
+constexpr Window kWindows[] = {
+    {.sinks = 4, .window = 100}, {.sinks = 130, .window = 64}, {.sinks = 0, .window = 1}};
 constexpr int kLayers = 3, kLayer = 1;
 
 // Sinks, both ends of pages, a ring that has wrapped, and idle rows between.
-const std::vector<RowSpec> kRows = {{0, 3},  {-1, 0},  {1, 129}, {0, 5},       {1, 130},
-                                    {2, 63}, {1, 64},  {-1, 9},  {0, 4 + 191}, {0, 4 + 192},
+const std::vector<RowSpec> kRows = {{0, 3},  {-1, 0},  {1, 129},       {0, 5},       {1, 130},
+                                    {2, 63}, {1, 64},  {-1, 9},        {0, 4 + 191}, {0, 4 + 192},
                                     {2, 64}, {1, 128}, {0, 10'000'000}};
 
 std::vector<float> random_numbers(int64_t count, uint32_t seed) {
@@ -85,8 +85,11 @@ struct Step {
   int64_t pages = 0;
 
   Step(const Shape& s, const std::vector<RowSpec>& specs)
-      : shape(s), rows(specs), page_shape{s.kv_heads, s.head_dim, s.type},
-        width((s.heads + 2 * s.kv_heads) * s.head_dim), stride(width + 4) {
+      : shape(s),
+        rows(specs),
+        page_shape{s.kv_heads, s.head_dim, s.type},
+        width((s.heads + 2 * s.kv_heads) * s.head_dim),
+        stride(width + 4) {
     const auto count = static_cast<int64_t>(rows.size());
     const int64_t room = count + 1;  // Partials have room for more rows
     qkv.assign(s.splits * room * stride, NAN);
@@ -237,9 +240,8 @@ Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
     const Window& window = kWindows[rows[r].sequence];
     const SequencePages& pages = step.sequences[rows[r].sequence];
     const int64_t t = rows[r].index;
-    const int64_t page = window.is_sink(t) ? t / 64
-                                           : window.sink_pages() +
-                                                 window.block(t) % window.window_pages();
+    const int64_t page =
+        window.is_sink(t) ? t / 64 : window.sink_pages() + window.block(t) % window.window_pages();
     const int64_t row_of_page = window.is_sink(t) ? t % 64 : window.row(t);
     const int64_t layer_pages = pages.sink_pages + pages.window_pages;
     const int32_t id = step.ids[pages.offset + kLayer * layer_pages + page];
@@ -350,8 +352,7 @@ TEST(CudaRopeAppend, GivesEachTokenAndHeadAScaleAndCodesOfItsOwn) {
   const int32_t id = step.ids[pages.offset + kLayer * (pages.sink_pages + pages.window_pages)];
   const std::byte* page = out.pool.data() + id * step.page_shape.bytes();
   for (int64_t h = 0; h < count; ++h) {
-    for (const int64_t half :
-         {step.page_shape.key_offset(h), step.page_shape.value_offset(h)}) {
+    for (const int64_t half : {step.page_shape.key_offset(h), step.page_shape.value_offset(h)}) {
       float scale;
       std::memcpy(&scale, page + half + step.page_shape.scale_offset(41), sizeof(scale));
       EXPECT_TRUE(scale == heads[h].scale || (std::isnan(scale) && std::isnan(heads[h].scale)))

@@ -5,38 +5,20 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/float_mode.h"
+#include "common/philox.h"
+#include "cuda/device_array.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/cuda/logits.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/kernels.h"
 #include "sampling/penalty_ring.h"
-#include "sampling/philox.h"
 
 namespace sinkstream::cuda {
-
-// Memory as a card's: poisoned with NaN, −1 as an integer, and exactly as long as promised.
-class CardMemory {
- public:
-  explicit CardMemory(int64_t bytes)
-      : bytes_(bytes), memory_(static_cast<std::byte*>(std::malloc(bytes))) {
-    std::memset(memory_.get(), 0xff, bytes);
-  }
-  std::byte* get() const { return memory_.get(); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  int64_t bytes_;
-  std::unique_ptr<std::byte, Free> memory_;
-};
 
 // One row of a step.
 struct SamplingCase {
@@ -60,9 +42,11 @@ struct SamplingAnswer {
 
 inline constexpr int64_t kTableCapacity = 40;
 
-// All rows have one vocabulary. Each is written with a stride of 3 floats more than that.
+// All rows have one vocabulary. Each is written with a stride of 3 floats more than that. `used`:
+// the memory between the launches, as a step before has left it.
 inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& cases,
-                                               int splits = 1) {
+                                               int splits = 1,
+                                               DeviceArray<std::byte>* used = nullptr) {
   const auto rows = static_cast<int64_t>(cases.size());
   const auto vocab = static_cast<int64_t>(cases[0].logits.size()) / splits;
   const int64_t stride = vocab + 3;
@@ -71,14 +55,13 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
   std::vector<SamplingRow> wanted(rows);
   std::vector<TokenBias> bias(1, {INT32_MAX, NAN});  // no row begins at 0
   const PenaltyTables tables = {nullptr, kTableCapacity};
-  CardMemory table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
+  DeviceArray<std::byte> table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
   PenaltyTables penalties = tables;
   penalties.memory = table_memory.get();
   for (int64_t r = 0; r < rows; ++r) {
     const SamplingCase& c = cases[r];
     for (int s = 0; s < splits; ++s) {
-      std::copy_n(c.logits.data() + s * vocab, vocab,
-                  partials.data() + (s * rows + r) * stride);
+      std::copy_n(c.logits.data() + s * vocab, vocab, partials.data() + (s * rows + r) * stride);
     }
     tokens[r] = {.index = c.index - 1, .sequence = c.is_idle ? -1 : static_cast<int32_t>(r)};
     wanted[r] = c.wanted;
@@ -89,12 +72,13 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
     if (c.history.empty()) continue;
     wanted[r].penalties = static_cast<int32_t>(rows - 1 - r);
     penalties_reset({penalties, wanted[r].penalties, c.sinks, c.window}, {});
-    penalties_append({penalties, wanted[r].penalties, c.history.data(),
-                      static_cast<int64_t>(c.history.size())},
-                     {});
+    penalties_append(
+        {penalties, wanted[r].penalties, c.history.data(), static_cast<int64_t>(c.history.size())},
+        {});
   }
   const Partials input = {partials.data(), splits, rows, stride};
-  CardMemory scratch(sampling_scratch_bytes(vocab, rows));
+  DeviceArray<std::byte> unused(sampling_scratch_bytes(vocab, rows));
+  DeviceArray<std::byte>& scratch = used != nullptr ? *used : unused;
   std::vector<int32_t> ids(rows, -77);
   std::vector<SampledRow> sampled(rows);
   std::vector<float> thresholds(rows, NAN);
@@ -111,8 +95,8 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
   std::vector<SamplingAnswer> answers(rows);
   const SamplingLayout layout{vocab};
   for (int64_t r = 0; r < rows; ++r) {
-    const auto* values = reinterpret_cast<const float*>(scratch.get() + r * layout.bytes() +
-                                                        layout.values_offset());
+    const auto* values =
+        reinterpret_cast<const float*>(scratch.get() + r * layout.bytes() + layout.values_offset());
     if (!cases[r].is_idle) answers[r].values.assign(values, values + vocab);
   }
   EXPECT_EQ(sample({.logits = input,
