@@ -125,7 +125,7 @@ test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run a
 # $(call sanitize,build folder,sanitizer,folders of tests/cpp)
 sanitize = cmake -S . -B $(BUILD)/$(1) -G Ninja -DSINKSTREAM_PYTHON=OFF -DSINKSTREAM_TESTS=ON \
     -DSINKSTREAM_SANITIZE=$(2) >$(BUILD)/$(1).log || { cat $(BUILD)/$(1).log; exit 1; }; \
-  cmake --build $(BUILD)/$(1) --target planted_faults $(3:%=%_test) && \
+  cmake --build $(BUILD)/$(1) --target planted_faults planted_kernel_faults $(3:%=%_test) && \
   ctest --test-dir $(BUILD)/$(1) --label-regex '^($(subst $() $(),|,$(strip $(3))))$$' \
     --parallel $(JOBS) --output-on-failure --no-tests=error \
     --output-junit $(CURDIR)/$(REPORTS)/$(1).xml

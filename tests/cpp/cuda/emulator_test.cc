@@ -2,11 +2,12 @@
 // says of kernels that leave it.
 #include <gtest/gtest.h>
 
-#include <set>
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
-#include "common/dtype.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/cuda/matrix.h"
 
@@ -15,7 +16,8 @@ namespace {
 
 using emulator::in_every_order;
 
-// Sums 256 numbers of a block: through shared memory, then through shuffles.
+// Sums 256 numbers of a block: through shuffles, then through shared memory.
+template <bool has_barrier>
 __global__ void __launch_bounds__(256) sum_kernel(const float* input, float* out) {
   SHARED(float, partial, [8]);
   float sum = input[blockIdx.x * blockDim.x + threadIdx.x];
@@ -23,25 +25,35 @@ __global__ void __launch_bounds__(256) sum_kernel(const float* input, float* out
     sum += __shfl_xor_sync(kWarp, sum, distance);
   }
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
-  __syncthreads();
+  if (has_barrier) __syncthreads();
   if (threadIdx.x == 0) {
     for (int warp = 1; warp < 8; ++warp) sum += partial[warp];
     out[blockIdx.x] = sum;
   }
 }
 
-TEST(Emulator, RunsBlocksThatMeetAtBarriers) {
-  std::vector<float> input(3 * 256);
+// Whether three blocks find their sums.
+template <bool has_barrier>
+bool sums_well() {
+  std::vector<float> input(3 * 256), out(3, -1);
   for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i);
-  in_every_order([&](const emulator::Order& order) {
-    std::vector<float> out(3, -1);
-    ASSERT_EQ(launch(sum_kernel, 3, 256, 0, Stream{}, input.data(), out.data()), kSuccess);
-    for (int b = 0; b < 3; ++b) {
-      EXPECT_EQ(out[b], 256 * (256 * b) + 255 * 128) << order.name << " " << b;
-    }
-  });
+  EXPECT_EQ(launch(sum_kernel<has_barrier>, 3, 256, 0, Stream{}, input.data(), out.data()),
+            kSuccess);
+  return out == std::vector<float>{255 * 128, 767 * 128, 1279 * 128};
 }
 
+TEST(Emulator, RunsBlocksThatMeetAtBarriers) {
+  in_every_order(
+      [&](const emulator::Order& order) { EXPECT_TRUE(sums_well<true>()) << order.name; });
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which calls it the race that it is: planted_kernel_faults.cc
+TEST(Emulator, AMissingBarrierIsNoticedInSomeOrder) {
+  int found = 0;
+  in_every_order([&](const emulator::Order& order) { found += !sums_well<false>(); });
+  EXPECT_GE(found, 1);
+}
+#endif
 
 // out[lane] of every collective, one row each.
 __global__ void collectives_kernel(int* out) {
@@ -69,8 +81,16 @@ TEST(Emulator, CollectivesDoWhatCudaSays) {
     std::vector<int> out(11 * 32, -1);
     ASSERT_EQ(launch(collectives_kernel, 1, 32, 0, Stream{}, out.data()), kSuccess);
     for (int lane = 0; lane < 32; ++lane) {
-      const int expected[] = {105, 105, 100 + lane / 8, 100 + (lane ^ 3),
-                              lane < 28 ? 104 + lane : 100 + lane, 0x49249249, 1, 0, 1, 0,
+      const int expected[] = {105,
+                              105,
+                              100 + lane / 8,
+                              100 + (lane ^ 3),
+                              lane < 28 ? 104 + lane : 100 + lane,
+                              0x49249249,
+                              1,
+                              0,
+                              1,
+                              0,
                               lane ^ 1};
       for (int row = 0; row < 11; ++row) {
         EXPECT_EQ(out[row * 32 + lane], expected[row]) << order.name << row << " lane " << lane;
@@ -78,6 +98,245 @@ TEST(Emulator, CollectivesDoWhatCudaSays) {
     }
   });
 }
+
+// Each thread of a grid notes its own place, at that place.
+__global__ void indices_kernel(int* out) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const unsigned number = block * blockDim.x * blockDim.y * blockDim.z + thread;
+  out[number] = static_cast<int>(number);
+}
+
+TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
+  in_every_order([&](const emulator::Order& order) {
+    std::vector<int> out(3 * 5 * 2 * 4 * 3 * 2, -1);
+    ASSERT_EQ(launch(indices_kernel, dim3(3, 5, 2), dim3(4, 3, 2), 0, Stream{}, out.data()),
+              kSuccess);
+    for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<int>(i)) << order.name;
+  });
+}
+
+// Who comes when: threads of two warps between barriers, and blocks.
+__global__ void turns_kernel(int* count, int* turns) {
+  turns[atomicAdd(count, 1)] = static_cast<int>(blockIdx.x * 100 + threadIdx.x);
+}
+
+TEST(Emulator, OrdersAreWhatTheySay) {
+  const auto turns_in = [](const emulator::Order& order) {
+    emulator::set_order(order);
+    int count = 0;
+    std::vector<int> turns(3 * 64, -1);
+    EXPECT_EQ(launch(turns_kernel, 3, 64, 0, Stream{}, &count, turns.data()), kSuccess);
+    emulator::set_order({});
+    return turns;
+  };
+  const std::vector<int> forward = turns_in({});
+  std::vector<int> reverse = turns_in({.kind = emulator::Order::kReverse});
+  const std::vector<int> random = turns_in({.kind = emulator::Order::kRandom, .seed = 1});
+  EXPECT_TRUE(std::is_sorted(forward.begin(), forward.end()));
+  EXPECT_TRUE(std::is_sorted(reverse.rbegin(), reverse.rend()));
+  EXPECT_EQ(random, turns_in({.kind = emulator::Order::kRandom, .seed = 1}));
+  EXPECT_NE(random, turns_in({.kind = emulator::Order::kRandom, .seed = 2}));
+  EXPECT_TRUE(std::is_permutation(random.begin(), random.end(), forward.begin()));
+}
+
+__global__ void atomics_kernel(int* ints, unsigned long long* sum) {
+  const int number = static_cast<int>(threadIdx.x);
+  atomicAdd(&ints[0], number);
+  atomicMax(&ints[1], number % 7 - 10);
+  atomicCAS(&ints[2], 0, 1 + number);  // the first to come
+  atomicAdd(sum, 1ull << 33);
+}
+
+TEST(Emulator, AtomicsAdd) {
+  in_every_order([&](const emulator::Order& order) {
+    int ints[3] = {5, -100, 0};
+    unsigned long long sum = 1;
+    ASSERT_EQ(launch(atomics_kernel, 1, 64, 0, Stream{}, ints, &sum), kSuccess);
+    EXPECT_EQ(ints[0], 5 + 63 * 32) << order.name;
+    EXPECT_EQ(ints[1], -4) << order.name;
+    EXPECT_TRUE(ints[2] >= 1 && ints[2] <= 64) << order.name;
+    EXPECT_EQ(sum, 1 + (64ull << 33)) << order.name;
+  });
+}
+
+// Of the blocks' sums, the last to come makes the whole.
+__global__ void last_block_kernel(float* sums, unsigned* tickets, float* out) {
+  SHARED(bool, is_last, );
+  if (threadIdx.x == 0) {
+    sums[blockIdx.x] = static_cast<float>(blockIdx.x);
+    __threadfence();
+    is_last = atomicAdd(tickets, 1u) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last && threadIdx.x == 32) {
+    for (unsigned b = 0; b < gridDim.x; ++b) *out += sums[b];
+  }
+}
+
+TEST(Emulator, TheLastBlockSeesWhatOthersWroteBeforeTheirFence) {
+  in_every_order([&](const emulator::Order& order) {
+    float sums[9], out = 0;
+    unsigned tickets = 0;
+    ASSERT_EQ(launch(last_block_kernel, 9, 64, 0, Stream{}, sums, &tickets, &out), kSuccess);
+    EXPECT_EQ(out, 36) << order.name;
+  });
+}
+
+__global__ void unwritten_kernel(float* out) {
+  SHARED(float, number, );
+  SHARED(bf16, half, [3]);
+  DYNAMIC_SHARED(float, rest);
+  out[0] = number;
+  out[1] = to_float(half[2]);
+  out[2] = rest[1];
+  __syncthreads();
+  if (threadIdx.x == 0) number = to_float(half[2] = rounded<bf16>(rest[1] = 1));
+  __syncthreads();
+}
+
+TEST(Emulator, SharedMemoryIsNanInEveryBlockUntilItIsWritten) {
+  float out[3] = {};
+  ASSERT_EQ(launch(unwritten_kernel, 2, 1, 8, Stream{}, out), kSuccess);
+  for (const float number : out) EXPECT_TRUE(std::isnan(number));
+}
+
+template <typename T>
+__device__ T* borders() {
+  SHARED(T, numbers, [3]);
+  return numbers;
+}
+
+__global__ void variables_kernel(uintptr_t* out) {
+  SHARED(char, first, );
+  SHARED(char, second, [5]);
+  DYNAMIC_SHARED(char, dynamic);
+  out[0] = reinterpret_cast<uintptr_t>(&first);
+  out[1] = reinterpret_cast<uintptr_t>(second);
+  out[2] = reinterpret_cast<uintptr_t>(dynamic);
+  out[3] = reinterpret_cast<uintptr_t>(borders<int>());
+  out[4] = reinterpret_cast<uintptr_t>(borders<float>());
+  out[5] = reinterpret_cast<uintptr_t>(borders<int>());
+}
+
+TEST(Emulator, EachSharedVariableIsItself) {
+  uintptr_t out[6] = {};
+  ASSERT_EQ(launch(variables_kernel, 1, 1, 1, Stream{}, out), kSuccess);
+  EXPECT_EQ(out[5], out[3]);  // asked for twice
+  out[5] = 0;
+  std::sort(std::begin(out), std::end(out));
+  EXPECT_EQ(std::unique(std::begin(out), std::end(out)), std::end(out));
+  for (const uintptr_t address : out) EXPECT_EQ(address % 16, 0u);
+}
+
+TEST(Emulator, LaunchesFailAsOnACard) {
+  int count = 0, turns[64];
+  const auto status = [&](dim3 grid, dim3 block, size_t dynamic_bytes) {
+    return launch(turns_kernel, grid, block, dynamic_bytes, Stream{}, &count, turns);
+  };
+  EXPECT_NE(status(0, 32, 0), kSuccess);
+  EXPECT_NE(status(dim3(1, 65536), 32, 0), kSuccess);
+  EXPECT_NE(status(1, 0, 0), kSuccess);
+  EXPECT_NE(status(1, 1025, 0), kSuccess);
+  EXPECT_NE(status(1, dim3(64, 17), 0), kSuccess);
+  EXPECT_NE(status(1, 32, 227 * 1024 + 1), kSuccess);
+  emulator::fail_next_launch(77);
+  EXPECT_EQ(status(1, 32, 0), 77);
+  EXPECT_EQ(count, 0) << "A launch that fails runs nothing.";
+  EXPECT_EQ(status(1, 32, 0), kSuccess);
+  EXPECT_EQ(count, 32);
+}
+
+enum class Wrong {
+  kWaitsForTheReturned,
+  kOtherBarrier,
+  kOtherShuffle,
+  kHalfAWarp,
+  kTooMuchShared,
+  kThrows
+};
+
+template <Wrong wrong>
+__global__ void wrong_kernel(int* out) {
+  const int thread = threadIdx.x;
+  if (wrong == Wrong::kWaitsForTheReturned) {
+    if (thread >= 40) return;
+    __syncthreads();
+  }
+  if (wrong == Wrong::kOtherBarrier) {
+    if (thread < 32) {
+      __syncthreads();
+    } else {
+      __syncthreads();
+    }
+  }
+  if (wrong == Wrong::kOtherShuffle) {
+    *out = thread == 37 ? __shfl_sync(kWarp, 1, 0) : __shfl_xor_sync(kWarp, 1, 0);
+  }
+  if (wrong == Wrong::kHalfAWarp) *out = __ballot_sync(0xFFFF, 1);
+  if (wrong == Wrong::kTooMuchShared) {
+    SHARED(int, numbers, [12289]);
+    *out = numbers[thread];
+  }
+  if (wrong == Wrong::kThrows && thread == 5) throw 17;
+}
+
+// What the emulator says of it.
+template <Wrong wrong>
+std::string fault_of(int threads = 64) {
+  int out = 0;
+  try {
+    EXPECT_EQ(launch(wrong_kernel<wrong>, 1, threads, 0, Stream{}, &out), kSuccess);
+  } catch (const emulator::Fault& fault) {
+    return fault.what();
+  }
+  return "";
+}
+
+testing::AssertionResult says(const std::string& fault, const std::string& part) {
+  if (fault.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "\"" << fault << "\" lacks \"" << part << "\"";
+}
+
+TEST(Emulator, ADeadlockSaysWhoWaitsWhere) {
+  in_every_order([&](const emulator::Order& order) {
+    const std::string fault = fault_of<Wrong::kWaitsForTheReturned>();
+    EXPECT_TRUE(says(fault,
+                     "deadlock in block (0, 0, 0): 24 threads have returned, 40 wait in "
+                     "__syncthreads at "))
+        << order.name;
+    EXPECT_TRUE(says(fault, "emulator_test.cc:")) << order.name;
+  });
+}
+
+TEST(Emulator, WhoMeetsInDifferentPlacesIsAtFault) {
+  in_every_order([&](const emulator::Order& order) {
+    EXPECT_TRUE(says(fault_of<Wrong::kOtherBarrier>(), "while others wait for it in"));
+    const std::string fault = fault_of<Wrong::kOtherShuffle>();
+    EXPECT_TRUE(says(fault, "__shfl_sync at"));
+    EXPECT_TRUE(says(fault, "__shfl_xor_sync at"));
+  });
+}
+
+TEST(Emulator, OnlyWholeWarpsMeet) {
+  EXPECT_TRUE(says(fault_of<Wrong::kHalfAWarp>(), "the mask must be kWarp"));
+  EXPECT_TRUE(says(fault_of<Wrong::kOtherShuffle>(20), "must have 32 threads, but has 20"));
+}
+
+TEST(Emulator, StaticSharedMemoryHasALimit) {
+  EXPECT_TRUE(says(fault_of<Wrong::kTooMuchShared>(), "48 KiB"));
+}
+
+TEST(Emulator, WhatAThreadThrowsComesOutOfTheLaunch) {
+  EXPECT_THROW(fault_of<Wrong::kThrows>(), int);
+  // And leaves the emulator as it was.
+  int count = 0, turns[64];
+  EXPECT_EQ(launch(turns_kernel, 1, 64, 0, Stream{}, &count, turns), kSuccess);
+  EXPECT_EQ(count, 64);
+}
+
+TEST(Emulator, NobodyMeetsOutsideOfAKernel) { EXPECT_THROW(__syncthreads(), emulator::Fault); }
 
 }  // namespace
 }  // namespace sinkstream::cuda

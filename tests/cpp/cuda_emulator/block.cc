@@ -25,11 +25,11 @@ namespace {
 
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-constexpr int kMostCopies = 512;     // under way in one thread
-constexpr int kMostVariables = 64;   // SHARED in one kernel
+constexpr int kMostCopies = 512;    // under way in one thread
+constexpr int kMostVariables = 64;  // SHARED in one kernel
 constexpr int kMostThreads = 1024;
-constexpr size_t kMostStatic = 48 * 1024;   // what nvcc accepts
-constexpr size_t kMostShared = 227 * 1024;  // what sm_90 has
+constexpr size_t kMostStatic = 48 * 1024;    // what nvcc accepts
+constexpr size_t kMostShared = 227 * 1024;   // what sm_90 has
 constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
@@ -122,7 +122,7 @@ struct Block {
 };
 
 thread_local Thread* running = nullptr;
-thread_local char* launch_end = nullptr;
+thread_local char launch_end = 0;  // what the thread sanitizer knows the end of launches by
 
 Thread& running_thread(const char* what) {
   if (running == nullptr) throw Fault(cat(what, ": is called outside of a kernel."));
@@ -167,7 +167,7 @@ void run_thread(void* argument) {
   }
   thread.has_returned = true;
   ++block.returned;
-  release(launch_end);
+  release(&launch_end);
   release(&block.end);
   // Freed by one who knows that all have ended; the launch itself must not know it, or the threads
   // of the next block would.
@@ -201,8 +201,6 @@ Block::Block(const Grid& its_grid, Turns& its_turns)
 }
 
 void Block::free_shared() {
-  // Threads that never end have not said what they did: to the thread sanitizer this would race.
-  if (kThreadSanitizer && error) return;
   for (int i = 0; i < variable_count; ++i) std::free(variables[i].memory);
   variable_count = 0;
   std::free(std::exchange(dynamic, nullptr));
@@ -261,7 +259,11 @@ void Block::run() {
     running->fiber->resume();
   }
   running = nullptr;
-  if (!error && returned < count) error = std::make_exception_ptr(Fault(deadlock(*this)));
+  if (returned == count) return;
+  if (!error) error = std::make_exception_ptr(Fault(deadlock(*this)));
+  for (int i = 0; i < count; ++i) {
+    if (!threads[i].has_returned) threads[i].fiber->abandon(&launch_end);
+  }
 }
 
 // What a card says before it runs anything.
@@ -284,7 +286,9 @@ uint64_t block_at(uint64_t turn, uint64_t count, uint64_t step, const Order& ord
   return (turn + 1) * step % count;
 }
 
-uint64_t greatest_divisor(uint64_t a, uint64_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+uint64_t greatest_divisor(uint64_t a, uint64_t b) {
+  return b == 0 ? a : greatest_divisor(b, a % b);
+}
 
 }  // namespace
 
@@ -301,8 +305,6 @@ Status run(const Grid& grid) {
   uint64_t step = 1 + turns.below(count);
   while (greatest_divisor(count, step) != 1) ++step;
 
-  char end = 0;
-  launch_end = &end;
   blockDim = grid.threads;
   gridDim = grid.blocks;
   std::exception_ptr error;
@@ -314,9 +316,9 @@ Status run(const Grid& grid) {
     const auto block = std::make_unique<Block>(grid, turns);
     block->run();
     error = block->error;
-    if (error) acquire(&end);
+    if (error) acquire(&launch_end);
   }
-  acquire(&end);
+  acquire(&launch_end);
   if (error) std::rethrow_exception(error);
   return kSuccess;
 }
@@ -338,8 +340,8 @@ Warp& warp_of(const Thread& thread, unsigned mask, const Place& place) {
     throw Fault(cat(name_of(place), ": the mask must be kWarp, but is ", mask, "."));
   }
   if (warp.meeting.count != kLanes) {
-    throw Fault(cat(name_of(place), ": the warp must have 32 threads, but has ",
-                    warp.meeting.count, "."));
+    throw Fault(
+        cat(name_of(place), ": the warp must have 32 threads, but has ", warp.meeting.count, "."));
   }
   return warp;
 }
@@ -379,8 +381,9 @@ void* shared(const void* key, size_t bytes) {
   if (block.variable_count == kMostVariables || block.static_bytes > kMostStatic ||
       block.static_bytes + block.grid.dynamic_bytes > kMostShared) {
     throw Fault(cat("SHARED: a kernel must have at most 64 variables, 48 KiB of them, and 227 KiB ",
-                    "with its dynamic memory, but variable ", block.variable_count + 1, " makes it ",
-                    block.static_bytes, " and ", block.grid.dynamic_bytes, " bytes."));
+                    "with its dynamic memory, but variable ", block.variable_count + 1,
+                    " makes it ", block.static_bytes, " and ", block.grid.dynamic_bytes,
+                    " bytes."));
   }
   Variable& variable = block.variables[block.variable_count++];
   variable = {key, poisoned(bytes, 16)};

@@ -66,9 +66,9 @@ Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_byt
               const std::type_identity_t<Args>&... args) {
   static_assert((std::is_trivially_copyable_v<Args> && ...));
   const auto thread = [&] { kernel(args...); };
-  return emulator::run(
-      {grid, block, dynamic_bytes,
-       [](const void* body) { (*static_cast<decltype(thread)*>(body))(); }, &thread});
+  return emulator::run({grid, block, dynamic_bytes,
+                        [](const void* body) { (*static_cast<decltype(thread)*>(body))(); },
+                        &thread});
 }
 
 }  // namespace sinkstream::cuda

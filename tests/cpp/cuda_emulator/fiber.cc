@@ -109,6 +109,8 @@ Fiber::~Fiber() {
   give_back_stack(stack_, ended_);
 }
 
+void Fiber::abandon(void* address) { release_for(own_known_, address); }
+
 void Fiber::resume() {
   starting = this;
   resumer_known_ = known_fiber();

@@ -1,6 +1,6 @@
 // One call chain with a stack of its own, run by hand: whoever resumes it waits until it pauses or
-// ends. Knows nothing of CUDA. A fiber stays on the operating system's thread that made it; one that
-// has not ended may be destroyed, and then what lay on its stack is forgotten, not destroyed.
+// ends. Knows nothing of CUDA. A fiber stays on the operating system's thread that made it; one
+// that has not ended may be destroyed, and then what lay on its stack is forgotten, not destroyed.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,8 @@ class Fiber {
 
   void resume();  // by anybody but a fiber; not after it has ended
   void pause();   // by the fiber itself
+  // By who gives up on it: what it did has happened for whoever acquires `address` (sanitizers.h).
+  void abandon(void* address);
 
  private:
 #if defined(__x86_64__) && !defined(SINKSTREAM_EMULATOR_UCONTEXT)

@@ -52,10 +52,10 @@ inline void load_fragment4(uint32_t (&words)[4], const void* row,
 inline void load_fragment4_transposed(uint32_t (&words)[4], const void* row,
                                       emulator::Where where = emulator::Where::current()) {
   const int group = emulator::lane() / 4, pair = emulator::lane() % 4;
-  emulator::load_fragment(
-      words, row, {"load_fragment4_transposed", where}, [&](const auto& number) {
-        return number(2 * pair, group) | number(2 * pair + 1, group) << 16;
-      });
+  emulator::load_fragment(words, row, {"load_fragment4_transposed", where},
+                          [&](const auto& number) {
+                            return number(2 * pair, group) | number(2 * pair + 1, group) << 16;
+                          });
 }
 
 // Until it is waited for, what lies there is NaN: neither the old numbers nor the new ones.

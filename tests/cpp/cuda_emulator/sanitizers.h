@@ -1,5 +1,6 @@
 // What the sanitizers are told about fibers: nothing in a build without one. The emulator's own
-// files are never compiled with -fsanitize=thread, so the build says by name which sanitizer it has.
+// files are never compiled with -fsanitize=thread, so the build says by name which sanitizer it
+// has.
 #pragma once
 
 #include <cstddef>
@@ -74,6 +75,16 @@ inline void* known_fiber() {
 inline void release([[maybe_unused]] void* address) {
 #if defined(SINKSTREAM_SANITIZE_THREAD)
   __tsan_release(address);
+#endif
+}
+
+// The same for what `fiber` did, which will not say so itself.
+inline void release_for([[maybe_unused]] void* fiber, [[maybe_unused]] void* address) {
+#if defined(SINKSTREAM_SANITIZE_THREAD)
+  void* self = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync);
+  __tsan_release(address);
+  __tsan_switch_to_fiber(self, __tsan_switch_to_fiber_no_sync);
 #endif
 }
 

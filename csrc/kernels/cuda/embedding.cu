@@ -1,0 +1,30 @@
+#include "kernels/cuda/embedding.h"
+
+#include "kernels/cuda/portable.h"
+#include "kernels/cuda/weights.cuh"
+
+namespace sinkstream::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingArgs args) {
+  const int64_t row = blockIdx.y;
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= args.table.cols) return;
+  int32_t id = args.ids[row];
+  if (id < 0) id = args.sampled[-1 - id];
+  const bool is_token = id >= 0 && id < args.table.rows;
+  args.out[row * args.table.cols + column] = is_token ? weight_at(args.table, id, column) : 0.0f;
+}
+
+}  // namespace
+
+Status embedding(const EmbeddingArgs& args, Stream stream) {
+  if (args.rows == 0) return kSuccess;
+  return launch(embedding_kernel,
+                dim3(unsigned((args.table.cols + kThreads - 1) / kThreads), unsigned(args.rows)),
+                kThreads, 0, stream, args);
+}
+
+}  // namespace sinkstream::cuda

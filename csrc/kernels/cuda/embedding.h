@@ -1,0 +1,26 @@
+// out[r] = the table's row for the token of row r, as float32: what a step begins with.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/weights.h"
+
+namespace sinkstream::cuda {
+
+struct EmbeddingArgs {               // all pointers lead to device memory; none of them alias
+  const int32_t* ids = nullptr;      // [rows]: a token, or `sampled_id(i)`
+  int64_t rows = 0;                  // at most 65535; 0 launches nothing
+  TiledMatrix table;                 // [vocab, hidden]
+  float* out = nullptr;              // [rows, table.cols]
+  const int32_t* sampled = nullptr;  // the tokens that the step before has drawn; or null where no
+                                     // row asks for one
+};
+
+// For EmbeddingArgs::ids: sampled[i], which the host does not know yet. A token outside of the
+// table is a row of zeros.
+constexpr int32_t sampled_id(int32_t i) { return -1 - i; }
+
+Status embedding(const EmbeddingArgs& args, Stream stream);
+
+}  // namespace sinkstream::cuda

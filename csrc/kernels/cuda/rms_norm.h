@@ -1,0 +1,25 @@
+// Adds what a linear map left to the residual stream, and normalises it:
+//   hidden[r] += Σ residual[r];   out[r] = weight · hidden[r] / sqrt(mean(hidden[r]²) + eps)
+// Every layer begins and ends with it. Sums are float32, in an order that depends on `dim` alone.
+#pragma once
+
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/stream.h"
+
+namespace sinkstream::cuda {
+
+struct RmsNormArgs {              // all pointers lead to device memory, 16-byte aligned
+  float* hidden = nullptr;        // [rows, dim]; read, and written where there is a residual
+  Partials residual;              // [splits][>= rows][stride >= dim], stride a multiple of 4; no
+                                  // data: nothing is added
+  const float* weight = nullptr;  // [dim]
+  void* out = nullptr;            // bfloat16 [rows, dim], or null
+  float* out_float32 = nullptr;   // [rows, dim], or null; may be `hidden`. Nothing else aliases.
+  int64_t rows = 0;               // 0 launches nothing
+  int64_t dim = 0;                // a multiple of 4 in [4, 32768]
+  float eps = 0;                  // above 0
+};
+
+Status rms_norm(const RmsNormArgs& args, Stream stream);
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,156 @@
+#include "kernels/cuda/logits.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cfloat>
+
+#include "common/errors.h"
+#include "cuda/sampling_fixture.h"
+
+namespace sinkstream::cuda {
+namespace {
+
+const int64_t kVocabs[] = {1, 2, 31, 64, 65, 8191, 8192, 8193, 49152};
+
+SamplingCase random_case(int64_t vocab, int splits, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  SamplingCase c;
+  c.logits = normal_row(splits * vocab, 4, seed);
+  if (vocab > 2) c.logits[vocab / 2] = 40;  // an outlier
+  const float biases[] = {-INFINITY, -100, 3.5f, 0, 1e38f};
+  for (int64_t id = random() % 3; id < vocab; id += 1 + random() % (1 + vocab / 30)) {
+    c.bias.push_back({static_cast<int32_t>(id), biases[random() % 5]});
+  }
+  for (int i = 0; i < 60; ++i) {
+    const uint64_t id = random() % 2 == 0 ? random() % 7 : random();
+    c.history.push_back(static_cast<int32_t>(id % static_cast<uint64_t>(vocab)));
+  }
+  c.sinks = 2;
+  c.window = 35;
+  c.wanted.repetition_penalty = 1.3f;
+  c.wanted.presence_penalty = 0.4f;
+  c.wanted.frequency_penalty = -0.1f;
+  c.wanted.temperature = 0.7f;
+  return c;
+}
+
+void expect_same_bits(const std::vector<float>& found, const std::vector<float>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i]))
+        << "token " << i << ": " << found[i] << " and " << expected[i];
+  }
+}
+
+TEST(CudaLogits, EqualTheReferenceBitForBit) {
+  emulator::in_every_order([](const emulator::Order& order) {
+    for (const int64_t vocab : kVocabs) {
+      for (const int splits : {1, 3}) {
+        SCOPED_TRACE(cat(order.name, ", vocab ", vocab, ", splits ", splits));
+        const SamplingCase c = random_case(vocab, splits, vocab + splits);
+        const SamplingAnswer expected = run_reference(c, splits);
+        const SamplingAnswer found = run_on_card(c, splits);
+        ASSERT_EQ(found.sampled.is_finite, 1);
+        EXPECT_NEAR(found.sampled.log_sum_exp, expected.sampled.log_sum_exp, 1e-6);
+        expect_same_bits(found.values, expected.values);
+      }
+    }
+  });
+}
+
+TEST(CudaLogits, NeutralValuesChangeNothing) {
+  SamplingCase c;
+  c.logits = normal_row(1000, 4, 1);
+  expect_same_bits(run_on_card(c).values, c.logits);
+}
+
+TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {
+  for (const int64_t vocab : {1, 31, 131, 9000}) {
+    std::vector<SamplingCase> cases;
+    for (int64_t place = 0; place < vocab; place += 1 + vocab / 5) {
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        SamplingCase c;
+        c.logits = normal_row(vocab, 4, 2);
+        c.logits[place] = bad;
+        c.bias = {{static_cast<int32_t>(place), -INFINITY}};  // hides nothing
+        c.history = {0};
+        for (const int greedy : {0, 1}) {
+          c.wanted.greedy = greedy;
+          cases.push_back(c);
+        }
+      }
+    }
+    for (const SamplingAnswer& found : run_on_card(cases)) {
+      ASSERT_EQ(found.sampled.is_finite, 0) << "vocab " << vocab;
+      ASSERT_EQ(found.sampled.token, -1);
+      ASSERT_EQ(found.id, 0);
+      ASSERT_EQ(found.threshold, INFINITY);
+    }
+  }
+}
+
+TEST(CudaLogits, ExtremeFiniteOnesAreFinite) {
+  SamplingCase c;
+  c.logits = {FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, -0.0f, 0.0f, 1};
+  const SamplingAnswer found = run_on_card(c);
+  EXPECT_EQ(found.sampled.is_finite, 1);
+  EXPECT_EQ(found.sampled.log_sum_exp, FLT_MAX);
+  EXPECT_EQ(found.sampled.token, 0);
+  EXPECT_EQ(found.sampled.logprob, 0);
+}
+
+TEST(CudaLogits, LogSumExpHoldsAtTheEndsOfTheRange) {
+  for (const float value : {-1e4f, 0.0f, 1e4f}) {
+    SamplingCase c;
+    c.logits.assign(20000, value);
+    EXPECT_NEAR(run_on_card(c).sampled.log_sum_exp, value + std::log(20000.0), 1e-6);
+  }
+  for (const float value : {FLT_MAX, -FLT_MAX}) {
+    SamplingCase c;
+    c.logits.assign(99, value);
+    EXPECT_EQ(run_on_card(c).sampled.log_sum_exp, value);
+  }
+}
+
+TEST(CudaLogits, OnlyABiasOfMinusInfinityForbids) {
+  for (const float temperature : {1e-5f, 1.0f, 100.0f}) {
+    for (const float repetition : {0.01f, 1.0f, 100.0f}) {
+      for (const float frequency : {-100.0f, 0.0f, 100.0f}) {
+        SamplingCase c;
+        c.logits = {FLT_MAX, -FLT_MAX, 5, -FLT_MAX, FLT_MAX};
+        c.bias = {{0, FLT_MAX}, {1, -FLT_MAX}, {2, -INFINITY}};
+        c.history = {0, 1, 2, 3, 3, 3};
+        c.window = 39;
+        c.wanted.temperature = temperature;
+        c.wanted.repetition_penalty = repetition;
+        c.wanted.frequency_penalty = frequency;
+        const SamplingAnswer found = run_on_card(c);
+        expect_same_bits(found.values, run_reference(c).values);
+        for (int i = 0; i < 5; ++i) {
+          EXPECT_EQ(std::isfinite(found.values[i]), i != 2) << "token " << i;
+        }
+      }
+    }
+  }
+}
+
+// A slice's border lies between tokens 8191 and 8192.
+TEST(CudaLogits, AreChangedOnBothSidesOfASlicesBorder) {
+  SamplingCase c;
+  c.logits.assign(8194, 2);
+  c.bias = {{8191, 1}, {8192, -INFINITY}, {8193, -1}};
+  c.history = {8191, 8192, 8193, 0};
+  c.sinks = 0;
+  c.wanted.presence_penalty = 0.5f;
+  const std::vector<float> values = run_on_card(c).values;
+  EXPECT_EQ(values[0], 1.5f);
+  EXPECT_EQ(values[1], 2);
+  EXPECT_EQ(values[8190], 2);
+  EXPECT_EQ(values[8191], 2.5f);
+  EXPECT_EQ(values[8192], -INFINITY);
+  EXPECT_EQ(values[8193], 0.5f);
+}
+
+}  // namespace
+}  // namespace sinkstream::cuda

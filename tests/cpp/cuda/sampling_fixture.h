@@ -1,0 +1,199 @@
+// Rows to sample from, run through both launches as a step runs them, and through the reference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/float_mode.h"
+#include "cuda_emulator/orders.h"
+#include "kernels/cuda/logits.h"
+#include "kernels/cuda/sample.h"
+#include "kernels/kernels.h"
+#include "sampling/penalty_ring.h"
+#include "sampling/philox.h"
+
+namespace sinkstream::cuda {
+
+// Memory as a card's: poisoned with NaN, −1 as an integer, and exactly as long as promised.
+class CardMemory {
+ public:
+  explicit CardMemory(int64_t bytes)
+      : bytes_(bytes), memory_(static_cast<std::byte*>(std::malloc(bytes))) {
+    std::memset(memory_.get(), 0xff, bytes);
+  }
+  std::byte* get() const { return memory_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  int64_t bytes_;
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+// One row of a step.
+struct SamplingCase {
+  std::vector<float> logits;  // [splits][vocab]
+  SamplingRow wanted;         // but for bias and penalties
+  double min_p = 0;
+  int64_t index = 0;  // of the token that is drawn; at least 0
+  std::vector<TokenBias> bias;
+  std::vector<int32_t> history;  // what the penalties look at; empty: there are none
+  int64_t sinks = 1;
+  int64_t window = 4;
+  bool is_idle = false;
+};
+
+struct SamplingAnswer {
+  SampledRow sampled = {};
+  int32_t id = -77;  // stays in idle rows
+  float threshold = NAN;
+  std::vector<float> values;  // that were drawn from
+};
+
+inline constexpr int64_t kTableCapacity = 40;
+
+// All rows have one vocabulary. Each is written with a stride of 3 floats more than that.
+inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& cases,
+                                               int splits = 1) {
+  const auto rows = static_cast<int64_t>(cases.size());
+  const auto vocab = static_cast<int64_t>(cases[0].logits.size()) / splits;
+  const int64_t stride = vocab + 3;
+  std::vector<float> partials(splits * rows * stride, NAN);
+  std::vector<TokenRow> tokens(rows);
+  std::vector<SamplingRow> wanted(rows);
+  std::vector<TokenBias> bias(1, {INT32_MAX, NAN});  // no row begins at 0
+  const PenaltyTables tables = {nullptr, kTableCapacity};
+  CardMemory table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
+  PenaltyTables penalties = tables;
+  penalties.memory = table_memory.get();
+  for (int64_t r = 0; r < rows; ++r) {
+    const SamplingCase& c = cases[r];
+    for (int s = 0; s < splits; ++s) {
+      std::copy_n(c.logits.data() + s * vocab, vocab,
+                  partials.data() + (s * rows + r) * stride);
+    }
+    tokens[r] = {.index = c.index - 1, .sequence = c.is_idle ? -1 : static_cast<int32_t>(r)};
+    wanted[r] = c.wanted;
+    wanted[r].log_min_p = std::log(c.min_p);
+    wanted[r].bias_begin = static_cast<int32_t>(bias.size());
+    wanted[r].bias_count = static_cast<int32_t>(c.bias.size());
+    bias.insert(bias.end(), c.bias.begin(), c.bias.end());
+    if (c.history.empty()) continue;
+    wanted[r].penalties = static_cast<int32_t>(rows - 1 - r);
+    penalties_reset({penalties, wanted[r].penalties, c.sinks, c.window}, {});
+    penalties_append({penalties, wanted[r].penalties, c.history.data(),
+                      static_cast<int64_t>(c.history.size())},
+                     {});
+  }
+  const Partials input = {partials.data(), splits, rows, stride};
+  CardMemory scratch(sampling_scratch_bytes(vocab, rows));
+  std::vector<int32_t> ids(rows, -77);
+  std::vector<SampledRow> sampled(rows);
+  std::vector<float> thresholds(rows, NAN);
+  EXPECT_EQ(logits({.logits = input,
+                    .rows = rows,
+                    .vocab = vocab,
+                    .tokens = tokens.data(),
+                    .wanted = wanted.data(),
+                    .bias = bias.data(),
+                    .penalties = penalties,
+                    .scratch = scratch.get()},
+                   {}),
+            kSuccess);
+  std::vector<SamplingAnswer> answers(rows);
+  const SamplingLayout layout{vocab};
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto* values = reinterpret_cast<const float*>(scratch.get() + r * layout.bytes() +
+                                                        layout.values_offset());
+    if (!cases[r].is_idle) answers[r].values.assign(values, values + vocab);
+  }
+  EXPECT_EQ(sample({.logits = input,
+                    .rows = rows,
+                    .vocab = vocab,
+                    .tokens = tokens.data(),
+                    .wanted = wanted.data(),
+                    .penalties = penalties,
+                    .scratch = scratch.get(),
+                    .ids = ids.data(),
+                    .sampled = sampled.data(),
+                    .thresholds = thresholds.data()},
+                   {}),
+            kSuccess);
+  for (int64_t r = 0; r < rows; ++r) {
+    answers[r].sampled = sampled[r];
+    answers[r].id = ids[r];
+    answers[r].threshold = thresholds[r];
+  }
+  return answers;
+}
+
+inline SamplingAnswer run_on_card(const SamplingCase& one, int splits = 1) {
+  return run_on_card(std::vector<SamplingCase>{one}, splits)[0];
+}
+
+// The same row by the reference; `uniform` instead of the draw if it is not negative.
+inline SamplingAnswer run_reference(const SamplingCase& c, int splits = 1, double at = -1) {
+  const auto vocab = static_cast<int64_t>(c.logits.size()) / splits;
+  std::vector<float> raw(c.logits.begin(), c.logits.begin() + vocab);
+  for (int s = 1; s < splits; ++s) {
+    for (int64_t i = 0; i < vocab; ++i) raw[i] += c.logits[s * vocab + i];
+  }
+  PenaltyRing ring(c.sinks, c.window, INT64_MAX);
+  for (const int32_t id : c.history) ring.append(id);
+  SamplingAnswer answer;
+  answer.values.resize(vocab);
+  ThreadPool pool(1);
+  bool is_finite = false;
+  reference_kernels().logits({.input = raw.data(),
+                              .out = answer.values.data(),
+                              .vocab = vocab,
+                              .bias = c.bias.data(),
+                              .bias_count = static_cast<int64_t>(c.bias.size()),
+                              .counts = ring.counts().data(),
+                              .count_count = static_cast<int64_t>(ring.counts().size()),
+                              .repetition_penalty = c.wanted.repetition_penalty,
+                              .presence_penalty = c.wanted.presence_penalty,
+                              .frequency_penalty = c.wanted.frequency_penalty,
+                              .temperature = c.wanted.temperature,
+                              .is_finite = &is_finite,
+                              .log_sum_exp = &answer.sampled.log_sum_exp},
+                             {&pool});
+  answer.sampled.is_finite = is_finite;
+  answer.sampled.token = -1;
+  answer.id = 0;
+  if (!is_finite) return answer;
+  if (at < 0) at = uniform(c.wanted.seed, static_cast<uint64_t>(c.index));
+  reference_kernels().sample({.logits = answer.values.data(),
+                              .vocab = vocab,
+                              .greedy = c.wanted.greedy != 0,
+                              .top_k = c.wanted.top_k,
+                              .top_p = c.wanted.top_p,
+                              .min_p = c.min_p,
+                              .uniform = at,
+                              .token = &answer.sampled.token,
+                              .threshold = &answer.threshold},
+                             {&pool});
+  if (answer.sampled.token < 0) return answer;
+  answer.id = answer.sampled.token;
+  answer.sampled.logprob =
+      static_cast<float>(raw[answer.sampled.token] - answer.sampled.log_sum_exp);
+  return answer;
+}
+
+inline std::vector<float> normal_row(int64_t count, float spread, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> row(count);
+  for (float& x : row) x = normal(random);
+  return row;
+}
+
+}  // namespace sinkstream::cuda
