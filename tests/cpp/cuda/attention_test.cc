@@ -81,7 +81,7 @@ TEST(CudaAttention, MatchesTheReferenceForEveryShape) {
         TestStream stream = make_stream(spec);
         feed(&stream, 0, 150, &pool);
         int64_t t = 150;
-        for (const int64_t count : {1, heads == 71 ? 3 : 21}) {
+        for (const int64_t count : {1, heads == 71 ? 2 : 9}) {
           stream.append(t, count, &pool);
           expect_one_result({&stream, t, count}, &pool, 5);
           t += count;
@@ -96,10 +96,10 @@ TEST(CudaAttention, GivesTheSameBitsInEveryOrderOfThreads) {
   for (const DType type : kCardTypes) {
     TestStream stream = make_stream(make_spec(4, 70, 34, 2, 48, type));
     feed(&stream, 0, 140, &pool);
-    stream.append(140, 9, &pool);
+    stream.append(140, 4, &pool);
     std::set<Bits> found;
     in_every_order([&](const emulator::Order&) {
-      found.insert(expect_one_result({&stream, 140, 9}, &pool, 4));
+      found.insert(expect_one_result({&stream, 140, 4}, &pool, 3));
     });
     EXPECT_EQ(found.size(), 1u);
   }
@@ -243,7 +243,7 @@ TEST(CudaAttention, BendsScoresAsTheReference) {
         TestStream stream = make_stream(spec);
         feed(&stream, 0, sinks + window + 70, &pool);
         const int64_t t = sinks + window + 70;
-        const int64_t count = spec.window.piece(t, 20);
+        const int64_t count = spec.window.piece(t, 7);
         stream.append(t, count, &pool);
         expect_one_result({&stream, t, count}, &pool, 2);
       }
@@ -271,13 +271,15 @@ TEST(CudaAttention, IsAsExactAtIndexTenMillion) {
   ThreadPool pool(2);
   for (const DType type : kCardTypes) {
     for (const int64_t start : {int64_t{10'000'000}, int64_t{1'000'000'000'000}}) {
-      for (StreamSpec spec : special_specs(4, 90, type)) {
+      std::vector<StreamSpec> specs = special_specs(4, 90, type);
+      if (start > 10'000'000) specs.erase(specs.begin(), specs.end() - 1);
+      for (StreamSpec& spec : specs) {
         spec.window.begin = start;  // what lies between the sinks and `start` was cut away
         TestStream stream = make_stream(spec);
         stream.append(0, 4, &pool);
         feed(&stream, start, start + 150, &pool);
         const int64_t t = start + 150;
-        const int64_t count = spec.window.piece(t, 12);
+        const int64_t count = spec.window.piece(t, 6);
         stream.append(t, count, &pool);
         const std::vector<float> out = floats_of(expect_one_result({&stream, t, count}, &pool, 5));
         if (start > 10'000'000) continue;  // the definition's own angles are not exact there
