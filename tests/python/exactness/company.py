@@ -123,9 +123,7 @@ def open_tiny(setting: str, folder: Path, *, most: int, threads: int) -> sinkstr
         tiny.write_folder(drawn, path)
     else:
         path = tiny.write_gguf(drawn, path.with_suffix(".gguf"), storage)
-    return sinkstream.load(
-        path, sinks=4, window=60, max_sequences=most, threads=threads, **options
-    )
+    return sinkstream.load(path, sinks=4, window=60, max_sequences=most, threads=threads, **options)
 
 
 def compare_in_company(
