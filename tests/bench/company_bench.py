@@ -41,9 +41,9 @@ def main() -> int:
 
     draw = np.random.default_rng(args.seed)
 
-    def compare(model: sinkstream.Model, comparisons: int) -> Tally:
+    def compare(model: sinkstream.Model, comparisons: int, longest: int) -> Tally:
         # Each request is asked about twenty times.
-        asks = draw_asks(model.spec.vocab_size, max(1, comparisons // 20), draw, longest=300)
+        asks = draw_asks(model.spec.vocab_size, max(1, comparisons // 20), draw, longest)
         return compare_in_company(model, asks, comparisons, draw, most=args.most)
 
     started = time.perf_counter()
@@ -54,10 +54,10 @@ def main() -> int:
             with open_tiny(
                 setting, pathlib.Path(folder), most=args.most, threads=args.threads
             ) as model:
-                tiny += compare(model, each)
+                tiny += compare(model, each, longest=300)
     if args.real > 0:
-        with sinkstream.load(window=252, max_sequences=args.most, threads=args.threads) as model:
-            real = compare(model, args.real)
+        with sinkstream.load(window=60, max_sequences=args.most, threads=args.threads) as model:
+            real = compare(model, args.real, longest=100)
     different = tiny.different + real.different
     report(
         "company",
