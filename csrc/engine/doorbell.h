@@ -25,9 +25,9 @@ class Doorbell {
   }
 
   // The same with an end. Returns whether it rang.
-  bool wait_until(std::chrono::steady_clock::time_point end) {
+  bool wait_for(std::chrono::nanoseconds duration) {
     std::unique_lock lock(mutex_);
-    const bool rang = is_rung_.wait_until(lock, end, [this] { return rung_; });
+    const bool rang = is_rung_.wait_for(lock, duration, [this] { return rung_; });
     rung_ = false;
     return rang;
   }

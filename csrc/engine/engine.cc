@@ -154,7 +154,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request) {
   const Window window = window_of("stream", request.sinks);
   auto stream = make_stream();
   auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
-                                             options_.tokens.get(), stream);
+                                             options_.tokens.get(), stream, options_.now());
   check_fits(*sequence);
   hand_over(std::move(sequence));
   return stream;
@@ -285,7 +285,7 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
 // Sequences that are cancelled or out of time end in whatever phase they are; those that want no
 // token never begin.
 void Engine::end_early() {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (const auto reason = sequence->maybe_early_end(now)) end(*sequence, *reason);
   }
@@ -351,12 +351,12 @@ void Engine::rest() {
   share_stats();
   due_bells_->ring();
   Clock::time_point end = nearest_deadline();
-  if (!waiting_.empty() && !stuck_since_) stuck_since_ = Clock::now();
+  if (!waiting_.empty() && !stuck_since_) stuck_since_ = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
     end = std::min(end, end_of_patience(*sequence));
   }
   if (end == kNoDeadline) return bell_->wait();
-  bell_->wait_until(end);
+  bell_->wait_for(end - options_.now());
   refuse_waiting();
 }
 
@@ -377,7 +377,7 @@ Clock::time_point Engine::end_of_patience(const Sequence& sequence) const {
 }
 
 void Engine::refuse_waiting() {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = options_.now();
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
     if (now < end_of_patience(*sequence)) return false;
     end(*sequence, FinishReason::kError,
@@ -403,7 +403,7 @@ void Engine::share_stats() {
 void Engine::note_phase(const Sequence& sequence, FinishReason reason) {
   const bool has_just_come = sequence.phase == Phase::kWaiting;
   recorder_.add_phase_change({.request = sequence.stream->request_id(),
-                              .at = has_just_come ? sequence.submitted : Clock::now(),
+                              .at = has_just_come ? sequence.submitted : options_.now(),
                               .phase = sequence.phase,
                               .reason = reason,
                               .prompt_tokens = sequence.prompt_tokens,

@@ -35,6 +35,7 @@ struct EngineOptions {
   ThreadPool* threads = nullptr;
   std::shared_ptr<const TokenTable> tokens;  // null: ids only, no text
   std::vector<int32_t> end_token_ids;
+  Clock::time_point (*now)() = &Clock::now;  // what all its times are taken from; tests move it
 };
 
 // Any thread may call its public functions, in the process that made it; in a forked child they

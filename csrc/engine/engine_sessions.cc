@@ -81,8 +81,8 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
   hold(*session);
   Held held(*session);
   auto stream = make_stream();
-  auto sequence =
-      std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(), stream);
+  auto sequence = std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(),
+                                             stream, options_.now());
   session->set_turn(stream);
   if (session->is_closed()) stream->cancel();  // `close` may have cancelled the turn before
   hand_over(std::move(sequence));

@@ -9,12 +9,12 @@ namespace sinkstream {
 void Engine::act() {
   step_ = StepRecord();
   step_.step = totals_.steps;
-  step_.begin = Clock::now();
+  step_.begin = options_.now();
   SINKSTREAM_FAIL_POINT("step.admit");
   admit();
   SINKSTREAM_FAIL_POINT("step.forward");
   forward();
-  step_.forward_end = Clock::now();
+  step_.forward_end = options_.now();
   SINKSTREAM_FAIL_POINT("step.deliver");
   deliver();
   SINKSTREAM_FAIL_POINT("step.delivered");
@@ -129,7 +129,7 @@ void Engine::sample(Sequence& sequence, const float* logits) {
 }
 
 void Engine::time_token(Sequence& sequence) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = options_.now();
   StreamStats& stats = sequence.stats;
   if (sequence.last_token_at) {
     const std::chrono::nanoseconds gap = now - *sequence.last_token_at;
@@ -208,7 +208,7 @@ void Engine::forget_ended() {
 }
 
 void Engine::record_step() {
-  step_.end = Clock::now();
+  step_.end = options_.now();
   totals_.step_times.add(std::chrono::nanoseconds(step_.end - step_.begin).count());
   ++totals_.steps;
   look_at_pages();

@@ -16,17 +16,17 @@ std::vector<int32_t> with_owed(std::optional<int32_t> owed, std::vector<int32_t>
   return prompt;
 }
 
-Clock::time_point deadline_of(const Request& request) {
+Clock::time_point deadline_of(const Request& request, Clock::time_point now) {
   const std::optional<double>& timeout_s = request.params.timeout_s;
   if (!timeout_s) return kNoDeadline;
   const std::chrono::duration<double> timeout(*timeout_s);
-  return request.called + std::chrono::duration_cast<Clock::duration>(timeout);
+  return request.called.value_or(now) + std::chrono::duration_cast<Clock::duration>(timeout);
 }
 
 }  // namespace
 
 Sequence::Sequence(Request request, const Window& request_window, int64_t layers,
-                   const TokenTable* table, std::shared_ptr<TokenStream> out)
+                   const TokenTable* table, std::shared_ptr<TokenStream> out, Clock::time_point now)
     : prompt(std::move(request.prompt)),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(request_window),
@@ -36,13 +36,13 @@ Sequence::Sequence(Request request, const Window& request_window, int64_t layers
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, request.continues_text),
-      submitted(Clock::now()),
-      deadline(deadline_of(request)) {
+      submitted(now),
+      deadline(deadline_of(request, now)) {
   stats.prompt_tokens = prompt_tokens;
 }
 
 Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTable* table,
-                   std::shared_ptr<TokenStream> out)
+                   std::shared_ptr<TokenStream> out, Clock::time_point now)
     : prompt(with_owed(of->owed, std::move(request.prompt))),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(of->window()),
@@ -57,8 +57,8 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       cache(&*session->cache),
       length_before(cache->length()),
       evicted_before(cache->evicted()),
-      submitted(Clock::now()),
-      deadline(deadline_of(request)) {
+      submitted(now),
+      deadline(deadline_of(request, now)) {
   sampler.append(session->tokens.ids());
   stats.prompt_tokens = prompt_tokens;
   stats.cached_tokens = stats.live_tokens = cache->live();

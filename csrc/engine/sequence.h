@@ -27,15 +27,15 @@ struct Request {
   SamplingParams params;         // its seed drawn already
   std::optional<int64_t> sinks;  // in place of the engine's; the capacity stays, the window shrinks
   bool continues_text = false;   // the reply's text is to be read behind the prompt's
-  Clock::time_point called = Clock::now();  // `params.timeout_s` counts from here
+  std::optional<Clock::time_point> called;  // `params.timeout_s` counts from here; else from `now`
 };
 
 struct Sequence {
   Sequence(Request request, const Window& window, int64_t layers, const TokenTable* table,
-           std::shared_ptr<TokenStream> out);
+           std::shared_ptr<TokenStream> out, Clock::time_point now);
   // A turn of a session, which the caller holds.
   Sequence(Request request, std::shared_ptr<Session> session, const TokenTable* table,
-           std::shared_ptr<TokenStream> out);
+           std::shared_ptr<TokenStream> out, Clock::time_point now);
 
   bool is_reading() const { return read < prompt_tokens; }
   bool wants_reply() const { return sampler.params().max_tokens != 0; }

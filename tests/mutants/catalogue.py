@@ -25,6 +25,7 @@ CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear_int16.inl"
 INPUT = "csrc/kernels/cpu/linear_input.inl"
+TILE = "csrc/kernels/cpu/linear_tile.inl"
 AMX = "csrc/kernels/cpu/linear_amx.inl"
 
 
@@ -673,6 +674,24 @@ OURS = (
 """,
         new="",
         killers=(_append("WritesEveryRowAsTheReferenceAndNothingElse"),),
+    ),
+    Mutant(
+        name="order_by_batch",
+        sentence="Tiles of several tokens add straight into their outputs, which saves a register: "
+        "a token in company is added up in another order than alone.",
+        file=TILE,
+        old="""  sum_group<kType, kTokens>(group, x, sum);
+""",
+        new="""  if constexpr (!is_quantized(kType) && kTokens > 1) {
+    sum_group<kType, kTokens>(group, x, acc);
+    return;
+  }
+  sum_group<kType, kTokens>(group, x, sum);
+""",
+        killers=(
+            _linear("GivesATokenTheSameBitsInEveryBatch"),
+            _decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),
+        ),
     ),
     # --- inputs in 16 bits ------------------------------------------------------------------
     Mutant(

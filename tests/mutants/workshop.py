@@ -29,8 +29,7 @@ TABLES = [
     "tests/mutants/cpp/stream_ops.cc",
     "tests/cpp/kernels/amx_emulated.cc",
 ]
-# Counts allocations, for the decoder's tests.
-HEAP = "tests/cpp/heap/heap.cc"
+HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
 CACHE = ["common/*", "device/*", "cache/*"]
@@ -132,9 +131,8 @@ class Workshop:
             for part in PARTS[folder]
             for path in (ROOT / "csrc").glob(part + ".cc")
         }
-        tables = [] if folder == "cache" else TABLES
-        heap = [HEAP] if folder == "model" else []
-        return [f"tests/cpp/{program}_test.cc", *tables, *heap, *sorted(products)]
+        shared = {"cache": [], "kernels": TABLES, "model": [*TABLES, HEAP]}[folder]
+        return [f"tests/cpp/{program}_test.cc", *shared, *sorted(products)]
 
     def compile(self, source: str, mutant: Mutant | None = None) -> Path:
         """Return the object of a source; with the mistake only if it depends on that file."""

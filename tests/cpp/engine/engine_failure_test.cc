@@ -38,10 +38,13 @@ TEST_F(EngineFailureTest, EndsEveryoneWhenAStepThrows) {
   model.before_forward = [](int64_t forward) {
     if (forward == 10) throw std::runtime_error("the model broke");
   };
+  std::counting_semaphore<1 << 20> gate(0);
+  model.gate = &gate;
   options.max_sequences = 2;
   const auto first = submit(greedy_request({5}, 50));
   const auto second = submit(greedy_request({6}, 50));
   const auto waiting = submit(greedy_request({7}, 50));
+  gate.release(11);  // nobody comes too late to see it break
   const Reply reply = read_all(*first);
   EXPECT_EQ(reply.ids, expected_reply({5}, static_cast<int64_t>(reply.ids.size())));
   for (const auto& stream : {first, second, waiting}) {

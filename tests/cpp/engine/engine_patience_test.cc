@@ -1,19 +1,23 @@
 // How long a sequence waits for memory whose holders are not being read: a second of its own.
-#include "engine_fixture.h"
+#include "timed_fixture.h"
 
 namespace sinkstream {
 namespace {
 
-class EnginePatienceTest : public EngineTest {
+class EnginePatienceTest : public TimedEngineTest {
  protected:
   EnginePatienceTest() { options.max_sequences = 1; }
 
-  static double seconds_since(Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+  std::shared_ptr<TokenStream> wait_for_memory(int32_t token) {
+    auto stream = submit(greedy_request({token}, 5));
+    let_it_look();
+    return stream;
   }
-
-  // Waits until the stream is refused for want of memory.
-  static void expect_refusal(TokenStream& stream) {
+  // The stream is refused for want of memory when this time has passed, and not before.
+  void expect_refusal_after(std::chrono::nanoseconds time, TokenStream& stream) {
+    pass(time - 1ns);
+    EXPECT_FALSE(stream.finish_reason());
+    pass(1ns);
     EXPECT_TRUE(read_all(stream).ids.empty());
     EXPECT_EQ(stream.finish_reason(), FinishReason::kError);
     EXPECT_THROW(stream.rethrow(), CapacityError);
@@ -22,32 +26,26 @@ class EnginePatienceTest : public EngineTest {
 
 TEST_F(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
   const auto unread = submit(greedy_request({5}, std::nullopt));
-  wait_until([&] { return engine().stats().parked == 1; });
-  const Clock::time_point first_began = Clock::now();
-  const auto first = submit(greedy_request({6}, 5));
-  std::this_thread::sleep_for(600ms);
-  const Clock::time_point second_began = Clock::now();
-  const auto second = submit(greedy_request({7}, 5));
-  expect_refusal(*first);
-  EXPECT_GE(seconds_since(first_began), 0.999);
-  expect_refusal(*second);
-  EXPECT_GE(seconds_since(second_began), 0.999) << "the first one's patience was the second's";
-  EXPECT_LT(seconds_since(second_began), 8);
+  wait_until_parked(1);
+  const auto first = wait_for_memory(6);
+  pass(600ms);
+  const auto second = wait_for_memory(7);
+  expect_refusal_after(400ms, *first);
+  expect_refusal_after(600ms, *second);
   unread->close();
 }
 
 TEST_F(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
   const auto holder = submit(greedy_request({5}, std::nullopt));
-  const auto waiting = submit(greedy_request({6}, 5));
-  wait_until([&] { return engine().stats().parked == 1; });
-  std::this_thread::sleep_for(100ms);  // some of its patience is gone, and comes back
-  const Clock::time_point submitted = Clock::now();
-  while (seconds_since(submitted) < 1.3) read_tokens(*holder, 1);
-  EXPECT_FALSE(waiting->finish_reason()) << "it was refused although the holder was read";
-  const Clock::time_point stuck = Clock::now();
-  expect_refusal(*waiting);
-  EXPECT_GE(seconds_since(stuck), 0.9) << "waiting while others ran has used its patience up";
-  EXPECT_LT(seconds_since(stuck), 8);
+  wait_until_parked(1);
+  const auto waiting = wait_for_memory(6);
+  for (int i = 0; i < 3; ++i) {
+    pass(999ms);  // of its patience little is left, and comes back
+    read_tokens(*holder, 1);
+    let_it_look();
+    wait_until_parked(1);
+  }
+  expect_refusal_after(1s, *waiting);
   holder->close();
 }
 

@@ -17,8 +17,8 @@ class InvariantsTest : public testing::Test {
   Sequence& add_waiting(int64_t prompt) {
     auto stream = std::make_shared<TokenStream>(bell, std::make_shared<DueBells>());
     Request request = greedy_request(std::vector<int32_t>(static_cast<size_t>(prompt), 9), 1000);
-    waiting.push_back(
-        std::make_unique<Sequence>(std::move(request), kWindow, kLayers, nullptr, stream));
+    waiting.push_back(std::make_unique<Sequence>(std::move(request), kWindow, kLayers, nullptr,
+                                                 stream, Clock::now()));
     ++gauges.waiting;
     return *waiting.back();
   }

@@ -1,0 +1,112 @@
+// A language model that says everything it can see: its next token is a hash of all live rows of
+// the cache, and every secret among them has a logit of its own. So a row that is lost, stale or
+// somebody else's changes the reply, and a secret that has come to the wrong place is named.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "fake_model.h"
+
+namespace sinkstream {
+
+// Ids below kFakeVocab are words; these are secrets, which no reply is drawn from.
+inline constexpr int32_t kSecrets = 1024;
+inline constexpr int64_t kCanaryVocab = kFakeVocab + kSecrets;
+inline bool is_secret(int32_t id) { return id >= kFakeVocab && id < kCanaryVocab; }
+
+class CanaryModel : public LanguageModel {
+ public:
+  int64_t vocab() const override { return kCanaryVocab; }
+  int64_t max_tokens() const override { return 128; }
+
+  void forward(std::span<const ForwardSpan> spans, float* logits) override {
+    for (const ForwardSpan& span : spans) {
+      const int64_t length = span.cache->length();
+      for (int64_t i = 0; i < span.count; ++i) write(*span.cache, length + i, span.tokens[i]);
+      if (span.logits != LogitsOf::kNone) {
+        say(*span.cache, length + span.count - 1, logits);
+        logits += kCanaryVocab;
+      }
+      span.cache->advance(span.count);  // what the next token does not see is gone
+    }
+    widest_ = std::max<int64_t>(widest_, static_cast<int64_t>(spans.size()));
+  }
+
+  int64_t widest() const { return widest_; }  // most sequences of one forward
+
+ private:
+  // A token's row holds its id and its index, in every layer.
+  static void write(const SequenceCache& cache, int64_t index, int32_t id) {
+    for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+      const auto low_index = static_cast<int32_t>(index);
+      std::memcpy(element(cache, layer, index, 0), &id, sizeof(id));
+      std::memcpy(element(cache, layer, index, 1), &low_index, sizeof(low_index));
+    }
+  }
+
+  // What the query of token `last` makes of all that it sees.
+  static void say(const SequenceCache& cache, int64_t last, float* logits) {
+    std::fill(logits, logits + kCanaryVocab, 0.0f);
+    TokenHash hash;
+    const Window& window = cache.window();
+    for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+      const auto look_at = [&](int64_t j) {
+        int32_t id, index;
+        std::memcpy(&id, element(cache, layer, j, 0), sizeof(id));
+        std::memcpy(&index, element(cache, layer, j, 1), sizeof(index));
+        hash.add(id);
+        hash.add(index);
+        if (is_secret(id)) logits[id] = 10;
+      };
+      for (int64_t j = 0; j < window.sinks && j <= last; ++j) look_at(j);
+      for (int64_t j = window.first(last); j <= last; ++j) look_at(j);
+    }
+    logits[hash.next_token()] = 20;
+  }
+
+  static std::byte* element(const SequenceCache& cache, int64_t layer, int64_t index, int64_t dim) {
+    const Slot at = cache.slot(layer, index);
+    return at.page + kFakeShape.key_element(at.row, dim) * int64_t{sizeof(float)};
+  }
+
+  std::atomic<int64_t> widest_{0};
+};
+
+// Which of so many tokens are live, by the definition.
+inline std::vector<int64_t> live_indices(int64_t length, const Window& window) {
+  std::vector<int64_t> live;
+  for (int64_t j = 0; j < std::min(window.sinks, length); ++j) live.push_back(j);
+  for (int64_t j = std::max(window.sinks, length - window.window); j < length; ++j) {
+    live.push_back(j);
+  }
+  return live;
+}
+
+// What the model must say about a plain list of ids.
+struct Sight {
+  int32_t next = 0;
+  std::vector<int32_t> secrets;  // rising, each once
+};
+
+inline Sight sight_of(const std::vector<int32_t>& ids, const Window& window, int64_t layers) {
+  Sight sight;
+  TokenHash hash;
+  const std::vector<int64_t> live = live_indices(static_cast<int64_t>(ids.size()), window);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (const int64_t j : live) {
+      const int32_t id = ids[static_cast<size_t>(j)];
+      hash.add(id);
+      hash.add(static_cast<int32_t>(j));
+      if (is_secret(id)) sight.secrets.push_back(id);
+    }
+  }
+  sight.next = hash.next_token();
+  std::sort(sight.secrets.begin(), sight.secrets.end());
+  sight.secrets.erase(std::unique(sight.secrets.begin(), sight.secrets.end()), sight.secrets.end());
+  return sight;
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,345 @@
+// Many people's conversations beside each other, each with secrets of its own: whatever is done to
+// them in whatever order, nobody is ever shown another's, and each conversation is a plain list of
+// ids. SINKSTREAM_SOAK_TURNS says how many turns; `make soak` takes 100,000.
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "cache/snapshot.h"
+#include "canary_model.h"
+#include "engine_fixture.h"
+
+namespace sinkstream {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+constexpr Window kWindow{.sinks = 4, .window = 60};
+constexpr int64_t kLayers = 2;
+constexpr int32_t kPeople = 4;          // each a thread
+constexpr size_t kConversations = 16;   // of each, at most: 64 in all
+constexpr int64_t kMemoryFor = 48;      // so that some are refused
+constexpr int64_t kQuickTurns = 5'000;  // where nobody asks for more
+constexpr int64_t kNever = INT64_C(1) << 60;
+
+struct Counts {
+  int64_t turns = 0;
+  int64_t tokens = 0;         // that were replied
+  int64_t secrets_shown = 0;  // to those whose they are
+  int64_t cancelled = 0;      // turns
+  int64_t cut_prompts = 0;    // of them, while they were being read
+  int64_t taken_back = 0;
+  int64_t kept = 0;  // that could not be taken back
+  int64_t opened = 0;
+  int64_t shared = 0;  // tokens that were not read anew when a conversation was opened
+  int64_t forked = 0;
+  int64_t loaded = 0;
+  int64_t closed = 0;
+  int64_t hung_up = 0;  // closed in the middle of a turn
+  int64_t refused = 0;  // for want of memory
+};
+
+struct Count {
+  const char* name;
+  int64_t Counts::*of;
+};
+constexpr Count kCounts[] = {
+    {"turns", &Counts::turns},
+    {"tokens", &Counts::tokens},
+    {"secrets shown to their owners", &Counts::secrets_shown},
+    {"turns cancelled", &Counts::cancelled},
+    {"prompts cut", &Counts::cut_prompts},
+    {"turns taken back", &Counts::taken_back},
+    {"turns too late to take back", &Counts::kept},
+    {"opened", &Counts::opened},
+    {"tokens shared at opening", &Counts::shared},
+    {"forked", &Counts::forked},
+    {"saved and loaded", &Counts::loaded},
+    {"closed", &Counts::closed},
+    {"closed in mid-turn", &Counts::hung_up},
+    {"refused for want of memory", &Counts::refused},
+};
+
+struct Conversation {
+  std::shared_ptr<Session> session;
+  Ids ids;               // all that was said, the last one of a reply included
+  bool is_owed = false;  // that one is not in the cache yet
+  int32_t secret = 0;    // which it says in every turn, beside those of whom it goes on from
+};
+
+// All that came of a turn.
+struct Heard {
+  Ids ids;
+  std::vector<Ids> secrets;  // that the model saw when it said each of them; rising
+  int64_t read = 0;          // tokens of the turn that are in the cache, an owed one included
+};
+
+// One thread, and its conversations.
+class Person {
+ public:
+  Person(Engine* engine, int32_t number)
+      : engine_(*engine), random_(static_cast<uint32_t>(number)), number_(number) {}
+
+  // Talks for so many turns, and closes everything.
+  void talk(int64_t turns) {
+    while (counts_.turns < turns && !testing::Test::HasFailure()) {
+      change_something();
+      talk_to_some();
+    }
+    while (!conversations_.empty()) close(0);
+  }
+
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Turn {
+    Conversation* conversation;
+    Ids text;
+    bool is_cancelled = false;
+    std::shared_ptr<TokenStream> stream;
+  };
+
+  size_t below(size_t bound) { return random_() % bound; }
+  bool one_in(size_t times) { return below(times) == 0; }
+
+  void change_something() {
+    if (conversations_.empty()) return open();
+    if (conversations_.size() == kConversations) return close(below(kConversations));
+    const size_t place = below(conversations_.size());
+    switch (below(6)) {
+      case 0: return open();
+      case 1: return fork(place);
+      case 2: return save_and_load(place);
+      case 3: return close(place);
+    }
+  }
+
+  // `make` gives a session that goes on from the first of `ids`, as many as it has seen.
+  template <typename Make>
+  void add(const Ids& ids, bool is_owed, int64_t* count, const Make& make) {
+    try {
+      auto one = std::make_unique<Conversation>();
+      one->session = make();
+      const int64_t seen = one->session->stats().tokens + is_owed;
+      one->ids.assign(ids.begin(), ids.begin() + seen);
+      one->is_owed = is_owed;
+      one->secret = next_secret();
+      conversations_.push_back(std::move(one));
+      ++*count;
+    } catch (const CapacityError&) {
+      ++counts_.refused;
+    }
+  }
+
+  // Every person has secrets that nobody else has.
+  int32_t next_secret() {
+    constexpr int32_t kEach = kSecrets / kPeople;
+    return static_cast<int32_t>(kFakeVocab) + number_ * kEach + secrets_++ % kEach;
+  }
+
+  void open() {
+    Ids beginning;
+    if (!conversations_.empty()) beginning = conversations_[below(conversations_.size())]->ids;
+    const size_t before = conversations_.size();
+    add(beginning, false, &counts_.opened, [&] { return engine_.open_session({}, beginning); });
+    if (conversations_.size() > before) counts_.shared += std::ssize(conversations_.back()->ids);
+  }
+
+  void fork(size_t place) {
+    const Conversation& one = *conversations_[place];
+    add(one.ids, one.is_owed, &counts_.forked, [&] { return engine_.fork_session(*one.session); });
+  }
+
+  void save_and_load(size_t place) {
+    const Conversation& one = *conversations_[place];
+    std::vector<std::byte> rows;
+    SessionPlace at;
+    engine_.read_session(*one.session, [&](const Session& session) {
+      rows.resize(static_cast<size_t>(snapshot_shape(*session.cache).bytes()));
+      snapshot(*session.cache, rows.data(), nullptr);
+      at = session.place();
+    });
+    const Ids ids = one.ids;
+    const bool is_owed = one.is_owed;
+    if (one_in(2)) close(place);
+    add(ids, is_owed, &counts_.loaded, [&] {
+      return engine_.restore_session(kWindow.sinks, at, [&](SequenceCache* cache) {
+        restore(cache, at.sequence, rows.data(), nullptr);
+      });
+    });
+  }
+
+  void close(size_t place) {
+    conversations_[place]->session->close();
+    conversations_.erase(conversations_.begin() + static_cast<int64_t>(place));
+    ++counts_.closed;
+  }
+
+  // Several at a time, so that they run beside each other and beside other people's.
+  void talk_to_some() {
+    std::shuffle(conversations_.begin(), conversations_.end(), random_);
+    std::vector<Turn> turns;
+    const size_t count = std::min(conversations_.size(), 1 + below(8));
+    for (size_t i = 0; i < count; ++i) turns.push_back(start(conversations_[i].get()));
+    for (Turn& turn : turns) finish(&turn);
+    std::erase_if(conversations_, [](const auto& one) { return one->session->is_closed(); });
+  }
+
+  Turn start(Conversation* conversation) {
+    Ids text(below(one_in(40) ? 3000 : one_in(4) ? 150 : 6));
+    for (int32_t& id : text) id = static_cast<int32_t>(below(kFakeVocab));
+    text.insert(text.begin() + static_cast<int64_t>(below(text.size() + 1)), conversation->secret);
+    Request request = greedy_request(text, static_cast<int64_t>(below(12)));
+    request.params.logprobs = kMaxLogprobs;
+    ++counts_.turns;
+    return {.conversation = conversation,
+            .text = std::move(text),
+            .stream = engine_.submit(std::move(request), conversation->session)};
+  }
+
+  void finish(Turn* turn) {
+    Conversation& one = *turn->conversation;
+    if (one_in(50)) {
+      one.session->close();
+      ++counts_.hung_up;
+      hear(turn, kNever);
+      return;
+    }
+    const Heard heard = hear(turn, one_in(4) ? static_cast<int64_t>(below(6)) : kNever);
+    const size_t length_before = one.ids.size();
+    const bool was_owed = one.is_owed;
+    take_over(*turn, heard);
+    if (testing::Test::HasFailure()) return;
+    if (one_in(8) && take_back(turn)) {
+      one.ids.resize(length_before);
+      one.is_owed = was_owed;
+    }
+    EXPECT_EQ(engine_.ids_of(*one.session), live_ids(one));
+  }
+
+  // Reads to the end, and cancels behind so many pieces.
+  Heard hear(Turn* turn, int64_t patience) {
+    Heard heard;
+    StreamBatch batch;
+    for (int64_t pieces = 0;; ++pieces) {
+      if (pieces == patience) {
+        turn->is_cancelled = true;
+        turn->stream->cancel();
+        ++counts_.cancelled;
+      }
+      const TokenStream::Taken taken = turn->stream->take(10s, &batch);
+      if (taken == TokenStream::Taken::kEnd) return heard;
+      if (taken == TokenStream::Taken::kNothing) {
+        ADD_FAILURE() << "the stream gives nothing";
+        return heard;
+      }
+      for (const StreamMark& mark : batch.marks) {
+        if (mark.kind == StreamMark::Kind::kPrefill) heard.read = mark.count;
+      }
+      const TokenLogprob* top = batch.top.data();
+      for (const StreamToken& token : batch.tokens) {
+        heard.ids.push_back(token.id);
+        Ids& secrets = heard.secrets.emplace_back();
+        for (const TokenLogprob* end = top + token.top_count; top < end; ++top) {
+          // A word that nothing speaks for is as likely as a secret that was not seen.
+          if (is_secret(top->id) && top->logprob > token.logprob - 15) secrets.push_back(top->id);
+        }
+        std::sort(secrets.begin(), secrets.end());
+      }
+    }
+  }
+
+  // What was said belongs to the conversation now: just this, and it depends on nothing else.
+  void take_over(const Turn& turn, const Heard& heard) {
+    Conversation& one = *turn.conversation;
+    const int64_t read = std::max<int64_t>(heard.read - one.is_owed, 0);
+    ASSERT_LE(read, std::ssize(turn.text));
+    const bool is_whole = read == std::ssize(turn.text);
+    ASSERT_TRUE(is_whole || (turn.is_cancelled && heard.ids.empty()));
+    counts_.cut_prompts += heard.read > 0 && !is_whole;
+    if (heard.read > 0) one.is_owed = !heard.ids.empty();
+    one.ids.insert(one.ids.end(), turn.text.begin(), turn.text.begin() + read);
+    for (size_t i = 0; i < heard.ids.size(); ++i) {
+      const Sight sight = sight_of(one.ids, kWindow, kLayers);
+      ASSERT_EQ(heard.secrets[i], sight.secrets) << "turn " << counts_.turns;
+      ASSERT_EQ(heard.ids[i], sight.next) << "turn " << counts_.turns;
+      one.ids.push_back(sight.next);
+      counts_.secrets_shown += std::ssize(sight.secrets);
+    }
+    counts_.tokens += std::ssize(heard.ids);
+  }
+
+  bool take_back(Turn* turn) {
+    try {
+      engine_.take_back(*turn->conversation->session, turn->stream);
+      ++counts_.taken_back;
+      return true;
+    } catch (const InvalidArgument&) {  // tokens have left the window
+    } catch (const CapacityError&) {    // there is no memory to part with those who share it
+    }
+    ++counts_.kept;
+    return false;
+  }
+
+  static Ids live_ids(const Conversation& one) {
+    Ids live;
+    const int64_t length = std::ssize(one.ids) - one.is_owed;
+    for (const int64_t j : live_indices(length, kWindow)) {
+      live.push_back(one.ids[static_cast<size_t>(j)]);
+    }
+    if (one.is_owed) live.push_back(one.ids.back());
+    return live;
+  }
+
+  Engine& engine_;
+  std::mt19937 random_;
+  const int32_t number_;
+  int32_t secrets_ = 0;  // given out so far
+  std::vector<std::unique_ptr<Conversation>> conversations_;
+  Counts counts_;
+};
+
+int64_t wanted_turns() {
+  const char* wanted = std::getenv("SINKSTREAM_SOAK_TURNS");
+  return wanted == nullptr ? kQuickTurns : std::atoll(wanted);
+}
+
+TEST(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainList) {
+  CanaryModel model;
+  ThreadPool threads(1);
+  const int64_t each = SequenceCache::pages_needed(kWindow, kLayers, kEndlessLength);
+  PagePool pool(kFakeShape, each * kMemoryFor, /*poison=*/true);
+  const ChosenKernels chosen = choose_kernels("");
+  EngineOptions options;
+  options.pool = &pool;
+  options.layers = kLayers;
+  options.window = kWindow;
+  options.max_sequences = kPeople * kConversations;
+  options.prefill_chunk = 16;
+  options.kernels = &chosen.kernels;
+  options.threads = &threads;
+  Engine engine(model, options);
+
+  const int64_t turns = wanted_turns();
+  std::vector<std::unique_ptr<Person>> people;
+  std::vector<std::thread> talks;
+  for (int32_t i = 0; i < kPeople; ++i) {
+    people.push_back(std::make_unique<Person>(&engine, i));
+    talks.emplace_back([person = people.back().get(), turns] { person->talk(turns / kPeople); });
+  }
+  for (std::thread& talk : talks) talk.join();
+  engine.close();
+  EXPECT_EQ(pool.free_pages(), pool.pages());
+  EXPECT_GT(model.widest(), kPeople);
+
+  Counts sum;
+  for (const Count& count : kCounts) {
+    for (const auto& person : people) sum.*count.of += person->counts().*count.of;
+    std::printf("%10" PRId64 " %s\n", sum.*count.of, count.name);
+    EXPECT_GT(sum.*count.of, 0) << count.name;
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream
