@@ -136,8 +136,8 @@ test-sanitizers test-sanitizers-short: export ASAN_OPTIONS := detect_stack_use_a
 .PHONY: test-sanitizers test-sanitizers-short
 test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under sanitizers
 	@mkdir -p $(REPORTS)
-	$(call sanitize,tsan,thread,common kernels cache sampling model engine)
-	$(call sanitize,asan,address,common kernels cache sampling model engine)
+	$(call sanitize,tsan,thread,common kernels cuda cache sampling model engine)
+	$(call sanitize,asan,address,common kernels cuda cache sampling model engine)
 
 # Where threads meet, and where memory is lent and grows.
 test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of them with threads and memory

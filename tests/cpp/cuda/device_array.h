@@ -25,7 +25,6 @@ class DeviceArray {
     if (count_ > 0) std::memcpy(get(), numbers.data(), bytes());
   }
 
-
   void poison() { std::memset(static_cast<void*>(get()), 0xFF, bytes()); }
 
   T* get() { return memory_.get(); }

@@ -77,9 +77,9 @@ TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
 }
 
 TEST(CudaEmbedding, WhatIsNoTokenIsARowOfZeros) {
-  const Table table(Storage::kBF16, 20, 40);
+  const Table table(Storage::kBF16, 16, 40);
   const DeviceArray<int32_t> ids(
-      std::vector<int32_t>{20, std::numeric_limits<int32_t>::max(), sampled_id(0)});
+      std::vector<int32_t>{16, std::numeric_limits<int32_t>::max(), sampled_id(0)});
   const DeviceArray<int32_t> sampled(std::vector<int32_t>{-1});
   DeviceArray<float> out(3 * 40);
   EmbeddingArgs args = table.args(ids, &out);

@@ -188,6 +188,7 @@ __global__ void unwritten_kernel(float* out) {
   SHARED(float, number, );
   SHARED(bf16, half, [3]);
   DYNAMIC_SHARED(float, rest);
+  out += 3 * blockIdx.x;
   out[0] = number;
   out[1] = to_float(half[2]);
   out[2] = rest[1];
@@ -197,7 +198,7 @@ __global__ void unwritten_kernel(float* out) {
 }
 
 TEST(Emulator, SharedMemoryIsNanInEveryBlockUntilItIsWritten) {
-  float out[3] = {};
+  float out[6] = {};
   ASSERT_EQ(launch(unwritten_kernel, 2, 1, 8, Stream{}, out), kSuccess);
   for (const float number : out) EXPECT_TRUE(std::isnan(number));
 }
@@ -260,6 +261,7 @@ enum class Wrong {
 template <Wrong wrong>
 __global__ void wrong_kernel(int* out) {
   const int thread = threadIdx.x;
+  out += thread;
   if (wrong == Wrong::kWaitsForTheReturned) {
     if (thread >= 40) return;
     __syncthreads();
@@ -285,9 +287,9 @@ __global__ void wrong_kernel(int* out) {
 // What the emulator says of it.
 template <Wrong wrong>
 std::string fault_of(int threads = 64) {
-  int out = 0;
+  int out[64];
   try {
-    EXPECT_EQ(launch(wrong_kernel<wrong>, 1, threads, 0, Stream{}, &out), kSuccess);
+    EXPECT_EQ(launch(wrong_kernel<wrong>, 1, threads, 0, Stream{}, out), kSuccess);
   } catch (const emulator::Fault& fault) {
     return fault.what();
   }

@@ -7,9 +7,9 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/errors.h"
 #include "cuda_emulator/fiber.h"
@@ -74,7 +74,7 @@ struct Thread {
   Block* block = nullptr;
   int number = 0;
   uint3 index = {};
-  std::optional<Fiber> fiber;
+  Fiber* fiber = nullptr;
   const Meeting* waits_in = nullptr;
   bool has_returned = false;
   int first_copy = 0, copy_count = 0;  // those under way: a stretch of its ring
@@ -88,6 +88,19 @@ struct GroupedCopy {
 using CopyRing = GroupedCopy[kMostCopies];
 // Of the thread of each number; taken by the first kernel that copies, and kept.
 thread_local std::unique_ptr<CopyRing[]> copy_rings;
+
+// The fibers of a block's threads, taken when they are first needed and kept. What one fiber does
+// in two blocks is in order for the thread sanitizer, which is slow to make new ones: it has
+// several sets, a block never takes that of the block before, and else any.
+constexpr int kSets = kThreadSanitizer ? 3 : 1;
+using Fibers = std::vector<std::unique_ptr<Fiber>>;
+thread_local Fibers fiber_sets[kSets];
+
+Fibers& fibers_for(int count, int set) {
+  Fibers& fibers = fiber_sets[set];
+  while (static_cast<int>(fibers.size()) < count) fibers.push_back(std::make_unique<Fiber>());
+  return fibers;
+}
 
 struct Variable {
   const void* key;
@@ -111,7 +124,7 @@ struct Block {
   std::exception_ptr error;
   char end = 0;  // what the thread sanitizer knows its end by
 
-  Block(const Grid& its_grid, Turns& its_turns);
+  Block(const Grid& its_grid, Turns& its_turns, int set);
   ~Block() { free_shared(); }
   void free_shared();
 
@@ -122,7 +135,9 @@ struct Block {
 };
 
 thread_local Thread* running = nullptr;
-thread_local char launch_end = 0;  // what the thread sanitizer knows the end of launches by
+// What the thread sanitizer knows beginnings and ends of launches by.
+thread_local char launch_begin = 0;
+thread_local char launch_end = 0;
 
 Thread& running_thread(const char* what) {
   if (running == nullptr) throw Fault(cat(what, ": is called outside of a kernel."));
@@ -138,10 +153,11 @@ std::string name_of(const Thread& thread) {
              blockIdx.z, ")");
 }
 
+bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 bool same(const Place& a, const Place& b) {
-  return std::strcmp(a.what, b.what) == 0 && a.where.line() == b.where.line() &&
-         a.where.column() == b.where.column() &&
-         std::strcmp(a.where.file_name(), b.where.file_name()) == 0;
+  return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
+         same(a.what, b.what) && same(a.where.file_name(), b.where.file_name());
 }
 
 // A sanitizer sees whoever steps over its borders.
@@ -156,6 +172,7 @@ void* poisoned(size_t bytes, size_t alignment) {
 void run_thread(void* argument) {
   Thread& thread = *static_cast<Thread*>(argument);
   Block& block = *thread.block;
+  acquire(&launch_begin);
   try {
     block.grid.call(block.grid.kernel);
     if (thread.copy_count > 0) {
@@ -177,7 +194,7 @@ void run_thread(void* argument) {
   }
 }
 
-Block::Block(const Grid& its_grid, Turns& its_turns)
+Block::Block(const Grid& its_grid, Turns& its_turns, int set)
     : grid(its_grid),
       turns(its_turns),
       count(static_cast<int>(grid.threads.x * grid.threads.y * grid.threads.z)),
@@ -189,6 +206,7 @@ Block::Block(const Grid& its_grid, Turns& its_turns)
   for (int first = 0; first < count; first += kLanes) {
     warps[first / kLanes].meeting = {.first = first, .count = std::min(kLanes, count - first)};
   }
+  const Fibers& fibers = fibers_for(count, set);
   for (int i = 0; i < count; ++i) {
     Thread& thread = threads[i];
     thread.block = this;
@@ -196,7 +214,8 @@ Block::Block(const Grid& its_grid, Turns& its_turns)
     const auto number = static_cast<unsigned>(i);
     thread.index = {number % grid.threads.x, number / grid.threads.x % grid.threads.y,
                     number / grid.threads.x / grid.threads.y};
-    thread.fiber.emplace(run_thread, &thread);
+    thread.fiber = fibers[i].get();
+    thread.fiber->begin(run_thread, &thread);
   }
 }
 
@@ -308,15 +327,18 @@ Status run(const Grid& grid) {
   blockDim = grid.threads;
   gridDim = grid.blocks;
   std::exception_ptr error;
+  int set = 0;
   for (uint64_t turn = 0; turn < count && !error; ++turn) {
     const auto number = block_at(turn, count, step, turns.order);
     blockIdx = {static_cast<unsigned>(number % grid.blocks.x),
                 static_cast<unsigned>(number / grid.blocks.x % grid.blocks.y),
                 static_cast<unsigned>(number / grid.blocks.x / grid.blocks.y)};
-    const auto block = std::make_unique<Block>(grid, turns);
+    set = (set + 1 + static_cast<int>(turns.below(std::max(1, kSets - 1)))) % kSets;
+    const auto block = std::make_unique<Block>(grid, turns, set);
+    release(&launch_begin);
     block->run();
     error = block->error;
-    if (error) acquire(&launch_end);
+    if (error) acquire(&launch_end);  // before the block's memory goes
   }
   acquire(&launch_end);
   if (error) std::rethrow_exception(error);

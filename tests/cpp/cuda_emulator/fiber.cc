@@ -2,9 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <new>
-#include <vector>
 
 #include "cuda_emulator/sanitizers.h"
 
@@ -16,36 +14,12 @@ constexpr size_t kGuardBytes = 64 * 1024;  // a page of any size that machines h
 
 thread_local Fiber* starting = nullptr;
 
-// Stacks that no fiber uses just now. Below each lies a guard that nothing may touch.
-struct StackPool {
-  std::vector<std::byte*> stacks;
-
-  ~StackPool() {
-    for (std::byte* stack : stacks) munmap(stack - kGuardBytes, kGuardBytes + kStackBytes);
-  }
-};
-thread_local StackPool pool;
-
-std::byte* take_stack() {
-  // The thread sanitizer would take two fibers on one stack, one after the other, for a race.
-  // Memory from the heap it knows to be new.
-  if (kThreadSanitizer) return static_cast<std::byte*>(std::malloc(kStackBytes));
-  if (!pool.stacks.empty()) {
-    std::byte* stack = pool.stacks.back();
-    pool.stacks.pop_back();
-    return stack;
-  }
+// Below the stack lies a guard that nothing may touch.
+std::byte* new_stack() {
   void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
   return static_cast<std::byte*>(memory) + kGuardBytes;
-}
-
-void give_back_stack(std::byte* stack, bool ended) {
-  if (kThreadSanitizer) return std::free(stack);
-  // Functions that never returned have left their marks.
-  if (!ended) unpoison(stack, kStackBytes);
-  pool.stacks.push_back(stack);
 }
 
 }  // namespace
@@ -75,7 +49,7 @@ namespace {
 
 }  // namespace
 
-void Fiber::begin(Context* context, std::byte* stack) {
+void Fiber::set(Context* context, std::byte* stack) {
   auto** top = reinterpret_cast<void**>(stack + kStackBytes);
   *--top = nullptr;  // as after a call from nowhere: where whoever walks the stack stops
   *--top = reinterpret_cast<void*>(&Fiber::run);
@@ -87,7 +61,7 @@ void Fiber::change(Context* from, Context* to) { change_stacks(from, *to); }
 
 #else
 
-void Fiber::begin(Context* context, std::byte* stack) {
+void Fiber::set(Context* context, std::byte* stack) {
   getcontext(context);
   context->uc_stack.ss_sp = stack;
   context->uc_stack.ss_size = kStackBytes;
@@ -99,14 +73,24 @@ void Fiber::change(Context* from, Context* to) { swapcontext(from, to); }
 
 #endif
 
-Fiber::Fiber(Entry entry, void* argument)
-    : entry_(entry), argument_(argument), stack_(take_stack()), own_known_(create_known_fiber()) {
-  begin(&own_, stack_);
-}
+Fiber::Fiber() : stack_(new_stack()), own_known_(create_known_fiber()) {}
 
 Fiber::~Fiber() {
   destroy_known_fiber(own_known_);
-  give_back_stack(stack_, ended_);
+  unpoison(stack_, kStackBytes);
+  munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes);
+}
+
+void Fiber::begin(Entry entry, void* argument) {
+  if (!ended_) {  // functions that never returned have left their marks
+    unpoison(stack_, kStackBytes);
+    destroy_known_fiber(own_known_);
+    own_known_ = create_known_fiber();
+  }
+  entry_ = entry;
+  argument_ = argument;
+  ended_ = false;
+  set(&own_, stack_);
 }
 
 void Fiber::abandon(void* address) { release_for(own_known_, address); }

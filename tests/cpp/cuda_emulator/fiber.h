@@ -16,14 +16,16 @@ class Fiber {
  public:
   using Entry = void (*)(void* argument);  // throws nothing
 
-  Fiber(Entry entry, void* argument);
+  Fiber();
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
+  // The next resume calls entry(argument), whatever became of the one before.
+  void begin(Entry entry, void* argument);
   void resume();  // by anybody but a fiber; not after it has ended
   void pause();   // by the fiber itself
-  // By who gives up on it: what it did has happened for whoever acquires `address` (sanitizers.h).
+  // By who gives it up: what it did has happened for whoever acquires `address` (sanitizers.h).
   void abandon(void* address);
 
  private:
@@ -34,17 +36,17 @@ class Fiber {
 #endif
 
   static void run();  // the first call on a new stack
-  static void begin(Context* context, std::byte* stack);
+  static void set(Context* context, std::byte* stack);
   static void change(Context* from, Context* to);
 
-  Entry entry_;
-  void* argument_;
-  std::byte* stack_;  // its lowest byte
+  std::byte* const stack_;  // its lowest byte
+  Entry entry_ = nullptr;
+  void* argument_ = nullptr;
   Context own_ = {};
   Context resumer_ = {};
-  bool ended_ = false;
+  bool ended_ = true;
   // What the sanitizers know this fiber and its resumer by.
-  void* own_known_ = nullptr;
+  void* own_known_;
   void* resumer_known_ = nullptr;
   const void* resumer_stack_ = nullptr;
   size_t resumer_stack_bytes_ = 0;

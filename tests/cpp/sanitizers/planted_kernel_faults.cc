@@ -42,10 +42,11 @@ constexpr Named kFaults[] = {
     {Fault::kEndlessRecursion, "endless_recursion"},
 };
 
-__device__ int depth_of(volatile int* number, int depth) {
+// Deeper than any stack: *end is never reached.
+__device__ int depth_of(const int* end, int depth) {
   volatile int room[256];
-  room[0] = *number;
-  return depth_of(number, depth + 1) + room[0];
+  room[0] = depth;
+  return depth == *end ? depth : depth_of(end, depth + 1) + room[0];
 }
 
 // Two blocks of two warps; 64 ints and 64 more for what they find. One `Fault` is made, everything
