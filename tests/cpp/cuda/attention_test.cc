@@ -110,6 +110,7 @@ TEST(CudaAttention, FoldsMorePagesThanAWarpHasLanes) {
   for (const DType type : kCardTypes) {
     StreamSpec spec = make_spec(4, 64 * 70, 2, 1, 80, type);
     spec.sink_logits = {1, -2};
+    spec.slopes = {0.02f, -0.01f};  // the largest score rises from page to page, and falls
     TestStream stream = make_stream(spec);
     int64_t t = 0;
     for (const int64_t next : {64 * 31 + 3, 64 * 32 + 3, 5000}) {  // 32 pages, 33, and 71
