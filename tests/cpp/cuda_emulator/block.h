@@ -74,11 +74,12 @@ bool take_copy(int groups, Copy* copy);
 
 void fence();
 
-// d[i] of Note: [Fragments] in kernels/cuda/matrix.h. Words: two halves of a[4], two of b[2].
+// What a lane has of a product's factors, as numbers: Note: [Fragments] of kernels/cuda/matrix.h.
 struct Fragment {
-  float a[8];  // a[r] and its two numbers
-  float b[4];
+  float a[8];  // a[2r] and a[2r + 1] are the pair of word r
+  float b[4];  // likewise
 };
+// Adds this lane's four numbers of the product to d.
 void multiply_add(const Fragment& mine, float (&d)[4], const Place& place);
 
 }  // namespace sinkstream::cuda::emulator
