@@ -57,39 +57,42 @@ void expect_one_result_until(int64_t end, const StreamSpec& spec, ThreadPool* po
   }
 }
 
-TEST(CudaAttention, MatchesTheReferenceForTenWindowsInAnyPieces) {
+class CudaAttentionOfType : public testing::TestWithParam<DType> {};
+
+TEST_P(CudaAttentionOfType, MatchesTheReferenceForTenWindowsInAnyPieces) {
   constexpr int64_t kSinksAndWindow[][2] = {{0, 1},  {0, 64},  {1, 1},    {4, 60}, {4, 64},
                                             {3, 65}, {70, 66}, {64, 128}, {130, 7}};
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
-    for (const auto& [sinks, window] : kSinksAndWindow) {
-      expect_one_result_until(sinks + 10 * window + 5, make_spec(sinks, window, 3, 1, 32, type),
-                              &pool);
-    }
+  const DType type = GetParam();
+  for (const auto& [sinks, window] : kSinksAndWindow) {
+    expect_one_result_until(sinks + 10 * window + 5, make_spec(sinks, window, 3, 1, 32, type),
+                            &pool);
   }
 }
 
-TEST(CudaAttention, MatchesTheReferenceForEveryShape) {
+TEST_P(CudaAttentionOfType, MatchesTheReferenceForEveryShape) {
   constexpr int64_t kHeads[][2] = {{1, 1}, {4, 2}, {9, 3}, {8, 2}, {7, 1}, {8, 1}, {71, 1}};
   constexpr int64_t kHeadDims[] = {32, 48, 64, 80, 96, 128, 144, 256};
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
-    for (const auto& [heads, kv_heads] : kHeads) {
-      for (const int64_t head_dim : kHeadDims) {
-        if (heads != 4 && head_dim != 64) continue;
-        const StreamSpec spec = make_spec(5, 70, heads, kv_heads, head_dim, type);
-        TestStream stream = make_stream(spec);
-        feed(&stream, 0, 150, &pool);
-        int64_t t = 150;
-        for (const int64_t count : {1, heads == 71 ? 2 : 9}) {
-          stream.append(t, count, &pool);
-          expect_one_result({&stream, t, count}, &pool, 5);
-          t += count;
-        }
+  const DType type = GetParam();
+  for (const auto& [heads, kv_heads] : kHeads) {
+    for (const int64_t head_dim : kHeadDims) {
+      if (heads != 4 && head_dim != 64) continue;
+      const StreamSpec spec = make_spec(5, 70, heads, kv_heads, head_dim, type);
+      TestStream stream = make_stream(spec);
+      feed(&stream, 0, 150, &pool);
+      int64_t t = 150;
+      for (const int64_t count : {1, heads == 71 ? 2 : 9}) {
+        stream.append(t, count, &pool);
+        expect_one_result({&stream, t, count}, &pool, 5);
+        t += count;
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaAttentionOfType, testing::ValuesIn(kCardTypes),
+                         [](const auto& type) { return name_of(type.param); });
 
 TEST(CudaAttention, GivesTheSameBitsInEveryOrderOfThreads) {
   ThreadPool pool(1);
