@@ -323,21 +323,15 @@ TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {
 }
 
 TEST_F(CudaSample, AStepFindsNothingOfTheOneBefore) {
-  SamplingCase first;
-  first.logits = normal_row(9001, 4, 31);
-  first.wanted.top_p = 0.9;
-  SamplingCase second;
-  second.logits = normal_row(9001, 1, 32);
-  second.wanted.top_k = 100;
-  second.wanted.top_p = 0.8;
-  SamplingCase third = first;
-  third.wanted.top_p = 1;
+  const Row steep{"steep", normal_row(9001, 4, 31)}, flat{"flat", normal_row(9001, 1, 32)};
+  const Filter top_p{0, 0.9, 0}, top_k{100, 1, 0}, both{100, 0.8, 0}, none{0, 1, 0};
   DeviceArray<std::byte> scratch(sampling_scratch_bytes(9001, 1));
-  for (const SamplingCase& c : {first, second, third, second}) {
-    const SamplingAnswer found = run_on_card({c}, 1, &scratch)[0];
-    const SamplingAnswer fresh = run_on_card(c);
-    EXPECT_EQ(std::memcmp(&found.sampled, &fresh.sampled, sizeof(SampledRow)), 0);
-    EXPECT_EQ(found.threshold, fresh.threshold);
+  uint64_t seed = 0;
+  for (const Row* row : {&steep, &flat}) {
+    for (const Filter& filter : {top_p, top_k, both, none, top_k}) {
+      const SamplingCase c = case_of(*row, filter, ++seed);
+      expect_like_reference(c, *row, filter, run_on_card({c}, 1, &scratch)[0]);
+    }
   }
 }
 
