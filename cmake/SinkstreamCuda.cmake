@@ -39,8 +39,9 @@ endforeach()
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/kernels/cuda/*.cu)
 add_library(_cuda MODULE ${cuda_sources})
 target_include_directories(_cuda PRIVATE csrc)
-# Constants and shapes come from headers that host code shares.
-target_compile_options(_cuda PRIVATE --expt-relaxed-constexpr -Werror=all-warnings
+# Constants and shapes come from headers that host code shares. Kernels say fma where they mean it:
+# what else the compiler would fuse, a processor that runs the same sources does not.
+target_compile_options(_cuda PRIVATE --expt-relaxed-constexpr -fmad=false -Werror=all-warnings
                                      -Xcompiler=-fvisibility=hidden)
 set_target_properties(_cuda PROPERTIES PREFIX "" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
                                        CUDA_RUNTIME_LIBRARY Static)
