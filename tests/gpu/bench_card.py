@@ -22,10 +22,10 @@ import argparse
 import gc
 import json
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ import torch
 import sinkstream
 from sinkstream import cards
 from tests.bench.figures import gaps_ms, quantile
+from tests.bench.machine import ROOT
+from tests.data import tiny
 from tests.gpu.facts import tree
 from tests.gpu.streams import prompt, wait_until_idle
 
@@ -86,16 +88,23 @@ LONGEST_S = 12.0  # that one stream is timed
 # ---- models ----
 
 
-def write_model(name: str, kind: str, folder: Path) -> Path:
-    """Write a model, or leave the one that is there."""
-    if name == "tiny":
-        from tests.data import tiny
+def write_models(models: Sequence[tuple[str, str]], folder: Path) -> list[Path]:
+    """Write the models that are not there, side by side, in processes that know no card."""
+    program = str(ROOT / "tests/bench/random_gguf.py")
+    writers = [
+        subprocess.Popen([sys.executable, program, name, kind, str(folder)], stderr=sys.stdout)
+        for name, kind in models
+    ]
+    statuses = [writer.wait() for writer in writers]
+    if any(statuses):
+        raise RuntimeError("bench_card: a model could not be written; see above")
+    return [folder / f"{name}-{kind}.gguf" for name, kind in models]
 
-        path = folder / "llama"
-        return path if path.exists() else tiny.write_folder(tiny.build("llama"), path)
-    from tests.bench.random_gguf import write
 
-    return write(name, kind, folder)
+def write_tiny(folder: Path) -> Path:
+    """Write a model of three layers and a few thousand weights, if it is not there."""
+    path = folder / "llama"
+    return path if path.exists() else tiny.write_folder(tiny.build("llama"), path)
 
 
 # ---- figures ----
@@ -131,8 +140,12 @@ def measure_rate(model: sinkstream.Model, batch: int, span_s: float) -> Figures:
     before = wait_for_tokens(model, batch, 3 * batch)
     live = sum(stream.stats.live_tokens for stream in streams)
     started = time.perf_counter()
-    time.sleep(span_s)
-    stats, seconds = model.stats(), time.perf_counter() - started
+    enough = before["generated_tokens"] + batch * MOST_TOKENS * 3 // 4
+    while True:
+        time.sleep(0.005)
+        stats, seconds = model.stats(), time.perf_counter() - started
+        if seconds >= span_s or stats["generated_tokens"] >= enough:
+            break
     running = stats["running"]
     live = (live + sum(stream.stats.live_tokens for stream in streams)) // 2
     for stream in streams:
@@ -245,9 +258,7 @@ def main() -> int:
         args.file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
     keep()
-    with ProcessPoolExecutor(min(4, len(sizes.models))) as pool:
-        names, kinds = zip(*sizes.models, strict=True)
-        paths = list(pool.map(write_model, names, kinds, [args.models] * len(names)))
+    paths = [write_tiny(args.models)] if args.rehearse else write_models(sizes.models, args.models)
     status = 0
     for (name, kind), path in zip(sizes.models, paths, strict=True):
         full_name = f"{name} {kind}"

@@ -20,7 +20,8 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root" || exit 2
 readonly kAllOfIt=530 # seconds: of the ten minutes that such a machine may give a command
-only=facts,build,tests,sanitizer,bench tests='' wheels='' rehearse=()
+readonly kParts=facts,build,tests,sanitizer,bench
+only=$kParts tests='' wheels='' rehearse=()
 while (($#)); do
   case $1 in
     --only | --tests | --wheels)
@@ -36,6 +37,10 @@ while (($#)); do
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
+done
+
+for name in ${only//,/ }; do
+  [[ ,$kParts, == *,$name,* ]] || { echo "run.sh: no part $name; there are $kParts" >&2; exit 2; }
 done
 
 python=${PYTHON:-python3}
@@ -102,6 +107,7 @@ if is_asked facts; then
 fi
 
 build() {
+  rm -rf "$kept/site" # so that nothing is tested that belongs to another tree
   CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "$python" -m pip install --verbose --no-build-isolation \
     --no-deps --upgrade --target "$kept/site" --config-settings="build-dir=$kept/build" \
     --config-settings=cmake.define.SINKSTREAM_CUDA=ON . &&
@@ -125,7 +131,7 @@ if is_asked sanitizer; then
     part sanitizer 60 "${sanitized[@]}"
   elif command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
-      part "sanitizer-$tool" 50 compute-sanitizer --tool "$tool" --error-exitcode 9 "${sanitized[@]}"
+      part "sanitizer-$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "${sanitized[@]}"
     done
   else
     echo 'compute-sanitizer is not on PATH' >"$out/sanitizer.log"

@@ -27,7 +27,7 @@ def difference(load: Load, model: str | Path, ids: torch.Tensor, kv_dtype: str) 
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
 @pytest.mark.parametrize("name", SIZES.names)
 def test_the_logits_are_the_processors(load: Load, name: str, kv_dtype: str) -> None:
-    assert difference(load, name, TEXT, kv_dtype) < TOLERANCE[kv_dtype]
+    assert difference(load, name, TEXT, kv_dtype) < TOLERANCE
 
 
 @pytest.mark.parametrize("storage", tiny.STORAGES[1:] if not IS_REHEARSAL else ())
@@ -36,7 +36,7 @@ def test_the_logits_are_the_processors_for_weights_of(
 ) -> None:
     pytest.importorskip("gguf")
     path = tiny.write_gguf(tiny.build("llama"), tmp_path / "model.gguf", storage)
-    assert difference(load, path, TEXT, "float16") < TOLERANCE["float16"]
+    assert difference(load, path, TEXT, "float16") < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ("BF16", "Q8_0", "Q4_0") if not IS_REHEARSAL else ())
@@ -47,13 +47,13 @@ def test_the_logits_are_the_processors_in_the_shapes_of_smollm2(
     from tests.bench.random_gguf import write
 
     path = write("smollm2-135m", kind, tmp_path)
-    assert difference(load, path, TEXT[:, :700], "float16") < TOLERANCE["float16"]
+    assert difference(load, path, TEXT[:, :700], "float16") < TOLERANCE
 
 
 def test_the_logits_are_the_processors_without_a_window(load: Load) -> None:
     ids = TEXT[:, :300]
     with load() as card, load(device="cpu") as us:
-        assert error_of(card.forward(ids), us.forward(ids)) < TOLERANCE["float16"]
+        assert error_of(card.forward(ids), us.forward(ids)) < TOLERANCE
 
 
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
@@ -68,4 +68,4 @@ def test_a_cut_from_the_middle_turns_keys_as_the_processor_does(load: Load, kv_d
             live.append(cache.live)
             logits.append(model.forward(ids[:, :11], cache))
     assert live[0] == live[1] < SINKS + SIZES.window
-    assert error_of(*logits) < TOLERANCE[kv_dtype]
+    assert error_of(*logits) < TOLERANCE
