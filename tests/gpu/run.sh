@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Builds, tests and measures on a machine with an NVIDIA card and no network, in less than nine
+# minutes:
+#
+#   tests/gpu/run.sh [--only PART,…] [--tests EXPRESSION] [--wheels FOLDER] [--rehearse]
+#
+#   --only      of facts, build, tests, sanitizer, bench; else all. A build is kept for the next run.
+#   --tests     what `pytest -k` takes
+#   --wheels    packages that this machine lacks; installed beside the build, not into the system
+#   --rehearse  on an emulated card (build/tests/cpp/_cuda_emulated.so, or what
+#               $SINKSTREAM_CUDA_LIBRARY names), with the package that $PYTHON finds, a tiny model and
+#               a few tokens; nothing is built
+#
+# Every part has a limit of its own and goes on after one that has failed; the exit status is 1 if
+# any did. $OUT (else build/gpu) gets gpu.json, gpu.txt and a log of each part, and has them after
+# every part, also if this is killed. $PYTHON names another python3, $COMMIT the commit of a tree
+# without history.
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$root" || exit 2
+readonly kAllOfIt=530 # seconds: of the ten minutes that such a machine may give a command
+readonly kParts=facts,build,tests,sanitizer,bench
+only=$kParts tests='' wheels='' rehearse=()
+while (($#)); do
+  case $1 in
+    --only | --tests | --wheels)
+      (($# >= 2)) || { echo "run.sh: $1 needs a value" >&2; exit 2; }
+      case $1 in
+        --only) only=$2 ;;
+        --tests) tests=$2 ;;
+        --wheels) wheels=$(cd "$2" && pwd) || exit 2 ;;
+      esac
+      shift 2
+      ;;
+    --rehearse) rehearse=(--rehearse); shift ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "run.sh: unknown option $1; see --help" >&2; exit 2 ;;
+  esac
+done
+
+for name in ${only//,/ }; do
+  [[ ,$kParts, == *,$name,* ]] || { echo "run.sh: no part $name; there are $kParts" >&2; exit 2; }
+done
+
+python=${PYTHON:-python3}
+out=${OUT:-build/gpu}
+kept=$root/build/gpu-kept # what a second run need not make again
+mkdir -p "$out" "$kept" || exit 2
+out=$(cd "$out" && pwd)
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+: >"$work/parts.tsv"
+rm -f "$out"/{gpu.json,gpu.txt,facts.log,build.log,tests.log,sanitizer.log,bench.log}
+failures=0
+
+export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INDEX=1
+if ((${#rehearse[@]})); then
+  models=$work/models
+  export SINKSTREAM_REHEARSAL=1 PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$root"
+  export SINKSTREAM_CUDA_LIBRARY="${SINKSTREAM_CUDA_LIBRARY:-$root/build/tests/cpp/_cuda_emulated.so}"
+else
+  models=$kept/models
+  unset SINKSTREAM_CUDA_LIBRARY SINKSTREAM_REHEARSAL
+  export PYTHONPATH="$kept/site:$kept/wheels:$root"
+  [[ -d /usr/local/cuda/bin ]] && export PATH="$PATH:/usr/local/cuda/bin"
+fi
+
+# record NAME STATUS EXIT_CODE SECONDS: keeps what became of a part.
+record() {
+  printf '%s\t%s\t%s\t%s\n' "$@" >>"$work/parts.tsv"
+  "$python" tests/gpu/summary.py "$work" "$out" || failures=$((failures + 1))
+  echo "$1: $2, $4 s"
+}
+
+# part NAME LIMIT COMMAND…: runs it with its output in a log, for at most LIMIT seconds and what is
+# left of all. NAME up to its hyphen is the log's. A part that fails shows the end of its log.
+part() {
+  local name=$1 limit=$2 code status=ok began=$SECONDS log=$out/${1%%-*}.log
+  shift 2
+  local left=$((kAllOfIt - SECONDS))
+  if ((left < 10)); then
+    failures=$((failures + 1))
+    record "$name" 'not begun' 0 0
+    return 1
+  fi
+  timeout --kill-after=5 "$((limit < left ? limit : left))" "$@" >>"$log" 2>&1
+  code=$?
+  if ((code == 124 || code == 137)); then status='out of time'; elif ((code)); then status=failed; fi
+  if ((code)); then
+    failures=$((failures + 1))
+    tail -n 30 "$log"
+  fi
+  record "$name" "$status" "$code" "$((SECONDS - began))"
+  return "$code"
+}
+
+is_asked() { [[ ,$only, == *,$1,* ]]; }
+
+if [[ -n $wheels ]]; then
+  "$python" -m pip install --quiet --no-deps --upgrade --target "$kept/wheels" "$wheels"/*.whl ||
+    failures=$((failures + 1))
+fi
+
+if is_asked facts; then
+  part facts 40 "$python" -m tests.gpu.facts "$work/facts.json" "${rehearse[@]}"
+fi
+
+build() {
+  rm -rf "$kept/site" # so that nothing is tested that belongs to another tree
+  CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "$python" -m pip install --verbose --no-build-isolation \
+    --no-deps --upgrade --target "$kept/site" --config-settings="build-dir=$kept/build" \
+    --config-settings=cmake.define.SINKSTREAM_CUDA=ON . &&
+    ls -l "$kept"/site/sinkstream/_core*.so "$kept/site/sinkstream/_cuda.so"
+}
+if is_asked build && ((${#rehearse[@]} == 0)); then
+  export -f build
+  export python kept
+  part build 270 bash -c build
+fi
+
+if is_asked tests; then
+  part tests 150 "$python" -m pytest -v -ra --durations=8 --junitxml="$work/tests.xml" \
+    ${tests:+-k "$tests"} tests/gpu
+fi
+
+# The tool finds its own word for success; a finding is exit code 9.
+if is_asked sanitizer; then
+  sanitized=("$python" -m tests.gpu.sanitized "$models")
+  if ((${#rehearse[@]})); then
+    part sanitizer 60 "${sanitized[@]}"
+  elif command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck initcheck; do
+      part "sanitizer-$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "${sanitized[@]}"
+    done
+  else
+    echo 'compute-sanitizer is not on PATH' >"$out/sanitizer.log"
+    record sanitizer 'not there' 0 0
+  fi
+fi
+
+if is_asked bench; then
+  left=$((kAllOfIt - SECONDS))
+  part bench "$left" "$python" -m tests.gpu.bench_card "$work/bench.json" --models "$models" \
+    --limit-s "$((left > 60 ? left - 45 : 15))" "${rehearse[@]}"
+fi
+
+cat "$out/gpu.txt"
+echo "written to $out, after $SECONDS s"
+((failures == 0))

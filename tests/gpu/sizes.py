@@ -1,0 +1,46 @@
+"""How much the tests of a card do: enough to find something there, or a few tokens in a rehearsal.
+
+A rehearsal runs everything on an emulated card, which is some ten thousand times slower.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+IS_REHEARSAL = os.environ.get("SINKSTREAM_REHEARSAL") == "1"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of tokens and streams."""
+
+    window: int  # W, beside 4 sinks
+    text: int  # tokens of a text that is read: several windows
+    reply: int  # tokens of a reply: past the window as well
+    company: tuple[int, ...]  # streams beside the one that is looked at
+    storm: int  # streams that are cancelled
+    names: tuple[str, ...]  # of tests/data/tiny.py
+    cache_types: tuple[str, ...]
+
+
+FULL = Sizes(
+    window=156,  # three pages and parts of two
+    text=1800,
+    reply=400,
+    company=(1, 7, 20, 63),  # attention changes its kernel at 17 rows, `linear` its shape at 9
+    storm=200,
+    names=("llama", "qwen2", "qwen3", "llama-linear", "llama-llama3", "llama-yarn"),
+    cache_types=("float16", "bfloat16", "int8"),
+)
+SHORT = Sizes(
+    window=12,
+    text=40,
+    reply=10,
+    company=(2,),
+    storm=8,
+    names=("llama",),
+    cache_types=("float16",),
+)
+SIZES = SHORT if IS_REHEARSAL else FULL
+SINKS = 4

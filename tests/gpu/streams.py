@@ -1,0 +1,41 @@
+"""Prompts, options and comparisons that the tests of a card share."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+import sinkstream
+from tests.gpu.sizes import SIZES
+
+# The table of tests/cpp/kernels/tolerance.h, relative to the scale of the logits.
+TOLERANCE = 4e-2
+
+DRAWN = {"max_tokens": SIZES.reply, "temperature": 0.8, "top_p": 0.95, "ignore_eos": True}
+
+
+def prompt(tokens: int, number: int = 0) -> list[int]:
+    """Return ids that every tiny model has; prompts of different numbers share no beginning."""
+    return [3 + (41 * number + 7 * i) % 113 for i in range(tokens)]
+
+
+def bits(result: sinkstream.Result) -> tuple[Any, ...]:
+    """Return what must be equal bit for bit; a logprob is the sum over a whole row of logits."""
+    return result.token_ids, result.logprobs
+
+
+def error_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Return the largest difference relative to the largest number; infinite for NaN."""
+    worst = (ours - theirs).abs().max() / theirs.abs().max()
+    return float(worst) if bool(torch.isfinite(worst)) else float("inf")
+
+
+def wait_until_idle(model: sinkstream.Model, limit_s: float = 60) -> dict[str, Any]:
+    """Return the counters once nothing runs or waits."""
+    end = time.monotonic() + limit_s
+    while (stats := model.stats())["running"] or stats["waiting"]:
+        assert time.monotonic() < end, f"the engine is not idle after {limit_s:g} s: {stats}"
+        time.sleep(0.001)
+    return stats

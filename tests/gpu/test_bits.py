@@ -1,0 +1,83 @@
+"""What a token is does not depend on how it was computed, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import sinkstream
+from tests.gpu.conftest import Load
+from tests.gpu.sizes import IS_REHEARSAL, SINKS, SIZES
+from tests.gpu.streams import DRAWN, bits, prompt
+
+
+@pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
+def test_decode_equals_prefill_in_chunks(load: Load, kv_dtype: str) -> None:
+    ids = torch.tensor([prompt(SIZES.text)])
+    with load(kv_dtype=kv_dtype) as model:
+        whole = model.forward(ids, cache := model.new_cache())
+        assert cache.evicted == SIZES.text - SINKS - SIZES.window
+        for size in (1, 7) if IS_REHEARSAL else (1, 7, 16, 64, 200):
+            cache = model.new_cache()
+            parts = [model.forward(part, cache) for part in ids.split(size, dim=1)]
+            assert torch.equal(torch.cat(parts, dim=1), whole), size
+
+
+def test_the_size_of_chunks_changes_no_reply(load: Load) -> None:
+    results = []
+    for chunk in (3, 16) if IS_REHEARSAL else (1, 16, 100, 512):
+        with load(prefill_chunk=chunk) as model:
+            stream = model.stream(prompt(SIZES.text // 2), **DRAWN, seed=4)
+            results.append(bits(stream.result()))
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
+def test_a_stream_is_the_same_alone_and_in_company(load: Load, kv_dtype: str) -> None:
+    asked = prompt(SIZES.window // 2)
+    with load(kv_dtype=kv_dtype, max_sequences=1 + max(SIZES.company)) as model:
+        alone = model.stream(asked, **DRAWN, seed=3).result()
+        again = model.stream(asked, **DRAWN, seed=3).result()
+        assert bits(again) == bits(alone)
+        if not IS_REHEARSAL:
+            assert alone.stats.evicted_tokens > SIZES.window
+        for count in SIZES.company:
+            others = [
+                model.stream(prompt(5 + 3 * i, i + 1), **DRAWN, seed=100 + i) for i in range(count)
+            ]
+            among = model.stream(asked, **DRAWN, seed=3).result()
+            for other in others:
+                other.close()
+            assert bits(among) == bits(alone), count
+
+
+def test_the_same_request_gives_the_same_bits_in_another_load(load: Load) -> None:
+    results = []
+    for _ in range(2):
+        with load() as model:
+            results.append(bits(model.stream(prompt(9), **DRAWN, seed=8).result()))
+    assert results[0] == results[1]
+
+
+def test_two_models_share_a_card(load: Load) -> None:
+    def run(model: sinkstream.Model, into: list[object]) -> None:
+        for seed in range(1 if IS_REHEARSAL else 8):
+            into.append(bits(model.stream(prompt(9, seed), **DRAWN, seed=seed).result()))
+
+    with load("llama") as one, load("qwen3") as other:
+        alone: list[list[object]] = [[], []]
+        for model, into in zip((one, other), alone, strict=True):
+            run(model, into)
+        together: list[list[object]] = [[], []]
+        threads = [
+            threading.Thread(target=run, args=pair)
+            for pair in zip((one, other), together, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert together == alone
+    assert alone[0] != alone[1]

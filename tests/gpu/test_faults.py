@@ -1,0 +1,102 @@
+"""What goes wrong on a card: cancels at any moment, no card, no memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sinkstream import cards
+from sinkstream.errors import CapacityError
+from tests.gpu.conftest import Load, WriteOnce
+from tests.gpu.sizes import IS_REHEARSAL, SIZES
+from tests.gpu.streams import DRAWN, bits, prompt, wait_until_idle
+
+
+def test_a_storm_of_cancels_leaves_nothing_behind(load: Load) -> None:
+    """Streams start and are cancelled at random moments, while one beside them goes on."""
+    pause_s = 0.5 if IS_REHEARSAL else 0.02
+    with load(max_sequences=8) as model:
+        expected = model.stream(prompt(9), **DRAWN, seed=1).result()
+        baseline = wait_until_idle(model)
+        neighbours: list[object] = []
+        storm_ended = threading.Event()
+
+        def neighbour() -> None:
+            while not neighbours or not storm_ended.is_set():
+                neighbours.append(bits(model.stream(prompt(9), **DRAWN, seed=1).result()))
+
+        def cancel_some(seed: int, count: int) -> None:
+            draw = random.Random(seed)
+            for i in range(count):
+                stream = model.stream(prompt(draw.randint(1, 3 * SIZES.window), i), ignore_eos=True)
+                time.sleep(draw.uniform(0, pause_s))
+                draw.choice((stream.cancel, stream.close))()
+
+        beside = threading.Thread(target=neighbour)
+        stormers = [
+            threading.Thread(target=cancel_some, args=(seed, SIZES.storm // 4)) for seed in range(4)
+        ]
+        for thread in (beside, *stormers):
+            thread.start()
+        for thread in stormers:
+            thread.join()
+        storm_ended.set()
+        beside.join()
+        stats = wait_until_idle(model)
+        assert not stats["is_dead"]
+        assert stats["used_pages"] == baseline["used_pages"] == 0
+        assert stats["free_pages"] == stats["pages"]
+        assert stats["requests"] == sum(stats["finished"].values())
+        assert stats["finished"]["cancelled"] == SIZES.storm // 4 * 4
+        assert all(result == bits(expected) for result in neighbours)
+
+
+@pytest.mark.skipif(IS_REHEARSAL, reason="nothing hides an emulated card")
+def test_hidden_cards_are_said_so_in_a_sentence(tiny_folder: WriteOnce) -> None:
+    code = "import sinkstream, sys; sinkstream.load(sys.argv[1], device='cuda')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_folder("llama"))],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert (
+        'load: `device` must be "cpu" on this machine, but is "cuda": no card is visible. Is '
+        "CUDA_VISIBLE_DEVICES set?"
+    ) in done.stderr
+
+
+@pytest.mark.skipif(IS_REHEARSAL, reason="an emulated card has the memory of its machine")
+@pytest.mark.filterwarnings("ignore:load. sinks")
+def test_memory_that_the_card_lacks_is_a_capacity_error_with_numbers(load: Load) -> None:
+    with pytest.raises(CapacityError) as caught:
+        load(max_sequences=4096, window=700_000)  # a terabyte of keys and values
+    words = str(caught.value)
+    assert words.startswith("memory: the card does not give the ")
+    assert " MiB are free" in words
+    with load() as model:  # and nothing is broken
+        assert len(model.stream(prompt(3), **DRAWN).result().token_ids) == SIZES.reply
+
+
+def test_a_closed_model_gives_its_memory_back(load: Load) -> None:
+    def free_bytes() -> int:
+        found = cards.find()
+        assert not isinstance(found, str), found
+        return found.free_bytes
+
+    def load_and_use() -> int:
+        with load(max_sequences=16) as model:
+            model.stream(prompt(3), **DRAWN).result()
+        return free_bytes()
+
+    after_first = load_and_use()  # the driver takes some for itself at the first launches
+    after_more = [load_and_use() for _ in range(3)]
+    assert min(after_more) >= after_first - (4 << 20)

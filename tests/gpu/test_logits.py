@@ -1,0 +1,71 @@
+"""Whole models on the card give the processor's logits, far past the window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.data import tiny
+from tests.gpu.conftest import Load
+from tests.gpu.sizes import IS_REHEARSAL, SINKS, SIZES
+from tests.gpu.streams import TOLERANCE, error_of, prompt
+
+TEXT = torch.tensor([prompt(SIZES.text)])
+
+
+def difference(load: Load, model: str | Path, ids: torch.Tensor, kv_dtype: str) -> float:
+    with load(model, kv_dtype=kv_dtype) as card, load(model, kv_dtype=kv_dtype, device="cpu") as us:
+        assert card.runtime["device"] == "cuda"
+        got, expected = card.new_cache(), us.new_cache()
+        error = error_of(card.forward(ids, got), us.forward(ids, expected))
+        assert got.evicted == expected.evicted == ids.shape[1] - SINKS - SIZES.window
+    return error
+
+
+@pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
+@pytest.mark.parametrize("name", SIZES.names)
+def test_the_logits_are_the_processors(load: Load, name: str, kv_dtype: str) -> None:
+    assert difference(load, name, TEXT, kv_dtype) < TOLERANCE
+
+
+@pytest.mark.parametrize("storage", tiny.STORAGES[1:] if not IS_REHEARSAL else ())
+def test_the_logits_are_the_processors_for_weights_of(
+    load: Load, tmp_path: Path, storage: str
+) -> None:
+    pytest.importorskip("gguf")
+    path = tiny.write_gguf(tiny.build("llama"), tmp_path / "model.gguf", storage)
+    assert difference(load, path, TEXT, "float16") < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ("BF16", "Q8_0", "Q4_0") if not IS_REHEARSAL else ())
+def test_the_logits_are_the_processors_in_the_shapes_of_smollm2(
+    load: Load, tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("gguf")
+    from tests.bench.random_gguf import write
+
+    path = write("smollm2-135m", kind, tmp_path)
+    assert difference(load, path, TEXT[:, :700], "float16") < TOLERANCE
+
+
+def test_the_logits_are_the_processors_without_a_window(load: Load) -> None:
+    ids = TEXT[:, :300]
+    with load() as card, load(device="cpu") as us:
+        assert error_of(card.forward(ids), us.forward(ids)) < TOLERANCE
+
+
+@pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
+def test_a_cut_from_the_middle_turns_keys_as_the_processor_does(load: Load, kv_dtype: str) -> None:
+    ids = TEXT[:, : 2 * SIZES.window + 9]
+    logits, live = [], []
+    for device in ("cuda", "cpu"):
+        with load(device=device, kv_dtype=kv_dtype) as model:
+            cache = model.new_cache()
+            model.forward(ids, cache)
+            cache.evict_range(SIZES.window // 2, SIZES.window // 2 + 5)
+            live.append(cache.live)
+            logits.append(model.forward(ids[:, :11], cache))
+    assert live[0] == live[1] < SINKS + SIZES.window
+    assert error_of(*logits) < TOLERANCE
