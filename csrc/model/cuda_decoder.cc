@@ -20,6 +20,8 @@ constexpr int64_t kAlignment = 256;
 constexpr int64_t kLogitRows = cuda::kMostInputs;
 // Rows up to which pages are shared out among blocks of threads: more keep a card busy without.
 constexpr int64_t kSplitRows = 16;
+constexpr int64_t kMostGroup = 128;    // of AttentionArgs::heads
+constexpr int64_t kMostRows = 65'535;  // of a grid's second dimension
 
 int64_t splits_of(const cuda::TiledMatrix& weights) {
   return cuda::linear_splits(weights.rows, weights.cols);
@@ -42,6 +44,11 @@ void check_supported(const DecoderSpec& spec) {
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " to run on a card, but is ", size, ". Use `device=\"cpu\"`."));
   }
+  if (spec.heads / spec.kv_heads > kMostGroup) {
+    throw CheckpointError(cat("load: at most ", kMostGroup,
+                              " query heads may share a key head to run on a card, but ",
+                              spec.heads / spec.kv_heads, " do. Use `device=\"cpu\"`."));
+  }
   if (spec.vocab_size > cuda::kMostVocab) {
     throw CheckpointError(cat("load: the vocabulary must have at most ", cuda::kMostVocab,
                               " tokens to run on a card, but has ", spec.vocab_size,
@@ -63,6 +70,11 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       turns_(spec.inverse_frequencies),
       plan_(options.max_tokens) {
   check_supported(spec);
+  if (options.max_tokens > kMostRows) {
+    throw InvalidArgument(cat("load: `prefill_chunk` and `max_sequences` must be at most ",
+                              kMostRows, " together on a card, but are ", options.max_tokens, "."),
+                          "prefill_chunk");
+  }
   weights_ = copy_to_card(spec, weights, runtime_, stream);
   const int64_t rows = options.max_tokens, q = spec.query_size();
   int64_t partials = 0;
@@ -90,20 +102,14 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
   runs_.reserve(rows);
   const int64_t spans = std::min(options.max_sequences, rows);
   reserve_step(carve_step(nullptr, rows, spans, spans * spec.layers * options.pages).bytes);
-  cuda::check(runtime_, runtime_.new_pinned(logits * int64_t{sizeof(float)}, &logits_here_),
-              "taking pinned memory");
-}
-
-CudaDecoder::~CudaDecoder() {
-  runtime_.free_pinned(step_here_);
-  runtime_.free_pinned(logits_here_);
+  logits_here_ = cuda::take_pinned(runtime_, logits * int64_t{sizeof(float)}, "logits");
 }
 
 void CudaDecoder::give_back() {
   runtime_.finish(stream_);  // whatever became of it
   weights_.memory.reset();
   scratch_.reset();
-  step_block_.reset();
+  step_there_.reset();
 }
 
 CudaDecoder::StepBlock CudaDecoder::carve_step(std::byte* base, int64_t rows, int64_t spans,
@@ -127,12 +133,8 @@ CudaDecoder::StepBlock CudaDecoder::carve_step(std::byte* base, int64_t rows, in
 void CudaDecoder::reserve_step(int64_t bytes) {
   if (bytes <= step_bytes_) return;
   cuda::check(runtime_, runtime_.finish(stream_), "waiting for a forward");
-  std::byte* here = nullptr;
-  cuda::check(runtime_, runtime_.new_pinned(bytes, &here), "taking pinned memory");
-  if (step_here_ != nullptr) runtime_.free_pinned(step_here_);
-  step_here_ = here;
-  step_block_ = cuda::take_memory(runtime_, bytes, "a forward's rows");
-  step_there_ = step_block_.get();
+  step_here_ = cuda::take_pinned(runtime_, bytes, "a forward's rows");
+  step_there_ = cuda::take_memory(runtime_, bytes, "a forward's rows");
   step_bytes_ = bytes;
 }
 
@@ -173,7 +175,7 @@ void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) 
     return block;
   };
   reserve_step(carve(nullptr).bytes);
-  const CutBlock here = carve(step_here_), there = carve(step_there_);
+  const CutBlock here = carve(step_here_.get()), there = carve(step_there_.get());
   const auto place = [&](int64_t index) {
     return cuda::SequenceSlot{static_cast<int32_t>(cache->place(index)),
                               static_cast<int32_t>(cache->slot(0, index).row)};
@@ -185,7 +187,7 @@ void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) 
   turns_.fill(&distance, 1, here.cos, here.sin);
   *here.sequence = pages_of(*cache, 0);
   std::copy(ids.begin(), ids.end(), here.page_ids);
-  cuda::check(runtime_, runtime_.copy(step_there_, step_here_, here.bytes, stream_),
+  cuda::check(runtime_, runtime_.copy(step_there_.get(), step_here_.get(), here.bytes, stream_),
               "sending a cut");
   cuda::EvictArgs args;
   args.pages = {cache->memory().data(), there.page_ids, there.sequence, 0, page_shape()};
@@ -210,8 +212,8 @@ void CudaDecoder::send_rows(std::span<const ForwardSpan> spans) {
   int64_t page_ids = 0;
   for (const ForwardSpan& span : spans) page_ids += std::ssize(span.cache->page_ids());
   reserve_step(carve_step(nullptr, rows, std::ssize(spans), page_ids).bytes);
-  here_ = carve_step(step_here_, rows, std::ssize(spans), page_ids);
-  there_ = carve_step(step_there_, rows, std::ssize(spans), page_ids);
+  here_ = carve_step(step_here_.get(), rows, std::ssize(spans), page_ids);
+  there_ = carve_step(step_there_.get(), rows, std::ssize(spans), page_ids);
 
   std::copy(plan_.ids.begin(), plan_.ids.end(), here_.ids);
   angles_.fill(plan_.index.data(), rows, here_.index_cos, here_.index_sin);
@@ -230,7 +232,7 @@ void CudaDecoder::send_rows(std::span<const ForwardSpan> spans) {
     std::copy(ids.begin(), ids.end(), here_.page_ids + page_id);
     page_id += std::ssize(ids);
   }
-  cuda::check(runtime_, runtime_.copy(step_there_, step_here_, here_.bytes, stream_),
+  cuda::check(runtime_, runtime_.copy(step_there_.get(), step_here_.get(), here_.bytes, stream_),
               "sending a forward's rows");
 }
 
@@ -353,11 +355,11 @@ void CudaDecoder::write_logits(int64_t row, int64_t rows, float* logits) {
            rows);
   const int64_t count = rows * spec_.vocab_size;
   cuda::check(runtime_,
-              runtime_.copy(logits_here_, partials_.data,
+              runtime_.copy(logits_here_.get(), partials_.data,
                             partials_.splits * count * int64_t{sizeof(float)}, stream_),
               "bringing logits");
   cuda::check(runtime_, runtime_.finish(stream_), "a forward");
-  const auto* const split = reinterpret_cast<const float*>(logits_here_);
+  const auto* const split = reinterpret_cast<const float*>(logits_here_.get());
   for (int64_t i = 0; i < count; ++i) {
     float sum = split[i];
     for (int32_t s = 1; s < partials_.splits; ++s) sum += split[s * count + i];

@@ -28,7 +28,6 @@ class CudaDecoder : public WeightedModel {
   // compute.
   CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights, const cuda::Plugin& plugin,
               cuda::Stream stream, const CudaDecoderOptions& options);
-  ~CudaDecoder() override;
   CudaDecoder(const CudaDecoder&) = delete;
   CudaDecoder& operator=(const CudaDecoder&) = delete;
 
@@ -101,7 +100,7 @@ class CudaDecoder : public WeightedModel {
   CudaWeights weights_;
 
   // Scratch in device memory, [max_tokens] rows each.
-  cuda::CardBlock scratch_, step_block_;
+  cuda::CardBlock scratch_;
   int64_t scratch_bytes_ = 0;
   float* hidden_ = nullptr;            // [rows, hidden]: the residual stream
   std::byte* normed_ = nullptr;        // bfloat16 [rows, hidden]
@@ -111,13 +110,13 @@ class CudaDecoder : public WeightedModel {
   std::byte* activated_ = nullptr;     // bfloat16 [rows, intermediate]
   float* partials_memory_ = nullptr;   // the widest that a linear map leaves
   float* attention_scratch_ = nullptr;
-  std::byte* step_there_ = nullptr;  // StepBlock
-  cuda::Partials partials_;          // what the last linear map left
-  bool has_residual_ = false;        // whether that belongs to hidden_
+  cuda::CardBlock step_there_;  // StepBlock
+  cuda::Partials partials_;     // what the last linear map left
+  bool has_residual_ = false;   // whether that belongs to hidden_
 
-  std::byte* step_here_ = nullptr;  // StepBlock, pinned
+  cuda::CardBlock step_here_;  // StepBlock, pinned
   int64_t step_bytes_ = 0;
-  std::byte* logits_here_ = nullptr;  // float [splits][kLogitRows][vocab], pinned
+  cuda::CardBlock logits_here_;  // float [splits][kLogitRows][vocab], pinned
 
   ForwardPlan plan_;
   std::vector<Run> runs_;

@@ -90,6 +90,15 @@ CardBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose
                           "there."));
 }
 
+CardBlock take_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {
+  std::byte* memory = nullptr;
+  const Status status = runtime.new_pinned(bytes, &memory);
+  if (status == kSuccess) return CardBlock(memory, runtime.free_pinned);
+  throw CapacityError(cat("memory: the driver does not give the ", bytes >> 20,
+                          " MiB of pinned memory for ", purpose, ": ", runtime.message(status),
+                          "."));
+}
+
 OwnStream::OwnStream(const Runtime& runtime) : runtime_(runtime) {
   check(runtime, runtime.new_stream(&stream_), "making a stream");
 }

@@ -28,6 +28,9 @@ using CardBlock = std::shared_ptr<std::byte>;
 // Throws CapacityError, which says what was asked for, what for, and what is free.
 CardBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose);
 
+// Host memory that a card reads and writes by itself, likewise. Throws CapacityError.
+CardBlock take_pinned(const Runtime& runtime, int64_t bytes, const char* purpose);
+
 // A stream of its own.
 class OwnStream {
  public:
