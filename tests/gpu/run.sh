@@ -120,7 +120,7 @@ if is_asked build && ((${#rehearse[@]} == 0)); then
 fi
 
 if is_asked tests; then
-  part tests 150 "$python" -m pytest -v -ra --durations=8 --junitxml="$work/tests.xml" \
+  part tests 170 "$python" -m pytest -v -ra --durations=8 --junitxml="$work/tests.xml" \
     ${tests:+-k "$tests"} tests/gpu
 fi
 
