@@ -74,7 +74,6 @@ def test_hidden_cards_are_said_so_in_a_sentence(tiny_folder: WriteOnce) -> None:
     ) in done.stderr
 
 
-@pytest.mark.skipif(IS_REHEARSAL, reason="an emulated card has the memory of its machine")
 @pytest.mark.filterwarnings("ignore:load. sinks")
 def test_memory_that_the_card_lacks_is_a_capacity_error_with_numbers(load: Load) -> None:
     with pytest.raises(CapacityError) as caught:

@@ -67,7 +67,8 @@ CardSearch find_card(const std::string& path) {
   using Entry = const Plugin*();
   auto* const entry = reinterpret_cast<Entry*>(library.symbol(kPluginSymbol));
   const Plugin* const plugin = entry == nullptr ? nullptr : entry();
-  if (plugin == nullptr || plugin->version != kPluginVersion) {
+  if (plugin == nullptr || plugin->version != kPluginVersion ||
+      plugin->table_bytes != Plugin().table_bytes) {
     found.problem =
         "the library of CUDA kernels belongs to another build of the package. Install it again.";
     return found;

@@ -6,13 +6,14 @@
 
 namespace sinkstream::cuda {
 
-// Raised whenever a field of what lies behind the tables changes: a library of another build of the
-// package is refused, not called.
+// A library of another build of the package is refused, not called. A function more or less shows
+// in the sizes of the tables; this is raised when arguments change.
 constexpr int32_t kPluginVersion = 1;
 constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 
 struct Plugin {
   int32_t version = kPluginVersion;
+  int32_t table_bytes = sizeof(Runtime) + sizeof(Ops);
   Runtime runtime;
   Ops ops;
 };

@@ -13,6 +13,9 @@ namespace {
 using emulator::Capture;
 using emulator::capturing;
 
+constexpr int64_t kMemory = int64_t{1} << 33;
+constexpr Status kOutOfMemory = 2;  // cudaErrorMemoryAllocation
+
 // Does it, or keeps it for a graph.
 template <typename Work>
 Status in_order(const Work& work) {
@@ -38,7 +41,7 @@ const Runtime kRuntime = {
         },
     .describe =
         [](int32_t, CardFacts* facts) {
-          *facts = {"an emulated card", 9, 0, 132, int64_t{1} << 33, int64_t{1} << 33};
+          *facts = {"an emulated card", 9, 0, 132, kMemory, kMemory};
           return kSuccess;
         },
     .use_card = [](int32_t) { return kSuccess; },
@@ -51,6 +54,7 @@ const Runtime kRuntime = {
     .finish = [](Stream) { return kSuccess; },
     .new_memory =
         [](int64_t bytes, std::byte** memory) {
+          if (bytes > kMemory) return kOutOfMemory;
           const int64_t rounded = (bytes + 255) / 256 * 256;
           *memory = static_cast<std::byte*>(std::aligned_alloc(256, rounded));
           std::memset(*memory, 0xff, rounded);
@@ -59,6 +63,7 @@ const Runtime kRuntime = {
     .free_memory = [](std::byte* memory) { std::free(memory); },
     .new_pinned =
         [](int64_t bytes, std::byte** memory) {
+          if (bytes > kMemory) return kOutOfMemory;
           *memory = new std::byte[bytes];
           std::memset(*memory, 0xff, bytes);
           return kSuccess;

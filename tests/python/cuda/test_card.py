@@ -116,3 +116,5 @@ class TestEmulated:
         assert info(as_json=True, model=str(llama), device="cuda") == 0
         facts = json.loads(capsys.readouterr().out)
         assert facts["card"]["name"] == "an emulated card"
+        assert facts["kernels"]["attention"] == "cuda"
+        assert facts["kernels"]["sample"] != "cuda"
