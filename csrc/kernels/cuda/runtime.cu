@@ -26,8 +26,6 @@ Status versions(int32_t* driver, int32_t* runtime) {
 
 Status count_cards(int32_t* count) { return settled(cudaGetDeviceCount(count)); }
 
-Status use_card(int32_t card) { return settled(cudaSetDevice(card)); }
-
 Status describe(int32_t card, CardFacts* facts) {
   cudaDeviceProp properties;
   if (const cudaError_t status = cudaGetDeviceProperties(&properties, card); status != cudaSuccess)
@@ -112,7 +110,6 @@ const Runtime& card_runtime() {
       .versions = versions,
       .count_cards = count_cards,
       .describe = describe,
-      .use_card = use_card,
       .new_stream = new_stream,
       .free_stream = free_stream,
       .finish = finish,

@@ -28,8 +28,6 @@ struct Runtime {
   Status (*versions)(int32_t* driver, int32_t* runtime);
   Status (*count_cards)(int32_t* count);
   Status (*describe)(int32_t card, CardFacts* facts);
-  // Makes `card` the calling thread's.
-  Status (*use_card)(int32_t card);
 
   // A stream that does not wait for the default one.
   Status (*new_stream)(Stream* stream);

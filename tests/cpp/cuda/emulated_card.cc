@@ -44,7 +44,6 @@ const Runtime kRuntime = {
           *facts = {"an emulated card", 9, 0, 132, kMemory, kMemory};
           return kSuccess;
         },
-    .use_card = [](int32_t) { return kSuccess; },
     .new_stream =
         [](Stream* stream) {
           *stream = nullptr;
