@@ -132,8 +132,8 @@ std::unique_ptr<WeightedModel> NativeModel::make_decoder(const NativeOptions& op
   chosen.max_tokens = rows_of(options);
   chosen.max_sequences = options.max_sequences;
   chosen.pages = pages_of(options);
-  auto decoder =
-      std::make_unique<CudaDecoder>(spec_, weights, card_->plugin, card_->stream.get(), chosen);
+  auto decoder = std::make_unique<CudaDecoder>(spec_, weights, card_->plugin, card_->stream.get(),
+                                               &threads_, chosen);
   weight_bytes_ = decoder->weight_bytes();
   // The card has the weights now. What the fingerprint is taken from goes back to the system.
   fingerprint_ = store_.digest();

@@ -59,7 +59,7 @@ void check_supported(const DecoderSpec& spec) {
 }  // namespace
 
 CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
-                         const cuda::Plugin& plugin, cuda::Stream stream,
+                         const cuda::Plugin& plugin, cuda::Stream stream, ThreadPool* threads,
                          const CudaDecoderOptions& options)
     : spec_(spec),
       plugin_(plugin),
@@ -75,7 +75,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                               kMostRows, " together on a card, but are ", options.max_tokens, "."),
                           "prefill_chunk");
   }
-  weights_ = copy_to_card(spec, weights, runtime_, stream);
+  weights_ = copy_to_card(spec, weights, runtime_, stream, threads);
   const int64_t rows = options.max_tokens, q = spec.query_size();
   int64_t partials = 0;
   for (const CudaLayerWeights& layer : weights_.layers) {

@@ -23,11 +23,11 @@ struct CudaDecoderOptions {
 
 class CudaDecoder : public WeightedModel {
  public:
-  // The plugin and the stream outlive the decoder; of `weights` nothing is read later.
-  // Throws CapacityError, DeviceError, and CheckpointError for a model that the kernels cannot
-  // compute.
+  // The plugin and the stream outlive the decoder; of `weights` nothing is read later. `threads`
+  // may help to copy them; null: the caller's alone. Throws CapacityError, DeviceError, and
+  // CheckpointError for a model that the kernels cannot compute.
   CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights, const cuda::Plugin& plugin,
-              cuda::Stream stream, const CudaDecoderOptions& options);
+              cuda::Stream stream, ThreadPool* threads, const CudaDecoderOptions& options);
   CudaDecoder(const CudaDecoder&) = delete;
   CudaDecoder& operator=(const CudaDecoder&) = delete;
 

@@ -12,12 +12,27 @@ namespace sinkstream {
 namespace {
 
 constexpr int64_t kAlignment = 256;
+constexpr int64_t kPieceRows = 64 * kPanelRows;  // that a thread brings into tiles at a time
+
+// Threads must not share the rows of a tile, so a part that begins within one is left to one
+// thread.
+void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, ThreadPool* threads) {
+  if (threads == nullptr || first_row % cuda::kTileRows != 0) {
+    return cuda::tile_rows(part, first_row, tiles);
+  }
+  threads->run((part.rows + kPieceRows - 1) / kPieceRows, [&](int64_t piece, int) {
+    const int64_t row = piece * kPieceRows;
+    const PackedMatrix rows = {part.type, std::min(kPieceRows, part.rows - row), part.cols,
+                               part.panel(row / kPanelRows)};
+    cuda::tile_rows(rows, first_row + row, tiles);
+  });
+}
 
 // Run once to count, and once to copy.
 class Copier {
  public:
-  Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream)
-      : base_(base), carver_(base), runtime_(runtime), stream_(stream) {}
+  Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads)
+      : base_(base), carver_(base), runtime_(runtime), stream_(stream), threads_(threads) {}
 
   int64_t used() const { return carver_.used(); }
 
@@ -40,7 +55,7 @@ class Copier {
     staged_.assign(bytes, std::byte{0});
     int64_t row = 0;
     for (const PackedMatrix& part : parts) {
-      cuda::tile_rows(part, row, staged_.data());
+      tile_part(part, row, staged_.data(), threads_);
       row += part.rows;
     }
     send(place, staged_.data(), bytes);
@@ -84,6 +99,7 @@ class Copier {
   Carver<kAlignment> carver_;
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
+  ThreadPool* threads_;
   std::vector<std::byte> staged_;
 };
 
@@ -117,11 +133,11 @@ CudaWeights place(const DecoderSpec& spec, const DecoderWeights& from, Copier* c
 }  // namespace
 
 CudaWeights copy_to_card(const DecoderSpec& spec, const DecoderWeights& weights,
-                         const cuda::Runtime& runtime, cuda::Stream stream) {
-  Copier counter(nullptr, runtime, stream);
+                         const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads) {
+  Copier counter(nullptr, runtime, stream, threads);
   const int64_t bytes = place(spec, weights, &counter).bytes;
   const cuda::CardBlock block = cuda::take_memory(runtime, bytes, "the weights");
-  Copier copier(block.get(), runtime, stream);
+  Copier copier(block.get(), runtime, stream, threads);
   CudaWeights copied = place(spec, weights, &copier);
   copied.memory = block;
   SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes of ", bytes);

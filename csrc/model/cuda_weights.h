@@ -35,10 +35,11 @@ struct CudaWeights {
   cuda::CardBlock memory;  // that all of them lie in
 };
 
-// Takes the memory and copies the weights there; the host's are needed no more then. Throws
+// Takes the memory and copies the weights there; the host's are needed no more then. `threads` may
+// help to bring them into the card's layout; null: the caller's alone. Throws
 // CapacityError, DeviceError, and CheckpointError for maps that read the same input and are stored
 // in different types: a card multiplies them as one matrix.
 CudaWeights copy_to_card(const DecoderSpec& spec, const DecoderWeights& weights,
-                         const cuda::Runtime& runtime, cuda::Stream stream);
+                         const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads);
 
 }  // namespace sinkstream

@@ -48,7 +48,7 @@ struct Twins {
   explicit Twins(DType cache_type)
       : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens},
                   card_spec()),
-        card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr,
+        card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
              {cache_type, kMostTokens, 8, 4}) {}
 
   static constexpr int64_t kMostTokens = 320;
@@ -59,6 +59,7 @@ struct Twins {
   }
 
   RandomDecoder processor;
+  ThreadPool threads{2};
   CudaDecoder card;
 };
 
@@ -236,7 +237,8 @@ TEST(CudaDecoder, SaysThatALaunchFailedAndCountsNoToken) {
 TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
   RandomDecoder odd(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8});
   try {
-    const CudaDecoder decoder(odd.spec, odd.packed(), cuda::emulated_plugin(), nullptr, {});
+    const CudaDecoder decoder(odd.spec, odd.packed(), cuda::emulated_plugin(), nullptr, nullptr,
+                              {});
     FAIL() << "heads of 14 numbers were taken";
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
