@@ -69,6 +69,7 @@ def main() -> int:
             "comparisons": tiny.comparisons,
             "comparisons_of_smollm2": real.comparisons,
             "tokens": tiny.tokens + real.tokens,
+            "evicted_tokens": tiny.evicted_tokens + real.evicted_tokens,
             "cancelled": tiny.cancelled + real.cancelled,
             "tokens_per_step": round((tiny + real).tokens_per_step, 2),
             "different": len(different),

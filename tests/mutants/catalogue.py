@@ -130,14 +130,14 @@ MUSEUM = (
         sentence="A key that moves is turned by plain rotary frequencies instead of the model's "
         "own. Keys move only in a cut of the middle here.",
         file=DECODER,
-        old="      turns_(spec.inverse_frequencies) {",
+        old="      turns_(spec.inverse_frequencies),",
         new="""      turns_([&] {
         std::vector<double> plain = spec.inverse_frequencies;
         for (size_t d = 0; d < plain.size(); ++d) {
           plain[d] = std::pow(10000.0, -static_cast<double>(d) / plain.size());
         }
         return plain;
-      }()) {""",
+      }()),""",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -412,7 +412,7 @@ OURS = (
         name="a_page_of_its_own_is_empty",
         sentence="Whoever writes to a shared page first gets another one without its content.",
         file=POOL,
-        old="  std::memcpy(page(own), page(id), shape_.bytes());\n",
+        old="  memory_->copy(page(own), page(id), shape_.bytes());\n",
         new="",
         killers=(_shared("RandomForksAndWritesNeverMeet"),),
     ),
@@ -498,8 +498,8 @@ OURS = (
         name="cut_scales_keys",
         sentence="A key that moves is multiplied by the attention factor a second time.",
         file=DECODER,
-        old="      turns_(spec.inverse_frequencies) {",
-        new="      turns_(spec.inverse_frequencies, spec.attention_factor) {",
+        old="      turns_(spec.inverse_frequencies),",
+        new="      turns_(spec.inverse_frequencies, spec.attention_factor),",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(

@@ -32,7 +32,7 @@ TABLES = [
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
-CACHE = ["common/*", "device/*", "cache/*"]
+CACHE = ["common/*", "device/*", "kernels/cuda/*", "cache/*"]
 KERNELS = ["common/*", "cache/angles", "kernels/kernels", "kernels/pack", "kernels/reference/*"]
 # For each folder of tests/cpp what its programs are made of, besides one <name>_test.cc.
 PARTS = {"cache": CACHE, "kernels": KERNELS, "model": [*CACHE, *KERNELS, "model/*"]}

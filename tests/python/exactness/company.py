@@ -78,6 +78,8 @@ class Tally:
     steps: int = 0
     generated_tokens: int = 0
     """In these steps, whoever they were for."""
+    evicted_tokens: int = 0
+    """Likewise."""
     different: list[Ask] = field(default_factory=list)
 
     @property
@@ -173,4 +175,5 @@ def compare_in_company(
     after = model.stats()
     tally.steps = after["steps"] - before["steps"]
     tally.generated_tokens = after["generated_tokens"] - before["generated_tokens"]
+    tally.evicted_tokens = after["evicted_tokens"] - before["evicted_tokens"]
     return tally

@@ -58,11 +58,12 @@ def test_every_way_of_reading_tells_of_the_deadline(model: sinkstream.Model) -> 
 def test_a_stream_that_nobody_reads_gives_its_memory_back_at_its_deadline(
     model: sinkstream.Model,
 ) -> None:
+    ended = model.stats()["finished"]["timeout"]
     unread = [limited(model, 1.5) for _ in range(2)]
     deadline = time.monotonic() + 30
-    while model.stats()["running"] and time.monotonic() < deadline:
+    while (stats := model.stats())["finished"]["timeout"] < ended + 2:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-    stats = model.stats()
     assert stats["running"] == 0
     assert stats["free_pages"] == stats["pages"]
     assert [running.result().finish_reason for running in unread] == ["timeout"] * 2
