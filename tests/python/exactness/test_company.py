@@ -47,7 +47,7 @@ class OtherwiseInCompany:
 
     def stats(self) -> dict[str, Any]:
         one, other = self._alone.stats(), self._in_company.stats()
-        names = ("running", "waiting", "steps", "generated_tokens")
+        names = ("running", "waiting", "steps", "generated_tokens", "evicted_tokens")
         return {name: one[name] + other[name] for name in names}
 
     def stream(self, prompt: Any, **options: Any) -> sinkstream.Stream:
