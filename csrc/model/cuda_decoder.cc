@@ -132,7 +132,7 @@ CudaDecoder::StepBlock CudaDecoder::carve_step(std::byte* base, int64_t rows, in
 // Grows for a forward without a window over a text longer than any that was planned for.
 void CudaDecoder::reserve_step(int64_t bytes) {
   if (bytes <= step_bytes_) return;
-  cuda::check(runtime_, runtime_.finish(stream_), "waiting for a forward");
+  check(runtime_.finish(stream_), "waiting for a forward");
   step_here_ = cuda::take_pinned(runtime_, bytes, "a forward's rows");
   step_there_ = cuda::take_memory(runtime_, bytes, "a forward's rows");
   step_bytes_ = bytes;
@@ -143,11 +143,10 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward has ",
                    plan_.rows(), " tokens");
   send_rows(spans);
-  launched(
-      plugin_.ops.embedding(
-          {.ids = there_.ids, .rows = plan_.rows(), .table = weights_.embedding, .out = hidden_},
-          stream_),
-      "embedding");
+  check(plugin_.ops.embedding(
+            {.ids = there_.ids, .rows = plan_.rows(), .table = weights_.embedding, .out = hidden_},
+            stream_),
+        "embedding");
   has_residual_ = false;
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
     attend(weights_.layers[layer], layer);
@@ -155,7 +154,7 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   }
   if (plan_.wanted > 0) write_logits(logits);
   // The step block is written anew by the next forward.
-  cuda::check(runtime_, runtime_.finish(stream_), "a forward");
+  check(runtime_.finish(stream_), "a forward");
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
@@ -187,8 +186,7 @@ void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) 
   turns_.fill(&distance, 1, here.cos, here.sin);
   *here.sequence = pages_of(*cache, 0);
   std::copy(ids.begin(), ids.end(), here.page_ids);
-  cuda::check(runtime_, runtime_.copy(step_there_.get(), step_here_.get(), here.bytes, stream_),
-              "sending a cut");
+  check(runtime_.copy(step_there_.get(), step_here_.get(), here.bytes, stream_), "sending a cut");
   cuda::EvictArgs args;
   args.pages = {cache->memory().data(), there.page_ids, there.sequence, 0, page_shape()};
   args.layers = static_cast<int32_t>(spec_.layers);
@@ -196,8 +194,8 @@ void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) 
   args.to = there.to;
   args.rows = static_cast<int32_t>(older);
   args.rotation = {there.cos, there.sin, spec_.rotary_dim(), spec_.pairing};
-  if (older > 0) launched(plugin_.ops.evict(args, stream_), "evict");
-  cuda::check(runtime_, runtime_.finish(stream_), "a cut");
+  if (older > 0) check(plugin_.ops.evict(args, stream_), "evict");
+  check(runtime_.finish(stream_), "a cut");
   cache->cut(first + distance);
 }
 
@@ -232,8 +230,8 @@ void CudaDecoder::send_rows(std::span<const ForwardSpan> spans) {
     std::copy(ids.begin(), ids.end(), here_.page_ids + page_id);
     page_id += std::ssize(ids);
   }
-  cuda::check(runtime_, runtime_.copy(step_there_.get(), step_here_.get(), here_.bytes, stream_),
-              "sending a forward's rows");
+  check(runtime_.copy(step_there_.get(), step_here_.get(), here_.bytes, stream_),
+        "sending a forward's rows");
 }
 
 void CudaDecoder::attend(const CudaLayerWeights& layer, int64_t index) {
@@ -271,7 +269,7 @@ void CudaDecoder::append(const ForwardPlan::Round& round, const CudaLayerWeights
   args.pages = pages(index);
   args.query_window = query_window_ + round.row * q * 2;
   args.query_sink = query_sink_ + round.row * q * 2;
-  launched(plugin_.ops.rope_append(args, stream_), "rope_append");
+  check(plugin_.ops.rope_append(args, stream_), "rope_append");
 }
 
 // Single rows that follow each other share a launch, whatever their sequences; longer pieces have
@@ -309,20 +307,20 @@ void CudaDecoder::attend(int64_t row, int64_t rows, int64_t span_rows, int64_t l
   args.scratch = attention_scratch_;
   const bool is_split = span_rows == 1 && rows <= kSplitRows && most_pages <= options_.pages;
   const auto attention = is_split ? plugin_.ops.attention_decode : plugin_.ops.attention_prefill;
-  launched(attention(args, stream_), "attention");
+  check(attention(args, stream_), "attention");
 }
 
 void CudaDecoder::transform(const CudaLayerWeights& layer) {
   const int64_t rows = plan_.rows(), inner = spec_.intermediate_size;
   normalize(layer.mlp_norm, 0, rows);
   multiply(layer.gate_up, layer.gate_up_bias, normed_, spec_.hidden_size, rows);
-  launched(plugin_.ops.swiglu({.gate_up = partials_from(0),
-                               .rows = rows,
-                               .dim = inner,
-                               .out = activated_,
-                               .out_stride = inner},
-                              stream_),
-           "swiglu");
+  check(plugin_.ops.swiglu({.gate_up = partials_from(0),
+                            .rows = rows,
+                            .dim = inner,
+                            .out = activated_,
+                            .out_stride = inner},
+                           stream_),
+        "swiglu");
   multiply(layer.down, layer.down_bias, activated_, inner, rows);
   has_residual_ = true;
 }
@@ -354,11 +352,10 @@ void CudaDecoder::write_logits(int64_t row, int64_t rows, float* logits) {
   multiply(weights_.output, nullptr, normed_ + row * spec_.hidden_size * 2, spec_.hidden_size,
            rows);
   const int64_t count = rows * spec_.vocab_size;
-  cuda::check(runtime_,
-              runtime_.copy(logits_here_.get(), partials_.data,
-                            partials_.splits * count * int64_t{sizeof(float)}, stream_),
-              "bringing logits");
-  cuda::check(runtime_, runtime_.finish(stream_), "a forward");
+  check(runtime_.copy(logits_here_.get(), partials_.data,
+                      partials_.splits * count * int64_t{sizeof(float)}, stream_),
+        "bringing logits");
+  check(runtime_.finish(stream_), "a forward");
   const auto* const split = reinterpret_cast<const float*>(logits_here_.get());
   for (int64_t i = 0; i < count; ++i) {
     float sum = split[i];
@@ -377,7 +374,7 @@ void CudaDecoder::normalize(const float* weight, int64_t row, int64_t rows) {
   args.rows = rows;
   args.dim = hidden;
   args.eps = spec_.norm_eps;
-  launched(plugin_.ops.rms_norm(args, stream_), "rms_norm");
+  check(plugin_.ops.rms_norm(args, stream_), "rms_norm");
 }
 
 void CudaDecoder::multiply(const cuda::TiledMatrix& weights, const float* bias, const void* input,
@@ -391,7 +388,7 @@ void CudaDecoder::multiply(const cuda::TiledMatrix& weights, const float* bias, 
   args.out = partials_memory_;
   args.out_rows = rows;
   args.out_stride = weights.rows;
-  launched(plugin_.ops.linear(args, stream_), "linear");
+  check(plugin_.ops.linear(args, stream_), "linear");
   partials_ = {partials_memory_, static_cast<int32_t>(splits_of(weights)), rows, weights.rows};
 }
 
@@ -401,7 +398,7 @@ cuda::Partials CudaDecoder::partials_from(int64_t row) const {
   return partials;
 }
 
-void CudaDecoder::launched(cuda::Status status, const char* what) const {
+void CudaDecoder::check(cuda::Status status, const char* what) const {
   cuda::check(runtime_, status, what);
 }
 

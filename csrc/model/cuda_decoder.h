@@ -88,7 +88,7 @@ class CudaDecoder : public WeightedModel {
                 int64_t input_stride, int64_t rows);
   cuda::Partials partials_from(int64_t row) const;
   cuda::Pages pages(int64_t layer) const;
-  void launched(cuda::Status status, const char* what) const;
+  void check(cuda::Status status, const char* what) const;
 
   DecoderSpec spec_;
   const cuda::Plugin& plugin_;

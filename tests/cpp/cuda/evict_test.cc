@@ -10,20 +10,6 @@ namespace {
 
 using emulator::in_every_order;
 
-// The angles of a distance.
-struct Turn {
-  Turn(const StreamSpec& spec, int64_t distance) : spec(spec) {
-    const Angles angles(spec.frequencies());
-    cos.resize(angles.pairs());
-    sin.resize(angles.pairs());
-    angles.fill(&distance, 1, cos.data(), sin.data());
-  }
-  Rotation rotation() const { return {cos.data(), sin.data(), spec.rotary_dim, spec.pairing}; }
-
-  StreamSpec spec;
-  std::vector<float> cos, sin;
-};
-
 // Indices of tokens in the order in which they are moved, and to where.
 struct Moves {
   std::vector<int64_t> from, to;

@@ -11,20 +11,6 @@ namespace {
 
 class EvictTest : public TableTest<&Kernels::evict> {};
 
-// One row of cosines and sines.
-struct Turn {
-  Turn(const StreamSpec& spec, int64_t distance) : spec(spec) {
-    const Angles angles(spec.frequencies());
-    cos.resize(angles.pairs());
-    sin.resize(angles.pairs());
-    angles.fill(&distance, 1, cos.data(), sin.data());
-  }
-  Rotation rotation() const { return {cos.data(), sin.data(), spec.rotary_dim, spec.pairing}; }
-
-  StreamSpec spec;
-  std::vector<float> cos, sin;
-};
-
 // Takes `distance` tokens behind the oldest `older` ones of the window out of a stream that has
 // seen `length` tokens.
 void cut(TestStream* stream, EvictOp* op, int64_t length, int64_t older, int64_t distance,

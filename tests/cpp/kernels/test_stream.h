@@ -335,4 +335,18 @@ class AttentionCall {
   AttentionArgs args_;
 };
 
+// One row of cosines and sines: the angles of a distance.
+struct Turn {
+  Turn(const StreamSpec& spec, int64_t distance) : spec(spec) {
+    const Angles angles(spec.frequencies());
+    cos.resize(angles.pairs());
+    sin.resize(angles.pairs());
+    angles.fill(&distance, 1, cos.data(), sin.data());
+  }
+  Rotation rotation() const { return {cos.data(), sin.data(), spec.rotary_dim, spec.pairing}; }
+
+  StreamSpec spec;
+  std::vector<float> cos, sin;
+};
+
 }  // namespace sinkstream
