@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/fail_point.h"
 #include "engine/engine.h"
 
 namespace sinkstream {
@@ -47,10 +48,15 @@ void Engine::hold(Session& session) {
     throw InvalidArgument("session: it must be open, but has been closed.");
   };
   check_not_closed();
-  while (!session.try_hold()) {
-    check_not_closed();
+  while (true) {
+    // Seen before the attempt: the turn lets go of the session and then ends its stream, so that
+    // one which has ended is not in the way, and one which is about to end is waited for.
     const std::shared_ptr<TokenStream> turn = session.turn();
-    if (!turn || !turn->is_cancelled() || turn->finish_reason()) {
+    const bool is_ending = turn && turn->is_cancelled() && !turn->finish_reason();
+    if (session.try_hold()) return;
+    SINKSTREAM_FAIL_POINT("session.is_held");
+    check_not_closed();
+    if (!is_ending) {
       throw SessionBusy(
           "session: one turn at a time may run, but another one is running, or the session is "
           "being forked or saved. Read the reply to its end, or call `session.cancel()`.");

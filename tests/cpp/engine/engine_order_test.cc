@@ -296,6 +296,25 @@ TEST_F(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
   first.join();
 }
 
+// ---- turns of a session ----------------------------------------------------------------------
+
+TEST_F(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
+  const auto session = engine().open_session({}, {});
+  const auto cancelled = engine().submit(greedy_request({5}, std::nullopt), session);
+  read_tokens(*cancelled, 3);
+  Halt in_step("step.deliver");  // the turn holds the session
+  ASSERT_TRUE(in_step.await());
+  cancelled->cancel();
+  Halt asked("session.is_held");
+  auto asking = std::async(std::launch::async,
+                           [&] { return engine().submit(greedy_request({6}, 4), session); });
+  ASSERT_TRUE(asked.await());
+  in_step.let_go();
+  wait_until([&] { return cancelled->finish_reason().has_value(); });
+  asked.let_go();
+  EXPECT_EQ(read_all(*asking.get()).ids.size(), 4u);
+}
+
 // ---- a step that fails -----------------------------------------------------------------------
 
 class EngineOrderThrow : public EngineOrderTest, public testing::WithParamInterface<const char*> {};
