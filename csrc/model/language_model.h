@@ -9,6 +9,8 @@
 
 namespace sinkstream {
 
+class TokenDrawer;
+
 // Which of a span's tokens want logits.
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
@@ -32,6 +34,9 @@ class LanguageModel {
   // `logits` [wanted rows, vocab]. A span's result does not depend on the other spans. One caller
   // at a time. If it throws, the caches' contents are undefined and their lengths unchanged.
   virtual void forward(std::span<const ForwardSpan> spans, float* logits) = 0;
+
+  // Where it draws tokens itself; null: the engine draws them from its logits.
+  virtual TokenDrawer* drawer() { return nullptr; }
 };
 
 }  // namespace sinkstream
