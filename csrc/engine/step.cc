@@ -10,6 +10,12 @@ int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
   return std::min(sequence.unread, prefill_chunk - sequence.length % prefill_chunk);
 }
 
+// Prompt rows beside so many that decode. A row of a prompt costs at most what a decoding row does,
+// so as many would double the step; half as many leave room for what a machine adds by itself.
+int64_t prompt_rows_beside(int64_t decoding, const StepLimits& limits) {
+  return std::max(limits.prompt_beside_decoding, decoding / 2);
+}
+
 PlanRow decode_row(int64_t place) { return {place, 1, true}; }
 
 PlanRow prefill_row(int64_t place, const RunningView& sequence, int64_t count) {
@@ -61,7 +67,7 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
       if (decodes(running_[place])) plan->rows.push_back(decode_row(static_cast<int64_t>(place)));
     }
     left -= decoding;
-    if (decoding > 0) left = std::min(left, std::max(limits.prompt_beside_decoding, decoding));
+    if (decoding > 0) left = std::min(left, prompt_rows_beside(decoding, limits));
   }
 
   sort_by_turn(/*prompts_only=*/!in_turns);

@@ -1,47 +1,102 @@
 """Time between tokens over a long stream: flat before, at and after the cache fills.
 
-    python tests/bench/latency_bench.py --tokens 20000 --plot latency.png
+    python tests/bench/latency_bench.py --tokens 100000 --llama 20000 --spin 20000 --plot all.png
 
-Times are those at which the consumer has each token; the consumer does nothing else. Beside them
-stand matrix-vector products by torch, of the same length on the same threads, before and after: how
-much the machine itself makes equal pieces of work differ.
+- ours: the times at which the consumer has each token; it does nothing else.
+- `--llama`: so many tokens of llama.cpp with a context of the same size, without sampling. Whenever
+  that is full it is shifted as llama.cpp's own programs do it: the first 4 tokens stay, half of the
+  others leave, and the rest move up. Needs `pip install llama-cpp-python`.
+- `--spin`: an empty loop, counted so that it takes as long as our median token, on one core, half
+  of the times before our stream and half after it: what the machine itself does to equal work.
+
+Of each: p50, p99 and their ratio. Of ours also what would show if something came back with the page
+(64 tokens) or with the ring of pages: the median of all gaps at the same place of it, the one
+farthest from p50, over p50.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import statistics
 import time
 from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from figures import quantile
 from machine import report
+from noise import empty_loops
+
+PAGE = 64
+COLOURS = ("#0072b2", "#e69f00", "#999999")  # told apart by colour-blind readers, too
 
 
-def read_noise(milliseconds: float, threads: int, count: int) -> float:
-    """Return p99/p50 of matrix-vector products that take about so long, by torch."""
-    import torch
+@dataclass(frozen=True)
+class Series:
+    """Milliseconds of tokens, or of what stands for one, in their order."""
 
-    torch.set_num_threads(threads)
-    matrices = torch.ones(64, 512, 1024)  # 128 MB: more than the caches hold
-    vector = torch.ones(1024)
+    name: str
+    gaps: Sequence[float]
 
-    def read(matrix_count: int) -> float:
-        started = time.perf_counter()
-        for i in range(matrix_count):
-            torch.mv(matrices[i % len(matrices)], vector)
-        return 1000 * (time.perf_counter() - started)
+    def figures(self) -> dict[str, Any]:
+        """Return what describes it."""
+        p50, p99 = quantile(self.gaps, 0.5), quantile(self.gaps, 0.99)
+        return {
+            "count": len(self.gaps),
+            "p50_ms": round(p50, 3),
+            "p99_ms": round(p99, 3),
+            "p99_over_p50": round(p99 / p50, 3),
+            "largest_ms": round(max(self.gaps), 3),
+        }
 
-    read(len(matrices))
-    matrix_count = max(1, round(milliseconds / read(1000) * 1000))
-    times = [read(matrix_count) for _ in range(count)]
-    return quantile(times, 0.99) / quantile(times, 0.5)
+
+def farthest_place(gaps: Sequence[float], period: int, p50: float) -> float:
+    """Return the median at the place of a period that is farthest from p50, over p50."""
+    medians = [statistics.median(gaps[place::period]) for place in range(period)]
+    return max(medians, key=lambda median: abs(median - p50)) / p50
+
+
+def shifted(path: str, capacity: int, threads: int, tokens: int) -> Series:
+    """Return llama.cpp's stream."""
+    from peers.isolated import IsolatedPeer
+
+    peer = IsolatedPeer("llama.cpp", path, threads)
+    seconds = peer.ask_all("endless", capacity, tokens)
+    peer.close()
+    return Series("llama.cpp, context shift", [1000 * each for each in seconds])
+
+
+def plot(path: str, all_series: Sequence[Series], fill: int) -> None:
+    """Draw each series in a panel of its own, on one scale."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(
+        len(all_series), figsize=(10, 1 + 2.5 * len(all_series)), sharey=True, squeeze=False
+    )
+    highest = 2.5 * max(quantile(series.gaps, 0.5) for series in all_series)
+    for axes, series, colour in zip(panels[:, 0], all_series, COLOURS, strict=False):
+        axes.plot(series.gaps, ",", color=colour)
+        axes.set(title=series.name, xlabel="token", ylabel="ms", ylim=(0, highest))
+    panels[0, 0].axvline(fill, color="#d55e00", linewidth=1, label="the cache is full")
+    panels[0, 0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
     """Stream and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--llama", type=int, default=0, help="tokens of llama.cpp's")
+    parser.add_argument("--spin", type=int, default=2_000, help="empty loops")
     parser.add_argument("--window", type=int, default=1020)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--path", default=None)
@@ -50,10 +105,9 @@ def main() -> None:
     import sinkstream
 
     model = sinkstream.load(args.path, window=args.window, max_sequences=1, threads=args.threads)
-    capacity = model.capacity.tokens
-    threads = model.runtime["threads"]
-    milliseconds = 1000 / model.generate("Once", max_tokens=100).stats.tokens_per_s
-    noise_before = read_noise(milliseconds, threads, 1000)
+    capacity, threads = model.capacity.tokens, model.runtime["threads"]
+    milliseconds = 1000 / model.generate("Once", max_tokens=200).stats.tokens_per_s
+    loops = empty_loops(milliseconds, args.spin // 2)
     stamps = array("d")
     stream = model.stream(
         "Once upon a time", max_tokens=args.tokens, ignore_eos=True, seed=1, temperature=1.0
@@ -63,41 +117,38 @@ def main() -> None:
             stamps.append(time.perf_counter())
     gaps = [1000 * (b - a) for a, b in itertools.pairwise(stamps)]
     fill = capacity - stream.stats.prompt_tokens
-    half = capacity // 2
+    path = str(Path(model.path))
     model.close()
+    loops += empty_loops(milliseconds, args.spin - args.spin // 2)
+    ours = Series("sinkstream", gaps)
     p50 = quantile(gaps, 0.5)
-    report(
-        "latency",
-        {
-            "tokens": len(stamps),
-            "capacity": capacity,
-            "evicted_tokens": stream.stats.evicted_tokens,
-            "threads": threads,
-            "p50_ms": round(p50, 3),
-            "p99_ms": round(quantile(gaps, 0.99), 3),
-            "p99_over_p50": round(quantile(gaps, 0.99) / p50, 3),
-            "largest_ms": round(max(gaps), 3),
-            "median_ms_of_100_before_the_fill": round(quantile(gaps[fill - 100 : fill], 0.5), 3),
-            "median_ms_of_100_at_the_fill": round(quantile(gaps[fill - 50 : fill + 50], 0.5), 3),
-            "median_ms_of_a_window_after": round(quantile(gaps[fill : fill + half], 0.5), 3),
-            "median_ms_of_the_last_tenth": round(quantile(gaps[-len(gaps) // 10 :], 0.5), 3),
-            "read_p99_over_p50_before": round(noise_before, 3),
-            "read_p99_over_p50_after": round(read_noise(p50, threads, 1000), 3),
-        },
-    )
+    after = gaps[fill:]
+    ring = PAGE * (-(-args.window // PAGE) + 1)
+    found: dict[str, Any] = {
+        "tokens": len(stamps),
+        "capacity": capacity,
+        "evicted_tokens": stream.stats.evicted_tokens,
+        "threads": threads,
+        **ours.figures(),
+        "median_ms_of_100_before_the_fill": round(quantile(gaps[fill - 100 : fill], 0.5), 3),
+        "median_ms_of_100_at_the_fill": round(quantile(gaps[fill - 50 : fill + 50], 0.5), 3),
+        "median_ms_of_a_half_window_after": round(quantile(after[: capacity // 2], 0.5), 3),
+        "median_ms_of_the_last_tenth": round(quantile(gaps[-len(gaps) // 10 :], 0.5), 3),
+    }
+    for name, period in (("page", PAGE), ("ring", ring)):
+        if len(after) >= 20 * period:
+            found[f"farthest_place_of_the_{name}_over_p50"] = round(
+                farthest_place(after, period, p50), 3
+            )
+    all_series = [ours]
+    if args.llama:
+        all_series.append(shifted(path, capacity, threads, args.llama))
+    if args.spin:
+        all_series.append(Series("an empty loop on one core", loops))
+    found["beside"] = {series.name: series.figures() for series in all_series[1:]}
+    report("latency", found)
     if args.plot:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        figure, axes = pyplot.subplots(figsize=(10, 4))
-        axes.plot(gaps, ",", color="#0072b2")
-        axes.axvline(fill, color="#d55e00", linewidth=1, label="the cache is full")
-        axes.set(xlabel="token", ylabel="ms since the last token", ylim=(0, 4 * p50))
-        axes.legend()
-        figure.tight_layout()
-        figure.savefig(args.plot, dpi=120)
+        plot(args.plot, all_series, fill)
 
 
 if __name__ == "__main__":

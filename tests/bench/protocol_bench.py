@@ -1,6 +1,7 @@
 """The original protocol, token by token in transformers, against the same text read in chunks.
 
     python tests/bench/protocol_bench.py --tokens 2000 --window 252
+    python tests/bench/protocol_bench.py --tokens 20000 --text books.jsonl.xz --title "The Downfall"
 
 The same file, float32 in both: transformers (`pip install transformers`) driven with
 `sinkstream.streaming_llm`, one token a forward, and `sinkstream.evaluate.perplexity` with the
@@ -25,12 +26,19 @@ def main() -> None:
     parser.add_argument("--sinks", type=int, default=4)
     parser.add_argument("--window", type=int, default=252)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--text", type=Path, default=ROOT / "tests" / "data" / "prose.txt")
+    parser.add_argument(
+        "--text",
+        default=str(ROOT / "tests" / "data" / "prose.txt"),
+        help="a text, or a .jsonl or .jsonl.xz file of books [64 KB of prose]",
+    )
+    parser.add_argument("--title", help="of a book in a .jsonl file [the first]")
     args = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
     import sinkstream
     from sinkstream.evaluate import perplexity
+    from sinkstream.evaluate.books import pick_book, read_books
+    from sinkstream.evaluate.progress import Bar
     from sinkstream.streaming_llm import enable_streaming_llm
 
     torch.set_num_threads(args.threads)
@@ -44,9 +52,10 @@ def main() -> None:
     ) as model:
         tokenizer = model.tokenizer
         assert tokenizer is not None
-        ids = tokenizer.encode(args.text.read_text()).ids[: args.tokens]
+        book = pick_book(read_books(args.text), args.title)
+        ids = tokenizer.encode(book.text).ids[: args.tokens]
         started = time.perf_counter()
-        ours = perplexity(model, ids, method="sinks", progress=False)
+        ours = perplexity(model, ids, method="sinks", progress=True)
         our_seconds = time.perf_counter() - started
         path = Path(model.path)
 
@@ -57,16 +66,18 @@ def main() -> None:
     past = kv_cache.new_cache()
     total = 0.0
     started = time.perf_counter()
-    with torch.inference_mode():
+    with torch.inference_mode(), Bar("original protocol", len(ids) - 1) as bar:
         for token, following in itertools.pairwise(ids):
             found = theirs(torch.tensor([[token]]), past_key_values=past, use_cache=True)
             past = kv_cache(found.past_key_values)
             total -= torch.log_softmax(found.logits[0, -1].double(), dim=-1)[following].item()
+            bar.advance(1)
     their_seconds = time.perf_counter() - started
     their_nll = total / (len(ids) - 1)
     report(
         "protocol",
         {
+            "text": book.title,
             "tokens": len(ids),
             "sinks": args.sinks,
             "window": args.window,

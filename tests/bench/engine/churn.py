@@ -1,4 +1,4 @@
-"""Ten thousand streams that are started and cancelled leave nothing behind.
+"""Sixty thousand streams that are started and cancelled leave nothing behind.
 
 Every second stream is cancelled at once, the others after their first token; a model with room for
 two streams keeps the rest waiting. Memory is RssAnon + VmSwap, sampled along the way with the
@@ -30,7 +30,7 @@ PAGE_BYTES = 4096
 class Sizes:
     """How many streams, and how often memory is looked at."""
 
-    streams: int = 10_000
+    streams: int = 60_000
     samples: int = 100
     capacity: int = 64
 

@@ -44,6 +44,12 @@ class IsolatedPeer:
         number: float = self._answer()
         return number
 
+    def ask_all(self, what: str, *arguments: int) -> list[float]:
+        """Call a method of `Peer` that returns many numbers, by its name."""
+        self._pipe.send((what, arguments))
+        numbers: list[float] = self._answer()
+        return numbers
+
     def close(self) -> None:
         """End the process."""
         self._pipe.send(None)
@@ -74,6 +80,6 @@ def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
     while (request := pipe.recv()) is not None:
         what, arguments = request
         try:
-            pipe.send(("number", getattr(engine, what)(*arguments)))
+            pipe.send(("answer", getattr(engine, what)(*arguments)))
         except Exception as error:  # likewise
             pipe.send(("failure", f"{type(error).__name__}: {error}"[:300]))

@@ -12,6 +12,7 @@ from peers.peer import PREFILL_CHUNK, Peer, prompt
 _CONTEXT = 4352
 _MOST_SEQUENCES = 32
 _BATCH_CACHED = 512
+_SHIFT_KEEPS = 4
 
 _silence = llama_cpp.llama_log_callback(lambda *_: None)  # llama.cpp keeps the pointer for ever
 
@@ -64,6 +65,26 @@ class LlamaCpp(Peer):
         for i in range(tokens):
             self._step(sequences, cached + 1 + i)
         return (time.perf_counter() - started) / tokens
+
+    def endless(self, capacity: int, tokens: int) -> list[float]:
+        """Shift as its own programs do: half of what is not kept leaves, the rest moves up."""
+        self._truncate(0)
+        memory = llama_cpp.llama_get_memory(self._one)
+        seconds: list[float] = []
+        cached = 0
+        for i in range(tokens):
+            started = time.perf_counter()
+            if cached == capacity:
+                left = (cached - _SHIFT_KEEPS) // 2
+                begin = _SHIFT_KEEPS + left
+                llama_cpp.llama_memory_seq_rm(memory, 0, _SHIFT_KEEPS, begin)
+                llama_cpp.llama_memory_seq_add(memory, 0, begin, cached, -left)
+                cached -= left
+            self._read([200 + i % 200])
+            cached += 1
+            seconds.append(time.perf_counter() - started)
+        self._truncate(0)
+        return seconds
 
     def describe(self) -> str:
         return (

@@ -31,6 +31,10 @@ class Peer(ABC):
         """Return the seconds of one token of all sequences together, likewise."""
         raise NotPossible("it has no batches that could be compared")
 
+    def endless(self, capacity: int, tokens: int) -> list[float]:
+        """Return the seconds of each token of a stream that never holds more than `capacity`."""
+        raise NotPossible("it has no endless stream that could be compared")
+
     def evicted(self) -> int:
         """Return the tokens that have left a cache so far: a figure must not come from fewer."""
         return 0

@@ -107,22 +107,21 @@ TEST(PlanStep, TakesTurnsWhereDecodingAloneFillsTheBudget) {
             (Rows{{0, 1, true}, {1, 1, true}}));
 }
 
-TEST(PlanStep, ReadsOfAPromptBesideDecodingWhatDoublesTheStepAtMost) {
+TEST(PlanStep, ReadsOfAPromptBesideDecodingLessThanDoublesTheStep) {
   StepLimits limits = kRoomy;
   limits.prompt_beside_decoding = 4;
   const RunningView prompt = reading(40);
   EXPECT_EQ(plan_step({}, {prompt}, limits).rows, (Rows{{0, 16, false}})) << "nobody waits for it";
   EXPECT_EQ(plan_step({}, {parked(), prompt}, limits).rows, (Rows{{1, 16, false}}));
   EXPECT_EQ(plan_step({}, {decoding(), prompt}, limits).rows, (Rows{{0, 1, true}, {1, 4, false}}));
-  const std::vector<RunningView> six(6, decoding());
-  std::vector<RunningView> running = six;
+  std::vector<RunningView> running(10, decoding());
   running.push_back(prompt);
-  EXPECT_EQ(plan_step({}, running, limits).rows.back(), (PlanRow{6, 6, false}));
+  EXPECT_EQ(plan_step({}, running, limits).rows.back(), (PlanRow{10, 5, false}));
   // All prompts together, the one that has waited longest first.
-  running.back() = reading(4, 0, 2);
+  running.back() = reading(3, 0, 2);
   running.push_back(reading(2, 0, 1));
   const StepPlan plan = plan_step({}, running, limits);
-  EXPECT_EQ(Rows(plan.rows.begin() + 6, plan.rows.end()), (Rows{{7, 2, true}, {6, 4, true}}));
+  EXPECT_EQ(Rows(plan.rows.begin() + 10, plan.rows.end()), (Rows{{11, 2, true}, {10, 3, true}}));
 }
 
 TEST(PlanStep, ReusesItsPlan) {
@@ -201,7 +200,7 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
       }
       ASSERT_LE(tokens, limits.max_tokens);
       if (decoding > 0) {
-        ASSERT_LE(prompt_tokens, std::max(limits.prompt_beside_decoding, decoding));
+        ASSERT_LE(prompt_tokens, std::max(limits.prompt_beside_decoding, decoding / 2));
       }
       std::erase_if(running, [&](const Life& life) {
         const bool ended = life.view.unread == 0 && life.decodes_left <= 0;
