@@ -174,7 +174,7 @@ bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goa
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
 	$(BENCH)/timeline_bench.py --plot $(FIGURES)/timeline.png
 	$(BENCH)/overhead_bench.py
-	$(BENCH)/session_bench.py --histories 64,256,1024,4096,16384
+	$(BENCH)/session_bench.py
 	$(BENCH)/perplexity_bench.py
 
 # MODEL_SHAPE: smollm2, or qwen3-0.6b or llama-3.2-1b with -Q4_0, -Q8_0 or -BF16 (random weights).

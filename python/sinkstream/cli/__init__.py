@@ -6,10 +6,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import typer
 
+from sinkstream import __version__
 from sinkstream.cli import bench, chat, demo, evaluate, generate, info
 from sinkstream.errors import SinkstreamError
 
@@ -25,6 +26,26 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sinkstream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 app.command()(bench.bench)
 app.command()(chat.chat)
 app.command()(demo.demo)

@@ -45,3 +45,7 @@ def test_a_forced_kernel_table_is_the_one_that_is_shown(
     monkeypatch.setenv("SINKSTREAM_KERNELS", "generic")
     facts = json.loads(run("info", "-m", checkpoint, "--json").out)
     assert facts["kernels"]["linear"] == "generic"
+
+
+def test_the_version_is_the_packages(run: Run) -> None:
+    assert run("--version").out == f"sinkstream {sinkstream.__version__}\n"
