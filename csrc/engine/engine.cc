@@ -379,7 +379,8 @@ Clock::time_point Engine::end_of_patience(const Sequence& sequence) const {
 void Engine::refuse_waiting() {
   const Clock::time_point now = options_.now();
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
-    if (now < end_of_patience(*sequence)) return false;
+    // What ends early in any case does so in the next round, however late this one comes.
+    if (now < end_of_patience(*sequence) || sequence->maybe_early_end(now)) return false;
     end(*sequence, FinishReason::kError,
         std::make_exception_ptr(CapacityError(
             cat("stream: the cache has room for ", options_.max_sequences,

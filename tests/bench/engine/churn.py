@@ -56,9 +56,9 @@ def churn(setting: Setting, sizes: Sizes) -> Outcome:
                 Readers([stream]).read()
             stream.cancel()
             if number % every == 0:
-                wait_until_idle(model)
+                wait_until_idle(model, requests=number)
                 sampled[number // every - 1] = 1024 * anonymous_kib()
-        wait_until_idle(model)
+        wait_until_idle(model, requests=sizes.streams)
         seconds = time.perf_counter() - started
         stats, threads = model.stats(), model.runtime["threads"]
     points = [((i + 1) * every, held) for i, held in enumerate(sampled)][len(sampled) // 2 :]

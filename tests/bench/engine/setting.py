@@ -77,16 +77,27 @@ class Readers:
         raise RuntimeError("a stream has ended while it was measured")
 
 
-def is_idle(model: sinkstream.Model) -> bool:
-    """Tell whether nothing runs or waits and all pages are back."""
+def is_idle(model: sinkstream.Model, requests: int = 0) -> bool:
+    """Tell whether nothing runs or waits and all pages are back, after so many requests."""
     stats = model.stats()
-    return stats["running"] == stats["waiting"] == 0 and stats["free_pages"] == stats["pages"]
+    return (
+        stats["requests"] >= requests
+        and stats["running"] == stats["waiting"] == 0
+        and stats["free_pages"] == stats["pages"]
+    )
 
 
-def wait_until_idle(model: sinkstream.Model, limit_s: float = 60) -> float:
-    """Return the monotonic time at which the model is seen idle, right to half a millisecond."""
+def wait_until_idle(model: sinkstream.Model, limit_s: float = 60, requests: int = 0) -> float:
+    """Return the monotonic time at which the model is seen idle, right to half a millisecond.
+
+    Args:
+        model: The model.
+        limit_s: What is too long.
+        requests: How many have been made, where one may not have been taken up: the engine looks
+            idle until it is.
+    """
     end = time.monotonic() + limit_s
-    while not is_idle(model):
+    while not is_idle(model, requests):
         if time.monotonic() > end:
             raise TimeoutError(f"the engine is not idle after {limit_s:g} s")
         time.sleep(0.0005)

@@ -310,14 +310,13 @@ TEST(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainList)
   ThreadPool threads(1);
   const int64_t each = SequenceCache::pages_needed(kWindow, kLayers, kEndlessLength);
   PagePool pool(kFakeShape, each * kMemoryFor, /*poison=*/true);
-  const ChosenKernels chosen = choose_kernels("");
   EngineOptions options;
   options.pool = &pool;
   options.layers = kLayers;
   options.window = kWindow;
   options.max_sequences = kPeople * kConversations;
   options.prefill_chunk = 16;
-  options.kernels = &chosen.kernels;
+  options.kernels = &generic_kernels();
   options.threads = &threads;
   Engine engine(model, options);
 

@@ -145,16 +145,6 @@ TEST_F(EngineCancelTest, RefusesOneThatWaitsForMemoryThatNobodyReads) {
   EXPECT_EQ(read_all(*submit(greedy_request({6}, 5))).ids, expected_reply({6}, 5));
 }
 
-TEST_F(EngineCancelTest, WaitsForMemoryWhoseHolderIsReadInTime) {
-  options.max_sequences = 1;
-  const auto first = submit(greedy_request({5}, 3000));
-  const auto waiting = submit(greedy_request({6}, 5));
-  wait_until([&] { return engine().stats().parked == 1; });
-  std::this_thread::sleep_for(300ms);
-  EXPECT_EQ(read_all(*first).ids.size(), 3000u);
-  EXPECT_EQ(read_all(*waiting).ids, expected_reply({6}, 5));
-}
-
 TEST_F(EngineCancelTest, SurvivesAStormOfCancels) {
   engine();
   const auto storm = [&](int32_t salt) {

@@ -94,6 +94,14 @@ TEST_F(EngineDeadlineTest, EndsASequenceThatWaitsForMemoryBeforeItsPatienceDoes)
   EXPECT_FALSE(holder->finish_reason());
 }
 
+TEST_F(EngineDeadlineTest, EndsASequenceWhosePatienceEndedUnseenAsWell) {
+  const auto holder = park_one();
+  const auto waiting = submit(request_with(0.2));
+  let_it_look();
+  pass(5s);  // as on a machine that has done something else meanwhile
+  EXPECT_TRUE(expect_timeout(*waiting).ids.empty());
+}
+
 TEST_F(EngineDeadlineTest, LeavesASequenceWithoutMemoryToItsPatienceIfThatEndsFirst) {
   const auto holder = park_one();
   const auto waiting = submit(request_with(60));

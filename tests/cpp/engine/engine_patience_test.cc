@@ -35,6 +35,15 @@ TEST_F(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
   unread->close();
 }
 
+TEST_F(EnginePatienceTest, IsRewardedWhereTheHolderIsReadInTime) {
+  const auto holder = submit(greedy_request({5}, 3000));
+  wait_until_parked(1);
+  const auto waiting = wait_for_memory(6);
+  pass(1s - 1ns);
+  EXPECT_EQ(read_all(*holder).ids.size(), 3000u);
+  EXPECT_EQ(read_all(*waiting).ids, expected_reply({6}, 5));
+}
+
 TEST_F(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
   const auto holder = submit(greedy_request({5}, std::nullopt));
   wait_until_parked(1);

@@ -40,7 +40,7 @@ def test_smollm2_is_described_as_it_is(smollm2: Path) -> None:
     checkpoint.source.close()
 
 
-def test_the_header_of_smollm2_reads_in_under_a_third_of_a_second(smollm2: Path) -> None:
+def test_the_header_of_smollm2_reads_in_under_a_second(smollm2: Path) -> None:
     import time
 
     def once() -> float:
@@ -50,7 +50,7 @@ def test_the_header_of_smollm2_reads_in_under_a_third_of_a_second(smollm2: Path)
         file.close()
         return time.perf_counter() - begin
 
-    assert min(once() for _ in range(5)) < 0.3  # the gguf package takes 1.8 s
+    assert min(once() for _ in range(5)) < 1  # it takes a tenth of that, the gguf package 1.8 s
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

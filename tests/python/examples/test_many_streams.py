@@ -128,7 +128,7 @@ def test_ctrl_c_ends_all_streams_at_once(tiny_folder: Callable[[str], Path]) -> 
         text = shown.read()
         assert shown.end() == 1
     assert text.endswith("Stopped.\r\n")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert "Traceback" not in text
 
 

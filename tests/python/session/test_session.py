@@ -43,7 +43,7 @@ def reply(stream: sinkstream.Stream) -> tuple[list[int], list[float]]:
 
 
 def wait_for_memory(model: sinkstream.Model) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while (stats := model.stats())["free_pages"] != stats["pages"]:
         assert time.monotonic() < end, "pages do not come back"
         time.sleep(0.001)
@@ -175,9 +175,8 @@ def test_a_turn_does_not_wait_for_streams_that_wait_for_memory(
     ) as model:
         session = model.session()
         waiting = model.stream([5], ignore_eos=True)
-        begin = time.monotonic()
         assert session.stream([5], max_tokens=2, ignore_eos=True).result().token_ids
-        assert time.monotonic() - begin < 0.9, "the stream's patience is one second"
+        assert model.stats()["finished"]["error"] == 0, "it has waited for the stream's refusal"
         with pytest.raises(CapacityError, match="close a session"):
             waiting.result()
 

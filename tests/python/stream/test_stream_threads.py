@@ -38,12 +38,14 @@ def hold_gil(seconds: float) -> None:
 
 def test_generation_goes_on_while_python_holds_the_gil(model: sinkstream.Model) -> None:
     with endless(model) as running:
-        next(running)
-        before = model.stats()["generated_tokens"]
-        hold_gil(0.5)
-        produced = model.stats()["generated_tokens"] - before
-    # Several hundred a second and more; it stops only where the stream is full.
-    assert produced > 100
+        for _ in range(50):
+            next(running)
+            before = model.stats()["generated_tokens"]
+            hold_gil(0.05)
+            # Thousands a second; none while the stream is full, or the machine does something else.
+            if model.stats()["generated_tokens"] - before > 20:
+                return
+    pytest.fail("nothing is generated while Python holds the GIL")
 
 
 def test_waiting_lets_other_threads_run(model: sinkstream.Model) -> None:
@@ -78,7 +80,8 @@ def test_a_second_reader_is_refused_and_the_first_one_goes_on(model: sinkstream.
     results: list[sinkstream.Result] = []
     first = threading.Thread(target=lambda: results.append(waiting.result()))
     first.start()
-    time.sleep(0.1)
+    while not waiting._reader:
+        time.sleep(0.001)
     for read in (lambda: next(waiting), lambda: next(waiting.events()), waiting.result):
         with pytest.raises(sinkstream.SessionBusy, match="another one is reading"):
             read()
@@ -96,7 +99,7 @@ def test_a_stream_may_be_closed_while_another_thread_reads_it(model: sinkstream.
         reader.start()
         time.sleep(delay)
         running.close()
-        reader.join(timeout=5)
+        reader.join(timeout=60)
         assert not reader.is_alive()
         assert len(count) == 1
 

@@ -320,7 +320,7 @@ def test_a_template_that_takes_too_long_is_stopped() -> None:
     began = time.monotonic()
     with pytest.raises(InvalidArgument, match="it takes too long"):
         encode_chat(text, [{"role": "user", "content": "x"}], timeout_s=0.2)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30  # days, were it let run
 
 
 def test_an_error_of_a_template_does_not_quote_a_message() -> None:

@@ -287,4 +287,4 @@ def test_nested_loops_end_at_the_deadline() -> None:
     began = time.monotonic()
     with pytest.raises(Exception, match="it takes too long"):
         render(source, seconds=0.3)
-    assert 0.3 <= time.monotonic() - began < 3  # minutes, were it let run
+    assert 0.3 <= time.monotonic() - began < 30  # minutes, were it let run
