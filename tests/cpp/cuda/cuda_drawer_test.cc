@@ -82,17 +82,17 @@ DrawnStep step(CudaDecoder& card, const std::vector<DrawSpan>& spans) {
 TEST(CudaDrawer, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) {
   const int64_t vocab = card_spec().vocab_size;
   const std::vector<Asked> asked = {
-      {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 300},
-      {drawing(5), {9}, 150},
-      {with_penalties(drawing(6)), random_tokens(170, vocab, 1), 60, 13, 20},
-      {greedy(), random_tokens(20, vocab, 2), 100, 6, 50}};
+      {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 220},
+      {drawing(5), {9}, 60},
+      {with_penalties(drawing(6)), random_tokens(170, vocab, 1), 40, 13, 20},
+      {greedy(), random_tokens(20, vocab, 2), 50, 6, 50}};
   const auto expected = one_by_one(asked);
   LazyCard card;
   DrawingModel model(card.plugin(), std::ssize(asked));
   DrawnLoop loop(model, kWindow, asked);
   loop.run();
   expect_draws(loop, expected);
-  EXPECT_GT(card.calls().graphs, 250);
+  EXPECT_GT(card.calls().graphs, 180);
 }
 
 // By graph in company of each bucket, directly beside more than the largest has, and where no graph
@@ -125,12 +125,12 @@ TEST(CudaDrawer, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {
 
 // A look-ahead token behind each token of a text, none of which is kept.
 TEST(CudaDrawer, AThrownAwayTokenChangesNothingAfterwards) {
-  for (const Window window : {Window{4, 9}, Window{0, 64}, Window{3, 70}}) {
+  for (const Window window : {Window{4, 9}, Window{3, 64}}) {
     LazyCard card;
     DrawingModel model(card.plugin(), 1);
     CardSequences ahead = model.sequences(window), fresh = model.sequences(window);
     const int64_t vocab = model.card.vocab();
-    const auto text = random_tokens(150, vocab, 3), more = random_tokens(40, vocab, 4);
+    const auto text = random_tokens(140, vocab, 3), more = random_tokens(20, vocab, 4);
     model.card.begin_drawing(0, greedy(), window, {});
     for (const int32_t& token : text) {
       const DrawSpan told = {&ahead[0], 0, &token, 1, 0, Wants::kToken};
@@ -142,8 +142,8 @@ TEST(CudaDrawer, AThrownAwayTokenChangesNothingAfterwards) {
       model.card.await();
     }
     std::vector<float> expected(std::ssize(more) * vocab), found(expected.size());
-    for (size_t t = 0; t < text.size(); t += 75) {
-      const ForwardSpan span{&fresh[0], text.data() + t, 75, LogitsOf::kNone};
+    for (size_t t = 0; t < text.size(); t += 70) {
+      const ForwardSpan span{&fresh[0], text.data() + t, 70, LogitsOf::kNone};
       model.card.forward({&span, 1}, nullptr);
     }
     const ForwardSpan to_fresh{&fresh[0], more.data(), std::ssize(more), LogitsOf::kAll};
@@ -157,10 +157,10 @@ TEST(CudaDrawer, AThrownAwayTokenChangesNothingAfterwards) {
 
 TEST(CudaDrawer, APlaceForgetsWhoeverHadItBefore) {
   const std::vector<int32_t> prompt = {1, 2, 3};
-  const Asked former = {with_bias(with_penalties(drawing(1)), {{5, 4}}), prompt, 30};
-  const std::vector<Asked> next = {{with_penalties(greedy()), prompt, 20},
-                                   {greedy(), prompt, 20},
-                                   {with_bias(drawing(2), {{6, 1}}), prompt, 20}};
+  const Asked former = {with_bias(with_penalties(drawing(1)), {{5, 4}}), prompt, 15};
+  const std::vector<Asked> next = {{with_penalties(greedy()), prompt, 12},
+                                   {greedy(), prompt, 12},
+                                   {with_bias(drawing(2), {{6, 1}}), prompt, 12}};
   const auto expected = one_by_one(next);
   LazyCard card;
   DrawingModel model(card.plugin(), 1);
@@ -197,7 +197,7 @@ TEST(CudaDrawer, PenaltiesCountWhatTheHostsSamplerCounts) {
 
     std::vector<float> logits(vocab);
     std::vector<int32_t> next = prompt;
-    for (int64_t i = 0; i < 80; ++i) {
+    for (int64_t i = 0; i < 40; ++i) {
       const ForwardSpan span{&sequences[0], next.data(), std::ssize(next), LogitsOf::kLast};
       model.card.forward({&span, 1}, logits.data());
       const Sampled expected = sampler.sample(logits.data(), sequences[0].length(),
@@ -349,7 +349,9 @@ TEST(CudaDrawer, SaysThatItsBiasForbidsEveryToken) {
     const DrawnStep drawn = step(model.card, spans);
     EXPECT_LT(drawn.tokens[0].token, 0);
     EXPECT_TRUE(drawn.tokens[0].is_finite);
-    if (count == 2) EXPECT_GE(drawn.tokens[1].token, 0);
+    if (count == 2) {
+      EXPECT_GE(drawn.tokens[1].token, 0);
+    }
     EXPECT_EQ(card.calls().graphs, count == 2 ? 1 : 0);
   }
 }
@@ -387,8 +389,8 @@ struct Steady {
 TEST(CudaDrawer, ASteadyStepIsOneGraphOneEventAndOneWait) {
   LazyCard card;
   Steady steady(card);
-  for (int i = 0; i < 20; ++i) steady.go_on();
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 4; ++i) steady.go_on();
+  for (int i = 0; i < 10; ++i) {
     card.calls();
     steady.launch(1);
     EXPECT_EQ(card.calls(), (cuda::CardCalls{.graphs = 1, .records = 1, .given = 1}));

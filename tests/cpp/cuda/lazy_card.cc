@@ -47,6 +47,15 @@ Runtime lazy_runtime() {
     ++state.calls.finishes;
     return catch_up(given());
   };
+  // As cudaFree does, these wait for all that may use the memory.
+  runtime.free_memory = [](std::byte* memory) {
+    catch_up(given());
+    emulated_plugin().runtime.free_memory(memory);
+  };
+  runtime.free_pinned = [](std::byte* memory) {
+    catch_up(given());
+    emulated_plugin().runtime.free_pinned(memory);
+  };
   runtime.copy = [](void* to, const void* from, int64_t bytes, Stream stream) {
     ++state.calls.copies;
     return emulated_plugin().runtime.copy(to, from, bytes, stream);
