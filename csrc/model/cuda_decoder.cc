@@ -76,12 +76,17 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       direct_memory_(plugin.runtime, stream),
       graphs_(plugin.runtime, stream),
       ends_{cuda::OwnEvent(plugin.runtime), cuda::OwnEvent(plugin.runtime)},
+      forward_logits_(
+          plugin.runtime, stream,
+          {.vocab = spec.vocab_size, .splits = layers_.logit_splits(), .rows = kLogitRows}),
+      step_logits_(plugin.runtime, stream,
+                   {.vocab = spec.vocab_size,
+                    .splits = layers_.logit_splits(),
+                    .rows = options.max_sequences,
+                    .blocks = kLogitBlocks}),
       plan_(options.max_tokens),
       calls_(options.max_tokens) {
   const int64_t places = options.max_sequences;
-  const int64_t row_bytes = layers_.logit_splits() * spec.vocab_size * int64_t{sizeof(float)};
-  forward_logits_ = cuda::take_pinned(runtime_, kLogitRows * row_bytes, "logits");
-  step_logits_ = cuda::take_pinned(runtime_, kLogitBlocks * places * row_bytes, "logits");
   results_ = cuda::take_pinned(
       runtime_, 2 * most_draws(options) * int64_t{sizeof(cuda::SampledRow)}, "drawn tokens");
   StepShape most = bucket_shape(places);
@@ -152,9 +157,9 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   layers_.compute({calls_, there, drawing_.drawn()});
   for (int64_t row = 0; row < calls_.wanted; row += kLogitRows) {
     const int64_t rows = std::min(kLogitRows, calls_.wanted - row);
-    bring(layers_.logits(row, rows), 0, rows, forward_logits(), 0);
+    forward_logits_.bring(layers_.logits(row, rows), 0, rows, 0, 0);
     check(runtime_.finish(stream_), "a forward");
-    add_up(forward_logits(), rows, logits + row * spec_.vocab_size);
+    forward_logits_.add_up(0, rows, logits + row * spec_.vocab_size);
   }
   // The step block is written anew by the next one.
   check(runtime_.finish(stream_), "a forward");
@@ -188,6 +193,10 @@ void CudaDecoder::launch(std::span<const DrawSpan> spans) {
 void CudaDecoder::plan(std::span<const DrawSpan> spans) {
   spans_.clear();
   for (const DrawSpan& span : spans) {
+    SINKSTREAM_CHECK(span.place >= 0 && span.place < places(), "place ", span.place, " of ",
+                     places());
+    SINKSTREAM_CHECK(span.tokens != nullptr || span.count == 1, "a place has drawn one token, not ",
+                     span.count);
     ForwardSpan& forward = spans_.emplace_back();
     forward.cache = span.cache;
     forward.tokens = span.tokens != nullptr ? span.tokens : drawing_.id_of_drawn(span.place);
@@ -286,10 +295,8 @@ DrawnStep CudaDecoder::await() {
     const cuda::SampledRow& row = results(parity)[i];
     drawn.push_back({row.token, row.logprob, row.is_finite != 0});
   }
-  if (steps_[parity].logits == 0) return {drawn, nullptr};
-  const HostLogits logits = step_logits(step);
-  add_up(logits, steps_[parity].logits, logits.splits);
-  return {drawn, logits.splits};
+  const int64_t rows = steps_[parity].logits;
+  return {drawn, rows > 0 ? step_logits_.add_up(step, rows) : nullptr};
 }
 
 void CudaDecoder::send(const StepBlock& here, const StepBlock& there) {
@@ -305,41 +312,9 @@ void CudaDecoder::run(const CudaCalls& calls, const StepBlock& there, int64_t pa
     const cuda::Partials logits = layers_.logits(row, rows);
     if (draws > 0) drawing_.draw(logits, there, row, draws, results(parity) + row);
     if (draws < rows) {
-      bring(logits, draws, rows - draws, step_logits(launched_), row + draws - calls.draws);
+      step_logits_.bring(logits, draws, rows - draws, launched_, row + draws - calls.draws);
     }
   }
-}
-
-// Rows [first, first + rows) of `logits` become those from `at` on.
-void CudaDecoder::bring(const cuda::Partials& logits, int64_t first, int64_t rows,
-                        const HostLogits& to, int64_t at) {
-  const int64_t vocab = spec_.vocab_size;
-  for (int64_t split = 0; split < logits.splits; ++split) {
-    check(runtime_.copy(to.splits + (split * to.rows + at) * vocab,
-                        logits.data + (split * logits.rows + first) * vocab,
-                        rows * vocab * int64_t{sizeof(float)}, stream_),
-          "bringing logits");
-  }
-}
-
-// In the order in which the card adds them, too. `logits` may be those of the first split.
-void CudaDecoder::add_up(const HostLogits& from, int64_t rows, float* logits) const {
-  const int64_t count = rows * spec_.vocab_size, split = from.rows * spec_.vocab_size;
-  for (int64_t i = 0; i < count; ++i) {
-    float sum = from.splits[i];
-    for (int32_t s = 1; s < layers_.logit_splits(); ++s) sum += from.splits[s * split + i];
-    logits[i] = sum;
-  }
-}
-
-CudaDecoder::HostLogits CudaDecoder::forward_logits() const {
-  return {reinterpret_cast<float*>(forward_logits_.get()), kLogitRows};
-}
-
-CudaDecoder::HostLogits CudaDecoder::step_logits(int64_t step) const {
-  const int64_t floats = layers_.logit_splits() * places() * spec_.vocab_size;
-  auto* const first = reinterpret_cast<float*>(step_logits_.get());
-  return {first + step % kLogitBlocks * floats, places()};
 }
 
 cuda::SampledRow* CudaDecoder::results(int64_t parity) const {

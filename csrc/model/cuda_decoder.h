@@ -16,6 +16,7 @@
 #include "model/cuda_step.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
+#include "model/host_logits.h"
 #include "model/token_drawer.h"
 #include "model/weighted_model.h"
 
@@ -64,14 +65,9 @@ class CudaDecoder : public WeightedModel, public TokenDrawer {
   DrawnStep await() override;
 
  private:
-  // Logits in pinned memory: [splits][rows][vocab], to be added up.
-  struct HostLogits {
-    float* splits = nullptr;
-    int64_t rows = 0;  // that there is room for
-  };
   struct UnderWay {
     int64_t draws = 0;
-    int64_t logits = 0;  // rows that come to the host
+    int64_t logits = 0;  // rows whose logits come to the host
   };
 
   int64_t under_way() const { return launched_ - awaited_; }
@@ -85,11 +81,6 @@ class CudaDecoder : public WeightedModel, public TokenDrawer {
   void append_prompts(std::span<const DrawSpan> spans, const StepBlock& there);
   void send(const StepBlock& here, const StepBlock& there);
   void run(const CudaCalls& calls, const StepBlock& there, int64_t parity);
-  void bring(const cuda::Partials& logits, int64_t first, int64_t rows, const HostLogits& to,
-             int64_t at);
-  void add_up(const HostLogits& from, int64_t rows, float* logits) const;
-  HostLogits forward_logits() const;
-  HostLogits step_logits(int64_t step) const;
   cuda::SampledRow* results(int64_t parity) const;
   void check(cuda::Status status, const char* what) const;
 
@@ -106,10 +97,9 @@ class CudaDecoder : public WeightedModel, public TokenDrawer {
   StepMemory graph_memory_;   // never taken anew: graphs know its addresses
   StepMemory direct_memory_;  // of all other steps; grows for texts without a window
   CudaGraphs graphs_;
-  cuda::OwnEvent ends_[2];          // of the steps of each parity
-  cuda::CardBlock results_;         // SampledRow [2][rows], pinned; the card writes it
-  cuda::CardBlock forward_logits_;  // HostLogits, pinned
-  cuda::CardBlock step_logits_;     // HostLogits [kLogitBlocks], pinned
+  cuda::OwnEvent ends_[2];   // of the steps of each parity
+  cuda::CardBlock results_;  // SampledRow [2][rows], pinned; the card writes it
+  HostLogits forward_logits_, step_logits_;
 
   ForwardPlan plan_;
   CudaCalls calls_;

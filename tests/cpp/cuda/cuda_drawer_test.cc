@@ -455,5 +455,19 @@ TEST(CudaDrawer, NeitherAThirdStepNorAForwardBesideOneIsTaken) {
   EXPECT_THROW(model.card.await(), InternalError);
 }
 
+TEST(CudaDrawer, NeitherAPlaceThatItHasNotNorTwoDrawnTokensAtOnceAreTaken) {
+  DrawingModel model(cuda::emulated_plugin(), 2);
+  CardSequences sequences = model.sequences(kWindow);
+  const std::vector<int32_t> prompt = {1};
+  for (const int64_t place : {-1, 2}) {
+    EXPECT_THROW(model.card.begin_drawing(place, greedy(), kWindow, {}), InternalError);
+    const DrawSpan span = read(&sequences[0], place, prompt);
+    EXPECT_THROW(model.card.launch({&span, 1}), InternalError);
+  }
+  DrawSpan two = decode(&sequences[0], 0);
+  two.count = 2;
+  EXPECT_THROW(model.card.launch({&two, 1}), InternalError);
+}
+
 }  // namespace
 }  // namespace sinkstream
