@@ -35,6 +35,14 @@ SamplingParams drawing(uint64_t seed) {
   return params;
 }
 
+SamplingParams drawing_by_min_p(uint64_t seed) {
+  SamplingParams params;
+  params.temperature = 1.2;
+  params.min_p = 0.3;
+  params.seed = seed;
+  return params;
+}
+
 SamplingParams with_penalties(SamplingParams params) {
   params.repetition_penalty = 1.3;
   params.presence_penalty = 0.2;
@@ -84,7 +92,7 @@ TEST(CudaDrawer, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) 
   const std::vector<Asked> asked = {
       {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 220},
       {drawing(5), {9}, 60},
-      {with_penalties(drawing(6)), random_tokens(170, vocab, 1), 40, 13, 20},
+      {with_penalties(drawing_by_min_p(6)), random_tokens(170, vocab, 1), 40, 13, 20},
       {greedy(), random_tokens(20, vocab, 2), 50, 6, 50}};
   const auto expected = one_by_one(asked);
   LazyCard card;
@@ -93,6 +101,16 @@ TEST(CudaDrawer, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) 
   loop.run();
   expect_draws(loop, expected);
   EXPECT_GT(card.calls().graphs, 180);
+}
+
+// The other extreme: a card that has done a step before the host looks at the one before.
+TEST(CudaDrawer, DrawsTheSameOnACardThatIsNeverLate) {
+  const std::vector<Asked> asked = {{drawing(5), {9}, 12}, {with_penalties(greedy()), {8, 7}, 9}};
+  const auto expected = one_by_one(asked);
+  DrawingModel model(cuda::emulated_plugin(), std::ssize(asked));
+  DrawnLoop loop(model, kWindow, asked);
+  loop.run();
+  expect_draws(loop, expected);
 }
 
 // By graph in company of each bucket, directly beside more than the largest has, and where no graph
@@ -212,30 +230,27 @@ TEST(CudaDrawer, PenaltiesCountWhatTheHostsSamplerCounts) {
   }
 }
 
-// The same place may be begun twice before the card has looked at what it was told first.
+// A place may be begun anew while a step of its former sequence is under way, before which the card
+// has not looked at what it was told.
 TEST(CudaDrawer, WhatPenaltiesAreToldStaysUntilTheCardHasReadIt) {
   const Window window{4, 20};
-  const auto first = random_tokens(20, card_spec().vocab_size, 7);
-  const auto second = random_tokens(20, card_spec().vocab_size, 8);
-  std::vector<DrawnToken> found[2];
-  for (const bool is_begun_twice : {false, true}) {
-    LazyCard card;
-    DrawingModel model(card.plugin(), 2);
-    CardSequences sequences = model.sequences(window, 2);
-    const std::vector<int32_t> prompt = {1};
-    model.card.begin_drawing(0, with_penalties(greedy()), window, first);
-    model.card.begin_drawing(1, with_penalties(greedy()), window, first);
-    if (is_begun_twice) {
-      model.card.begin_drawing(1, with_penalties(greedy()), window, second);
-      model.card.begin_drawing(1, with_penalties(greedy()), window, first);
-    }
-    const std::vector<DrawSpan> spans = {read(&sequences[0], 0, prompt),
-                                         read(&sequences[1], 1, prompt)};
-    const DrawnStep drawn = step(model.card, spans);
-    found[is_begun_twice].assign(drawn.tokens.begin(), drawn.tokens.end());
-    EXPECT_TRUE(same_draw(drawn.tokens[0], drawn.tokens[1]));
-  }
-  EXPECT_TRUE(same_draws(found[0], found[1]));
+  const auto seen = random_tokens(20, card_spec().vocab_size, 7);
+  SamplingParams params = greedy();
+  params.presence_penalty = 100;
+  LazyCard card;
+  DrawingModel model(card.plugin(), 1);
+  CardSequences sequences = model.sequences(window, 2);
+  const std::vector<int32_t> prompt = {1};
+  model.card.begin_drawing(0, params, window, seen);
+  const DrawnToken expected = step(model.card, {read(&sequences[0], 0, prompt)}).tokens[0];
+  // Nothing that it has seen, so what comes next would draw something else.
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), expected.token), 0);
+  const std::vector<int32_t> others(20, expected.token);
+  model.card.begin_drawing(0, params, window, seen);
+  const DrawSpan span = read(&sequences[1], 0, prompt);
+  model.card.launch({&span, 1});
+  model.card.begin_drawing(0, params, window, others);
+  EXPECT_TRUE(same_draw(model.card.await().tokens[0], expected));
 }
 
 // Logits for the host are forward's, beside rows that draw, in a model whose last map is split; and
