@@ -1,33 +1,44 @@
-// The decoder loop on a card: one forward pass of many spans over weights and pages in its memory.
-// Reads the spec as data, as Decoder does; logits come back to the host. Knows no sampling.
+// A decoder on a card, which draws its tokens there: one step ahead of the host, a decoding step
+// being one launch of a captured graph. Puts together what a step is (cuda_step.h), which launches
+// it has (cuda_calls.h), the layers (cuda_layers.h), sampling (cuda_drawing.h) and the graphs
+// (cuda_graphs.h). docs/cuda.md, "How a token flows", says what orders what.
 #pragma once
 
 #include <vector>
 
 #include "cache/angles.h"
 #include "kernels/cuda/plugin.h"
-#include "model/cuda_weights.h"
+#include "model/cuda_calls.h"
+#include "model/cuda_cut.h"
+#include "model/cuda_drawing.h"
+#include "model/cuda_graphs.h"
+#include "model/cuda_layers.h"
+#include "model/cuda_step.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
+#include "model/host_logits.h"
+#include "model/token_drawer.h"
 #include "model/weighted_model.h"
 
 namespace sinkstream {
 
 struct CudaDecoderOptions {
   DType cache_type = DType::kFloat16;  // float16, bfloat16 or int8
-  int64_t max_tokens = 256;            // rows of one forward; sets the size of the scratch memory
-  int64_t max_sequences = 1;           // spans of one forward that the memory is made for
+  int64_t max_tokens = 256;            // rows of one step; sets the size of the scratch memory
+  int64_t max_sequences = 1;           // that draw at the same time, and spans of one step that the
+                                       // memory is made for
   int64_t pages = 16;                  // of a sequence and layer: Window::most_pages(). Longer ones
                                        // are attended to as well, only slower.
 };
 
-class CudaDecoder : public WeightedModel {
+class CudaDecoder : public WeightedModel, public TokenDrawer {
  public:
   // The plugin and the stream outlive the decoder; of `weights` nothing is read later. `threads`
   // may help to copy them; null: the caller's alone. Throws CapacityError, DeviceError, and
   // CheckpointError for a model that the kernels cannot compute.
   CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights, const cuda::Plugin& plugin,
               cuda::Stream stream, ThreadPool* threads, const CudaDecoderOptions& options);
+  ~CudaDecoder() override;
   CudaDecoder(const CudaDecoder&) = delete;
   CudaDecoder& operator=(const CudaDecoder&) = delete;
 
@@ -36,58 +47,41 @@ class CudaDecoder : public WeightedModel {
   PageShape page_shape() const override {
     return {spec_.kv_heads, spec_.head_dim, options_.cache_type, PageLayout::kRows};
   }
-  int64_t scratch_bytes() const override { return scratch_bytes_; }
-  int64_t weight_bytes() const { return weights_.bytes; }
+  int64_t scratch_bytes() const override;
+  int64_t weight_bytes() const { return layers_.weight_bytes(); }
+  int64_t graphs() const { return graphs_.count(); }
+  TokenDrawer* drawer() override { return this; }
 
-  // Throws DeviceError; then the card may have stopped, and so does everything after it.
+  // While no step is under way. These throw DeviceError; then the card may have stopped, and so
+  // does everything after it.
   void forward(std::span<const ForwardSpan> spans, float* logits) override;
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
   void give_back() override;
 
+  int64_t places() const override { return options_.max_sequences; }
+  void begin_drawing(int64_t place, const SamplingParams& params, const Window& window,
+                     std::span<const int32_t> seen) override;
+  void launch(std::span<const DrawSpan> spans) override;
+  DrawnStep await() override;
+
  private:
-  // What a forward's rows are, at the same places in pinned memory and on the card.
-  struct StepBlock {
-    int32_t* ids = nullptr;                            // [rows]
-    cuda::TokenRow* tokens = nullptr;                  // [rows]
-    float *index_cos = nullptr, *index_sin = nullptr;  // [rows, pairs]
-    float *rank_cos = nullptr, *rank_sin = nullptr;    // [rows, pairs]
-    cuda::SequencePages* sequences = nullptr;          // [spans]
-    int32_t* page_ids = nullptr;                       // those of all spans
-    int64_t bytes = 0;
-  };
-  // The same of a cut.
-  struct CutBlock {
-    cuda::SequenceSlot *from = nullptr, *to = nullptr;  // [older]
-    float *cos = nullptr, *sin = nullptr;               // [pairs]
-    cuda::SequencePages* sequence = nullptr;
-    int32_t* page_ids = nullptr;
-    int64_t bytes = 0;
-  };
-  StepBlock carve_step(std::byte* base, int64_t rows, int64_t spans, int64_t page_ids) const;
-
-  // Rows that follow each other.
-  struct Run {
-    int64_t row = 0;
-    int64_t rows = 0;
+  struct UnderWay {
+    int64_t draws = 0;
+    int64_t logits = 0;  // rows whose logits come to the host
   };
 
-  void reserve_step(int64_t bytes);
-  void send_rows(std::span<const ForwardSpan> spans);
-  void attend(const CudaLayerWeights& layer, int64_t index);
-  void append(const ForwardPlan::Round& round, const CudaLayerWeights& layer, int64_t index);
-  void attend(const ForwardPlan::Round& round, int64_t layer);
-  void attend(int64_t row, int64_t rows, int64_t span_rows, int64_t layer);
-  void transform(const CudaLayerWeights& layer);
-  void write_logits(float* logits);
-  void write_logits(int64_t row, int64_t rows, float* logits);
-  bool is_needed(int64_t layer) const;
-  // hidden_ += what the last linear map left, if that is a residual; normed_ = its norm.
-  void normalize(const float* weight, int64_t row, int64_t rows);
-  // Leaves Partials, which the next op reads.
-  void multiply(const cuda::TiledMatrix& weights, const float* bias, const void* input,
-                int64_t input_stride, int64_t rows);
-  cuda::Partials partials_from(int64_t row) const;
-  cuda::Pages pages(int64_t layer) const;
+  int64_t under_way() const { return launched_ - awaited_; }
+  StepShape bucket_shape(int64_t rows) const;
+  void capture_graphs();
+  void plan(std::span<const DrawSpan> spans);
+  const CudaGraphs::Bucket* bucket_for(std::span<const DrawSpan> spans) const;
+  void launch_graph(const CudaGraphs::Bucket& bucket, std::span<const DrawSpan> spans);
+  void launch_directly(std::span<const DrawSpan> spans);
+  void list_calls(std::span<const DrawSpan> spans);
+  void append_prompts(std::span<const DrawSpan> spans, const StepBlock& there);
+  void send(const StepBlock& here, const StepBlock& there);
+  void run(const CudaCalls& calls, const StepBlock& there, int64_t parity);
+  cuda::SampledRow* results(int64_t parity) const;
   void check(cuda::Status status, const char* what) const;
 
   DecoderSpec spec_;
@@ -96,32 +90,23 @@ class CudaDecoder : public WeightedModel {
   cuda::Stream stream_;
   CudaDecoderOptions options_;
   Angles angles_;
-  Angles turns_;  // the same without attention factor: what a key that moves is turned by
-  CudaWeights weights_;
+  CudaLayers layers_;
+  CudaDrawing drawing_;
+  CudaCut cut_;
 
-  // Scratch in device memory, [max_tokens] rows each.
-  cuda::CardBlock scratch_;
-  int64_t scratch_bytes_ = 0;
-  float* hidden_ = nullptr;            // [rows, hidden]: the residual stream
-  std::byte* normed_ = nullptr;        // bfloat16 [rows, hidden]
-  std::byte* query_window_ = nullptr;  // 16 bits [rows, heads, head_dim]
-  std::byte* query_sink_ = nullptr;    // likewise
-  std::byte* attended_ = nullptr;      // bfloat16 [rows, heads · head_dim]
-  std::byte* activated_ = nullptr;     // bfloat16 [rows, intermediate]
-  float* partials_memory_ = nullptr;   // the widest that a linear map leaves
-  float* attention_scratch_ = nullptr;
-  cuda::CardBlock step_there_;  // StepBlock
-  cuda::Partials partials_;     // what the last linear map left
-  bool has_residual_ = false;   // whether that belongs to hidden_
-
-  cuda::CardBlock step_here_;  // StepBlock, pinned
-  int64_t step_bytes_ = 0;
-  cuda::CardBlock logits_here_;  // float [splits][kLogitRows][vocab], pinned
+  StepMemory graph_memory_;   // never taken anew: graphs know its addresses
+  StepMemory direct_memory_;  // of all other steps; grows for texts without a window
+  CudaGraphs graphs_;
+  cuda::OwnEvent ends_[2];   // of the steps of each parity
+  cuda::CardBlock results_;  // SampledRow [2][rows], pinned; the card writes it
+  HostLogits forward_logits_, step_logits_;
 
   ForwardPlan plan_;
-  std::vector<Run> runs_;
-  StepBlock here_, there_;
-  std::byte* pool_ = nullptr;  // of this forward's caches
+  CudaCalls calls_;
+  std::vector<ForwardSpan> spans_;
+  int64_t launched_ = 0, awaited_ = 0;  // steps so far
+  UnderWay steps_[2];
+  std::vector<DrawnToken> drawn_[2];
 };
 
 }  // namespace sinkstream

@@ -16,10 +16,12 @@ enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
 // Consecutive tokens of one sequence.
 struct ForwardSpan {
-  SequenceCache* cache = nullptr;   // the tokens get the indices from cache->length() on
+  SequenceCache* cache = nullptr;   // the tokens get the indices from cache->length() + ahead on
   const int32_t* tokens = nullptr;  // [count], each in [0, vocab)
   int64_t count = 0;                // at least 1
   LogitsOf logits = LogitsOf::kNone;
+  int64_t ahead = 0;  // tokens of its sequence that are computed but not counted in the cache's
+                      // length yet: token_drawer.h
 };
 
 class LanguageModel {

@@ -51,6 +51,16 @@ struct SamplingParams {
 
 // Smaller temperatures are greedy: at 1e-5 logits that differ by 0.001 are e^100 apart already.
 constexpr double kGreedyTemperature = 1e-5;
+inline bool is_greedy(const SamplingParams& params) {
+  return params.temperature < kGreedyTemperature;
+}
+
+// Whether which tokens are live changes a logit.
+inline bool has_penalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+         params.frequency_penalty != 0;
+}
+
 constexpr double kMaxTimeout = 1e9;  // seconds, some 30 years: a sum with a time cannot overflow
 constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxStops = 64;

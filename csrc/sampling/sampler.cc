@@ -43,11 +43,6 @@ std::vector<TokenLogprob> likeliest(const float* logits, int64_t vocab, int64_t 
       index);
 }
 
-bool has_penalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
-         params.frequency_penalty != 0;
-}
-
 }  // namespace
 
 SamplerScratch::SamplerScratch(int64_t vocab)
@@ -69,11 +64,9 @@ void Sampler::pop_back() {
   if (ring_) ring_->pop_back();
 }
 
-bool Sampler::is_greedy() const { return params_.temperature < kGreedyTemperature; }
-
 // Greedy choice needs no temperature.
 bool Sampler::changes_logits() const {
-  return ring_ || !params_.logit_bias.empty() || (!is_greedy() && params_.temperature != 1);
+  return ring_ || !params_.logit_bias.empty() || (!is_greedy(params_) && params_.temperature != 1);
 }
 
 Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kernels,
@@ -95,7 +88,7 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
     change.repetition_penalty = static_cast<float>(params_.repetition_penalty);
     change.presence_penalty = static_cast<float>(params_.presence_penalty);
     change.frequency_penalty = static_cast<float>(params_.frequency_penalty);
-    if (!is_greedy()) change.temperature = static_cast<float>(params_.temperature);
+    if (!is_greedy(params_)) change.temperature = static_cast<float>(params_.temperature);
   }
   kernels.logits(change, launch);
   if (!is_finite) refuse_non_finite(logits, scratch.vocab, index);
@@ -103,7 +96,7 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
   Sampled sampled;
   kernels.sample({.logits = change.out != nullptr ? change.out : logits,
                   .vocab = scratch.vocab,
-                  .greedy = is_greedy(),
+                  .greedy = is_greedy(params_),
                   .top_k = params_.top_k,
                   .top_p = params_.top_p,
                   .min_p = params_.min_p,

@@ -57,7 +57,6 @@ class Sampler {
                  SamplerScratch& scratch) const;
 
  private:
-  bool is_greedy() const;
   bool changes_logits() const;
 
   SamplingParams params_;

@@ -79,7 +79,7 @@ __device__ inline HeadPage head_page(const Pages& pages, const SequencePages& se
     page.base = sequence.sinks + block * kPageRows;
     place = sequence.sink_pages + block % sequence.window_pages;
   }
-  const std::byte* bytes = pages.pool + ids[place] * pages.shape.bytes();
+  const std::byte* bytes = sequence.pool + ids[place] * pages.shape.bytes();
   page.keys = bytes + pages.shape.key_offset(kv_head);
   page.values = bytes + pages.shape.value_offset(kv_head);
   return page;

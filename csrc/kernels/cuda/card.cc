@@ -104,6 +104,10 @@ OwnStream::OwnStream(const Runtime& runtime) : runtime_(runtime) {
   check(runtime, runtime.new_stream(&stream_), "making a stream");
 }
 
+OwnEvent::OwnEvent(const Runtime& runtime) : runtime_(runtime) {
+  check(runtime, runtime.new_event(&event_), "making an event");
+}
+
 void check(const Runtime& runtime, Status status, const char* what) {
   if (status == kSuccess) return;
   throw DeviceError(cat("cuda: ", what, " failed: ", runtime.message(status), "."));

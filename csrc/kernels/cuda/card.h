@@ -45,6 +45,20 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
+// An event of its own.
+class OwnEvent {
+ public:
+  explicit OwnEvent(const Runtime& runtime);
+  ~OwnEvent() { runtime_.free_event(event_); }
+  OwnEvent(const OwnEvent&) = delete;
+  OwnEvent& operator=(const OwnEvent&) = delete;
+  Event get() const { return event_; }
+
+ private:
+  const Runtime& runtime_;
+  Event event_ = nullptr;
+};
+
 // Throws DeviceError if `status` is not success; `what` was asked for.
 void check(const Runtime& runtime, Status status, const char* what);
 

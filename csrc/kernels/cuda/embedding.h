@@ -13,13 +13,13 @@ struct EmbeddingArgs {               // all pointers lead to device memory; none
   int64_t rows = 0;                  // at most 65535; 0 launches nothing
   TiledMatrix table;                 // [vocab, hidden]
   float* out = nullptr;              // [rows, table.cols]
-  const int32_t* sampled = nullptr;  // the tokens that the step before has drawn; or null where no
+  const int32_t* sampled = nullptr;  // the token that each place has drawn last; or null where no
                                      // row asks for one
 };
 
-// For EmbeddingArgs::ids: sampled[i], which the host does not know yet. A token outside of the
+// For EmbeddingArgs::ids: sampled[place], which the host does not know yet. A token outside of the
 // table is a row of zeros.
-constexpr int32_t sampled_id(int32_t i) { return -1 - i; }
+constexpr int32_t sampled_id(int32_t place) { return -1 - place; }
 
 Status embedding(const EmbeddingArgs& args, Stream stream);
 

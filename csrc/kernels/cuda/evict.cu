@@ -55,7 +55,7 @@ __device__ inline StoredRow<Cache> stored_row(const EvictArgs& args, int layer,
   const int64_t pages = sequence.sink_pages + sequence.window_pages;
   const int32_t id =
       args.pages.ids[sequence.offset + (args.pages.layer + layer) * pages + slot.place];
-  std::byte* half = args.pages.pool + id * shape.bytes() + offset;
+  std::byte* half = sequence.pool + id * shape.bytes() + offset;
   return {reinterpret_cast<Cache*>(half) + slot.row * shape.head_dim,
           reinterpret_cast<float*>(half + shape.scale_offset(slot.row))};
 }

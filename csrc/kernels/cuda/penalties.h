@@ -65,7 +65,7 @@ struct PenaltyResetArgs {
 struct PenaltyAppendArgs {
   PenaltyTables tables;
   int32_t table = 0;
-  const int32_t* ids = nullptr;  // [count], at least 0; in device memory
+  const int32_t* ids = nullptr;  // [count], at least 0; in device or pinned memory
   int64_t count = 0;             // at least 1
 };
 

@@ -94,7 +94,7 @@ __device__ inline CardSlot slot_of(const Pages& pages, const TokenRow& token) {
   const int64_t place = is_sink ? token.index : token.index - sequence.sinks;
   const int64_t block = place / kPageRows;
   const int64_t page = is_sink ? block : sequence.sink_pages + block % sequence.window_pages;
-  return {pages.pool + ids[page] * pages.shape.bytes(), place % kPageRows};
+  return {sequence.pool + ids[page] * pages.shape.bytes(), place % kPageRows};
 }
 
 // T: of a page's numbers; the queries beside int8 are bf16.

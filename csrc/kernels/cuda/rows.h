@@ -18,10 +18,12 @@ struct TokenRow {
                           // computes, and it writes to no page
 };
 
-// Where a sequence's pages stand in Pages::ids. Sink j is row j % 64 of sink page j / 64; window
-// token i >= sinks is row (i − sinks) % 64 of window page ((i − sinks) / 64) % window_pages.
+// Where a sequence's pages lie, and where they stand in Pages::ids. Sink j is row j % 64 of sink
+// page j / 64; window token i >= sinks is row (i − sinks) % 64 of window page ((i − sinks) / 64) %
+// window_pages.
 struct SequencePages {
-  int64_t offset = 0;  // of its page ids: [layers][sink_pages + window_pages]
+  std::byte* pool = nullptr;  // page `id` begins at pool + id · PageShape::bytes()
+  int64_t offset = 0;         // of its page ids: [layers][sink_pages + window_pages]
   int32_t sinks = 0;
   int32_t sink_pages = 0;    // ceil(sinks / 64)
   int32_t window_pages = 0;  // the ring: ceil(W / 64) + 1, or fewer for a short sequence
@@ -32,7 +34,6 @@ struct SequencePages {
 // [64][head_dim] numbers, float16, bfloat16 or int8, row by row. Behind the codes of each head's
 // int8 half stand its 64 float32 scales: Note: [Int8] of kernels/page.h.
 struct Pages {
-  std::byte* pool = nullptr;                 // page `id` begins at pool + id · shape.bytes()
   const int32_t* ids = nullptr;              // in device memory
   const SequencePages* sequences = nullptr;  // in device memory
   int32_t layer = 0;

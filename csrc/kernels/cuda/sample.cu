@@ -388,7 +388,7 @@ __device__ inline void finish(const SampleArgs& args, const SamplingRow& wanted,
   SampledRow sampled = {total, 0, token, int32_t(maxima.is_finite), 0};
   if (token >= 0) sampled.logprob = float(sum_of_splits(args.logits, row, token) - total);
   args.sampled[row] = sampled;
-  args.ids[row] = token >= 0 ? token : 0;
+  args.ids[wanted.place] = token >= 0 ? token : 0;
   if (args.thresholds != nullptr) {
     args.thresholds[row] = token >= 0 ? value_of(threshold) : INFINITY;
   }

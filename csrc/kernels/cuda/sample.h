@@ -11,7 +11,8 @@
 
 namespace sinkstream::cuda {
 
-// All pointers lead to device memory; none of them alias. Nothing is written for idle rows.
+// All pointers lead to device memory, `sampled` also to pinned memory; none of them alias. Nothing
+// is written for idle rows.
 struct SampleArgs {
   Partials logits;                      // as logits.h had them
   int64_t rows = 0;                     // likewise
@@ -20,8 +21,9 @@ struct SampleArgs {
   const SamplingRow* wanted = nullptr;  // likewise
   PenaltyTables penalties;              // the token is appended to its row's table
   std::byte* scratch = nullptr;         // what logits.h left, which this changes
-  int32_t* ids = nullptr;               // [rows], for the next step's embedding: the token, or 0
-                                        // where there is none, for a step in vain reads it, too
+  int32_t* ids = nullptr;               // [places], for the next step's embedding: at its row's
+                                        // place the token, or 0 where there is none, for a step
+                                        // in vain reads it, too
   SampledRow* sampled = nullptr;        // [rows]
   float* thresholds = nullptr;  // [rows], set so that the logits from there up are what was kept,
                                 // +infinity if nothing was; or null

@@ -46,9 +46,10 @@ struct SamplingRow {
   int32_t penalties = -1;  // its table; −1: the three penalties change nothing
   int32_t bias_begin = 0;  // its entries in LogitsArgs::bias
   int32_t bias_count = 0;
+  int32_t place = 0;  // at least 0: entry of SampleArgs::ids that its token goes to
 };
 
-// What a row got, to be copied to the host.
+// What a row got, for the host.
 struct SampledRow {
   double log_sum_exp;  // log Σ exp of the model's own logits
   float logprob;       // of the token, among the model's own logits

@@ -21,10 +21,10 @@ struct TokenLoop {
   TokenLoop() {
     std::mt19937 random(5);
     for (int32_t r = 0; r < kRows; ++r) {
-      ids[r] = sampled_id(r);
+      ids[r] = sampled_id(kRows - 1 - r);
       drawn[r] = static_cast<int32_t>(random() % kVocab);
       tokens[r] = {.sequence = r};
-      wanted[r] = {.seed = random()};
+      wanted[r] = {.seed = random(), .place = -1 - ids[r]};  // another than its row
     }
     for (int64_t i = 0; i < kHidden; ++i) weight[i] = 1;
   }

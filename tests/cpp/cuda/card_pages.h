@@ -71,17 +71,14 @@ class CardPool {
     for (int32_t i = 5; i < count; ++i) ids_[i] = 2 * (count - i) - 1;
     bytes_ = 2 * (count - 5) * shape_.bytes();
     memory_ = nan_bytes(bytes_);
+    for (SequencePages& sequence : sequences_) sequence.pool = memory_.get();
     for_each_page([&](int64_t page, const std::byte* of_stream) {
       to_card(shape_, of_stream, memory_.get() + page * shape_.bytes());
     });
   }
 
   Pages pages(int32_t layer) const {
-    return {.pool = memory_.get(),
-            .ids = ids_.data(),
-            .sequences = sequences_.data(),
-            .layer = layer,
-            .shape = shape_};
+    return {.ids = ids_.data(), .sequences = sequences_.data(), .layer = layer, .shape = shape_};
   }
   const SequencePages& sequence(int64_t s) const { return sequences_[s]; }
 

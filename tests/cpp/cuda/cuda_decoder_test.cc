@@ -4,40 +4,15 @@
 
 #include <cstring>
 
-#include "cache/card_pages.h"
 #include "common/errors.h"
 
+#include "cuda/card_model.h"
 #include "cuda/emulated_card.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/tolerance.h"
-#include "model/random_decoder.h"
 
 namespace sinkstream {
 namespace {
-
-constexpr int64_t kEndless = int64_t{1} << 60;
-
-// As small as the kernels allow, with an odd number of heads and a group of three.
-DecoderSpec card_spec() {
-  DecoderSpec spec = small_spec();
-  spec.hidden_size = 40;
-  spec.intermediate_size = 72;
-  spec.heads = 6;
-  spec.kv_heads = 2;
-  spec.head_dim = 16;
-  spec.inverse_frequencies.clear();
-  for (int pair = 0; pair < 6; ++pair) {  // of 8: the rest passes through
-    spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 6.0));
-  }
-  return spec;
-}
-
-std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> tokens(count);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab);
-  return tokens;
-}
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -66,9 +41,7 @@ struct Twins {
 PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_card) {
   const PageShape shape = twins.model(on_card).page_shape();
   if (!on_card) return PagePool(shape, pages, true);
-  auto memory =
-      std::make_unique<CardPages>(pages * shape.bytes(), cuda::emulated_plugin().runtime, nullptr);
-  return PagePool(shape, pages, std::move(memory), true);
+  return card_pool(cuda::emulated_plugin(), shape, pages);
 }
 
 // Sequences of one window, with poisoned pages of their own.

@@ -68,6 +68,7 @@ uint32_t seed_of(const RowSpec& row) {
 
 struct Output {
   std::vector<std::byte> pool;
+  std::vector<SequencePages> sequences;            // whose pages lie there
   std::vector<uint16_t> query_window, query_sink;  // [rows][heads · head_dim]
 };
 
@@ -133,6 +134,8 @@ struct Step {
   RopeAppendArgs args(Output& out) const {
     const auto count = static_cast<int64_t>(rows.size());
     out.pool.assign(pages * page_shape.bytes(), kPoison);
+    out.sequences = sequences;
+    for (SequencePages& sequence : out.sequences) sequence.pool = out.pool.data();
     out.query_window.assign(count * shape.heads * shape.head_dim, 0xffff);
     out.query_sink = out.query_window;
     RopeAppendArgs args;
@@ -146,7 +149,7 @@ struct Step {
     args.tokens = tokens.data();
     args.by_index = {angles[0].data(), angles[1].data(), shape.rotary_dim, shape.pairing};
     args.by_rank = {angles[2].data(), angles[3].data(), shape.rotary_dim, shape.pairing};
-    args.pages = {out.pool.data(), ids.data(), sequences.data(), kLayer, page_shape};
+    args.pages = {ids.data(), out.sequences.data(), kLayer, page_shape};
     args.query_window = out.query_window.data();
     args.query_sink = out.query_sink.data();
     return args;

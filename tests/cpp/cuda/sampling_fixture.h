@@ -68,6 +68,7 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
     wanted[r].log_min_p = std::log(c.min_p);
     wanted[r].bias_begin = static_cast<int32_t>(bias.size());
     wanted[r].bias_count = static_cast<int32_t>(c.bias.size());
+    wanted[r].place = static_cast<int32_t>(rows + 1 - r);  // of two more than there are rows
     bias.insert(bias.end(), c.bias.begin(), c.bias.end());
     if (c.history.empty()) continue;
     wanted[r].penalties = static_cast<int32_t>(rows - 1 - r);
@@ -79,7 +80,7 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
   const Partials input = {partials.data(), splits, rows, stride};
   DeviceArray<std::byte> unused(sampling_scratch_bytes(vocab, rows));
   DeviceArray<std::byte>& scratch = used != nullptr ? *used : unused;
-  std::vector<int32_t> ids(rows, -77);
+  std::vector<int32_t> ids(rows + 2, -77);
   std::vector<SampledRow> sampled(rows);
   std::vector<float> thresholds(rows, NAN);
   EXPECT_EQ(logits({.logits = input,
@@ -113,7 +114,7 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
             kSuccess);
   for (int64_t r = 0; r < rows; ++r) {
     answers[r].sampled = sampled[r];
-    answers[r].id = ids[r];
+    answers[r].id = ids[wanted[r].place];
     answers[r].threshold = thresholds[r];
   }
   return answers;

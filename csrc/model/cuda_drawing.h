@@ -1,0 +1,75 @@
+// Where sequences draw their tokens on a card: what each place asks of sampling, the tokens that
+// its penalties look at, and the one that it drew last. Knows no cache and no model.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "cache/window.h"
+#include "kernels/cuda/plugin.h"
+#include "model/cuda_step.h"
+#include "sampling/params.h"
+
+namespace sinkstream {
+
+struct CudaDrawingOptions {
+  int64_t vocab = 0;
+  int64_t places = 0;
+  int64_t capacity = 0;  // the most live tokens of a sequence that has penalties
+  int64_t rows = 0;      // that are drawn together
+};
+
+class CudaDrawing {
+ public:
+  // The plugin and the stream outlive it. Throws CapacityError.
+  CudaDrawing(const cuda::Plugin& plugin, cuda::Stream stream, const CudaDrawingOptions& options);
+
+  // From the next step on `place` draws so. `steps`: how many have been launched so far; `ended`:
+  // how many of those have been waited for. Throws DeviceError, as does all below.
+  void begin(int64_t place, const SamplingParams& params, const Window& window,
+             std::span<const int32_t> seen, int64_t steps, int64_t ended);
+
+  bool has_penalties(int64_t place) const { return places_[place].row.penalties >= 0; }
+  int64_t bias_count(int64_t place) const { return places_[place].row.bias_count; }
+  // sampled_id(place): where an id is looked for.
+  const int32_t* id_of_drawn(int64_t place) const { return &drawn_ids_[place]; }
+  const int32_t* drawn() const { return drawn_; }  // on the card: [places]
+
+  // Draw `draw` of a step is of `place`, behind row `row`. `bias`: entries that the draws before it
+  // have; returns those with its own.
+  int64_t fill(const StepBlock& here, int64_t draw, int64_t place, int64_t row, int64_t bias) const;
+
+  // The penalties of `place` look at `ids`, [count] on the card, too.
+  void append(int64_t place, const int32_t* ids, int64_t count);
+  // Draws behind the rows of draws [first, first + rows), whose `logits` these are; `there` is on
+  // the card. What each got goes to `sampled`, [rows].
+  void draw(const cuda::Partials& logits, const StepBlock& there, int64_t first, int64_t rows,
+            cuda::SampledRow* sampled);
+
+  int64_t scratch_bytes() const { return scratch_bytes_; }
+  void give_back();
+
+ private:
+  struct Place {
+    cuda::SamplingRow row;
+    std::vector<TokenBias> bias;
+    int64_t read_by = -1;  // the step behind which the card has read the place's `seen_`
+  };
+
+  void check(cuda::Status status, const char* what) const;
+
+  const cuda::Plugin& plugin_;
+  cuda::Stream stream_;
+  CudaDrawingOptions options_;
+  std::vector<Place> places_;
+  std::vector<int32_t> drawn_ids_;
+
+  cuda::CardBlock memory_;
+  int64_t scratch_bytes_ = 0;
+  int32_t* drawn_ = nullptr;      // [places]
+  cuda::PenaltyTables tables_;    // one for each place
+  std::byte* scratch_ = nullptr;  // between the launches of sampling: [rows]
+  cuda::CardBlock seen_;          // int32 [places, capacity], pinned
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,91 @@
+#include "model/cuda_step.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/carver.h"
+
+namespace sinkstream {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int32_t kNoToken = std::numeric_limits<int32_t>::max();  // in no table: a row of zeros
+
+}  // namespace
+
+StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base) {
+  const int64_t angles = shape.rows * shape.pairs;
+  Carver<kAlignment> carver(base);
+  ids = carver.take<int32_t>(shape.rows);
+  tokens = carver.take<cuda::TokenRow>(shape.rows);
+  index_cos = carver.take<float>(angles);
+  index_sin = carver.take<float>(angles);
+  rank_cos = carver.take<float>(angles);
+  rank_sin = carver.take<float>(angles);
+  sequences = carver.take<cuda::SequencePages>(shape.sequences);
+  page_ids = carver.take<int32_t>(shape.page_ids);
+  drawn_behind = carver.take<cuda::TokenRow>(shape.draws);
+  sampling = carver.take<cuda::SamplingRow>(shape.draws);
+  bias = carver.take<TokenBias>(shape.bias);
+  bytes = carver.used();
+}
+
+void StepMemory::reserve(int64_t bytes) {
+  if (bytes <= bytes_) return;
+  cuda::check(runtime_, runtime_.finish(stream_), "waiting for a step");
+  bytes_ = 0;
+  for (cuda::CardBlock& block : here_) {
+    block = cuda::take_pinned(runtime_, bytes, "a step's rows");
+  }
+  there_ = cuda::take_memory(runtime_, bytes, "a step's rows");
+  bytes_ = bytes;
+}
+
+void StepMemory::give_back() {
+  for (cuda::CardBlock& block : here_) block.reset();
+  there_.reset();
+  bytes_ = 0;
+}
+
+int64_t count_page_ids(std::span<const ForwardSpan> spans) {
+  int64_t count = 0;
+  for (const ForwardSpan& span : spans) count += std::ssize(span.cache->page_ids());
+  return count;
+}
+
+cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset) {
+  return {.pool = cache.memory().data(),
+          .offset = offset,
+          .sinks = static_cast<int32_t>(cache.window().sinks),
+          .sink_pages = static_cast<int32_t>(cache.sink_page_count()),
+          .window_pages = static_cast<int32_t>(cache.window_page_count())};
+}
+
+void fill_rows(const StepBlock& here, const ForwardPlan& plan, std::span<const ForwardSpan> spans,
+               const Angles& angles) {
+  const int64_t rows = plan.rows();
+  std::copy(plan.ids.begin(), plan.ids.end(), here.ids);
+  angles.fill(plan.index.data(), rows, here.index_cos, here.index_sin);
+  angles.fill(plan.rank.data(), rows, here.rank_cos, here.rank_sin);
+  int64_t row = 0, page_id = 0;
+  for (int64_t i = 0; i < std::ssize(spans); ++i) {
+    const SequenceCache& cache = *spans[i].cache;
+    here.sequences[i] = sequence_pages(cache, page_id);
+    for (int64_t t = 0; t < spans[i].count; ++t, ++row) {
+      here.tokens[row] = {plan.index[row], plan.first[row], plan.rank[row],
+                          static_cast<int32_t>(i)};
+    }
+    const std::span<const int32_t> ids = cache.page_ids();
+    std::copy(ids.begin(), ids.end(), here.page_ids + page_id);
+    page_id += std::ssize(ids);
+  }
+}
+
+void fill_idle(const StepBlock& here, int64_t first, int64_t end) {
+  std::fill(here.ids + first, here.ids + end, kNoToken);
+  std::fill(here.tokens + first, here.tokens + end, cuda::TokenRow{});
+  std::fill(here.drawn_behind + first, here.drawn_behind + end, cuda::TokenRow{});
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,83 @@
+// What the rows of a step on a card are: the host writes it to pinned memory, the step begins with
+// a copy of it to the card, and kernels read it there. Knows no kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cache/angles.h"
+#include "kernels/cuda/card.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/sampling.h"
+#include "model/forward_plan.h"
+
+namespace sinkstream {
+
+// How much a block has room for.
+struct StepShape {
+  int64_t rows = 0;
+  int64_t sequences = 0;
+  int64_t page_ids = 0;  // of all sequences together
+  int64_t draws = 0;     // wanted rows from which a token is drawn
+  int64_t bias = 0;      // entries of all draws together
+  int64_t pairs = 0;     // rotated, of a head
+};
+
+// At the same places in pinned memory and on the card.
+struct StepBlock {
+  StepBlock() = default;
+  // `base`: 256-byte aligned; null to know `bytes`.
+  StepBlock(std::byte* base, const StepShape& shape);
+
+  std::byte* base = nullptr;
+  int64_t bytes = 0;
+  int32_t* ids = nullptr;                            // [rows]: as EmbeddingArgs::ids
+  cuda::TokenRow* tokens = nullptr;                  // [rows]
+  float *index_cos = nullptr, *index_sin = nullptr;  // [rows, pairs]
+  float *rank_cos = nullptr, *rank_sin = nullptr;    // [rows, pairs]
+  cuda::SequencePages* sequences = nullptr;          // [sequences]
+  int32_t* page_ids = nullptr;                       // [page_ids]
+  cuda::TokenRow* drawn_behind = nullptr;            // [draws]: the rows that tokens follow
+  cuda::SamplingRow* sampling = nullptr;             // [draws]
+  TokenBias* bias = nullptr;                         // [bias]
+};
+
+// Two places of a step in pinned memory, because the host fills one while the card may not have
+// read the other yet, and one on the card, where steps follow each other.
+class StepMemory {
+ public:
+  // Both outlive the memory.
+  StepMemory(const cuda::Runtime& runtime, cuda::Stream stream)
+      : runtime_(runtime), stream_(stream) {}
+
+  // Room for so many bytes in each. Where there is less, waits for all that is under way and takes
+  // more: what lay there is lost, and addresses are others. Throws CapacityError, DeviceError.
+  void reserve(int64_t bytes);
+  void give_back();
+
+  std::byte* here(int64_t parity) const { return here_[parity].get(); }
+  std::byte* there() const { return there_.get(); }
+  int64_t bytes() const { return bytes_; }  // on the card
+
+ private:
+  const cuda::Runtime& runtime_;
+  cuda::Stream stream_;
+  cuda::CardBlock here_[2];  // pinned
+  cuda::CardBlock there_;
+  int64_t bytes_ = 0;
+};
+
+int64_t count_page_ids(std::span<const ForwardSpan> spans);
+
+cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset);
+
+// Says in `here` what each row of the plan is: its token, its places, its angles, and where its
+// pages are.
+void fill_rows(const StepBlock& here, const ForwardPlan& plan, std::span<const ForwardSpan> spans,
+               const Angles& angles);
+
+// Rows from `first` to before `end` do nothing, and nothing is drawn behind them.
+void fill_idle(const StepBlock& here, int64_t first, int64_t end);
+
+}  // namespace sinkstream

@@ -1,0 +1,39 @@
+// Logits on their way from a card to the host: they come as the splits of a linear map, into pinned
+// memory, and are added up there in the order in which the card adds them.
+#pragma once
+
+#include "kernels/cuda/card.h"
+#include "kernels/cuda/rows.h"
+
+namespace sinkstream {
+
+class HostLogits {
+ public:
+  struct Shape {
+    int64_t vocab = 0;
+    int64_t splits = 0;
+    int64_t rows = 0;    // of a block
+    int64_t blocks = 1;  // that are used in turn
+  };
+
+  // Both outlive it. Throws CapacityError.
+  HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape);
+
+  // Rows [first, first + rows) of `logits` are on their way to those of `block` from `at` on.
+  // Throws DeviceError.
+  void bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t block, int64_t at);
+
+  // The first rows of a block, once they have come: written to `logits` [rows, vocab], or in place.
+  void add_up(int64_t block, int64_t rows, float* logits) const;
+  const float* add_up(int64_t block, int64_t rows);
+
+ private:
+  float* splits(int64_t block) const;  // [splits][rows][vocab]
+
+  const cuda::Runtime& runtime_;
+  cuda::Stream stream_;
+  Shape shape_;
+  cuda::CardBlock memory_;  // pinned
+};
+
+}  // namespace sinkstream
