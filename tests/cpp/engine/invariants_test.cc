@@ -62,7 +62,8 @@ class InvariantsTest : public testing::Test {
     for (const auto& one : waiting) {
       views.push_back({.pages = one->pages, .unread = one->prompt_tokens});
     }
-    return violations({waiting, running, sessions, pool, gauges, plan, views,
+    return violations({waiting, running, sessions, pool, gauges, flights, free_places, places, plan,
+                       views,
                        StepLimits{.free_pages = pool.free_pages(),
                                   .max_sequences = 4,
                                   .max_tokens = 20,
@@ -75,6 +76,9 @@ class InvariantsTest : public testing::Test {
   std::vector<std::unique_ptr<Sequence>> running;
   std::vector<std::shared_ptr<Session>> sessions;
   EngineStats gauges{.pages = 24};
+  Flights flights{4};
+  std::vector<int64_t> free_places;
+  int64_t places = 0;
   StepPlan plan;
 };
 
@@ -279,7 +283,7 @@ TEST_F(InvariantsTest, SeeAPlanBeyondTheBudget) {
 
 // ---- where they are checked ------------------------------------------------------------------
 
-TEST_F(EngineTest, ViolatedInvariantsEndTheEngineBeforeItsNextStep) {
+TEST_P(EngineTest, ViolatedInvariantsEndTheEngineBeforeItsNextStep) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   read_tokens(*stream, 10);
   int32_t stolen = -1;
