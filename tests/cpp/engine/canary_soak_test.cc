@@ -330,8 +330,7 @@ TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainLis
   options.kernels = &chosen.kernels;
   options.threads = &threads;
   if (GetParam() == Draws::kModel) {
-    model.draw_with(
-        std::make_unique<FakeDrawer>(&model, options.max_sequences, options.kernels));
+    model.draw_with(std::make_unique<FakeDrawer>(&model, options.max_sequences, options.kernels));
   }
   Engine engine(model, options);
 

@@ -49,6 +49,15 @@ TEST_P(EngineClockTest, EveryTimeIsAsLongAsItSays) {
   EXPECT_EQ(steps[21].end, begin + 1h + 21ms);
 }
 
+TEST_P(EngineClockTest, APauseOfAConsumerIsNoTimeBetweenTokens) {
+  const auto stream = submit(greedy_request({5}, 3000));
+  wait_until_parked(1);
+  pass(1h);
+  read_all(*stream);
+  EXPECT_EQ(stream->stats().generated_tokens, 3000);
+  EXPECT_EQ(stream->stats().decode_s, 0);
+}
+
 TEST_P(EngineClockTest, ALeapEndsThoseWhoseTimeIsUpAndNobodyElse) {
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (const double timeout_s : {10.0, 3600.0, 3601.0}) {

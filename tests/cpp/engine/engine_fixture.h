@@ -109,8 +109,8 @@ inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t
   return request;
 }
 
-// Who draws the tokens: every promise of the engine holds for both, and nearly every test is run for
-// both.
+// Who draws the tokens: every promise of the engine holds for both, and nearly every test is run
+// for both.
 enum class Draws { kHost, kModel };
 
 class EngineTestBase : public testing::Test {
@@ -189,8 +189,8 @@ class EngineTest : public EngineTestBase, public testing::WithParamInterface<Dra
 
 inline std::string name_of(Draws draws) { return draws == Draws::kHost ? "host" : "model"; }
 
-#define SINKSTREAM_WHOEVER_DRAWS(suite)                                                       \
-  INSTANTIATE_TEST_SUITE_P(DrawnBy, suite, testing::Values(Draws::kHost, Draws::kModel),      \
+#define SINKSTREAM_WHOEVER_DRAWS(suite)                                                  \
+  INSTANTIATE_TEST_SUITE_P(DrawnBy, suite, testing::Values(Draws::kHost, Draws::kModel), \
                            [](const auto& info) { return ::sinkstream::name_of(info.param); })
 
 }  // namespace sinkstream

@@ -341,7 +341,8 @@ class EngineOrderThrow : public EngineOrderTestBase,
 TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
-  const FailPoint broken(std::get<const char*>(GetParam()), once(throws(std::runtime_error("a fault was planted")), 5));
+  const FailPoint broken(std::get<const char*>(GetParam()),
+                         once(throws(std::runtime_error("a fault was planted")), 5));
   for (const auto& each : {stream, neighbour}) {
     EXPECT_TRUE(read_all(*each).has_ended);
     EXPECT_EQ(each->finish_reason(), FinishReason::kError);

@@ -1,6 +1,6 @@
 // Draws the tokens of a RuleModel as a card does: what a step gives is seen by nobody before it is
-// awaited, and the next step may be launched before that. It looks by itself at what it is told, and
-// throws where that breaks a promise of model/token_drawer.h.
+// awaited, and the next step may be launched before that. It looks by itself at what it is told,
+// and throws where that breaks a promise of model/token_drawer.h.
 //
 // A step is computed when it is launched. That is what a card does as far as anybody can see:
 // launches and changes of pages take effect in their order, and only results come later.
@@ -75,17 +75,18 @@ class FakeDrawer : public TokenDrawer {
 
   int64_t launched() const { return launched_; }
 
+  int32_t mute_token = -1;  // behind which it finds no token that may be drawn
   std::atomic<bool> has_complained{false};
   std::atomic<int64_t> begun{0};  // sequences
   // The first launches, L, and awaits, A, in their order. The engine thread's.
-  static constexpr size_t kEvents = 1000;
+  static constexpr size_t kEvents = 10'000;
   std::string events;
 
  private:
   struct Place {
     std::optional<Sampler> sampler;  // none: nobody has begun here
     int64_t seen = 0;
-    int64_t next = -1;      // the index behind what was launched; below 0: nothing was
+    int64_t next = -1;       // the index behind what was launched; below 0: nothing was
     bool has_drawn = false;  // behind the tokens that were launched last
     int32_t drawn = 0;
   };
@@ -114,8 +115,8 @@ class FakeDrawer : public TokenDrawer {
       expect(span.ahead == 0 && length >= place.seen, "place ", span.place, " begins ", span.ahead,
              " ahead of ", length, " tokens, and has seen ", place.seen);
     } else {
-      expect(index == place.next, "place ", span.place, " goes on at index ", index,
-             " instead of ", place.next);
+      expect(index == place.next, "place ", span.place, " goes on at index ", index, " instead of ",
+             place.next);
     }
     expect((span.tokens == nullptr) == place.has_drawn, "place ", span.place,
            place.has_drawn ? " has drawn its token and is given another one"
@@ -138,7 +139,10 @@ class FakeDrawer : public TokenDrawer {
     if (span.tokens != nullptr) place.sampler->append(tokens);
     place.next = index + span.count;
     place.has_drawn = span.wants == DrawSpan::Wants::kToken;
-    if (place.has_drawn) step->tokens.push_back(draw(&place));
+    if (place.has_drawn) {
+      const bool is_mute = tokens.back() == mute_token;
+      step->tokens.push_back(is_mute ? DrawnToken{.token = -1} : draw(&place));
+    }
     if (span.wants == DrawSpan::Wants::kLogits) {
       step->logits.insert(step->logits.end(), row_.begin(), row_.end());
     }
