@@ -428,8 +428,8 @@ OURS = (
         name="writes_to_the_others_page",
         sentence="Of a piece that reaches into a second page, only the first becomes its own.",
         file=SEQUENCE,
-        old="t < next_index() + count; t = window_.page_end(t)) {\n    for (int64_t i = place(t); i",
-        new="t <= next_index(); t = window_.page_end(t)) {\n    for (int64_t i = place(t); i",
+        old="t < next_index() + count; t = window_.page_end(t)) {\n",
+        new="t <= next_index(); t = window_.page_end(t)) {\n",
         killers=(_shared("RandomForksAndWritesNeverMeet"),),
     ),
     Mutant(
