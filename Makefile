@@ -200,7 +200,7 @@ bench-engine: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Measure wha
 .PHONY: soak
 soak: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model $(VENV)/.plot-tools ## Use it for long: secrets, company, memory, latency
 	@mkdir -p $(FIGURES)
-	SINKSTREAM_SOAK_TURNS=100000 $(BUILD)/tests/cpp/engine_test --gtest_filter='CanarySoak.*'
+	SINKSTREAM_SOAK_TURNS=100000 $(BUILD)/tests/cpp/engine_test --gtest_filter='*CanarySoak.*'
 	SINKSTREAM_POISON_PAGES=1 $(BENCH)/company_bench.py --comparisons 10000 --real 300
 	$(BENCH)/memory_bench.py --tokens 100000
 	$(BENCH)/latency_bench.py --tokens 20000 --plot $(FIGURES)/latency.png

@@ -42,9 +42,10 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       window_page_count_(window_.window_pages(max_length)),
       length_(count) {
   const bool is_whole = count == other.length_;
-  SINKSTREAM_CHECK(count >= 0 && count <= max_length && (is_whole || count <= other.shareable()),
-                   "a sequence of ", other.length_, " tokens, ", other.evicted(),
-                   " of them evicted, is to share ", count);
+  const bool is_there = (is_whole && other.ahead_ == 0) || count <= other.shareable();
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "a sequence of ", other.length_,
+                   " tokens, ", other.evicted(), " of them evicted and ", other.ahead_,
+                   " more under way, is to share ", count);
   if (!is_whole) window_.begin = 0;
   const int64_t own = pages_per_layer(), layers = other.layers();
   const int64_t needed = layers * own - pages_saved(window_, layers, count);
@@ -61,7 +62,7 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
     theirs[place(t)] = other.place(t);
   }
   const int64_t full_of_sinks = pages_saved(window_, 1, count);
-  const int64_t full_of_sinks_there = pages_saved(window_, 1, other.length_);
+  const int64_t full_of_sinks_there = pages_saved(window_, 1, other.next_index());
   ids_.reserve(layers * own);
   pages_.reserve(layers * own);
   for (int64_t layer = 0; layer < layers; ++layer) {
@@ -95,7 +96,7 @@ Slot SequenceCache::slot(int64_t layer, int64_t index) const {
 }
 
 void SequenceCache::make_writable(int64_t count) {
-  for (int64_t t = length_; t < length_ + count; t = window_.page_end(t)) {
+  for (int64_t t = next_index(); t < next_index() + count; t = window_.page_end(t)) {
     for (int64_t i = place(t); i < static_cast<int64_t>(ids_.size()); i += pages_per_layer()) {
       if (pool_->holders(ids_[i]) == 1) continue;
       ids_[i] = pool_->own(ids_[i]);
@@ -112,6 +113,18 @@ void SequenceCache::advance(int64_t count) {
   poison(first, std::min(window_.first(length_), length_));
 }
 
+void SequenceCache::go_ahead(int64_t count) {
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "a sequence of ",
+                   next_index(), " tokens, made for ", max_length_, ", goes ahead by ", count);
+  ahead_ += count;
+}
+
+void SequenceCache::arrive(int64_t count) {
+  SINKSTREAM_CHECK(count <= ahead_, count, " tokens arrive, but ", ahead_, " are under way");
+  ahead_ -= count;
+  advance(count);
+}
+
 void SequenceCache::poison(int64_t begin, int64_t end) {
   if (!pool_->poisons()) return;
   const PageShape& shape = pool_->shape();
@@ -120,7 +133,7 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   const auto spoil = [&](std::byte* head, int64_t element) {
     pool_->memory().spoil(head + element * bytes, bytes);
   };
-  for (int64_t i = std::max(begin, length_ - ring); i < end; ++i) {
+  for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < layers(); ++layer) {
       const int64_t page = layer * pages_per_layer() + place(i);
       if (pool_->holders(ids_[page]) > 1) continue;  // somebody else may see them still
@@ -140,8 +153,8 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
 }
 
 bool SequenceCache::rewind(int64_t length) {
-  SINKSTREAM_CHECK(length >= 0 && can_rewind(length), "a sequence of ", length_,
-                   " tokens is rewound to ", length);
+  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && ahead_ == 0, "a sequence of ", length_,
+                   " tokens, ", ahead_, " more under way, is rewound to ", length);
   // Pages that were full of sinks, and are not any more.
   const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
   std::vector<size_t> shared;

@@ -38,6 +38,8 @@ class SequenceCache {
   PageMemory& memory() const { return pool_->memory(); }
   int64_t layers() const { return static_cast<int64_t>(pages_.size()) / pages_per_layer(); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
+  int64_t ahead() const { return ahead_; }    // tokens behind them that steps under way append
+  int64_t next_index() const { return length_ + ahead_; }  // of the token that no step has yet
   int64_t max_length() const { return max_length_; }
   int64_t live() const { return window_.live(length_); }
   int64_t evicted() const { return window_.evicted(length_); }
@@ -63,16 +65,27 @@ class SequenceCache {
   int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
 
   // How many of the first tokens another sequence may begin with: all while the next token sees
-  // them all; later the sinks, which depend on no other token.
+  // them all; later the sinks, which depend on no other token. A step under way may have
+  // overwritten what left the window, though its tokens do not count yet.
   int64_t shareable() const {
-    return window_.first(length_) == window_.sinks ? length_ : window_.sinks;
+    if (window_.first(next_index()) == window_.sinks) return length_;
+    return std::min(length_, window_.sinks);
   }
-  // The pages that the next `count` tokens will be written to are nobody else's from now on. To be
-  // called before a forward wherever pages may be shared.
+  // The pages that the next `count` tokens will be written to, from next_index() on, are nobody
+  // else's from now on. To be called before a forward wherever pages may be shared.
   void make_writable(int64_t count);
 
   // `count` tokens have been written to every layer.
   void advance(int64_t count);
+
+  // Where a model is a step ahead of its caller (model/token_drawer.h):
+  // A step has been launched that writes the next `count` tokens.
+  void go_ahead(int64_t count);
+  // The first `count` of them have been written, and count.
+  void arrive(int64_t count);
+  // Those under way will never count: their rows are written anew.
+  void forget_ahead() { ahead_ = 0; }
+
   // Forgets all tokens and keeps the pages.
   void restart();
   // Whether the tokens from `length` on can be forgotten: nothing that the token of that index
@@ -109,6 +122,7 @@ class SequenceCache {
   int64_t sink_page_count_;
   int64_t window_page_count_;
   int64_t length_ = 0;
+  int64_t ahead_ = 0;
   std::vector<int32_t> ids_;       // [layers][sink pages, then window pages]
   std::vector<std::byte*> pages_;  // the same, as addresses
 };

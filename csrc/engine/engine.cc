@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/check.h"
@@ -54,11 +55,19 @@ EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& mod
 
 Engine::Engine(LanguageModel& model, EngineOptions options)
     : model_(model),
+      drawer_(model.drawer()),
       options_(with_fitting_chunk(std::move(options), model)),
       end_tokens_(options_.end_token_ids),
-      logits_(static_cast<size_t>(options_.max_sequences * model.vocab())),
+      flights_(options_.max_sequences),
+      logits_(drawer_ ? 0 : static_cast<size_t>(options_.max_sequences * model.vocab())),
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
+  if (drawer_ != nullptr) {
+    SINKSTREAM_CHECK(drawer_->places() >= options_.max_sequences, "the model draws for ",
+                     drawer_->places(), " sequences, but ", options_.max_sequences, " may run");
+    free_places_.resize(static_cast<size_t>(options_.max_sequences));
+    std::iota(free_places_.rbegin(), free_places_.rend(), 0);
+  }
   totals_.pages = options_.pool->pages();
   share_stats();
   thread_ = start_quiet_thread("sinkstream", [this] { run(); });
@@ -209,19 +218,24 @@ void Engine::run() {
   try {
     while (collect()) {
       SINKSTREAM_FAIL_POINT("step.collected");
+      if (!taken_jobs_.empty() || flights_.want_logits()) settle();
       end_early();
       end_closed_sessions();
       run_jobs();  // which may want the memory that has just come back
       unpark();
       plan();
       if constexpr (kHasFailPoints) check_invariants();
-      if (plan_.empty()) {
-        rest();
-      } else {
+      if (!plan_.empty()) {
         stuck_since_.reset();
         act();
+      } else if (flights_.under_way() > 0) {
+        settle();
+        forget_ended();
+      } else {
+        rest();
       }
     }
+    settle();
     end_all([] { return nullptr; });
   } catch (...) {
     die(std::current_exception());
@@ -287,7 +301,10 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
 void Engine::end_early() {
   const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
-    if (const auto reason = sequence->maybe_early_end(now)) end(*sequence, *reason);
+    const auto reason = sequence->maybe_early_end(now);
+    if (!reason) continue;
+    settle();  // it is given what is under way, and may end by that
+    if (sequence->phase != Phase::kFinished) end(*sequence, *reason);
   }
   forget_ended();
   bool has_ended = false;
@@ -331,9 +348,9 @@ void Engine::plan() {
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
-    running_views_.push_back({.is_runnable = s->phase != Phase::kParked,
-                              .unread = s->prompt_tokens - s->read,
-                              .length = s->cache->length(),
+    running_views_.push_back({.is_runnable = s->phase != Phase::kParked && s->has_more_to_launch(),
+                              .unread = s->unread(),
+                              .length = s->cache->next_index(),
                               .last_turn = s->last_turn,
                               .wants_reply = s->wants_reply()});
   }
@@ -452,7 +469,7 @@ void Engine::die(const std::exception_ptr& cause) noexcept {
   end_all([this] {
     return std::make_exception_ptr(
         EngineDead(cat("stream: the generation thread has stopped after a failure in step ",
-                       totals_.steps, ": ", cause_of_death_, " Load the model again.")));
+                       flights_.at(), ": ", cause_of_death_, " Load the model again.")));
   });
 }
 

@@ -1,4 +1,5 @@
-// One native thread that generates for everybody: plan → forward → sample → deliver.
+// One native thread that generates for everybody: plan → forward → sample → deliver; one step ahead
+// of what it delivers where the model draws its tokens itself.
 // It waits for no consumer and takes no lock of Python's; it sleeps only when there is nothing to
 // do.
 #pragma once
@@ -16,10 +17,12 @@
 #include <vector>
 
 #include "common/owner_process.h"
+#include "engine/flight.h"
 #include "engine/recorder.h"
 #include "engine/sequence.h"
 #include "engine/step.h"
 #include "model/language_model.h"
+#include "model/token_drawer.h"
 
 namespace sinkstream {
 
@@ -161,19 +164,29 @@ class Engine {
   void act();
   void admit();
   void give_cache(Sequence& sequence, const Beginning& beginning);
-  void forward();
-  void deliver();
-  void deliver_row(const PlanRow& row, Sequence& sequence, const float* logits);
-  void account(const PlanRow& row, Sequence& sequence);
-  void sample(Sequence& sequence, const float* logits);
-  void time_token(Sequence& sequence);
+  void account(int64_t count, Sequence& sequence, StepRecord* record);
+  Sampled sample(const Sequence& sequence, const float* logits);
   void take_token(Sequence& sequence, const Sampled& sampled);
+  void time_token(Sequence& sequence);
+  void stage_token(Sequence& sequence, const Sampled& sampled);
   void publish(Sequence& sequence);
   void end(Sequence& sequence, FinishReason reason, std::exception_ptr error = nullptr);
   void forget_ended();
-  void record_step();
+  void record_step(StepRecord* record);
+
+  // Its way to the model and back. engine_flight.cc
+  void begin_drawing(Sequence& sequence);
+  void end_drawing(Sequence& sequence);
+  void launch(Flight& flight);
+  void forward(const Flight& flight);
+  void launch_ahead(const Flight& flight);
+  DrawnStep await(const Flight& flight);
+  void deliver();
+  void deliver_row(FlightRow row, const DrawnToken* token, const float* logits, StepRecord* record);
+  void settle();
 
   LanguageModel& model_;
+  TokenDrawer* const drawer_;  // the model's; null: tokens are drawn here
   const EngineOptions options_;
   const TokenSet end_tokens_;
   const OwnerProcess owner_;
@@ -199,11 +212,13 @@ class Engine {
   std::vector<Beginning> beginnings_;  // of waiting_views_
   std::vector<RunningView> running_views_;
   StepPlan plan_;
-  std::vector<ForwardSpan> spans_;
-  std::vector<float> logits_;  // [max_sequences, vocab]
-  SamplerScratch scratch_;
+  Flights flights_;
+  std::vector<int64_t> free_places_;  // of the drawer, where there is one
+  std::vector<ForwardSpan> spans_;    // of the step that is being launched
+  std::vector<DrawSpan> draw_spans_;  // the same, for the drawer
+  std::vector<float> logits_;         // [max_sequences, vocab], where there is no drawer
+  SamplerScratch scratch_;            // for one row
   std::optional<Clock::time_point> stuck_since_;  // sequences wait, and nobody runs
-  StepRecord step_;                               // the one in progress
   EngineStats totals_;
 
   // What anybody may look at.

@@ -1,4 +1,5 @@
-// One step of the engine's thread: admit, forward, sample, deliver, and whoever ends on the way.
+// One step of the engine's thread: admit, launch, deliver, and what becomes of each token; its way
+// to the model and back is engine_flight.cc.
 #include <utility>
 
 #include "common/fail_point.h"
@@ -6,20 +7,16 @@
 
 namespace sinkstream {
 
+// Where the model draws its tokens itself, the step before this one is delivered, and this one by
+// the next act or settle.
 void Engine::act() {
-  step_ = StepRecord();
-  step_.step = totals_.steps;
-  step_.begin = options_.now();
+  Flight& flight = flights_.begin(options_.now());
   SINKSTREAM_FAIL_POINT("step.admit");
   admit();
   SINKSTREAM_FAIL_POINT("step.forward");
-  forward();
-  step_.forward_end = options_.now();
-  SINKSTREAM_FAIL_POINT("step.deliver");
-  deliver();
-  SINKSTREAM_FAIL_POINT("step.delivered");
+  launch(flight);
+  if (drawer_ == nullptr || flights_.under_way() == 2) deliver();
   forget_ended();
-  record_step();
 }
 
 void Engine::admit() {
@@ -33,6 +30,7 @@ void Engine::admit() {
     note_phase(sequence);
     try {
       if (!sequence.session) give_cache(sequence, beginnings_[static_cast<size_t>(i)]);
+      begin_drawing(sequence);
       sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, sequence.prompt_tokens);
       sequence.stream->publish(sequence.stats);
@@ -47,64 +45,27 @@ void Engine::give_cache(Sequence& sequence, const Beginning& beginning) {
   sequence.cache = &*sequence.own_cache;
   sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(beginning.count)));
   sequence.read = sequence.stats.cached_tokens = beginning.count;
+  sequence.stats.live_tokens = sequence.cache->live();
 }
 
-void Engine::forward() {
-  std::erase_if(plan_.rows, [this](const PlanRow& row) {
-    return running_[static_cast<size_t>(row.sequence)]->phase == Phase::kFinished;
-  });
-  spans_.clear();
-  for (const PlanRow& row : plan_.rows) {
-    Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
-    sequence.last_turn = step_.step;
-    sequence.cache->make_writable(row.count);
-    spans_.push_back({.cache = sequence.cache,
-                      .tokens = sequence.next_tokens(),
-                      .count = row.count,
-                      .logits = row.wants_logits ? LogitsOf::kLast : LogitsOf::kNone});
-  }
-  if (!spans_.empty()) model_.forward(spans_, logits_.data());
-}
-
-void Engine::deliver() {
-  const float* logits = logits_.data();
-  for (const PlanRow& row : plan_.rows) {
-    deliver_row(row, *running_[static_cast<size_t>(row.sequence)], logits);
-    if (row.wants_logits) logits += model_.vocab();
-  }
-  due_bells_->ring();
-}
-
-void Engine::deliver_row(const PlanRow& row, Sequence& sequence, const float* logits) {
-  try {
-    account(row, sequence);
-    if (row.wants_logits) sample(sequence, logits);
-    if (!sequence.is_reading() && !sequence.wants_reply()) end(sequence, FinishReason::kLength);
-    if (sequence.phase != Phase::kFinished) publish(sequence);
-  } catch (...) {  // what happens here is one request's own: only this one fails
-    if (sequence.phase == Phase::kFinished) throw;
-    end(sequence, FinishReason::kError, std::current_exception());
-  }
-}
-
-// The row's tokens are in the cache now.
-void Engine::account(const PlanRow& row, Sequence& sequence) {
+// The `count` tokens of its row are in the cache now.
+void Engine::account(int64_t count, Sequence& sequence, StepRecord* record) {
   StreamBatch& staged = sequence.stream->staged();
-  const std::span<const int32_t> ids(sequence.next_tokens(), static_cast<size_t>(row.count));
+  const std::span<const int32_t> ids(sequence.tokens_behind(0), static_cast<size_t>(count));
   sequence.sampler.append(ids);
   if (sequence.session) {
     sequence.session->tokens.append(ids);
     sequence.session->share_stats();
   }
   if (sequence.is_reading()) {
-    sequence.read += row.count;
+    sequence.read += count;
     staged.add_mark(StreamMark::Kind::kPrefill, sequence.read);
     if (!sequence.is_reading()) sequence.prompt = std::vector<int32_t>();
-    totals_.prompt_tokens += row.count;
-    step_.prompt_tokens += static_cast<int32_t>(row.count);
+    totals_.prompt_tokens += count;
+    record->prompt_tokens += static_cast<int32_t>(count);
   } else {
     sequence.last_token = -1;
-    ++step_.decoding;
+    ++record->decoding;
   }
   const int64_t evicted =
       sequence.cache->evicted() - sequence.evicted_before - sequence.stats.evicted_tokens;
@@ -114,21 +75,13 @@ void Engine::account(const PlanRow& row, Sequence& sequence) {
   totals_.evicted_tokens += evicted;
 }
 
-void Engine::sample(Sequence& sequence, const float* logits) {
-  const Sampled sampled = sequence.sampler.sample(
-      logits, sequence.cache->length(), *options_.kernels, Launch{options_.threads}, scratch_);
-  if (sequence.phase != Phase::kDecode) {
-    sequence.phase = sequence.stats.phase = Phase::kDecode;
-    note_phase(sequence);
-  }
-  sequence.last_token = sampled.token;
-  ++sequence.stats.generated_tokens;
-  ++totals_.generated_tokens;
-  time_token(sequence);
-  take_token(sequence, sampled);
+Sampled Engine::sample(const Sequence& sequence, const float* logits) {
+  return sequence.sampler.sample(logits, sequence.cache->length(), *options_.kernels,
+                                 Launch{options_.threads}, scratch_);
 }
 
 void Engine::time_token(Sequence& sequence) {
+  if (sequence.phase == Phase::kParked) return;  // it was under way when its consumer lagged
   const Clock::time_point now = options_.now();
   StreamStats& stats = sequence.stats;
   if (sequence.last_token_at) {
@@ -145,6 +98,18 @@ void Engine::time_token(Sequence& sequence) {
 }
 
 void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
+  if (sequence.phase == Phase::kPrefill) {
+    sequence.phase = sequence.stats.phase = Phase::kDecode;
+    note_phase(sequence);
+  }
+  sequence.last_token = sampled.token;
+  ++sequence.stats.generated_tokens;
+  ++totals_.generated_tokens;
+  time_token(sequence);
+  stage_token(sequence, sampled);
+}
+
+void Engine::stage_token(Sequence& sequence, const Sampled& sampled) {
   const SamplingParams& params = sequence.sampler.params();
   const bool is_end_token = end_tokens_.contains(sampled.token);
   const bool stops =
@@ -164,10 +129,11 @@ void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
 
 void Engine::publish(Sequence& sequence) {
   SINKSTREAM_FAIL_POINT("step.publish");
-  const bool is_decoding = sequence.phase == Phase::kDecode;
+  const bool is_replying = sequence.phase != Phase::kPrefill;
   const int64_t interval = sequence.sampler.params().stream_interval;
-  if (is_decoding && !sequence.stream->is_piece_complete(interval)) return;
-  if (sequence.stream->publish(sequence.stats) || !is_decoding) return;
+  if (is_replying && !sequence.stream->is_piece_complete(interval)) return;
+  const bool has_room = sequence.stream->publish(sequence.stats);
+  if (has_room || sequence.phase != Phase::kDecode) return;
   sequence.phase = Phase::kParked;
   sequence.last_token_at.reset();  // the pause is the consumer's
   ++totals_.parked;
@@ -192,6 +158,7 @@ void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr err
     --totals_.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
+  end_drawing(sequence);
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
@@ -207,13 +174,13 @@ void Engine::forget_ended() {
   std::erase_if(running_, [](const auto& s) { return s->phase == Phase::kFinished; });
 }
 
-void Engine::record_step() {
-  step_.end = options_.now();
-  totals_.step_times.add(std::chrono::nanoseconds(step_.end - step_.begin).count());
+void Engine::record_step(StepRecord* record) {
+  record->end = options_.now();
+  totals_.step_times.add(std::chrono::nanoseconds(record->end - record->begin).count());
   ++totals_.steps;
   look_at_pages();
-  step_.free_pages = totals_.free_pages;
-  recorder_.add_step(step_, totals_);
+  record->free_pages = totals_.free_pages;
+  recorder_.add_step(*record, totals_);
 }
 
 }  // namespace sinkstream

@@ -93,6 +93,57 @@ void check_running(size_t place, const Sequence& sequence, Report* report) {
          " evicted tokens, but its cache ", cache.live(), " and ", cache.evicted());
 }
 
+// ---- steps under way -------------------------------------------------------------------------
+
+// What steps under way append to a sequence and draw for it, by its own account and by theirs.
+void check_ahead(const EngineState& state, size_t place, const Sequence& sequence, Report* report) {
+  if (sequence.cache == nullptr) return;
+  int64_t tokens = 0, drawn = 0;
+  state.flights.for_each_row([&](const FlightRow& row) {
+    if (row.sequence != &sequence) return;
+    tokens += row.count;
+    drawn += row.wants != DrawSpan::Wants::kNothing;
+  });
+  const SequenceCache& cache = *sequence.cache;
+  report->expect(cache.ahead() == tokens && sequence.drawing == drawn, "running sequence ", place,
+                 " believes that ", cache.ahead(), " tokens of it and ", sequence.drawing,
+                 " draws are under way, but there are ", tokens, " and ", drawn);
+  report->expect(cache.next_index() <= cache.max_length(), "running sequence ", place,
+                 " will have ", cache.next_index(), " tokens in a cache for ", cache.max_length());
+}
+
+// At most one step is under way when the next one is planned, and its rows belong to sequences that
+// run, or to nobody.
+void check_flights(const EngineState& state, Report* report) {
+  const int64_t most = state.places > 0 ? 1 : 0;
+  report->expect(state.flights.under_way() <= most, state.flights.under_way(),
+                 " steps are under way, but at most ", most, " may be");
+  state.flights.for_each_row([&](const FlightRow& row) {
+    const auto is_it = [&row](const auto& sequence) { return sequence.get() == row.sequence; };
+    const bool runs = std::any_of(state.running.begin(), state.running.end(), is_it);
+    report->expect(row.sequence == nullptr || runs, "a row under way belongs to no sequence");
+  });
+}
+
+// Every place is free or one sequence's own.
+void check_places(const EngineState& state, Report* report) {
+  thread_local std::vector<int64_t> owners;  // [places]; kept, so that a check takes no memory
+  owners.assign(static_cast<size_t>(state.places), 0);
+  const auto count = [&](int64_t place) {
+    const bool exists = place >= 0 && place < state.places;
+    report->expect(exists, "somebody has place ", place, " of ", state.places);
+    if (exists) ++owners[static_cast<size_t>(place)];
+  };
+  std::for_each(state.free_places.begin(), state.free_places.end(), count);
+  for (const auto& sequence : state.running) {
+    if (sequence->place >= 0 || state.places > 0) count(sequence->place);
+  }
+  for (int64_t place = 0; place < state.places; ++place) {
+    const int64_t owned = owners[static_cast<size_t>(place)];
+    report->expect(owned == 1, "place ", place, " has ", owned, " owners");
+  }
+}
+
 // ---- gauges ----------------------------------------------------------------------------------
 
 void check_gauges(const EngineState& state, Report* report) {
@@ -121,7 +172,7 @@ RowOf row_of(const EngineState& state, int64_t place) {
   const auto index = static_cast<size_t>(place < running ? place : place - running);
   if (place >= running) return {*state.waiting[index], state.views.at(index).unread};
   const Sequence& sequence = *state.running[index];
-  return {sequence, sequence.prompt_tokens - sequence.read};
+  return {sequence, sequence.unread()};
 }
 
 void check_row(const EngineState& state, const PlanRow& row, Report* report) {
@@ -130,7 +181,8 @@ void check_row(const EngineState& state, const PlanRow& row, Report* report) {
     report->expect(holds, "the plan's row of sequence ", row.sequence, " ", what...);
   };
   expect(sequence.phase != Phase::kParked, "wakes one that is parked");
-  const bool reads = sequence.is_reading();
+  expect(sequence.has_more_to_launch(), "goes past what may be its last token");
+  const bool reads = unread > 0;
   const int64_t most = reads ? std::min(unread, state.limits.prefill_chunk) : 1;
   expect(row.count >= 1 && row.count <= most, "has ", row.count, " tokens of at most ", most);
   expect(row.wants_logits == (!reads || (row.count == unread && sequence.wants_reply())),
@@ -173,7 +225,12 @@ std::vector<std::string> violations(const EngineState& state) {
   check_pages(state, &report);
   check_gauges(state, &report);
   for (size_t i = 0; i < state.waiting.size(); ++i) check_waiting(i, *state.waiting[i], &report);
-  for (size_t i = 0; i < state.running.size(); ++i) check_running(i, *state.running[i], &report);
+  for (size_t i = 0; i < state.running.size(); ++i) {
+    check_running(i, *state.running[i], &report);
+    check_ahead(state, i, *state.running[i], &report);
+  }
+  check_flights(state, &report);
+  check_places(state, &report);
   check_plan(state, &report);
   return std::move(report.found);
 }
@@ -186,6 +243,9 @@ void Engine::check_invariants() const {
                   .sessions = sessions_,
                   .pool = *options_.pool,
                   .gauges = totals_,
+                  .flights = flights_,
+                  .free_places = free_places_,
+                  .places = drawer_ == nullptr ? 0 : options_.max_sequences,
                   .plan = plan_,
                   .views = waiting_views_,
                   .limits = {.free_pages = options_.pool->free_pages(),

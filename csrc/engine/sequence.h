@@ -2,6 +2,7 @@
 // Belongs to the engine thread once it has been submitted.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -41,8 +42,21 @@ struct Sequence {
   bool wants_reply() const { return sampler.params().max_tokens != 0; }
   // How it ends in whatever phase it is, if it has to.
   std::optional<FinishReason> maybe_early_end(Clock::time_point now) const;
-  // The tokens that it takes part in the next step with.
-  const int32_t* next_tokens() const { return is_reading() ? prompt.data() + read : &last_token; }
+  // Of its tokens, those that steps under way append to its cache.
+  int64_t ahead() const { return cache == nullptr ? 0 : cache->ahead(); }
+  // Prompt tokens that no step has taken yet.
+  int64_t unread() const { return std::max<int64_t>(prompt_tokens - read - ahead(), 0); }
+  // Its tokens behind those in the cache and so many more: of the prompt, or the last one sampled.
+  const int32_t* tokens_behind(int64_t more) const {
+    return read + more < prompt_tokens ? prompt.data() + read + more : &last_token;
+  }
+  // Whether it has prompt left, or wants more tokens than have been drawn or are being drawn.
+  bool has_more_to_launch() const {
+    const std::optional<int64_t>& most = sampler.params().max_tokens;
+    return unread() > 0 || !most || stats.generated_tokens + drawing < *most;
+  }
+  // Who wants the likeliest tokens, too, is drawn for by the host, whoever draws for the others.
+  bool draws_on_host() const { return place < 0 || sampler.params().logprobs > 0; }
 
   std::vector<int32_t> prompt;  // given back once it has been read
   const int64_t prompt_tokens;
@@ -63,6 +77,8 @@ struct Sequence {
   int64_t read = 0;            // prompt tokens in the cache
   int32_t last_token = -1;     // sampled, and not in the cache yet; below 0: there is none
   int64_t last_turn = -1;      // the step that it last took part in
+  int64_t place = -1;          // of the model's TokenDrawer, while it runs; below 0: it has none
+  int64_t drawing = 0;         // tokens of it that steps under way draw, or the host for them
   int64_t length_before = 0;   // tokens in its session's cache
   int64_t evicted_before = 0;  // tokens that had left it
 

@@ -17,9 +17,10 @@ struct WaitingView {
   bool wants_reply = true;
 };
 
-// A sequence that holds its memory, in order of admission.
+// A sequence that holds its memory, in order of admission. What a step under way appends to its
+// cache is there already.
 struct RunningView {
-  bool is_runnable = true;  // false: parked, or already ended
+  bool is_runnable = true;  // false: parked, or what is under way may be its last
   int64_t unread = 0;       // prompt tokens that are not in the cache yet; 0: it decodes
   int64_t length = 0;       // tokens in the cache: the index of its next one
   int64_t last_turn = -1;   // the step that it last took part in; -1: none

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include "common/check.h"
 #include "common/philox.h"
+#include "sampling/draw_errors.h"
 
 namespace sinkstream {
 
@@ -37,10 +37,7 @@ std::vector<TokenLogprob> likeliest(const float* logits, int64_t vocab, int64_t 
 [[noreturn]] void refuse_non_finite(const float* logits, int64_t vocab, int64_t index) {
   const float* bad =
       std::find_if(logits, logits + vocab, [](float logit) { return !std::isfinite(logit); });
-  throw NonFiniteLogits(
-      cat("stream: logits must be finite, but at index ", index, " token ", bad - logits, " has ",
-          *bad, ". Other streams go on; a finer dtype may help."),
-      index);
+  throw non_finite_logits(index, cat("token ", bad - logits, " has ", *bad));
 }
 
 }  // namespace
@@ -104,11 +101,7 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
                   .scratch = scratch.sample.data(),
                   .token = &sampled.token},
                  launch);
-  if (sampled.token < 0) {
-    throw InvalidArgument(cat("stream: `logit_bias` must leave a token to draw, but forbids all ",
-                              scratch.vocab, " at index ", index, "."),
-                          "logit_bias");
-  }
+  if (sampled.token < 0) throw no_token_left(index, scratch.vocab);
   sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum_exp);
   if (params_.logprobs > 0) {
     sampled.top = likeliest(logits, scratch.vocab, params_.logprobs, log_sum_exp);

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sinkstream._core import Phase, PhaseChange, Step
 
-_THREAD = 1  # a model has one generation thread
+# A model has one generation thread. Where it is a step ahead, steps overlap, and slices of one
+# track must not: every second one lies on a second track.
+_THREAD, _AHEAD = 1, 2
 
 # A pause between two steps from which on the counters show that nothing runs.
 _IDLE_US = 1000
@@ -40,6 +42,8 @@ class ModelEvents:
         self._name = name
         self._begin_us = begin_us
         self._end_us = begin_us  # of the latest step
+        self._free_from_us = begin_us  # the first track; the second is free whenever it is not
+        self._has_ahead = False
         self._counters: dict[str, int] = {}  # as last written
         self._requests: dict[int, Phase] = {}  # open ones, and the phase that each is in
 
@@ -47,8 +51,9 @@ class ModelEvents:
 
     def names(self) -> Iterator[str]:
         """Yield what names the process and its thread."""
-        for kind, name in (("process_name", self._name), ("thread_name", "generation")):
-            yield self._event("M", kind, self._begin_us, f',"args":{{"name":{json.dumps(name)}}}')
+        named = f',"args":{{"name":{json.dumps(self._name)}}}'
+        yield self._event("M", "process_name", self._begin_us, named)
+        yield self._thread_name(_THREAD, "generation", self._begin_us)
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -59,9 +64,15 @@ class ModelEvents:
             if begin > self._end_us + _IDLE_US:
                 yield from self._idle()
             counts = f'"step":{number},"decoding":{decoding},"prompt_tokens":{prompt_tokens}'
-            yield self._slice("step", begin, end, f',"args":{{{counts}}}')
-            yield self._slice("forward", begin, forward_end)
-            yield self._slice("deliver", forward_end, end)
+            thread = _THREAD if begin >= self._free_from_us else _AHEAD
+            if thread == _THREAD:
+                self._free_from_us = end
+            elif not self._has_ahead:
+                self._has_ahead = True
+                yield self._thread_name(_AHEAD, "generation, a step ahead", begin)
+            yield self._slice(thread, "step", begin, end, f',"args":{{{counts}}}')
+            yield self._slice(thread, "forward", begin, forward_end)
+            yield self._slice(thread, "deliver", forward_end, end)
             yield from self._counter("decoding sequences", begin, decoding)
             yield from self._counter("prompt tokens read", begin, prompt_tokens)
             yield from self._counter("free pages", end, free_pages)
@@ -125,14 +136,17 @@ class ModelEvents:
 
     # ---- lines -----------------------------------------------------------------------------------
 
-    def _slice(self, name: str, begin_us: int, end_us: int, more: str = "") -> str:
-        return self._event("X", name, begin_us, f',"dur":{end_us - begin_us}{more}')
+    def _thread_name(self, thread: int, name: str, at_us: int) -> str:
+        return self._event("M", "thread_name", at_us, f',"args":{{"name":"{name}"}}', thread)
+
+    def _slice(self, thread: int, name: str, begin_us: int, end_us: int, more: str = "") -> str:
+        return self._event("X", name, begin_us, f',"dur":{end_us - begin_us}{more}', thread)
 
     def _request(self, kind: str, name: str, request: int, at_us: int, more: str = "") -> str:
         # The number alone would be shared with the requests of other models.
         identity = f',"cat":"request","id":"{self._process}.{request}"'
         return self._event(kind, name, at_us, identity + more)
 
-    def _event(self, kind: str, name: str, at_us: int, more: str) -> str:
-        place = f'"ts":{at_us},"pid":{self._process},"tid":{_THREAD}'
+    def _event(self, kind: str, name: str, at_us: int, more: str, thread: int = _THREAD) -> str:
+        place = f'"ts":{at_us},"pid":{self._process},"tid":{thread}'
         return f'{{"ph":"{kind}","name":"{name}",{place}{more}}}'

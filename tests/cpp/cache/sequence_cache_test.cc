@@ -184,6 +184,49 @@ TEST(SequenceCache, MakesEvictedTokensNaNInEveryTypeWhereThePoolPoisons) {
   }
 }
 
+TEST(SequenceCache, CountsWhatIsUnderWayOnlyOnceItHasArrived) {
+  PagePool pool(kShape, 20);
+  SequenceCache cache(&pool, {2, 10}, kLayers, 40);
+  cache.go_ahead(16);
+  cache.go_ahead(5);
+  EXPECT_EQ(cache.length(), 0);
+  EXPECT_EQ(cache.live(), 0);
+  EXPECT_EQ(cache.next_index(), 21);
+  cache.arrive(16);
+  EXPECT_EQ(cache.length(), 16);
+  EXPECT_EQ(cache.evicted(), 4);
+  EXPECT_EQ(cache.ahead(), 5);
+  EXPECT_THROW(cache.arrive(6), InternalError) << "fewer are under way";
+  EXPECT_THROW(cache.go_ahead(20), InternalError) << "it was made for 40";
+  cache.forget_ahead();
+  EXPECT_EQ(cache.next_index(), 16);
+  EXPECT_NO_THROW(cache.go_ahead(24));
+}
+
+// A chunk under way lies in rows that have just been evicted: those are not to be spoiled.
+TEST(SequenceCache, SpoilsNoRowThatAStepUnderWayHasWritten) {
+  const Window window{4, 60};
+  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless), /*poison=*/true);
+  SequenceCache cache(&pool, window, 1, kEndless);
+  for (const int64_t chunk : {100, 100, 100}) {
+    for (int64_t t = cache.next_index(); t < cache.next_index() + chunk; ++t) {
+      const Slot at = cache.slot(0, t);
+      for (int64_t d = 0; d < kShape.head_dim; ++d) {
+        std::memset(at.page + kShape.key_element(at.row, d) * bytes_of(kShape.type), 0,
+                    static_cast<size_t>(bytes_of(kShape.type)));
+      }
+    }
+    cache.go_ahead(chunk);
+    if (cache.ahead() > chunk) cache.arrive(chunk);
+    for (int64_t t = std::max(window.first(cache.next_index()), cache.length());
+         t < cache.next_index(); ++t) {
+      const Slot at = cache.slot(0, t);
+      EXPECT_EQ(reference::read_element(at.page, kShape, reference::Half::kKeys, 0, at.row, 3), 0)
+          << "token " << t << " of " << cache.next_index();
+    }
+  }
+}
+
 TEST(SequenceCache, JumpsToAnIndexFarAway) {
   const Window window{4, 10};
   PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));

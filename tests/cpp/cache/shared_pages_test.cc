@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <list>
 #include <random>
 #include <utility>
@@ -18,7 +19,7 @@ constexpr PageShape kShape{1, 2, DType::kFloat32};
 constexpr int64_t kLayers = 2;
 constexpr int64_t kEndless = int64_t{1} << 60;
 
-// A sequence and the mark of each of its tokens, as a plain list.
+// A sequence and the mark of each of its tokens, those under way included, as a plain list.
 struct Marked {
   template <typename... Args>
   explicit Marked(std::vector<uint32_t> known, Args&&... args)
@@ -26,6 +27,7 @@ struct Marked {
 
   SequenceCache cache;
   std::vector<uint32_t> marks;
+  std::deque<int64_t> under_way;  // tokens of each step
 };
 
 std::vector<uint32_t> first_marks(const Marked& one, int64_t count) {
@@ -37,17 +39,29 @@ std::byte* row_of(const SequenceCache& cache, int64_t layer, int64_t index) {
   return slot.page + kShape.key_element(slot.row, 0) * int64_t{sizeof(float)};
 }
 
-void write(Marked* one, int64_t count, std::mt19937* random) {
+// As a step does that has been launched.
+void go_ahead(Marked* one, int64_t count, std::mt19937* random) {
   one->cache.make_writable(count);
   for (int64_t i = 0; i < count; ++i) {
     const auto mark = static_cast<uint32_t>((*random)());
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       const uint32_t bits = mark + static_cast<uint32_t>(layer);
-      std::memcpy(row_of(one->cache, layer, one->cache.length() + i), &bits, sizeof(bits));
+      std::memcpy(row_of(one->cache, layer, one->cache.next_index() + i), &bits, sizeof(bits));
     }
     one->marks.push_back(mark);
   }
-  one->cache.advance(count);
+  one->cache.go_ahead(count);
+  one->under_way.push_back(count);
+}
+
+void arrive(Marked* one) {
+  one->cache.arrive(one->under_way.front());
+  one->under_way.pop_front();
+}
+
+void write(Marked* one, int64_t count, std::mt19937* random) {
+  go_ahead(one, count, random);
+  arrive(one);
 }
 
 // Every row that the next token would see.
@@ -59,11 +73,12 @@ void expect_own_rows(const Marked& one) {
       uint32_t bits;
       std::memcpy(&bits, row_of(cache, layer, t), sizeof(bits));
       ASSERT_EQ(bits, one.marks[static_cast<size_t>(t)] + static_cast<uint32_t>(layer))
-          << "token " << t << " of " << cache.length();
+          << "token " << t << " of " << cache.next_index();
     }
   };
-  for (int64_t t = 0; t < std::min(window.sinks, cache.length()); ++t) expect_row(t);
-  for (int64_t t = window.first(cache.length()); t < cache.length(); ++t) expect_row(t);
+  const int64_t next = cache.next_index();
+  for (int64_t t = 0; t < std::min(window.sinks, next); ++t) expect_row(t);
+  for (int64_t t = window.first(next); t < next; ++t) expect_row(t);
 }
 
 TEST(SharedPages, SinksThatAreFullSaveTheirPages) {
@@ -110,6 +125,38 @@ TEST(SharedPages, OnlyABeginningThatIsWholeCanBeShared) {
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 64));
 }
 
+TEST(SharedPages, WhatAStepUnderWayOverwritesCannotBeShared) {
+  const Window window{4, 60};
+  PagePool pool(kShape, 100);
+  std::mt19937 random(1);
+  Marked one({}, &pool, window, kLayers, kEndless);
+  write(&one, 30, &random);
+  go_ahead(&one, 33, &random);
+  EXPECT_EQ(one.cache.shareable(), 30) << "no more than counts";
+  EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 30));
+  go_ahead(&one, 100, &random);  // more than the ring has room for beside the first 30
+  EXPECT_EQ(one.cache.shareable(), 4);
+  EXPECT_THROW(SequenceCache(one.cache, kEndless, 30), InternalError);
+  EXPECT_THROW(one.cache.rewind(20), InternalError);
+  EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 4));
+}
+
+// A page of sinks that a step under way fills is not shared by two who might both write to it.
+TEST(SharedPages, SinksThatAStepUnderWayFillsAreCopiedForWhoWritesThem) {
+  const Window window{64, 60};
+  const int64_t each = SequenceCache::pages_needed(window, kLayers, kEndless);
+  PagePool pool(kShape, 3 * each);
+  std::mt19937 random(1);
+  Marked one({}, &pool, window, kLayers, kEndless);
+  write(&one, 30, &random);
+  go_ahead(&one, 40, &random);
+  Marked other(first_marks(one, 30), one.cache, kEndless, 30);
+  EXPECT_EQ(pool.spare_pages(), 0);
+  write(&other, 60, &random);
+  expect_own_rows(other);
+  expect_own_rows(one);
+}
+
 TEST(SharedPages, AWholeSequenceTakesEveryTokenThatCountsAsLive) {
   const Window window{4, 60};
   for (int64_t length = 60; length < 260; ++length) {
@@ -153,9 +200,9 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
     all.emplace_back(std::vector<uint32_t>(), &pool, window, kLayers, kEndless);
     for (int step = 0; step < 300; ++step) {
       auto one = std::next(all.begin(), below(static_cast<int64_t>(all.size())));
-      switch (below(8)) {
+      switch (below(10)) {
         case 0:
-          if (pool.free_pages() >= each) {
+          if (pool.free_pages() >= each && one->under_way.empty()) {
             all.emplace_back(one->marks, one->cache, kEndless, one->cache.length());
           }
           break;
@@ -170,14 +217,25 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
           break;
         case 3: {
           const int64_t length = below(one->cache.length() + 1);
+          if (!one->under_way.empty()) break;
           if (one->cache.can_rewind(length) && one->cache.rewind(length)) {
             one->marks.resize(static_cast<size_t>(length));
           }
           break;
         }
+        case 4:  // it has ended while a token that nobody wants is under way
+          if (one->cache.ahead() != 1) break;
+          one->cache.forget_ahead();
+          one->under_way.clear();
+          one->marks.pop_back();
+          break;
         default: {
+          if (one->under_way.size() == 2 || (!one->under_way.empty() && below(2) == 0)) {
+            arrive(&*one);
+            break;
+          }
           const int64_t most = 1 + below(below(4) == 0 ? 90 : 5);
-          write(&*one, window.piece(one->cache.length(), most), &random);
+          go_ahead(&*one, window.piece(one->cache.next_index(), most), &random);
         }
       }
       for (const Marked& other : all) expect_own_rows(other);

@@ -17,25 +17,17 @@ inline constexpr int32_t kSecrets = 1024;
 inline constexpr int64_t kCanaryVocab = kFakeVocab + kSecrets;
 inline bool is_secret(int32_t id) { return id >= kFakeVocab && id < kCanaryVocab; }
 
-class CanaryModel : public LanguageModel {
+class CanaryModel : public RuleModel {
  public:
+  CanaryModel() { max_tokens_ = 128; }
+
   int64_t vocab() const override { return kCanaryVocab; }
-  int64_t max_tokens() const override { return 128; }
 
-  void forward(std::span<const ForwardSpan> spans, float* logits) override {
-    for (const ForwardSpan& span : spans) {
-      const int64_t length = span.cache->length();
-      for (int64_t i = 0; i < span.count; ++i) write(*span.cache, length + i, span.tokens[i]);
-      if (span.logits != LogitsOf::kNone) {
-        say(*span.cache, length + span.count - 1, logits);
-        logits += kCanaryVocab;
-      }
-      span.cache->advance(span.count);  // what the next token does not see is gone
-    }
-    widest_ = std::max<int64_t>(widest_, static_cast<int64_t>(spans.size()));
+  void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
+            float* logits) override {
+    for (const int32_t token : tokens) write(cache, index++, token);
+    if (logits != nullptr) say(cache, index - 1, logits);
   }
-
-  int64_t widest() const { return widest_; }  // most sequences of one forward
 
  private:
   // A token's row holds its id and its index, in every layer.
@@ -71,8 +63,6 @@ class CanaryModel : public LanguageModel {
     const Slot at = cache.slot(layer, index);
     return at.page + kFakeShape.key_element(at.row, dim) * int64_t{sizeof(float)};
   }
-
-  std::atomic<int64_t> widest_{0};
 };
 
 // Which of so many tokens are live, by the definition.

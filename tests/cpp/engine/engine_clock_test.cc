@@ -7,7 +7,7 @@ namespace {
 
 using EngineClockTest = TimedEngineTest;
 
-TEST_F(EngineClockTest, NothingTakesTimeWhileItStandsStill) {
+TEST_P(EngineClockTest, NothingTakesTimeWhileItStandsStill) {
   const auto stream = submit(greedy_request({5}, 20));
   read_all(*stream);
   let_it_look();
@@ -25,8 +25,8 @@ TEST_F(EngineClockTest, NothingTakesTimeWhileItStandsStill) {
   }
 }
 
-TEST_F(EngineClockTest, EveryTimeIsAsLongAsItSays) {
-  model.before_forward = [](int64_t forward) {
+TEST_P(EngineClockTest, EveryTimeIsAsLongAsItSays) {
+  model.before_results = [](int64_t forward) {
     ManualClock::pass(forward == 10 ? 1h : 1ms);  // once, the machine sleeps
   };
   const Clock::time_point begin = ManualClock::now();
@@ -38,16 +38,27 @@ TEST_F(EngineClockTest, EveryTimeIsAsLongAsItSays) {
   EXPECT_NEAR(stats.decode_s, 3600.018, 1e-9);
   const EngineStats totals = engine().stats();
   EXPECT_EQ(totals.steps, 22);
-  EXPECT_EQ(totals.step_times.sum_ns, std::chrono::nanoseconds(1h + 21ms).count());
+  // A step is as long as its way from launch to delivery: ahead, it waits for the one before, too.
+  const auto waiting = ahead() * (1h + 20ms);
+  EXPECT_EQ(totals.step_times.sum_ns, std::chrono::nanoseconds(1h + 21ms + waiting).count());
   EXPECT_EQ(totals.first_token_times.sum_ns, std::chrono::nanoseconds(3ms).count());
   const auto steps = engine().steps_since(0);
   ASSERT_EQ(steps.size(), 22u);
-  EXPECT_EQ(steps[5].begin, begin + 5ms);
+  EXPECT_EQ(steps[5].begin, begin + 5ms - ahead() * 1ms);
   EXPECT_EQ(steps[5].forward_end, begin + 6ms);
   EXPECT_EQ(steps[21].end, begin + 1h + 21ms);
 }
 
-TEST_F(EngineClockTest, ALeapEndsThoseWhoseTimeIsUpAndNobodyElse) {
+TEST_P(EngineClockTest, APauseOfAConsumerIsNoTimeBetweenTokens) {
+  const auto stream = submit(greedy_request({5}, 3000));
+  wait_until_parked(1);
+  pass(1h);
+  read_all(*stream);
+  EXPECT_EQ(stream->stats().generated_tokens, 3000);
+  EXPECT_EQ(stream->stats().decode_s, 0);
+}
+
+TEST_P(EngineClockTest, ALeapEndsThoseWhoseTimeIsUpAndNobodyElse) {
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (const double timeout_s : {10.0, 3600.0, 3601.0}) {
     Request request = greedy_request({5}, std::nullopt);
@@ -63,6 +74,8 @@ TEST_F(EngineClockTest, ALeapEndsThoseWhoseTimeIsUpAndNobodyElse) {
   EXPECT_FALSE(streams[3]->finish_reason());
   for (const auto& stream : streams) stream->cancel();
 }
+
+SINKSTREAM_WHOEVER_DRAWS(EngineClockTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -12,7 +12,7 @@
 
 #include "common/errors.h"
 #include "engine/engine.h"
-#include "fake_model.h"
+#include "fake_drawer.h"
 
 namespace sinkstream {
 
@@ -109,12 +109,16 @@ inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t
   return request;
 }
 
-class EngineTest : public testing::Test {
+// Who draws the tokens: every promise of the engine holds for both, and nearly every test is run
+// for both.
+enum class Draws { kHost, kModel };
+
+class EngineTestBase : public testing::Test {
  protected:
   static constexpr PageShape kShape = kFakeShape;
   static constexpr int64_t kLayers = 2;
 
-  EngineTest() {
+  explicit EngineTestBase(Draws draws) : draws(draws) {
     options.layers = kLayers;
     options.window = {.sinks = 4, .window = 60};
     options.max_sequences = 4;
@@ -123,11 +127,12 @@ class EngineTest : public testing::Test {
     options.end_token_ids = {kEndToken};
   }
 
-  ~EngineTest() override {
+  ~EngineTestBase() override {
     if (!engine_) return;
     engine_->close();
     EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has kept its pages";
     EXPECT_FALSE(model.too_long);
+    EXPECT_FALSE(drawer != nullptr && drawer->has_complained);
   }
 
   // Starts the engine with what `options` and `model` say by now.
@@ -138,8 +143,18 @@ class EngineTest : public testing::Test {
     options.pool = pool_.get();
     if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
+    drawer = maybe_draw_tokens(&model, options);
     engine_ = std::make_unique<Engine>(model, options);
     return *engine_;
+  }
+
+  // Gives a model what draws its tokens where this test is about that; else null.
+  FakeDrawer* maybe_draw_tokens(RuleModel* of, const EngineOptions& with) const {
+    if (draws == Draws::kHost) return nullptr;
+    auto made = std::make_unique<FakeDrawer>(of, with.max_sequences, with.kernels);
+    FakeDrawer* const kept = made.get();
+    of->draw_with(std::move(made));
+    return kept;
   }
 
   std::shared_ptr<TokenStream> submit(Request request) {
@@ -153,7 +168,12 @@ class EngineTest : public testing::Test {
            stats.free_pages == stats.pages;
   }
 
+  // Steps that may be under way beside the one whose results are awaited.
+  int64_t ahead() const { return draws == Draws::kModel ? 1 : 0; }
+
+  const Draws draws;
   FakeModel model;
+  FakeDrawer* drawer = nullptr;  // the model's, once there is an engine
   EngineOptions options;
 
  private:
@@ -161,5 +181,16 @@ class EngineTest : public testing::Test {
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<Engine> engine_;
 };
+
+class EngineTest : public EngineTestBase, public testing::WithParamInterface<Draws> {
+ protected:
+  EngineTest() : EngineTestBase(GetParam()) {}
+};
+
+inline std::string name_of(Draws draws) { return draws == Draws::kHost ? "host" : "model"; }
+
+#define SINKSTREAM_WHOEVER_DRAWS(suite)                                                  \
+  INSTANTIATE_TEST_SUITE_P(DrawnBy, suite, testing::Values(Draws::kHost, Draws::kModel), \
+                           [](const auto& info) { return ::sinkstream::name_of(info.param); })
 
 }  // namespace sinkstream

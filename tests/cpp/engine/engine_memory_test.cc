@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 
-TEST_F(EngineTest, ATokenTakesNothingFromTheHeapWhileTheConsumerKeepsUp) {
+TEST_P(EngineTest, ATokenTakesNothingFromTheHeapWhileTheConsumerKeepsUp) {
   options.kernels = &generic_kernels();  // the slow table sorts copies
   std::counting_semaphore<1 << 20> gate(1);
   model.gate = &gate;
@@ -36,7 +36,7 @@ TEST_F(EngineTest, ATokenTakesNothingFromTheHeapWhileTheConsumerKeepsUp) {
   engine().close();    // before the gate goes
 }
 
-TEST_F(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
+TEST_P(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
   // When the stream is parked, a hundred characters at least are held back.
   const auto pending = static_cast<int64_t>(TokenStream::kMaxPendingTokens);
   const auto expected = expected_reply({5}, pending + 100);
@@ -51,7 +51,7 @@ TEST_F(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
                       }));
   engine().between_steps([] {});  // wakes it
   const Reply reply = read_all(*stream);
-  EXPECT_EQ(reply.ids, expected_reply({5}, pending));
+  EXPECT_EQ(reply.ids, expected_reply({5}, pending + ahead()));
   EXPECT_EQ(reply.text, text_of({expected.begin(), expected.end() - 200}));
   EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
   EXPECT_THROW(stream->rethrow(), std::bad_alloc);
@@ -60,7 +60,7 @@ TEST_F(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
   neighbour->cancel();
 }
 
-TEST_F(EngineTest, EndsOnlyTheOneThatHasNoMemoryToBegin) {
+TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryToBegin) {
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
   // Whatever grows with the number of sequences has grown now.
   EXPECT_EQ(read_all(*submit(greedy_request({5}, 3))).ids, expected_reply({5}, 3));
@@ -76,7 +76,7 @@ TEST_F(EngineTest, EndsOnlyTheOneThatHasNoMemoryToBegin) {
   neighbour->cancel();
 }
 
-TEST_F(EngineTest, EndsOnlyTheOneThatHasNoMemoryForItsToken) {
+TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryForItsToken) {
   std::atomic<int64_t> fails_at{std::numeric_limits<int64_t>::max()};
   model.before_forward = [&](int64_t forward) {
     if (forward == fails_at) fail_allocations(0, 1);  // the model itself takes none any more
@@ -104,8 +104,10 @@ enum class Scene {
 };
 
 // An engine of its own whose memory runs out while it reads, writes, admits and works.
-class OutOfMemory : public EngineTest {
+class OutOfMemory : public EngineTestBase {
  protected:
+  using EngineTestBase::EngineTestBase;
+
   struct Outcome {
     int64_t failures = 0;        // allocations that have failed
     std::exception_ptr of_work;  // what `between_steps` has thrown
@@ -123,6 +125,7 @@ class OutOfMemory : public EngineTest {
     own.pool = &pool;
     own.kernels = &reference_kernels();
     own.threads = &threads;
+    maybe_draw_tokens(&model, own);
     std::promise<void> inside, calling, go;
     model.before_forward = [&](int64_t forward) {
       if (forward != 1) return;
@@ -200,14 +203,20 @@ class OutOfMemory : public EngineTest {
   const std::vector<int32_t> kLate = std::vector<int32_t>(20, 6);  // two chunks
 };
 
-class OutOfMemoryFor : public OutOfMemory, public testing::WithParamInterface<int64_t> {};
+class OutOfMemoryFor : public OutOfMemory,
+                       public testing::WithParamInterface<std::tuple<int64_t, Draws>> {
+ protected:
+  OutOfMemoryFor() : OutOfMemory(std::get<Draws>(GetParam())) {}
+
+  const int64_t failures_ = std::get<int64_t>(GetParam());  // one behind the other
+};
 
 TEST_P(OutOfMemoryFor, EveryStreamAndCallerLearnsOfTheEnd) {
   for (const Scene scene : {Scene::kNothingElse, Scene::kCrowd}) {
     int64_t after;
     for (after = 0;; ++after) {
       SCOPED_TRACE(cat("scene ", static_cast<int>(scene), ", allocation ", after));
-      const Outcome outcome = run(scene, after, GetParam());
+      const Outcome outcome = run(scene, after, failures_);
       if (HasFailure()) return;  // the next ones may take ten seconds each to fail
       if (outcome.failures > 0) continue;
       EXPECT_EQ(outcome.of_writing, FinishReason::kLength);  // it has never come so far
@@ -223,7 +232,7 @@ TEST_P(OutOfMemoryFor, TheEndOfAFailedEngineArrivesWithoutTheMemoryToDescribeIt)
   int64_t without_a_sentence = 0;
   for (int64_t after = 0, failures = 1; failures > 0; ++after) {
     SCOPED_TRACE(cat("allocation ", after));
-    const Outcome outcome = run(Scene::kFailure, after, GetParam());
+    const Outcome outcome = run(Scene::kFailure, after, failures_);
     failures = outcome.failures;
     if (HasFailure()) return;
     EXPECT_EQ(outcome.of_writing, FinishReason::kError);
@@ -236,12 +245,17 @@ TEST_P(OutOfMemoryFor, TheEndOfAFailedEngineArrivesWithoutTheMemoryToDescribeIt)
     } catch (const EngineDead&) {
     }
   }
-  if (GetParam() != kForEver) return;  // few of them are the sentence's
+  if (failures_ != kForEver) return;  // few of them are the sentence's
   EXPECT_GT(without_a_sentence, 0) << "the caller never waited while memory was lacking";
 }
 
-INSTANTIATE_TEST_SUITE_P(AllocationsOf, OutOfMemoryFor, testing::Values(1, kForEver),
-                         [](const auto& info) { return info.param == 1 ? "one" : "all"; });
+INSTANTIATE_TEST_SUITE_P(AllocationsOf, OutOfMemoryFor,
+                         testing::Combine(testing::Values(1, kForEver),
+                                          testing::Values(Draws::kHost, Draws::kModel)),
+                         [](const auto& info) {
+                           return cat(std::get<int64_t>(info.param) == 1 ? "one" : "all",
+                                      "_drawn_by_", name_of(std::get<Draws>(info.param)));
+                         });
 
 }  // namespace
 }  // namespace sinkstream

@@ -26,8 +26,10 @@ const char* name_of(Event event) {
   return "";
 }
 
-class EngineOrderTest : public EngineTest {
+class EngineOrderTestBase : public EngineTestBase {
  protected:
+  using EngineTestBase::EngineTestBase;
+
   // What a stream has given is right as far as it goes, and the reason agrees with how far that is.
   static void expect_cut_or_complete(TokenStream& stream, const std::vector<int32_t>& prompt,
                                      int64_t max_tokens, int64_t most) {
@@ -49,20 +51,29 @@ class EngineOrderTest : public EngineTest {
   }
 };
 
+class EngineOrderTest : public EngineOrderTestBase, public testing::WithParamInterface<Draws> {
+ protected:
+  EngineOrderTest() : EngineOrderTestBase(GetParam()) {}
+};
+
 // ---- every place, every event ----------------------------------------------------------------
 
-class EngineOrderAt : public EngineOrderTest,
-                      public testing::WithParamInterface<std::tuple<const char*, Event, int64_t>> {
+class EngineOrderAt
+    : public EngineOrderTestBase,
+      public testing::WithParamInterface<std::tuple<const char*, Event, int64_t, Draws>> {
+ protected:
+  EngineOrderAt() : EngineOrderTestBase(std::get<Draws>(GetParam())) {}
 };
 
 TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
-  const auto [place, event, after] = GetParam();
+  const auto [place, event, after, draws] = GetParam();
   constexpr int64_t kTokens = 6, kNeighboursTokens = 90;
   Halt halt(place, after);
   const auto stream = submit(greedy_request({5}, kTokens));
   const auto neighbour = submit(greedy_request({6}, kNeighboursTokens));
   ASSERT_TRUE(halt.await());
-  const int64_t most = model.forwards + 1;  // tokens: one for each forward, that in progress too
+  // Tokens: one for each forward, those in progress too.
+  const int64_t most = model.forwards + 1 + ahead();
   std::thread closer;
   if (event == Event::kCancel) stream->cancel();
   if (event == Event::kDisconnect) stream->close();
@@ -90,28 +101,32 @@ TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
   }
 }
 
+constexpr Draws kWhoever[] = {Draws::kHost, Draws::kModel};
 constexpr Event kEvents[] = {Event::kCancel, Event::kDisconnect, Event::kShutdown};
 
 std::string name_of_order(const testing::TestParamInfo<EngineOrderAt::ParamType>& info) {
-  const auto& [place, event, after] = info.param;
-  std::string name = cat(place, "_", name_of(event), "_after_", after);
+  const auto& [place, event, after, draws] = info.param;
+  std::string name =
+      cat(place, "_", name_of(event), "_after_", after, "_drawn_by_", name_of(draws));
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, EngineOrderAt,
                          testing::Combine(testing::ValuesIn(kStepPlaces),
-                                          testing::ValuesIn(kEvents), testing::Values(0, 1, 5)),
+                                          testing::ValuesIn(kEvents), testing::Values(0, 1, 5),
+                                          testing::ValuesIn(kWhoever)),
                          name_of_order);
 // There are two ends to come by.
 INSTANTIATE_TEST_SUITE_P(Ends, EngineOrderAt,
                          testing::Combine(testing::Values("step.finish"),
-                                          testing::ValuesIn(kEvents), testing::Values(0, 1)),
+                                          testing::ValuesIn(kEvents), testing::Values(0, 1),
+                                          testing::ValuesIn(kWhoever)),
                          name_of_order);
 
 // ---- complete --------------------------------------------------------------------------------
 
-TEST_F(EngineOrderTest, ACompleteReplyStaysCompleteWhenItIsCancelledBeforeItsEndArrives) {
+TEST_P(EngineOrderTest, ACompleteReplyStaysCompleteWhenItIsCancelledBeforeItsEndArrives) {
   Halt halt("step.finish");
   const auto stream = submit(greedy_request({5}, 3));
   ASSERT_TRUE(halt.await());
@@ -123,7 +138,7 @@ TEST_F(EngineOrderTest, ACompleteReplyStaysCompleteWhenItIsCancelledBeforeItsEnd
   EXPECT_EQ(stream->finish_reason(), FinishReason::kLength);
 }
 
-TEST_F(EngineOrderTest, AConsumerThatWaitsForTheEndIsWokenByIt) {
+TEST_P(EngineOrderTest, AConsumerThatWaitsForTheEndIsWokenByIt) {
   Halt halt("step.finish");
   const auto stream = submit(greedy_request({5}, 1));
   ASSERT_TRUE(halt.await());
@@ -135,7 +150,7 @@ TEST_F(EngineOrderTest, AConsumerThatWaitsForTheEndIsWokenByIt) {
 
 // ---- admission -------------------------------------------------------------------------------
 
-TEST_F(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBack) {
+TEST_P(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBack) {
   Halt halt("step.admit");
   const auto stream = submit(greedy_request(std::vector<int32_t>(100, 9), 3));
   ASSERT_TRUE(halt.await());
@@ -147,7 +162,7 @@ TEST_F(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBa
   expect_baseline();
 }
 
-TEST_F(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameStep) {
+TEST_P(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameStep) {
   options.max_sequences = 1;
   Halt halt("step.forward", 1);
   const auto first = submit(greedy_request({5}, std::nullopt));
@@ -160,7 +175,7 @@ TEST_F(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameSt
 
 // ---- evict -----------------------------------------------------------------------------------
 
-TEST_F(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
+TEST_P(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
   options.max_sequences = 2;
   Halt halt("step.deliver", 300);  // far past the window: this very step has evicted
   const auto evicting = submit(greedy_request({5}, std::nullopt));
@@ -187,7 +202,7 @@ TEST_F(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
 
 // ---- lag -------------------------------------------------------------------------------------
 
-TEST_F(EngineOrderTest, AParkedSequenceGoesOnWhenItsConsumerRingsLate) {
+TEST_P(EngineOrderTest, AParkedSequenceGoesOnWhenItsConsumerRingsLate) {
   const auto stream = submit(greedy_request({5}, 6000));
   wait_until([&] { return engine().stats().parked == 1; });
   Halt halt("stream.taken");  // there is room, and the engine has not been told
@@ -197,7 +212,7 @@ TEST_F(EngineOrderTest, AParkedSequenceGoesOnWhenItsConsumerRingsLate) {
   EXPECT_EQ(reading.get().ids, expected_reply({5}, 6000));
 }
 
-TEST_F(EngineOrderTest, AParkedSequenceEndsWhenItIsCancelledWhileItsConsumerTakes) {
+TEST_P(EngineOrderTest, AParkedSequenceEndsWhenItIsCancelledWhileItsConsumerTakes) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
   Halt halt("stream.taken");
@@ -211,7 +226,7 @@ TEST_F(EngineOrderTest, AParkedSequenceEndsWhenItIsCancelledWhileItsConsumerTake
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
 }
 
-TEST_F(EngineOrderTest, AStreamThatIsClosedWhileItsConsumerIsAboutToTakeGivesTheEnd) {
+TEST_P(EngineOrderTest, AStreamThatIsClosedWhileItsConsumerIsAboutToTakeGivesTheEnd) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   Halt halt("stream.take");
   auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
@@ -225,7 +240,7 @@ TEST_F(EngineOrderTest, AStreamThatIsClosedWhileItsConsumerIsAboutToTakeGivesThe
 }
 
 // The consumer lets go of its last reference while the engine is about to wake it.
-TEST_F(EngineOrderTest, AConsumerMayBeGoneBeforeItIsWoken) {
+TEST_P(EngineOrderTest, AConsumerMayBeGoneBeforeItIsWoken) {
   Halt halt("stream.published");
   auto stream = submit(greedy_request({5}, std::nullopt));
   ASSERT_TRUE(halt.await());
@@ -237,7 +252,7 @@ TEST_F(EngineOrderTest, AConsumerMayBeGoneBeforeItIsWoken) {
 
 // ---- submit and shutdown ---------------------------------------------------------------------
 
-TEST_F(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) {
+TEST_P(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) {
   engine();
   Halt halt("submit.checked");
   auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
@@ -248,7 +263,7 @@ TEST_F(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) 
   EXPECT_TRUE(is_idle());
 }
 
-TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled) {
+TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled) {
   engine();
   Halt halt("submit.handed_over");  // the bell has not rung for it
   auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
@@ -263,7 +278,7 @@ TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled)
   EXPECT_TRUE(is_idle());
 }
 
-TEST_F(EngineOrderTest, WorkBetweenStepsThatComesWhileTheEngineClosesIsRefusedNotForgotten) {
+TEST_P(EngineOrderTest, WorkBetweenStepsThatComesWhileTheEngineClosesIsRefusedNotForgotten) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   Halt in_step("step.deliver");
   ASSERT_TRUE(in_step.await());
@@ -284,7 +299,7 @@ TEST_F(EngineOrderTest, WorkBetweenStepsThatComesWhileTheEngineClosesIsRefusedNo
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
 }
 
-TEST_F(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
+TEST_P(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   read_tokens(*stream, 10);
   Halt halt("close.marked");
@@ -298,7 +313,7 @@ TEST_F(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
 
 // ---- turns of a session ----------------------------------------------------------------------
 
-TEST_F(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
+TEST_P(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
   const auto session = engine().open_session({}, {});
   const auto cancelled = engine().submit(greedy_request({5}, std::nullopt), session);
   read_tokens(*cancelled, 3);
@@ -317,12 +332,17 @@ TEST_F(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
 
 // ---- a step that fails -----------------------------------------------------------------------
 
-class EngineOrderThrow : public EngineOrderTest, public testing::WithParamInterface<const char*> {};
+class EngineOrderThrow : public EngineOrderTestBase,
+                         public testing::WithParamInterface<std::tuple<const char*, Draws>> {
+ protected:
+  EngineOrderThrow() : EngineOrderTestBase(std::get<Draws>(GetParam())) {}
+};
 
 TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
-  const FailPoint broken(GetParam(), once(throws(std::runtime_error("a fault was planted")), 5));
+  const FailPoint broken(std::get<const char*>(GetParam()),
+                         once(throws(std::runtime_error("a fault was planted")), 5));
   for (const auto& each : {stream, neighbour}) {
     EXPECT_TRUE(read_all(*each).has_ended);
     EXPECT_EQ(each->finish_reason(), FinishReason::kError);
@@ -338,15 +358,18 @@ TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, EngineOrderThrow,
-                         testing::Values("step.collected", "step.admit", "step.forward",
-                                         "step.deliver", "step.delivered"),
+                         testing::Combine(testing::Values("step.collected", "step.admit",
+                                                          "step.forward", "step.deliver",
+                                                          "step.delivered"),
+                                          testing::ValuesIn(kWhoever)),
                          [](const auto& info) {
-                           std::string name = info.param;
+                           std::string name = cat(std::get<const char*>(info.param), "_drawn_by_",
+                                                  name_of(std::get<Draws>(info.param)));
                            std::replace(name.begin(), name.end(), '.', '_');
                            return name;
                          });
 
-TEST_F(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
+TEST_P(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
   FailPoint broken("step.publish", once(throws(std::runtime_error("a fault was planted")), 1));
   const auto first = submit(greedy_request({5}, 200));
   const auto second = submit(greedy_request({6}, 200));
@@ -365,7 +388,7 @@ TEST_F(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
   expect_baseline();
 }
 
-TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
+TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
   Halt halt("step.forward");
   FailPoint broken("step.deliver", throws(std::runtime_error("a fault was planted")));
   const auto first = submit(greedy_request({5}, 3));
@@ -381,7 +404,7 @@ TEST_F(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
 // ---- all at once -----------------------------------------------------------------------------
 
 // Every place is slow, and consumers come and go: what no test above has thought of.
-TEST_F(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
+TEST_P(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
   std::vector<std::unique_ptr<FailPoint>> slow;
   for (const char* place :
        {"step.collected", "step.admit", "step.forward", "step.deliver", "step.publish",
@@ -405,6 +428,8 @@ TEST_F(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
   wait_until([&] { return engine().stats().requests == 121 && is_idle(); });
   for (const auto& point : slow) EXPECT_GT(point->visits(), 0);
 }
+
+SINKSTREAM_WHOEVER_DRAWS(EngineOrderTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -24,7 +24,7 @@ class EnginePatienceTest : public TimedEngineTest {
   }
 };
 
-TEST_F(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
+TEST_P(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
   const auto unread = submit(greedy_request({5}, std::nullopt));
   wait_until_parked(1);
   const auto first = wait_for_memory(6);
@@ -35,7 +35,7 @@ TEST_F(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
   unread->close();
 }
 
-TEST_F(EnginePatienceTest, IsRewardedWhereTheHolderIsReadInTime) {
+TEST_P(EnginePatienceTest, IsRewardedWhereTheHolderIsReadInTime) {
   const auto holder = submit(greedy_request({5}, 3000));
   wait_until_parked(1);
   const auto waiting = wait_for_memory(6);
@@ -44,7 +44,7 @@ TEST_F(EnginePatienceTest, IsRewardedWhereTheHolderIsReadInTime) {
   EXPECT_EQ(read_all(*waiting).ids, expected_reply({6}, 5));
 }
 
-TEST_F(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
+TEST_P(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
   const auto holder = submit(greedy_request({5}, std::nullopt));
   wait_until_parked(1);
   const auto waiting = wait_for_memory(6);
@@ -57,6 +57,8 @@ TEST_F(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
   expect_refusal_after(1s, *waiting);
   holder->close();
 }
+
+SINKSTREAM_WHOEVER_DRAWS(EnginePatienceTest);
 
 }  // namespace
 }  // namespace sinkstream

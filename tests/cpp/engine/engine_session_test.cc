@@ -40,7 +40,7 @@ struct Script {
   }
 };
 
-TEST_F(EngineSessionTest, EachTurnGoesOnBehindTheOneBefore) {
+TEST_P(EngineSessionTest, EachTurnGoesOnBehindTheOneBefore) {
   const auto session = open();
   Script script;
   EXPECT_EQ(turn(session, {10, 11, 12}, 5), script.turn({10, 11, 12}, 5));
@@ -53,7 +53,7 @@ TEST_F(EngineSessionTest, EachTurnGoesOnBehindTheOneBefore) {
   expect_all_memory_back();
 }
 
-TEST_F(EngineSessionTest, TwoHundredTurnsEqualOneLongRequestWhileTheWindowMovesOn) {
+TEST_P(EngineSessionTest, TwoHundredTurnsEqualOneLongRequestWhileTheWindowMovesOn) {
   const auto session = open();
   std::mt19937 random(7);
   Script script;
@@ -69,7 +69,7 @@ TEST_F(EngineSessionTest, TwoHundredTurnsEqualOneLongRequestWhileTheWindowMovesO
   EXPECT_EQ(Ids(live.begin(), live.begin() + 4), Ids(script.ids.begin(), script.ids.begin() + 4));
 }
 
-TEST_F(EngineSessionTest, AStreamOfATurnCountsItsOwnTokens) {
+TEST_P(EngineSessionTest, AStreamOfATurnCountsItsOwnTokens) {
   const auto session = open();
   turn(session, Ids(50, 9), 20);
   const auto stream = start(session, {5, 6}, 3);
@@ -81,7 +81,7 @@ TEST_F(EngineSessionTest, AStreamOfATurnCountsItsOwnTokens) {
   EXPECT_EQ(stream->stats().live_tokens, 64);
 }
 
-TEST_F(EngineSessionTest, ReadsWithoutAReply) {
+TEST_P(EngineSessionTest, ReadsWithoutAReply) {
   const auto session = open();
   Script script;
   const auto stream = start(session, {10, 11, 12}, 0);
@@ -92,7 +92,7 @@ TEST_F(EngineSessionTest, ReadsWithoutAReply) {
   EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
 }
 
-TEST_F(EngineSessionTest, AStopStringsTokensStayInTheCache) {
+TEST_P(EngineSessionTest, AStopStringsTokensStayInTheCache) {
   const auto session = open();
   Script script;
   const Ids all = expected_reply({10, 11}, 20);
@@ -105,7 +105,7 @@ TEST_F(EngineSessionTest, AStopStringsTokensStayInTheCache) {
   EXPECT_EQ(turn(session, {12}, 5), script.turn({12}, 5));
 }
 
-TEST_F(EngineSessionTest, PenaltiesCountTheTokensOfEarlierTurns) {
+TEST_P(EngineSessionTest, PenaltiesCountTheTokensOfEarlierTurns) {
   const auto session = open();
   turn(session, {10, 11, 12}, 5);
   const auto with_penalty = [](Ids ids) {
@@ -120,7 +120,7 @@ TEST_F(EngineSessionTest, PenaltiesCountTheTokensOfEarlierTurns) {
             read_all(*submit(with_penalty(whole))).ids);
 }
 
-TEST_F(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
+TEST_P(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
   for (const int64_t tokens : {0, 2, 4, 5, 40, 63, 64, 65, 130, 500}) {
     SCOPED_TRACE(tokens);
     const auto session = open();
@@ -139,7 +139,7 @@ TEST_F(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
   }
 }
 
-TEST_F(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
+TEST_P(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
   std::vector<std::shared_ptr<Session>> sessions = {open()};
   turn(sessions[0], Ids(30, 7), 3);
   while (sessions.size() < 4) sessions.push_back(engine().fork_session(*sessions[0]));
@@ -156,7 +156,7 @@ TEST_F(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
   expect_all_memory_back();
 }
 
-TEST_F(EngineSessionTest, SharesABeginningWithALiveSession) {
+TEST_P(EngineSessionTest, SharesABeginningWithALiveSession) {
   options.window = {.sinks = 20, .window = 200};
   options.max_sequences = 6;
   Ids system(100);
@@ -195,7 +195,7 @@ TEST_F(EngineSessionTest, SharesABeginningWithALiveSession) {
   EXPECT_EQ(open(19, system)->stats().tokens, 0) << "other sinks lie in other rows";
 }
 
-TEST_F(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
+TEST_P(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
   const auto session = open();
   Script script;
   turn(session, {10, 11, 12}, 5), script.turn({10, 11, 12}, 5);
@@ -218,7 +218,7 @@ TEST_F(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
   turn(session, {5}, 2);
 }
 
-TEST_F(EngineSessionTest, TakesTheFirstTurnBackThoughOthersShareItsSinks) {
+TEST_P(EngineSessionTest, TakesTheFirstTurnBackThoughOthersShareItsSinks) {
   const auto session = open();
   const auto first = start(session, Ids(30, 7), 3);
   read_all(*first);
@@ -230,7 +230,7 @@ TEST_F(EngineSessionTest, TakesTheFirstTurnBackThoughOthersShareItsSinks) {
   EXPECT_EQ(turn(fork, {9}, 9), script.turn({9}, 9));
 }
 
-TEST_F(EngineSessionTest, RefusesASecondTurnUntilTheFirstHasEnded) {
+TEST_P(EngineSessionTest, RefusesASecondTurnUntilTheFirstHasEnded) {
   const auto session = open();
   const auto running = start(session, {10}, std::nullopt);
   read_tokens(*running, 3);
@@ -240,7 +240,7 @@ TEST_F(EngineSessionTest, RefusesASecondTurnUntilTheFirstHasEnded) {
   EXPECT_NO_THROW(turn(session, {11}, 1)) << "a cancelled turn ends at once";
 }
 
-TEST_F(EngineSessionTest, ATurnThatNeverBeganLeavesNothing) {
+TEST_P(EngineSessionTest, ATurnThatNeverBeganLeavesNothing) {
   options.max_sequences = 2;
   std::vector<std::shared_ptr<TokenStream>> others;
   const auto session = open();
@@ -257,7 +257,7 @@ TEST_F(EngineSessionTest, ATurnThatNeverBeganLeavesNothing) {
   EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
 }
 
-TEST_F(EngineSessionTest, SaysAtOnceThatASessionDoesNotFit) {
+TEST_P(EngineSessionTest, SaysAtOnceThatASessionDoesNotFit) {
   options.max_sequences = 1;
   const auto session = open();
   EXPECT_THROW(open(), CapacityError);
@@ -267,7 +267,7 @@ TEST_F(EngineSessionTest, SaysAtOnceThatASessionDoesNotFit) {
   EXPECT_NO_THROW(open());
 }
 
-TEST_F(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
+TEST_P(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
   options.max_sequences = 1;
   const auto session = open();
   const auto stream = submit(greedy_request({9}, std::nullopt));
@@ -277,7 +277,7 @@ TEST_F(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
   EXPECT_EQ(turn(session, {10}, 3), expected_reply({10}, 3));
 }
 
-TEST_F(EngineSessionTest, ATurnPassesThoseWhoWaitForMemory) {
+TEST_P(EngineSessionTest, ATurnPassesThoseWhoWaitForMemory) {
   options.max_sequences = 2;
   const auto first = open(), second = open();
   const auto endless = start(second, {7}, std::nullopt);
@@ -291,7 +291,7 @@ TEST_F(EngineSessionTest, ATurnPassesThoseWhoWaitForMemory) {
   EXPECT_TRUE(read_all(*waiting).ids.empty());
 }
 
-TEST_F(EngineSessionTest, ATurnThatReadNothingIsNotCounted) {
+TEST_P(EngineSessionTest, ATurnThatReadNothingIsNotCounted) {
   const auto session = open();
   Script script;
   EXPECT_EQ(turn(session, {10, 11}, 4), script.turn({10, 11}, 4));
@@ -304,7 +304,7 @@ TEST_F(EngineSessionTest, ATurnThatReadNothingIsNotCounted) {
   EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
 }
 
-TEST_F(EngineSessionTest, ClosingEndsTheTurnAndReturnsThePages) {
+TEST_P(EngineSessionTest, ClosingEndsTheTurnAndReturnsThePages) {
   const auto session = open();
   const auto running = start(session, {10}, std::nullopt);
   read_tokens(*running, 3);
@@ -318,7 +318,7 @@ TEST_F(EngineSessionTest, ClosingEndsTheTurnAndReturnsThePages) {
   EXPECT_THROW(engine().ids_of(*session), InvalidArgument);
 }
 
-TEST_F(EngineSessionTest, OutlivesItsEngineWithoutHarm) {
+TEST_P(EngineSessionTest, OutlivesItsEngineWithoutHarm) {
   const auto session = open();
   const auto running = start(session, {10}, std::nullopt);
   engine().close();
@@ -328,7 +328,7 @@ TEST_F(EngineSessionTest, OutlivesItsEngineWithoutHarm) {
   session->close();
 }
 
-TEST_F(EngineSessionTest, AnErrorOfATurnLeavesWhatIsInTheCache) {
+TEST_P(EngineSessionTest, AnErrorOfATurnLeavesWhatIsInTheCache) {
   model.poison_token = 77;
   const auto session = open();
   Script script;
@@ -342,7 +342,7 @@ TEST_F(EngineSessionTest, AnErrorOfATurnLeavesWhatIsInTheCache) {
 }
 
 // Whatever happens in whatever order: each session is one list of ids, and no page is lost.
-TEST_F(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
+TEST_P(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
   options.max_sequences = 8;
   struct Known {
     std::shared_ptr<Session> session;
@@ -400,6 +400,8 @@ TEST_F(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
     expect_all_memory_back();
   }
 }
+
+SINKSTREAM_WHOEVER_DRAWS(EngineSessionTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -44,7 +44,7 @@ TEST(FinishReasons, AreListedAllOfThem) {
   EXPECT_STREQ(name_of(static_cast<FinishReason>(std::size(kFinishReasons))), "");
 }
 
-TEST_F(EngineStatsTest, CountsEveryEndByItsReason) {
+TEST_P(EngineStatsTest, CountsEveryEndByItsReason) {
   Request stop = greedy_request({5}, 50);
   stop.params.stop_token_ids = {expected_reply({5}, 3)[2]};
   Request stop_string = greedy_request({6}, 50);
@@ -70,7 +70,7 @@ TEST_F(EngineStatsTest, CountsEveryEndByItsReason) {
   expect_consistent(stats);
 }
 
-TEST_F(EngineStatsTest, AddUpAtAnyMomentOfABusyLife) {
+TEST_P(EngineStatsTest, AddUpAtAnyMomentOfABusyLife) {
   Engine& watched = engine();  // made here: two threads must not both be the first to ask for it
   std::atomic<bool> has_ended{false};
   std::thread observer([&] {
@@ -95,7 +95,7 @@ TEST_F(EngineStatsTest, AddUpAtAnyMomentOfABusyLife) {
   EXPECT_EQ(stats.queue_lag, 0);
 }
 
-TEST_F(EngineStatsTest, CountsTheTimeToEachFirstTokenOnce) {
+TEST_P(EngineStatsTest, CountsTheTimeToEachFirstTokenOnce) {
   read_all(*submit(greedy_request({5}, 40)));
   read_all(*submit(greedy_request({6}, 1)));
   read_all(*submit(greedy_request({7}, 0)));  // none comes
@@ -104,7 +104,7 @@ TEST_F(EngineStatsTest, CountsTheTimeToEachFirstTokenOnce) {
   EXPECT_GT(stats.first_token_times.sum_ns, 0);
 }
 
-TEST_F(EngineStatsTest, CountsTheTokensThatNobodyHasTakenYet) {
+TEST_P(EngineStatsTest, CountsTheTokensThatNobodyHasTakenYet) {
   const auto first = submit(greedy_request({5}, 30));
   const auto second = submit(greedy_request({6}, 20));
   wait_until([&] { return ended(engine().stats()) == 2; });
@@ -116,7 +116,7 @@ TEST_F(EngineStatsTest, CountsTheTokensThatNobodyHasTakenYet) {
   EXPECT_EQ(engine().stats().queue_lag, 0);
 }
 
-TEST_F(EngineStatsTest, ForgetTheLagOfAStreamThatNobodyHoldsAnyMore) {
+TEST_P(EngineStatsTest, ForgetTheLagOfAStreamThatNobodyHoldsAnyMore) {
   {
     const auto dropped = submit(greedy_request({5}, 30));
     wait_until([&] { return ended(engine().stats()) == 1; });
@@ -125,12 +125,12 @@ TEST_F(EngineStatsTest, ForgetTheLagOfAStreamThatNobodyHoldsAnyMore) {
   wait_until([&] { return engine().stats().queue_lag == 0; });  // the engine lets go of it, too
 }
 
-TEST_F(EngineStatsTest, NumberRequestsFromOne) {
+TEST_P(EngineStatsTest, NumberRequestsFromOne) {
   EXPECT_EQ(submit(greedy_request({5}, 1))->request_id(), 1);
   EXPECT_EQ(submit(greedy_request({5}, 1))->request_id(), 2);
 }
 
-TEST_F(EngineStatsTest, RecordThePhasesOfARequest) {
+TEST_P(EngineStatsTest, RecordThePhasesOfARequest) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
   const int64_t before = engine().stats().generated_tokens;
@@ -153,10 +153,10 @@ TEST_F(EngineStatsTest, RecordThePhasesOfARequest) {
   for (size_t i = 1; i < changes.size(); ++i) EXPECT_LE(changes[i - 1].at, changes[i].at);
 }
 
-TEST_F(EngineStatsTest, AddUpWhenAStepFailsAndOthersHaveJustArrived) {
+TEST_P(EngineStatsTest, AddUpWhenAStepFailsAndOthersHaveJustArrived) {
   std::counting_semaphore<1 << 20> gate{0};
   model.gate = &gate;
-  model.before_forward = [](int64_t forward) {
+  model.before_results = [](int64_t forward) {
     if (forward == 1) throw std::runtime_error("the model broke");
   };
   options.max_sequences = 1;
@@ -185,7 +185,7 @@ TEST_F(EngineStatsTest, AddUpWhenAStepFailsAndOthersHaveJustArrived) {
   }
 }
 
-TEST_F(EngineStatsTest, AddUpWhenTheEngineIsClosed) {
+TEST_P(EngineStatsTest, AddUpWhenTheEngineIsClosed) {
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int32_t i = 0; i < 9; ++i) streams.push_back(submit(greedy_request({5 + i}, std::nullopt)));
   engine().close();
@@ -195,6 +195,8 @@ TEST_F(EngineStatsTest, AddUpWhenTheEngineIsClosed) {
   EXPECT_EQ(finished(stats, FinishReason::kCancelled), 9);
   EXPECT_FALSE(stats.is_dead);
 }
+
+SINKSTREAM_WHOEVER_DRAWS(EngineStatsTest);
 
 }  // namespace
 }  // namespace sinkstream

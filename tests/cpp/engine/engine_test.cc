@@ -14,7 +14,7 @@ std::vector<int32_t> prompt_of(int64_t length, int32_t salt = 0) {
   return prompt;
 }
 
-TEST_F(EngineTest, GivesTheModelsTokensAndTheirText) {
+TEST_P(EngineTest, GivesTheModelsTokensAndTheirText) {
   const auto prompt = prompt_of(5);
   const auto stream = submit(greedy_request(prompt, 200));
   const Reply reply = read_all(*stream);
@@ -23,14 +23,14 @@ TEST_F(EngineTest, GivesTheModelsTokensAndTheirText) {
   EXPECT_EQ(stream->finish_reason(), FinishReason::kLength);
 }
 
-TEST_F(EngineTest, ReadsPromptsOfAnyLengthInChunks) {
+TEST_P(EngineTest, ReadsPromptsOfAnyLengthInChunks) {
   for (const int64_t length : {1, 2, 15, 16, 17, 64, 65, 640}) {
     const auto prompt = prompt_of(length);
     EXPECT_EQ(read_all(*submit(greedy_request(prompt, 20))).ids, expected_reply(prompt, 20));
   }
 }
 
-TEST_F(EngineTest, GivesEveryoneTheSameAsAlone) {
+TEST_P(EngineTest, GivesEveryoneTheSameAsAlone) {
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int i = 0; i < 12; ++i) {
     streams.push_back(submit(greedy_request(prompt_of(1 + 37 * (i % 5), i), 30 + i)));
@@ -41,7 +41,7 @@ TEST_F(EngineTest, GivesEveryoneTheSameAsAlone) {
   EXPECT_GT(model.widest, 1) << "nothing ran side by side";
 }
 
-TEST_F(EngineTest, WorksWithABudgetSmallerThanItsSequences) {
+TEST_P(EngineTest, WorksWithABudgetSmallerThanItsSequences) {
   model.max_tokens_ = 2;
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int i = 0; i < 6; ++i) streams.push_back(submit(greedy_request(prompt_of(9, i), 25)));
@@ -50,7 +50,7 @@ TEST_F(EngineTest, WorksWithABudgetSmallerThanItsSequences) {
   }
 }
 
-TEST_F(EngineTest, RunsEndlesslyInItsMemory) {
+TEST_P(EngineTest, RunsEndlesslyInItsMemory) {
   const auto stream = submit(greedy_request(prompt_of(3), std::nullopt));
   const Reply reply = read_tokens(*stream, 20000);
   EXPECT_EQ(reply.ids, expected_reply(prompt_of(3), static_cast<int64_t>(reply.ids.size())));
@@ -60,7 +60,7 @@ TEST_F(EngineTest, RunsEndlesslyInItsMemory) {
   stream->cancel();
 }
 
-TEST_F(EngineTest, ReportsItsProgressInOrder) {
+TEST_P(EngineTest, ReportsItsProgressInOrder) {
   const auto stream = submit(greedy_request(prompt_of(40), 30));
   const Reply reply = read_all(*stream);
   ASSERT_GE(reply.marks.size(), 3u);
@@ -83,7 +83,7 @@ TEST_F(EngineTest, ReportsItsProgressInOrder) {
   EXPECT_EQ(stream->stats().evicted_tokens, evicted);
 }
 
-TEST_F(EngineTest, CountsAndTimesEachStream) {
+TEST_P(EngineTest, CountsAndTimesEachStream) {
   const auto stream = submit(greedy_request(prompt_of(10), 50));
   read_all(*stream);
   const StreamStats stats = stream->stats();
@@ -100,7 +100,7 @@ TEST_F(EngineTest, CountsAndTimesEachStream) {
   EXPECT_GT(stream->gap_quantile_s(0.99), 0);
 }
 
-TEST_F(EngineTest, CountsItsOwnWork) {
+TEST_P(EngineTest, CountsItsOwnWork) {
   read_all(*submit(greedy_request(prompt_of(40), 30)));
   const EngineStats stats = engine().stats();
   EXPECT_EQ(stats.requests, 1);
@@ -118,14 +118,14 @@ TEST_F(EngineTest, CountsItsOwnWork) {
   EXPECT_GT(engine().stats().step_p50_s, 0);
 }
 
-TEST_F(EngineTest, HasGivenItsMemoryBackWhenAStreamEnds) {
+TEST_P(EngineTest, HasGivenItsMemoryBackWhenAStreamEnds) {
   for (int i = 0; i < 100; ++i) {
     read_all(*submit(greedy_request(prompt_of(3), 2)));
     EXPECT_TRUE(is_idle()) << "nothing to wait for";
   }
 }
 
-TEST_F(EngineTest, EndsWithoutATokenWhereNoneIsWanted) {
+TEST_P(EngineTest, EndsWithoutATokenWhereNoneIsWanted) {
   const auto stream = submit(greedy_request(prompt_of(3), 0));
   const Reply reply = read_all(*stream);
   EXPECT_TRUE(reply.ids.empty());
@@ -144,7 +144,7 @@ std::vector<int32_t> prompt_with_token_at(int32_t token, int64_t at) {
   }
 }
 
-TEST_F(EngineTest, StopsAtAnEndTokenAndShowsNoTextOfIt) {
+TEST_P(EngineTest, StopsAtAnEndTokenAndShowsNoTextOfIt) {
   const auto prompt = prompt_with_token_at(kEndToken, 6);
   Request request = greedy_request(prompt, 50);
   request.params.ignore_eos = false;
@@ -155,14 +155,14 @@ TEST_F(EngineTest, StopsAtAnEndTokenAndShowsNoTextOfIt) {
   EXPECT_EQ(stream->finish_reason(), FinishReason::kStop);
 }
 
-TEST_F(EngineTest, GoesOnPastAnEndTokenThatItIgnores) {
+TEST_P(EngineTest, GoesOnPastAnEndTokenThatItIgnores) {
   const auto prompt = prompt_with_token_at(kEndToken, 6);
   const Reply reply = read_all(*submit(greedy_request(prompt, 50)));
   EXPECT_EQ(reply.ids, expected_reply(prompt, 50));
   EXPECT_EQ(reply.text, text_of(reply.ids));
 }
 
-TEST_F(EngineTest, NeverShowsAnEndTokenEvenIfTheTokenizerCallsItText) {
+TEST_P(EngineTest, NeverShowsAnEndTokenEvenIfTheTokenizerCallsItText) {
   options.end_token_ids = {50};
   const auto prompt = prompt_with_token_at(50, 6);
   const Reply reply = read_all(*submit(greedy_request(prompt, 8)));
@@ -171,7 +171,7 @@ TEST_F(EngineTest, NeverShowsAnEndTokenEvenIfTheTokenizerCallsItText) {
   EXPECT_EQ(reply.text, text_of(shown));
 }
 
-TEST_F(EngineTest, StopsAtAStopTokenEvenWhereEndTokensAreIgnored) {
+TEST_P(EngineTest, StopsAtAStopTokenEvenWhereEndTokensAreIgnored) {
   const auto prompt = prompt_with_token_at(99, 4);
   Request request = greedy_request(prompt, 50);
   request.params.stop_token_ids = {99, 2};
@@ -182,7 +182,7 @@ TEST_F(EngineTest, StopsAtAStopTokenEvenWhereEndTokensAreIgnored) {
   EXPECT_EQ(stream->finish_reason(), FinishReason::kStop);
 }
 
-TEST_F(EngineTest, StopsBeforeAStopStringOverSeveralTokens) {
+TEST_P(EngineTest, StopsBeforeAStopStringOverSeveralTokens) {
   const auto prompt = prompt_of(3);
   const auto expected = expected_reply(prompt, 40);
   for (size_t from = 0; from < 30; ++from) {
@@ -199,7 +199,7 @@ TEST_F(EngineTest, StopsBeforeAStopStringOverSeveralTokens) {
   }
 }
 
-TEST_F(EngineTest, ShowsWhatWasHeldBackWhenTheReplyEndsOnLength) {
+TEST_P(EngineTest, ShowsWhatWasHeldBackWhenTheReplyEndsOnLength) {
   const auto prompt = prompt_of(3);
   const auto expected = expected_reply(prompt, 10);
   Request request = greedy_request(prompt, 10);
@@ -210,7 +210,7 @@ TEST_F(EngineTest, ShowsWhatWasHeldBackWhenTheReplyEndsOnLength) {
   EXPECT_EQ(stream->finish_reason(), FinishReason::kLength);
 }
 
-TEST_F(EngineTest, DeliversSeveralTokensTogetherWhereAskedTo) {
+TEST_P(EngineTest, DeliversSeveralTokensTogetherWhereAskedTo) {
   for (const int64_t interval : {2, 7, 100}) {
     std::counting_semaphore<1 << 20> gate{0};
     model.gate = &gate;
@@ -237,7 +237,7 @@ TEST_F(EngineTest, DeliversSeveralTokensTogetherWhereAskedTo) {
   }
 }
 
-TEST_F(EngineTest, TakesSinksOfARequest) {
+TEST_P(EngineTest, TakesSinksOfARequest) {
   Request request = greedy_request(prompt_of(200), 20);
   request.sinks = 20;
   const auto stream = submit(request);
@@ -245,7 +245,7 @@ TEST_F(EngineTest, TakesSinksOfARequest) {
   EXPECT_EQ(stream->stats().live_tokens, 64) << "sinks and window share the capacity";
 }
 
-TEST_F(EngineTest, WorksWithoutATokenizer) {
+TEST_P(EngineTest, WorksWithoutATokenizer) {
   options.tokens = nullptr;
   const auto stream = submit(greedy_request(prompt_of(3), 20));
   const Reply reply = read_all(*stream);
@@ -253,7 +253,7 @@ TEST_F(EngineTest, WorksWithoutATokenizer) {
   EXPECT_EQ(reply.text, "");
 }
 
-TEST_F(EngineTest, CarriesLogprobsAndTheirAlternatives) {
+TEST_P(EngineTest, CarriesLogprobsAndTheirAlternatives) {
   Request request = greedy_request(prompt_of(3), 5);
   request.params.logprobs = 3;
   const auto stream = submit(request);
@@ -273,7 +273,7 @@ TEST_F(EngineTest, CarriesLogprobsAndTheirAlternatives) {
   EXPECT_EQ(tokens, 5u);
 }
 
-TEST_F(EngineTest, DrawsTheSameTokensForTheSameSeedWhateverRunsBeside) {
+TEST_P(EngineTest, DrawsTheSameTokensForTheSameSeedWhateverRunsBeside) {
   const auto drawn = [&](uint64_t seed) {
     Request request = greedy_request(prompt_of(3), 60);
     request.params.temperature = 20;
@@ -301,32 +301,32 @@ std::string refusal(Engine& engine, const Request& request) {
   return "nothing was thrown";
 }
 
-TEST_F(EngineTest, RefusesAnEmptyPrompt) {
+TEST_P(EngineTest, RefusesAnEmptyPrompt) {
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({}, 5)),
             "stream: `prompt` must hold at least 1 token, but is empty.");
 }
 
-TEST_F(EngineTest, RefusesIdsOutsideTheVocabulary) {
+TEST_P(EngineTest, RefusesIdsOutsideTheVocabulary) {
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({0, 299, 300}, 5)),
             "stream: `prompt` must hold token ids in [0, 299], but holds 300 at place 2.");
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({-1}, 5)),
             "stream: `prompt` must hold token ids in [0, 299], but holds -1 at place 0.");
 }
 
-TEST_F(EngineTest, RefusesSamplingOutOfRange) {
+TEST_P(EngineTest, RefusesSamplingOutOfRange) {
   Request request = greedy_request({5}, 5);
   request.params.top_p = 2;
   EXPECT_THROW(submit(request), InvalidArgument);
 }
 
-TEST_F(EngineTest, RefusesStopStringsWithoutATokenizer) {
+TEST_P(EngineTest, RefusesStopStringsWithoutATokenizer) {
   options.tokens = nullptr;
   Request request = greedy_request({5}, 5);
   request.params.stop = {"end"};
   EXPECT_THROW(submit(request), InvalidArgument);
 }
 
-TEST_F(EngineTest, RefusesSinksThatLeaveNoWindow) {
+TEST_P(EngineTest, RefusesSinksThatLeaveNoWindow) {
   for (const int64_t sinks : {int64_t{-1}, int64_t{64}, INT64_MAX}) {
     Request request = greedy_request({5}, 5);
     request.sinks = sinks;
@@ -337,7 +337,7 @@ TEST_F(EngineTest, RefusesSinksThatLeaveNoWindow) {
   EXPECT_EQ(read_all(*submit(request)).ids.size(), 5u);
 }
 
-TEST_F(EngineTest, RefusesWhatCanNeverFit) {
+TEST_P(EngineTest, RefusesWhatCanNeverFit) {
   options.max_sequences = 1;
   options.window = {.sinks = 0, .window = 128};  // 3 window pages in each layer
   Request request = greedy_request({5}, std::nullopt);
@@ -349,13 +349,15 @@ TEST_F(EngineTest, RefusesWhatCanNeverFit) {
   EXPECT_EQ(read_all(*submit(request)).ids.size(), 20u);
 }
 
-TEST_F(EngineTest, RefusesEverythingAfterItWasClosed) {
+TEST_P(EngineTest, RefusesEverythingAfterItWasClosed) {
   engine().close();
   engine().close();
   EXPECT_EQ(refusal<EngineDead>(engine(), greedy_request({5}, 5)),
             "stream: the model is closed. Load it again.");
   EXPECT_THROW(engine().between_steps([] {}), EngineDead);
 }
+
+SINKSTREAM_WHOEVER_DRAWS(EngineTest);
 
 }  // namespace
 }  // namespace sinkstream

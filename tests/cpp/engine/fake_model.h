@@ -10,11 +10,15 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <semaphore>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
 #include "model/language_model.h"
+#include "model/token_drawer.h"
 
 namespace sinkstream {
 
@@ -68,45 +72,75 @@ inline std::vector<int32_t> expected_reply(const std::vector<int32_t>& prompt, i
   return reply;
 }
 
-class FakeModel : public LanguageModel {
+// A model that is a rule for the tokens of one span. Draws its tokens itself once it has been given
+// what does (fake_drawer.h).
+class RuleModel : public LanguageModel {
  public:
-  int64_t vocab() const override { return kFakeVocab; }
   int64_t max_tokens() const override { return max_tokens_; }
+  TokenDrawer* drawer() override { return drawer_.get(); }
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override {
     if (gate != nullptr) gate->acquire();
     if (before_forward) before_forward(forwards.load());
+    if (before_results) before_results(forwards.load());
     int64_t tokens = 0;
     for (const ForwardSpan& span : spans) {
       tokens += span.count;
-      TokenHash hash;
-      const int64_t length = span.cache->length();
-      if (length > 0) hash.read(*span.cache, length - 1);
-      bool is_poisoned = false;
-      for (int64_t i = 0; i < span.count; ++i) {
-        hash.add(span.tokens[i]);
-        hash.write(*span.cache, length + i);
-        is_poisoned |= span.tokens[i] == poison_token;
-      }
-      span.cache->advance(span.count);
-      if (span.logits == LogitsOf::kNone) continue;
-      std::fill(logits, logits + kFakeVocab, 0.0f);
-      logits[hash.next_token()] = 20;
-      if (is_poisoned) logits[7] = std::numeric_limits<float>::quiet_NaN();
-      logits += kFakeVocab;
+      const bool is_wanted = span.logits != LogitsOf::kNone;
+      read(*span.cache, span.cache->length(), {span.tokens, static_cast<size_t>(span.count)},
+           is_wanted ? logits : nullptr);
+      span.cache->advance(span.count);  // what the next token does not see is gone
+      if (is_wanted) logits += vocab();
     }
-    if (tokens > max_tokens_) too_long = true;
-    widest = std::max<int64_t>(widest, static_cast<int64_t>(spans.size()));
+    count_rows(static_cast<int64_t>(spans.size()), tokens);
     ++forwards;
   }
 
+  // Writes the rows of `tokens`, the first of which has this index; and where `logits` is not null,
+  // what the last of them says of the next token, [vocab].
+  virtual void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
+                    float* logits) = 0;
+
+  void count_rows(int64_t spans, int64_t tokens) {
+    if (tokens > max_tokens_) too_long = true;
+    widest = std::max<int64_t>(widest, spans);
+  }
+  void draw_with(std::unique_ptr<TokenDrawer> drawer) { drawer_ = std::move(drawer); }
+
   int64_t max_tokens_ = 64;
-  int32_t poison_token = -1;  // whose next logits hold NaN
+  // Where the tokens are drawn here, too, a forward is launched, and later its results are awaited.
   std::function<void(int64_t forward)> before_forward;
-  std::counting_semaphore<1 << 20>* gate = nullptr;  // one permit for each forward
+  std::function<void(int64_t forward)> before_results;
+  std::counting_semaphore<1 << 20>* gate = nullptr;  // one permit for the results of each forward
   std::atomic<int64_t> forwards{0};
   std::atomic<int64_t> widest{0};  // most sequences of one forward
   std::atomic<bool> too_long{false};
+
+ private:
+  std::unique_ptr<TokenDrawer> drawer_;
+};
+
+class FakeModel : public RuleModel {
+ public:
+  int64_t vocab() const override { return kFakeVocab; }
+
+  void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
+            float* logits) override {
+    TokenHash hash;
+    if (index > 0) hash.read(cache, index - 1);
+    bool is_poisoned = false;
+    for (const int32_t token : tokens) {
+      hash.add(token);
+      hash.write(cache, index++);
+      is_poisoned |= token == poison_token;
+    }
+    if (logits == nullptr) return;
+    std::fill(logits, logits + kFakeVocab, 0.0f);
+    logits[hash.next_token()] = 20;
+    if (is_poisoned) logits[7] = std::numeric_limits<float>::quiet_NaN();
+  }
+
+  int32_t poison_token = -1;  // whose next logits hold NaN
 };
 
 }  // namespace sinkstream

@@ -174,8 +174,8 @@ class LoopBellOfAnEngineTest : public EngineTest {
   std::atomic<int64_t> last_forward{kAnyForward};  // the model waits behind it
 };
 
-TEST_F(LoopBellOfAnEngineTest, RingsOnceAStepWhenAllStreamsHaveTheirNews) {
-  model.before_forward = [&](int64_t forward) {
+TEST_P(LoopBellOfAnEngineTest, RingsOnceAStepWhenAllStreamsHaveTheirNews) {
+  model.before_results = [&](int64_t forward) {
     while (forward > last_forward) std::this_thread::yield();
   };
   std::vector<std::shared_ptr<TokenStream>> streams;
@@ -199,7 +199,7 @@ TEST_F(LoopBellOfAnEngineTest, RingsOnceAStepWhenAllStreamsHaveTheirNews) {
   }
 }
 
-TEST_F(LoopBellOfAnEngineTest, RingsForAStreamThatIsCancelledWhileItWaitsForMemory) {
+TEST_P(LoopBellOfAnEngineTest, RingsForAStreamThatIsCancelledWhileItWaitsForMemory) {
   options.max_sequences = 1;
   const auto holder = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
@@ -210,7 +210,7 @@ TEST_F(LoopBellOfAnEngineTest, RingsForAStreamThatIsCancelledWhileItWaitsForMemo
   EXPECT_EQ(waiting->finish_reason(), FinishReason::kCancelled);
 }
 
-TEST_F(LoopBellOfAnEngineTest, RingsForAStreamThatIsRefusedMemory) {
+TEST_P(LoopBellOfAnEngineTest, RingsForAStreamThatIsRefusedMemory) {
   options.max_sequences = 1;
   const auto holder = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
@@ -220,7 +220,7 @@ TEST_F(LoopBellOfAnEngineTest, RingsForAStreamThatIsRefusedMemory) {
   EXPECT_THROW(waiting->rethrow(), CapacityError);
 }
 
-TEST_F(LoopBellOfAnEngineTest, RingsWhenTheEngineFails) {
+TEST_P(LoopBellOfAnEngineTest, RingsWhenTheEngineFails) {
   std::atomic<bool> is_asked{false};
   model.before_forward = [&](int64_t) {
     while (!is_asked) std::this_thread::yield();
@@ -235,7 +235,7 @@ TEST_F(LoopBellOfAnEngineTest, RingsWhenTheEngineFails) {
   EXPECT_THROW(stream->rethrow(), EngineDead);
 }
 
-TEST_F(LoopBellOfAnEngineTest, RingsWhenTheEngineIsClosed) {
+TEST_P(LoopBellOfAnEngineTest, RingsWhenTheEngineIsClosed) {
   options.max_sequences = 1;
   const auto holder = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
@@ -244,6 +244,8 @@ TEST_F(LoopBellOfAnEngineTest, RingsWhenTheEngineIsClosed) {
   engine().close();
   EXPECT_EQ(rings(*bell), 1u);
 }
+
+SINKSTREAM_WHOEVER_DRAWS(LoopBellOfAnEngineTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -309,6 +309,22 @@ def test_times_keep_slices_that_touch_touching() -> None:
         assert forward["dur"] + deliver["dur"] == step["dur"]
 
 
+def test_steps_that_overlap_lie_on_two_tracks_and_never_on_one() -> None:
+    events = ModelEvents(1, "model", 0)
+    steps = [(i, float(i), i + 1.9, i + 2.0, 1, 0, 5) for i in range(9)]  # a step ahead
+    lines = shown(events.steps([*steps, (9, 20.0, 21.9, 22.0, 1, 0, 5)]))
+    expect_well_formed(lines)
+    tracks = [step["tid"] for step in slices(lines, "step")]
+    assert tracks == [1, 2, 1, 2, 1, 2, 1, 2, 1, 1]
+    for track in (1, 2):
+        spans = [(e["ts"], e["dur"]) for e in slices(lines, "step") if e["tid"] == track]
+        assert all(at + length <= later for (at, length), (later, _) in itertools.pairwise(spans))
+    for name in ("forward", "deliver"):
+        assert [event["tid"] for event in slices(lines, name)] == tracks
+    named = [event["args"]["name"] for event in lines if event["name"] == "thread_name"]
+    assert named == ["generation, a step ahead"]
+
+
 def test_a_gap_among_phases_begins_requests_anew() -> None:
     events = ModelEvents(1, "model", 1_000_000)
     lines = shown(events.phase_changes([(1, 1.5, "waiting", None, 3, 0)]))

@@ -1,0 +1,158 @@
+// A step's way to the model and back. Where the model draws its tokens itself, a step is launched
+// before the one before it is delivered; else its results are there when it has been launched.
+//
+// Note: [When the engine waits]
+// Nothing is under way when somebody else is to see or change what a sequence has: the host draws a
+// token of its own, a job runs between two steps, a sequence is to end early, the engine closes, or
+// there is nothing to launch. settle() sees to that.
+#include "common/check.h"
+#include "common/fail_point.h"
+#include "engine/engine.h"
+#include "sampling/draw_errors.h"
+
+namespace sinkstream {
+
+namespace {
+
+using Wants = DrawSpan::Wants;
+
+// What a row of the sequence is to give.
+Wants wants_of(const Sequence& sequence, bool wants_token) {
+  if (!wants_token) return Wants::kNothing;
+  return sequence.draws_on_host() ? Wants::kLogits : Wants::kToken;
+}
+
+Sampled sampled_of(const DrawnToken& drawn, int64_t index, int64_t vocab) {
+  if (!drawn.is_finite) throw non_finite_logits(index, "some are not");
+  if (drawn.token < 0) throw no_token_left(index, vocab);
+  return {.token = drawn.token, .logprob = drawn.logprob, .top = {}};
+}
+
+}  // namespace
+
+// Gives an admitted sequence a place to draw at.
+void Engine::begin_drawing(Sequence& sequence) {
+  if (drawer_ == nullptr) return;
+  const std::vector<int32_t> seen =
+      sequence.session
+          ? sequence.session->tokens.ids()
+          : std::vector<int32_t>(sequence.prompt.begin(), sequence.prompt.begin() + sequence.read);
+  drawer_->begin_drawing(free_places_.back(), sequence.sampler.params(), sequence.window, seen);
+  sequence.place = free_places_.back();
+  free_places_.pop_back();
+}
+
+// What it held of steps is free, though one may be under way: Note [Dropped rows] in flight.h.
+void Engine::end_drawing(Sequence& sequence) {
+  if (sequence.place < 0) return;
+  flights_.drop_rows_of(sequence);
+  sequence.cache->forget_ahead();
+  free_places_.push_back(sequence.place);
+  sequence.place = -1;
+}
+
+void Engine::launch(Flight& flight) {
+  std::erase_if(plan_.rows, [this](const PlanRow& row) {
+    return running_[static_cast<size_t>(row.sequence)]->phase == Phase::kFinished;
+  });
+  for (const PlanRow& row : plan_.rows) {
+    Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
+    sequence.last_turn = flight.record.step;
+    sequence.cache->make_writable(row.count);
+    flight.rows.push_back({&sequence, row.count, wants_of(sequence, row.wants_logits)});
+  }
+  if (flight.rows.empty()) {  // nobody whom the plan has admitted could begin
+  } else if (drawer_ == nullptr) {
+    forward(flight);
+  } else {
+    launch_ahead(flight);
+  }
+  flights_.add();
+}
+
+void Engine::forward(const Flight& flight) {
+  spans_.clear();
+  for (const FlightRow& row : flight.rows) {
+    spans_.push_back({.cache = row.sequence->cache,
+                      .tokens = row.sequence->tokens_behind(0),
+                      .count = row.count,
+                      .logits = row.wants == Wants::kNothing ? LogitsOf::kNone : LogitsOf::kLast});
+  }
+  model_.forward(spans_, logits_.data());
+}
+
+void Engine::launch_ahead(const Flight& flight) {
+  draw_spans_.clear();
+  for (const FlightRow& row : flight.rows) {
+    const Sequence& sequence = *row.sequence;
+    const bool is_drawn_there = sequence.unread() == 0 && !sequence.draws_on_host();
+    draw_spans_.push_back(
+        {.cache = sequence.cache,
+         .ahead = sequence.ahead(),
+         .tokens = is_drawn_there ? nullptr : sequence.tokens_behind(sequence.ahead()),
+         .count = row.count,
+         .place = sequence.place,
+         .wants = row.wants});
+  }
+  drawer_->launch(draw_spans_);
+  for (const FlightRow& row : flight.rows) {
+    row.sequence->cache->go_ahead(row.count);
+    row.sequence->drawing += row.wants != Wants::kNothing;
+  }
+}
+
+// The results of the oldest step under way, in the order of its rows.
+DrawnStep Engine::await(const Flight& flight) {
+  if (drawer_ == nullptr) return {.tokens = {}, .logits = logits_.data()};
+  if (flight.rows.empty()) return {};
+  const DrawnStep drawn = drawer_->await();
+  const auto wanted = std::count_if(flight.rows.begin(), flight.rows.end(),
+                                    [](const auto& row) { return row.wants == Wants::kToken; });
+  SINKSTREAM_CHECK(std::ssize(drawn.tokens) == wanted, "a step gives ", drawn.tokens.size(),
+                   " tokens instead of ", wanted);
+  return drawn;
+}
+
+void Engine::deliver() {
+  Flight& flight = flights_.oldest();
+  const DrawnStep drawn = await(flight);
+  flight.record.forward_end = options_.now();
+  SINKSTREAM_FAIL_POINT("step.deliver");
+  const DrawnToken* token = drawn.tokens.data();
+  const float* logits = drawn.logits;
+  for (const FlightRow& row : flight.rows) {
+    if (row.sequence != nullptr) deliver_row(row, token, logits, &flight.record);
+    if (row.wants == Wants::kToken) ++token;
+    if (row.wants == Wants::kLogits) logits += model_.vocab();
+  }
+  due_bells_->ring();
+  SINKSTREAM_FAIL_POINT("step.delivered");
+  record_step(&flight.record);
+  flights_.remove_oldest();
+}
+
+void Engine::deliver_row(FlightRow row, const DrawnToken* token, const float* logits,
+                         StepRecord* record) {
+  Sequence& sequence = *row.sequence;
+  try {
+    if (drawer_ != nullptr) sequence.cache->arrive(row.count);
+    if (row.wants != Wants::kNothing && drawer_ != nullptr) --sequence.drawing;
+    account(row.count, sequence, record);
+    if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, logits));
+    if (row.wants == Wants::kToken) {
+      take_token(sequence, sampled_of(*token, sequence.cache->length(), model_.vocab()));
+    }
+    if (!sequence.is_reading() && !sequence.wants_reply()) end(sequence, FinishReason::kLength);
+    if (sequence.phase != Phase::kFinished) publish(sequence);
+  } catch (...) {  // what happens here is one request's own: only this one fails
+    if (sequence.phase == Phase::kFinished) throw;
+    end(sequence, FinishReason::kError, std::current_exception());
+  }
+}
+
+// Delivers whatever is under way.
+void Engine::settle() {
+  while (flights_.under_way() > 0) deliver();
+}
+
+}  // namespace sinkstream
