@@ -139,6 +139,10 @@ TEST(SharedPages, WhatAStepUnderWayOverwritesCannotBeShared) {
   EXPECT_THROW(SequenceCache(one.cache, kEndless, 30), InternalError);
   EXPECT_THROW(one.cache.rewind(20), InternalError);
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 4));
+  Marked two({}, &pool, window, kLayers, kEndless);
+  write(&two, 2, &random);
+  go_ahead(&two, 100, &random);
+  EXPECT_EQ(two.cache.shareable(), 2) << "sinks that do not count yet are not shared either";
 }
 
 // A page of sinks that a step under way fills is not shared by two who might both write to it.

@@ -2,7 +2,8 @@
 // the engine waits, and what becomes of a token that nobody wants.
 #include <future>
 
-#include "timed_fixture.h"
+#include "engine_fixture.h"
+#include "fail_points/fail_points.h"
 
 namespace sinkstream {
 namespace {
@@ -48,6 +49,14 @@ TEST_F(EngineAheadTest, ReadsTheNextChunkOfAPromptWhileTheOneBeforeIsUnderWay) {
   const std::vector<int32_t> prompt(48, 9);  // three chunks
   EXPECT_EQ(read_all(*submit(greedy_request(prompt, 1))).ids, expected_reply(prompt, 1));
   EXPECT_EQ(events(), "LLALAA");
+}
+
+TEST_F(EngineAheadTest, ChunksEndAtMultiplesOfTheirSizeWhateverIsUnderWay) {
+  const auto session = engine().open_session({}, {});
+  read_all(*engine().submit(greedy_request(std::vector<int32_t>(30, 9), 0), session));
+  const int64_t before = launched();
+  read_all(*engine().submit(greedy_request(std::vector<int32_t>(100, 8), 0), session));
+  EXPECT_EQ(launched() - before, 8) << "up to 32, 48, 64, 80, 96, 112, 128 and 130";
 }
 
 TEST_F(EngineAheadTest, AReplyOfOneTokenTakesOneStep) {
@@ -215,20 +224,6 @@ TEST_F(EngineAheadTest, WorkBetweenStepsFindsNothingUnderWay) {
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3000));
 }
 
-TEST_F(EngineAheadTest, WorkWaitsForTheStepThatIsUnderWay) {
-  model.gate = &gate;
-  const auto stream = submit(greedy_request({5}, 30));
-  step(3);
-  std::atomic<bool> is_done{false};
-  auto working =
-      std::async(std::launch::async, [&] { engine().between_steps([&] { is_done = true; }); });
-  std::this_thread::sleep_for(20ms);
-  EXPECT_FALSE(is_done);
-  open_gate();
-  working.get();
-  EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 30));
-}
-
 TEST_F(EngineAheadTest, ATurnThatIsCancelledWhileAChunkIsUnderWayKeepsWhatWasRead) {
   const auto session = engine().open_session({}, {});
   std::vector<int32_t> text(200);
@@ -268,6 +263,28 @@ TEST_F(EngineAheadTest, ClosingDeliversWhatIsUnderWay) {
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
   EXPECT_EQ(static_cast<int64_t>(reply.ids.size()), drawer->launched());
   EXPECT_EQ(reply.ids, expected_reply({5}, drawer->launched()));
+}
+
+// A turn reads so much at once that its chunk has overwritten what the session began with, though
+// none of the chunk counts yet.
+TEST_F(EngineAheadTest, NobodyBeginsWithRowsThatAChunkUnderWayHasOverwritten) {
+  options.prefill_chunk = 200;
+  model.max_tokens_ = 400;
+  std::vector<int32_t> ids(30, 7);
+  const auto session = engine().open_session({}, {});
+  read_all(*engine().submit(greedy_request(ids, 0), session));
+  Halt halt("step.forward");
+  const std::vector<int32_t> text(300, 8);
+  const auto turn = engine().submit(greedy_request(text, 50), session);
+  ASSERT_TRUE(halt.await());
+  ids.push_back(9);
+  const auto stream = submit(greedy_request(ids, 50));
+  halt.let_go();
+  EXPECT_EQ(read_all(*stream).ids, expected_reply(ids, 50));
+  EXPECT_EQ(stream->stats().cached_tokens, 4) << "the sinks are there for ever";
+  ids.pop_back();
+  ids.insert(ids.end(), text.begin(), text.end());
+  EXPECT_EQ(read_all(*turn).ids, expected_reply(ids, 50));
 }
 
 TEST_F(EngineAheadTest, AParkedSequenceIsGivenTheTokenThatWasUnderWay) {

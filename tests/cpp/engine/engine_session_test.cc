@@ -120,6 +120,25 @@ TEST_P(EngineSessionTest, PenaltiesCountTheTokensOfEarlierTurns) {
             read_all(*submit(with_penalty(whole))).ids);
 }
 
+TEST_P(EngineSessionTest, ATokenOfAnEarlierTurnIsPenalisedAtOnce) {
+  Ids earlier(40);
+  for (size_t i = 0; i < earlier.size(); ++i) earlier[i] = static_cast<int32_t>(7 * i);
+  Ids whole = earlier;
+  for (whole.push_back(0);; ++whole.back()) {  // until the likeliest token is one of them
+    ASSERT_LT(whole.back(), kFakeVocab);
+    const int32_t next = expected_reply(whole, 1)[0];
+    if (std::find(earlier.begin(), earlier.end(), next) != earlier.end()) break;
+  }
+  const auto session = open();
+  turn(session, earlier, 0);
+  Request request = greedy_request({whole.back()}, 1);
+  request.params.frequency_penalty = 30;
+  const Ids given = read_all(*engine().submit(std::move(request), session)).ids;
+  ASSERT_EQ(given.size(), 1u);
+  EXPECT_NE(given, expected_reply(whole, 1));
+  EXPECT_EQ(std::find(earlier.begin(), earlier.end(), given[0]), earlier.end());
+}
+
 TEST_P(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
   for (const int64_t tokens : {0, 2, 4, 5, 40, 63, 64, 65, 130, 500}) {
     SCOPED_TRACE(tokens);
@@ -193,6 +212,34 @@ TEST_P(EngineSessionTest, SharesABeginningWithALiveSession) {
   const auto third = open({}, system);
   EXPECT_EQ(third->stats().tokens, 20);
   EXPECT_EQ(open(19, system)->stats().tokens, 0) << "other sinks lie in other rows";
+}
+
+TEST_P(EngineSessionTest, StreamsShareTheBeginningOfATurnThatIsRunning) {
+  options.window = {.sinks = 100, .window = 150};  // two pages of sinks
+  options.max_sequences = 8;
+  Ids text(240);
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>((11 * i) % kFakeVocab);
+  int64_t shared = 0;
+  for (int32_t round = 0; round < 20; ++round) {
+    const auto session = open();
+    const auto running = start(session, text, 30);
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    std::vector<Ids> prompts;
+    for (int32_t i = 0; i < 6; ++i) {  // while it is being read, mostly
+      prompts.emplace_back(text.begin(), text.begin() + 40 * (i + 1) - round);
+      prompts.back().push_back(i);
+      streams.push_back(submit(greedy_request(prompts.back(), 20)));
+      if (i % 2 == 1) std::this_thread::yield();
+    }
+    for (size_t i = 0; i < streams.size(); ++i) {
+      EXPECT_EQ(read_all(*streams[i]).ids, expected_reply(prompts[i], 20));
+      shared += streams[i]->stats().cached_tokens;
+    }
+    EXPECT_EQ(read_all(*running).ids, expected_reply(text, 30));
+    session->close();
+    expect_all_memory_back();
+  }
+  EXPECT_GT(shared, 0);
 }
 
 TEST_P(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
