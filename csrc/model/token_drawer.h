@@ -62,7 +62,8 @@ class TokenDrawer {
 
   // Starts a step, and returns while it is under way; at most two are. Does not change the length
   // of any cache: the caller advances it by what it has seen come back. A span's result does not
-  // depend on the other spans. Throws DeviceError; then nothing can go on.
+  // depend on the other spans. The spans and their tokens are read before it returns. Throws
+  // DeviceError; then nothing can go on.
   virtual void launch(std::span<const DrawSpan> spans) = 0;
 
   // Waits for the oldest step under way. What it gives stays until the second launch after it.
