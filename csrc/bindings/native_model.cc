@@ -124,9 +124,8 @@ std::unique_ptr<WeightedModel> NativeModel::make_decoder(const NativeOptions& op
     return std::make_unique<Decoder>(spec_, weights, kernels_.kernels, &threads_, chosen);
   }
   card_.emplace(*options.card);
-  for (auto& [op, table] : kernels_.served_by) {
-    if (op != "logits" && op != "sample") table = "cuda";  // those see what came back
-  }
+  // Who asks for the likeliest tokens, too, is drawn for by the processor's table all the same.
+  for (auto& [op, table] : kernels_.served_by) table = "cuda";
   CudaDecoderOptions chosen;
   chosen.cache_type = cache_type_of(options);
   chosen.max_tokens = rows_of(options);
