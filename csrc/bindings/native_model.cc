@@ -155,8 +155,8 @@ void NativeModel::close() {
   const std::lock_guard lock(store_mutex_);
   is_given_back_ = true;
   store_.give_back();
+  decoder_->give_back();  // which waits for what is under way, and uses the pool
   pool_.give_back();
-  decoder_->give_back();
 }
 
 std::string NativeModel::fingerprint() {

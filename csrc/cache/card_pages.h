@@ -14,6 +14,7 @@ class CardPages : public PageMemory {
         stream_(stream),
         data_(cuda::take_memory(runtime, bytes, "the cache")),
         bytes_(bytes) {}
+  ~CardPages() override { give_back(); }
 
   std::byte* data() const override { return data_.get(); }
   int64_t bytes() const override { return bytes_; }
@@ -23,7 +24,10 @@ class CardPages : public PageMemory {
   void spoil(std::byte* at, int64_t bytes) override;
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
-  void give_back() override { data_.reset(); }
+  void give_back() override {
+    runtime_.finish(stream_);  // what is under way uses them
+    data_.reset();
+  }
 
  private:
   const cuda::Runtime& runtime_;

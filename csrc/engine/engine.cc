@@ -304,7 +304,7 @@ void Engine::end_early() {
     const auto reason = sequence->maybe_early_end(now);
     if (!reason) continue;
     settle();  // it is given what is under way, and may end by that
-    if (sequence->phase != Phase::kFinished) end(*sequence, *reason);
+    if (sequence->phase != Phase::kFinished) end(*sequence, *reason, sequence->failure);
   }
   forget_ended();
   bool has_ended = false;

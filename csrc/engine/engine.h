@@ -54,7 +54,7 @@ class Engine {
   // CapacityError if it can never fit, EngineDead after a failed step. Never blocks for a step.
   std::shared_ptr<TokenStream> submit(Request request);
 
-  // Sessions: conversations that keep their memory. All of these wait for the step in progress at
+  // Sessions: conversations that keep their memory. All of these wait for the steps under way at
   // most, and throw EngineDead where there is no engine any more.
 
   // Takes the memory of a session at once, or throws CapacityError. What `beginning` has in common
@@ -88,7 +88,7 @@ class Engine {
   // Not to be called from `work`. `where` begins the sentence of an EngineDead or ForkError.
   void between_steps(const std::function<void()>& work, const char* where = "forward");
 
-  // Ends all streams as cancelled, and the thread; waits for the step in progress. May be called
+  // Ends all streams as cancelled, and the thread; waits for the steps under way. May be called
   // again. Does nothing in a forked child.
   void close();
 

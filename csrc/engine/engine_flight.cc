@@ -146,6 +146,10 @@ void Engine::deliver_row(FlightRow row, const DrawnToken* token, const float* lo
     if (sequence.phase != Phase::kFinished) publish(sequence);
   } catch (...) {  // what happens here is one request's own: only this one fails
     if (sequence.phase == Phase::kFinished) throw;
+    if (sequence.ahead() > 1) {  // a chunk is under way, and nothing else can be made of its rows
+      sequence.failure = std::current_exception();
+      return;
+    }
     end(sequence, FinishReason::kError, std::current_exception());
   }
 }

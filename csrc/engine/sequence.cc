@@ -65,6 +65,7 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
 }
 
 std::optional<FinishReason> Sequence::maybe_early_end(Clock::time_point now) const {
+  if (failure) return FinishReason::kError;
   if (stream->is_cancelled()) return FinishReason::kCancelled;
   if (now >= deadline) return FinishReason::kTimeout;
   return std::nullopt;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -79,6 +80,7 @@ struct Sequence {
   int64_t last_turn = -1;      // the step that it last took part in
   int64_t place = -1;          // of the model's TokenDrawer, while it runs; below 0: it has none
   int64_t drawing = 0;         // tokens of it that steps under way draw, or the host for them
+  std::exception_ptr failure;  // it ends with this as soon as nothing of it is under way
   int64_t length_before = 0;   // tokens in its session's cache
   int64_t evicted_before = 0;  // tokens that had left it
 

@@ -97,7 +97,8 @@ class TokenStream {
   // Has `bell` rung, once, when that becomes so. Returns false, and will not ring it, where it is
   // so already. A later call takes the earlier one's place. Throws ForkError as `take` does.
   bool ring_when_ready(std::shared_ptr<LoopBell> bell);
-  // Ends the sequence within one step; what it has produced can still be taken. Never blocks.
+  // Ends the sequence behind the steps under way: one, or two where the model draws. What it has
+  // produced can still be taken. Never blocks.
   void cancel();
   // Cancels and drops what is pending.
   void close();

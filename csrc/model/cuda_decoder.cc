@@ -15,8 +15,6 @@ constexpr int64_t kMostGroup = 128;    // of AttentionArgs::heads
 constexpr int64_t kMostRows = 65'535;  // of a grid's second dimension
 // Entries of bias for each row of a graph; a step with more is launched without one.
 constexpr int64_t kGraphBias = 32;
-// Logits that were given stay until the second launch behind that: two steps are under way then.
-constexpr int64_t kLogitBlocks = 3;
 
 const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& options) {
   const std::tuple<const char*, int64_t, int64_t> sizes[] = {
@@ -82,16 +80,13 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       step_logits_(plugin.runtime, stream,
                    {.vocab = spec.vocab_size,
                     .splits = layers_.logit_splits(),
-                    .rows = options.max_sequences,
-                    .blocks = kLogitBlocks}),
+                    .rows = options.max_sequences}),
       plan_(options.max_tokens),
       calls_(options.max_tokens) {
   const int64_t places = options.max_sequences;
   results_ = cuda::take_pinned(
       runtime_, 2 * most_draws(options) * int64_t{sizeof(cuda::SampledRow)}, "drawn tokens");
-  StepShape most = bucket_shape(places);
-  most.rows = options.max_tokens;
-  direct_memory_.reserve(StepBlock(nullptr, most).bytes);
+  reserve_direct(0);
   spans_.reserve(places);
   for (auto& drawn : drawn_) drawn.reserve(places);
   capture_graphs();
@@ -102,6 +97,9 @@ CudaDecoder::~CudaDecoder() { runtime_.finish(stream_); }  // what is freed is u
 void CudaDecoder::give_back() {
   runtime_.finish(stream_);  // whatever became of it
   graphs_.give_back();
+  forward_logits_.give_back();
+  step_logits_.give_back();
+  results_.reset();
   graph_memory_.give_back();
   direct_memory_.give_back();
   layers_.give_back();
@@ -120,6 +118,14 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
           .draws = rows,
           .bias = rows * kGraphBias,
           .pairs = angles_.pairs()};
+}
+
+// For every step without a graph whose caches are no longer than planned.
+void CudaDecoder::reserve_direct(int64_t bias) {
+  StepShape most = bucket_shape(places());
+  most.rows = options_.max_tokens;
+  most.bias = std::max(most.bias, bias);
+  direct_memory_.reserve(StepBlock(nullptr, most).bytes);
 }
 
 void CudaDecoder::capture_graphs() {
@@ -157,9 +163,9 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   layers_.compute({calls_, there, drawing_.drawn()});
   for (int64_t row = 0; row < calls_.wanted; row += kLogitRows) {
     const int64_t rows = std::min(kLogitRows, calls_.wanted - row);
-    forward_logits_.bring(layers_.logits(row, rows), 0, rows, 0, 0);
+    forward_logits_.bring(layers_.logits(row, rows), 0, rows, 0);
     check(runtime_.finish(stream_), "a forward");
-    forward_logits_.add_up(0, rows, logits + row * spec_.vocab_size);
+    forward_logits_.add_up(rows, logits + row * spec_.vocab_size);
   }
   // The step block is written anew by the next one.
   check(runtime_.finish(stream_), "a forward");
@@ -173,6 +179,8 @@ void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) 
 
 void CudaDecoder::begin_drawing(int64_t place, const SamplingParams& params, const Window& window,
                                 std::span<const int32_t> seen) {
+  // Here it fails this sequence alone where there is no memory.
+  reserve_direct(drawing_.bias_count() + std::ssize(params.logit_bias));
   drawing_.begin(place, params, window, seen, launched_, awaited_);
 }
 
@@ -239,6 +247,9 @@ void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket, std::span<const
 void CudaDecoder::launch_directly(std::span<const DrawSpan> spans) {
   const int64_t parity = launched_ % 2;
   list_calls(spans);
+  const UnderWay step = {.draws = calls_.draws, .logits = calls_.wanted - calls_.draws};
+  SINKSTREAM_CHECK(step.logits == 0 || under_way() == 0 || steps_[1 - parity].logits == 0,
+                   "two steps under way want logits");
   StepShape shape = {.rows = plan_.rows(),
                      .sequences = std::ssize(spans),
                      .page_ids = count_page_ids(spans_),
@@ -257,7 +268,7 @@ void CudaDecoder::launch_directly(std::span<const DrawSpan> spans) {
   send(here, there);
   append_prompts(spans, there);
   run(calls_, there, parity);
-  steps_[parity] = {.draws = calls_.draws, .logits = calls_.wanted - calls_.draws};
+  steps_[parity] = step;
 }
 
 // Rows from which tokens are drawn come before those whose logits the host wants.
@@ -286,7 +297,7 @@ void CudaDecoder::append_prompts(std::span<const DrawSpan> spans, const StepBloc
 
 DrawnStep CudaDecoder::await() {
   SINKSTREAM_CHECK(under_way() > 0, "no step is under way");
-  const int64_t step = awaited_, parity = step % 2;
+  const int64_t parity = awaited_ % 2;
   check(runtime_.await(ends_[parity].get()), "a step");
   ++awaited_;
   std::vector<DrawnToken>& drawn = drawn_[parity];
@@ -296,7 +307,7 @@ DrawnStep CudaDecoder::await() {
     drawn.push_back({row.token, row.logprob, row.is_finite != 0});
   }
   const int64_t rows = steps_[parity].logits;
-  return {drawn, rows > 0 ? step_logits_.add_up(step, rows) : nullptr};
+  return {drawn, rows > 0 ? step_logits_.add_up(rows) : nullptr};
 }
 
 void CudaDecoder::send(const StepBlock& here, const StepBlock& there) {
@@ -312,7 +323,7 @@ void CudaDecoder::run(const CudaCalls& calls, const StepBlock& there, int64_t pa
     const cuda::Partials logits = layers_.logits(row, rows);
     if (draws > 0) drawing_.draw(logits, there, row, draws, results(parity) + row);
     if (draws < rows) {
-      step_logits_.bring(logits, draws, rows - draws, launched_, row + draws - calls.draws);
+      step_logits_.bring(logits, draws, rows - draws, row + draws - calls.draws);
     }
   }
 }

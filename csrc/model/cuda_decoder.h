@@ -72,6 +72,7 @@ class CudaDecoder : public WeightedModel, public TokenDrawer {
 
   int64_t under_way() const { return launched_ - awaited_; }
   StepShape bucket_shape(int64_t rows) const;
+  void reserve_direct(int64_t bias);
   void capture_graphs();
   void plan(std::span<const DrawSpan> spans);
   const CudaGraphs::Bucket* bucket_for(std::span<const DrawSpan> spans) const;

@@ -19,7 +19,7 @@ cuda::SamplingRow sampling_row(int64_t place, const SamplingParams& params) {
   row.place = static_cast<int32_t>(place);
   row.seed = params.seed;
   row.bias_count = static_cast<int32_t>(params.logit_bias.size());
-  if (has_penalties(params)) {
+  if (has_penalties(params) && params.logprobs == 0) {  // else the host draws, and counts itself
     row.penalties = row.place;
     row.repetition_penalty = static_cast<float>(params.repetition_penalty);
     row.presence_penalty = static_cast<float>(params.presence_penalty);
@@ -88,6 +88,12 @@ void CudaDrawing::begin(int64_t place, const SamplingParams& params, const Windo
   std::copy_n(seen.begin(), sinks, ids);
   std::copy(seen.end() - recent, seen.end(), ids + sinks);
   append(place, ids, sinks + recent);
+}
+
+int64_t CudaDrawing::bias_count() const {
+  int64_t count = 0;
+  for (const Place& place : places_) count += place.row.bias_count;
+  return count;
 }
 
 int64_t CudaDrawing::fill(const StepBlock& here, int64_t draw, int64_t place, int64_t row,

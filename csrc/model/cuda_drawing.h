@@ -31,6 +31,7 @@ class CudaDrawing {
 
   bool has_penalties(int64_t place) const { return places_[place].row.penalties >= 0; }
   int64_t bias_count(int64_t place) const { return places_[place].row.bias_count; }
+  int64_t bias_count() const;  // of all places
   // sampled_id(place): where an id is looked for.
   const int32_t* id_of_drawn(int64_t place) const { return &drawn_ids_[place]; }
   const int32_t* drawn() const { return drawn_; }  // on the card: [places]

@@ -22,10 +22,6 @@ class CudaGraphs {
   struct Bucket {
     StepShape shape;
     cuda::Graph graphs[2] = {};  // of each parity
-
-    StepBlock here(const StepMemory& memory, int64_t parity) const {
-      return {memory.here(parity), shape};
-    }
   };
 
   // Both outlive it.

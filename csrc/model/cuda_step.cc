@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "common/carver.h"
 
@@ -34,11 +35,11 @@ StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base) {
 void StepMemory::reserve(int64_t bytes) {
   if (bytes <= bytes_) return;
   cuda::check(runtime_, runtime_.finish(stream_), "waiting for a step");
-  bytes_ = 0;
-  for (cuda::CardBlock& block : here_) {
-    block = cuda::take_pinned(runtime_, bytes, "a step's rows");
-  }
+  cuda::CardBlock first = cuda::take_pinned(runtime_, bytes, "a step's rows");
+  cuda::CardBlock second = cuda::take_pinned(runtime_, bytes, "a step's rows");
   there_ = cuda::take_memory(runtime_, bytes, "a step's rows");
+  here_[0] = std::move(first);
+  here_[1] = std::move(second);
   bytes_ = bytes;
 }
 

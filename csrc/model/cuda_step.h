@@ -2,6 +2,7 @@
 // a copy of it to the card, and kernels read it there. Knows no kernel.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -52,20 +53,21 @@ class StepMemory {
       : runtime_(runtime), stream_(stream) {}
 
   // Room for so many bytes in each. Where there is less, waits for all that is under way and takes
-  // more: what lay there is lost, and addresses are others. Throws CapacityError, DeviceError.
+  // more: what lay there is lost, and addresses are others. Throws CapacityError, and all is as it
+  // was; DeviceError.
   void reserve(int64_t bytes);
   void give_back();
 
   std::byte* here(int64_t parity) const { return here_[parity].get(); }
   std::byte* there() const { return there_.get(); }
-  int64_t bytes() const { return bytes_; }  // on the card
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // on the card
 
  private:
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
   cuda::CardBlock here_[2];  // pinned
   cuda::CardBlock there_;
-  int64_t bytes_ = 0;
+  std::atomic<int64_t> bytes_{0};  // anybody may ask
 };
 
 int64_t count_page_ids(std::span<const ForwardSpan> spans);

@@ -4,29 +4,23 @@ namespace sinkstream {
 
 HostLogits::HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape)
     : runtime_(runtime), stream_(stream), shape_(shape) {
-  const int64_t floats = shape.blocks * shape.splits * shape.rows * shape.vocab;
+  const int64_t floats = shape.splits * shape.rows * shape.vocab;
   memory_ = cuda::take_pinned(runtime, floats * int64_t{sizeof(float)}, "logits");
 }
 
-float* HostLogits::splits(int64_t block) const {
-  auto* const first = reinterpret_cast<float*>(memory_.get());
-  return first + block % shape_.blocks * shape_.splits * shape_.rows * shape_.vocab;
-}
-
-void HostLogits::bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t block,
-                       int64_t at) {
+void HostLogits::bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t at) {
   const int64_t vocab = shape_.vocab;
   for (int64_t split = 0; split < shape_.splits; ++split) {
     cuda::check(runtime_,
-                runtime_.copy(splits(block) + (split * shape_.rows + at) * vocab,
+                runtime_.copy(splits() + (split * shape_.rows + at) * vocab,
                               logits.data + (split * logits.rows + first) * vocab,
                               rows * vocab * int64_t{sizeof(float)}, stream_),
                 "bringing logits");
   }
 }
 
-void HostLogits::add_up(int64_t block, int64_t rows, float* logits) const {
-  const float* const from = splits(block);
+void HostLogits::add_up(int64_t rows, float* logits) const {
+  const float* const from = splits();
   const int64_t count = rows * shape_.vocab, split = shape_.rows * shape_.vocab;
   for (int64_t i = 0; i < count; ++i) {
     float sum = from[i];
@@ -35,9 +29,9 @@ void HostLogits::add_up(int64_t block, int64_t rows, float* logits) const {
   }
 }
 
-const float* HostLogits::add_up(int64_t block, int64_t rows) {
-  add_up(block, rows, splits(block));
-  return splits(block);
+const float* HostLogits::add_up(int64_t rows) {
+  add_up(rows, splits());
+  return splits();
 }
 
 }  // namespace sinkstream

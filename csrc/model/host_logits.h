@@ -12,23 +12,26 @@ class HostLogits {
   struct Shape {
     int64_t vocab = 0;
     int64_t splits = 0;
-    int64_t rows = 0;    // of a block
-    int64_t blocks = 1;  // that are used in turn
+    int64_t rows = 0;
   };
 
   // Both outlive it. Throws CapacityError.
   HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape);
 
-  // Rows [first, first + rows) of `logits` are on their way to those of `block` from `at` on.
-  // Throws DeviceError.
-  void bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t block, int64_t at);
+  // Rows [first, first + rows) of `logits` are on their way to those from `at` on. Throws
+  // DeviceError.
+  void bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t at);
 
-  // The first rows of a block, once they have come: written to `logits` [rows, vocab], or in place.
-  void add_up(int64_t block, int64_t rows, float* logits) const;
-  const float* add_up(int64_t block, int64_t rows);
+  // The first rows, once they have come: written to `logits` [rows, vocab], or in place.
+  void add_up(int64_t rows, float* logits) const;
+  const float* add_up(int64_t rows);
+
+  void give_back() { memory_.reset(); }
 
  private:
-  float* splits(int64_t block) const;  // [splits][rows][vocab]
+  float* splits() const {
+    return reinterpret_cast<float*>(memory_.get());
+  }  // [splits][rows][vocab]
 
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;

@@ -44,7 +44,8 @@ struct DrawnToken {
 // Of one step, in the order of its spans.
 struct DrawnStep {
   std::span<const DrawnToken> tokens;  // of spans that want one
-  const float* logits = nullptr;       // [spans that want them, vocab], on the host
+  const float* logits = nullptr;       // [spans that want them, vocab], on the host, until the
+                                       // next launch
 };
 
 class TokenDrawer {

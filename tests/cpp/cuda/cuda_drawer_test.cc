@@ -282,20 +282,20 @@ TEST(CudaDrawer, LogitsThatTheHostWantsAreForwards) {
     return static_cast<int32_t>(std::max_element(row, row + vocab) - row);
   };
   model.card.launch(spans);
+  EXPECT_THROW(model.card.launch(spans), InternalError) << "there is one place for logits";
   const DrawSpan next = decode(&together[1], 1, 1);
   model.card.launch({&next, 1});
   const DrawnStep first = model.card.await();
   ASSERT_EQ(first.tokens.size(), 1u);
   EXPECT_EQ(first.tokens[0].token, largest(1));
+  expect_row(first.logits, 0);
+  expect_row(first.logits + vocab, 2);
   for (const DrawSpan& span : spans) span.cache->advance(span.count);
-  // The host draws; other logits take the place of none that it looks at.
   const std::vector<int32_t> drawn = {largest(0)};
   const DrawSpan told = read(&together[0], 0, drawn, Wants::kLogits);
   model.card.launch({&told, 1});
   model.card.await();
   const DrawnStep last = model.card.await();
-  expect_row(first.logits, 0);
-  expect_row(first.logits + vocab, 2);
   const ForwardSpan again{&alone[0], drawn.data(), 1, LogitsOf::kLast};
   std::vector<float> found(vocab);
   model.card.forward({&again, 1}, found.data());
@@ -449,6 +449,35 @@ TEST(CudaDrawer, SaysThatALaunchFailed) {
   EXPECT_EQ(message_of(two), "cuda: embedding failed: an emulated failure.");
   EXPECT_EQ(message_of(one), "cuda: a step failed: an emulated failure.");
   EXPECT_EQ(sequences[0].length(), 0);
+}
+
+// A list longer than was planned for takes memory, which the card may not have.
+TEST(CudaDrawer, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {
+  static bool is_full;
+  is_full = false;
+  cuda::Plugin plugin = cuda::emulated_plugin();
+  plugin.runtime.new_memory = [](int64_t bytes, std::byte** memory) -> cuda::Status {
+    return is_full ? 2 : cuda::emulated_plugin().runtime.new_memory(bytes, memory);
+  };
+  DecoderSpec spec = card_spec();
+  spec.vocab_size = 256;
+  DrawingModel model(plugin, 2, 4, spec);
+  CardSequences sequences = model.sequences(kWindow);
+  const std::vector<int32_t> prompt = {1, 2};
+  const auto draw = [&] {
+    model.card.begin_drawing(0, greedy(), kWindow, {});
+    model.card.launch(std::vector{read(&sequences[0], 0, prompt)});
+    return model.card.await().tokens[0].token;
+  };
+  const int32_t expected = draw();
+  std::vector<TokenBias> bias;
+  for (int32_t id = 0; id < 250; ++id) bias.push_back({id, -1});
+  is_full = true;
+  EXPECT_THROW(model.card.begin_drawing(1, with_bias(greedy(), bias), kWindow, {}), CapacityError);
+  EXPECT_EQ(draw(), expected);
+  is_full = false;
+  EXPECT_NO_THROW(model.card.begin_drawing(1, with_bias(greedy(), bias), kWindow, {}));
+  EXPECT_EQ(draw(), expected);
 }
 
 TEST(CudaDrawer, NeitherAThirdStepNorAForwardBesideOneIsTaken) {

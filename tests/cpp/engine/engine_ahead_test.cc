@@ -111,6 +111,25 @@ TEST_F(EngineAheadTest, AStopTokenThrowsOneTokenAwayAndItsSessionGoesOnExactly) 
             expected_reply(ids, 100));
 }
 
+// A chunk goes round the ring, and what it overwrites cannot come back.
+TEST_F(EngineAheadTest, AFaultInAChunkWaitsForTheNextOneWhichIsUnderWay) {
+  options.prefill_chunk = 200;
+  model.max_tokens_ = 512;
+  const auto session = engine().open_session({}, {});
+  std::vector<int32_t> text;
+  for (int32_t i = 0; i < 900; ++i) text.push_back(i % 250);
+  const FailPoint broken("step.publish",
+                         once(throws(std::runtime_error("a fault was planted")), 1));
+  const auto stream = engine().submit(greedy_request(text, 3), session);
+  EXPECT_TRUE(read_all(*stream).ids.empty());
+  EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
+  EXPECT_EQ(session->stats().tokens, 600) << "the chunk that failed, and the one behind it";
+  text.resize(600);
+  text.push_back(10);
+  EXPECT_EQ(read_all(*engine().submit(greedy_request({10}, 100), session)).ids,
+            expected_reply(text, 100));
+}
+
 // Penalties count neither the token that was thrown away nor the table of the place's last owner.
 TEST_F(EngineAheadTest, PenaltiesKnowNothingOfATokenThatWasThrownAway) {
   const auto penalised = [](std::vector<int32_t> prompt, int64_t tokens) {

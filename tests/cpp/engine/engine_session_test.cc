@@ -144,7 +144,9 @@ TEST_P(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
     SCOPED_TRACE(tokens);
     const auto session = open();
     Script script;
-    if (tokens > 0) ASSERT_EQ(turn(session, Ids(tokens, 7), 3), script.turn(Ids(tokens, 7), 3));
+    if (tokens > 0) {
+      ASSERT_EQ(turn(session, Ids(tokens, 7), 3), script.turn(Ids(tokens, 7), 3));
+    }
     const auto fork = engine().fork_session(*session);
     Script other = script;
     for (int i = 0; i < 8; ++i) {

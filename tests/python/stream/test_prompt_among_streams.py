@@ -30,6 +30,6 @@ def test_a_prompt_among_streams_is_read_by_few_tokens_a_step_and_its_reply_stays
             reader.join()
         beside_six = [step[5] for step in model._native.steps(first) if step[4] == 6 and step[5]]
     assert len(beside_six) > 80
-    assert max(beside_six) == 6  # a token for each that decodes
+    assert max(beside_six) == 4  # or one for every two that decode, if that were more
     assert among.token_ids == alone.token_ids
     assert among.logprobs == alone.logprobs
