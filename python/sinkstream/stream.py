@@ -199,7 +199,8 @@ class Stream:
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the generation. What it has produced by then can still be read.
 
-        Returns at once; the generation ends within one step, two on a card. Does nothing if it has ended already.
+        Returns at once; the generation ends within one step, two on a card. Does nothing if it has
+        ended already.
 
         Args:
             keep: What a session keeps of the turn: "partial", what it has come to; or "drop", which
