@@ -135,8 +135,10 @@ void Engine::deliver_row(FlightRow row, const DrawnToken* token, const float* lo
                          StepRecord* record) {
   Sequence& sequence = *row.sequence;
   try {
-    if (drawer_ != nullptr) sequence.cache->arrive(row.count);
-    if (row.wants != Wants::kNothing && drawer_ != nullptr) --sequence.drawing;
+    if (drawer_ != nullptr) {
+      sequence.cache->arrive(row.count);
+      sequence.drawing -= row.wants != Wants::kNothing;
+    }
     account(row.count, sequence, record);
     if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, logits));
     if (row.wants == Wants::kToken) {

@@ -23,7 +23,6 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from figures import quantile
@@ -117,7 +116,7 @@ def main() -> None:
             stamps.append(time.perf_counter())
     gaps = [1000 * (b - a) for a, b in itertools.pairwise(stamps)]
     fill = capacity - stream.stats.prompt_tokens
-    path = str(Path(model.path))
+    path = model.path
     model.close()
     loops += empty_loops(milliseconds, args.spin - args.spin // 2)
     ours = Series("sinkstream", gaps)
