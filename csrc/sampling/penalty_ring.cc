@@ -14,7 +14,7 @@ PenaltyRing::PenaltyRing(int64_t sinks, int64_t window, int64_t max_length)
   const int64_t sink_tokens = std::min(sinks, max_length);
   const int64_t window_tokens = std::min(window, max_length - sink_tokens);
   sink_tokens_.resize(sink_tokens);
-  window_tokens_.resize(window_tokens + 1);
+  window_tokens_.resize(std::max<int64_t>(window_tokens, 1));
   counts_.reserve(sink_tokens + window_tokens);
   // At most half full, so that a search takes two or three steps.
   table_.assign(std::bit_ceil(static_cast<size_t>(2 * (sink_tokens + window_tokens) + 1)), -1);
@@ -25,15 +25,6 @@ void PenaltyRing::append(int32_t id) {
   if (index - window_ >= sinks_) remove(token(index - window_));
   token(index) = id;
   add(id);
-  can_pop_ = true;
-}
-
-void PenaltyRing::pop_back() {
-  SINKSTREAM_CHECK(can_pop_, "only the last append can be taken back");
-  const int64_t index = --length_;
-  remove(token(index));
-  if (index - window_ >= sinks_) add(token(index - window_));
-  can_pop_ = false;
 }
 
 int32_t& PenaltyRing::token(int64_t index) {

@@ -18,8 +18,6 @@ class PenaltyRing {
 
   // The next token, `id` >= 0; the oldest one of a full window goes.
   void append(int32_t id);
-  // Takes back the last append, a look-ahead token: what it evicted is live again. Once per append.
-  void pop_back();
 
   // Every live token once, in no particular order. Valid until the next change.
   std::span<const TokenCount> counts() const { return counts_; }
@@ -35,9 +33,8 @@ class PenaltyRing {
   int64_t sinks_;
   int64_t window_;
   int64_t length_ = 0;
-  bool can_pop_ = false;
   std::vector<int32_t> sink_tokens_;    // the token of index i < sinks
-  std::vector<int32_t> window_tokens_;  // a ring; one more than live ones: the last evicted token
+  std::vector<int32_t> window_tokens_;  // a ring
   std::vector<TokenCount> counts_;      // dense, for LogitsArgs
   std::vector<int32_t> table_;  // open addressing, a power of two: place in counts_, or −1
 };

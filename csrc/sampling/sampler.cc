@@ -57,10 +57,6 @@ void Sampler::append(std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) ring_->append(token);
 }
 
-void Sampler::pop_back() {
-  if (ring_) ring_->pop_back();
-}
-
 // Greedy choice needs no temperature.
 bool Sampler::changes_logits() const {
   return ring_ || !params_.logit_bias.empty() || (!is_greedy(params_) && params_.temperature != 1);

@@ -47,8 +47,6 @@ class Sampler {
 
   // Tells which tokens enter the cache, prompt included, in order. Penalties look at nothing else.
   void append(std::span<const int32_t> tokens);
-  // Takes back the last token appended.
-  void pop_back();
 
   // Chooses the token at place `index` of the stream from `logits` [scratch.vocab]. Does not append
   // it. Allocates nothing unless log-probabilities of several tokens are asked for. Throws

@@ -132,8 +132,6 @@ class Session:
     def append(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Read a message without replying; return when it has been read.
 
-        It keeps the caller waiting: in asyncio, `await asyncio.to_thread(session.append, …)`.
-
         Args:
             content: The message; token ids are read as they are.
             role: Who says it: "user", "assistant" or "system", as far as the checkpoint's chat
@@ -149,6 +147,22 @@ class Session:
         with self._one_caller():
             ids = self._ids_of_turn(content, role, replies=False)
             return self._read(ids, Place(role))
+
+    async def aappend(self, content: str | Sequence[int], role: str = "user") -> Stats:
+        """Read a message without replying, as `append` does; let other tasks run until then.
+
+        A task that is cancelled meanwhile leaves in the session what had been read.
+
+        Raises:
+            OSError: The process may open no more files; an event loop needs one for its streams.
+            Exception: What `append` raises.
+        """
+        with self._one_caller():
+            ids = self._ids_of_turn(content, role, replies=False)
+            async with self._start_reading(ids, Place(role)) as stream:
+                stats = (await stream.aresult()).stats
+            self._place = Place(role)
+            return stats
 
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the turn that is running, as its stream's `cancel` does, whoever holds the stream.
@@ -206,11 +220,14 @@ class Session:
         return stream
 
     def _read(self, ids: list[int], place: Place) -> Stats:
-        """Read ids without a reply. What an interrupt leaves half read is closed like a reply."""
-        with self._start(ids, {"max_tokens": 0}, replace(place, reply_is_open=True)) as stream:
+        with self._start_reading(ids, place) as stream:
             stats = stream.result().stats
         self._place = place
         return stats
+
+    def _start_reading(self, ids: list[int], place: Place) -> Stream:
+        """Read ids without a reply. What an interrupt leaves half read is closed like a reply."""
+        return self._start(ids, {"max_tokens": 0}, replace(place, reply_is_open=True))
 
     @contextmanager
     def _one_caller(self) -> Iterator[None]:

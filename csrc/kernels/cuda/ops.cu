@@ -16,7 +16,6 @@ const Ops& all_ops() {
       .sample = sample,
       .penalties_reset = penalties_reset,
       .penalties_append = penalties_append,
-      .penalties_pop_back = penalties_pop_back,
       .evict = evict,
       .copy_pages = copy_pages,
   };

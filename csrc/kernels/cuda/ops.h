@@ -30,7 +30,6 @@ struct Ops {
   Status (*sample)(const SampleArgs&, Stream);
   Status (*penalties_reset)(const PenaltyResetArgs&, Stream);
   Status (*penalties_append)(const PenaltyAppendArgs&, Stream);
-  Status (*penalties_pop_back)(const PenaltyPopBackArgs&, Stream);
   Status (*evict)(const EvictArgs&, Stream);
   Status (*copy_pages)(const CopyPagesArgs&, Stream);
 };

@@ -33,10 +33,10 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
   const PenaltyTable table = penalty_table(args.tables, args.table);
   const PenaltyHead head = *table.head;
   const int64_t length = head.length + args.count;
-  // Of the tokens, those that stay: sinks, the window, and the one before it.
+  // Of the tokens, those that stay.
   for (int64_t i = threadIdx.x; i < args.count; i += kThreads) {
     const int64_t index = head.length + i;
-    if (index >= head.sinks && index < length - head.window - 1) continue;
+    if (index >= head.sinks && index < length - head.window) continue;
     table.tokens[token_place(head, index)] = args.ids[i];
   }
   clear_counts(table);
@@ -68,10 +68,6 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
   }
 }
 
-__global__ void __launch_bounds__(kWarpSize) pop_back_kernel(PenaltyPopBackArgs args) {
-  if (threadIdx.x == 0) pop_token(penalty_table(args.tables, args.table));
-}
-
 }  // namespace
 
 Status penalties_reset(const PenaltyResetArgs& args, Stream stream) {
@@ -80,10 +76,6 @@ Status penalties_reset(const PenaltyResetArgs& args, Stream stream) {
 
 Status penalties_append(const PenaltyAppendArgs& args, Stream stream) {
   return launch(append_kernel, dim3(1), dim3(kThreads), 0, stream, args);
-}
-
-Status penalties_pop_back(const PenaltyPopBackArgs& args, Stream stream) {
-  return launch(pop_back_kernel, dim3(1), dim3(kWarpSize), 0, stream, args);
 }
 
 }  // namespace sinkstream::cuda

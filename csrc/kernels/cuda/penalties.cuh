@@ -10,7 +10,7 @@ struct PenaltyTable {
   PenaltyHead* head;
   PenaltyPlace* places;  // [mask + 1], open addressing
   TokenCount* counts;    // [head->distinct], dense: every live id once, in no particular order
-  int32_t* tokens;       // [sinks + window + 1]
+  int32_t* tokens;       // [sinks + window]
   uint32_t mask;
 };
 
@@ -70,7 +70,7 @@ __device__ inline void uncount_token(const PenaltyTable& table, int32_t id) {
 // Where the token of an index lies among `tokens`.
 __device__ inline int64_t token_place(const PenaltyHead& head, int64_t index) {
   if (index < head.sinks) return index;
-  return head.sinks + (index - head.sinks) % (head.window + 1);
+  return head.sinks + (index - head.sinks) % head.window;
 }
 
 // For one thread: the next token; the oldest one of a full window goes.
@@ -81,16 +81,6 @@ __device__ inline void append_token(const PenaltyTable& table, int32_t id) {
   if (evicted >= head.sinks) uncount_token(table, table.tokens[token_place(head, evicted)]);
   table.tokens[token_place(head, head.length)] = id;
   count_token(table, id);
-}
-
-// For one thread: takes back the last token.
-__device__ inline void pop_token(const PenaltyTable& table) {
-  const PenaltyHead head = *table.head;
-  const int64_t index = head.length - 1;
-  table.head->length = index;
-  uncount_token(table, table.tokens[token_place(head, index)]);
-  const int64_t evicted = index - head.window;
-  if (evicted >= head.sinks) count_token(table, table.tokens[token_place(head, evicted)]);
 }
 
 }  // namespace sinkstream::cuda

@@ -2,7 +2,7 @@
 // sequence has a table of a fixed size: its live tokens (the first `sinks` and the last `window`)
 // and a sparse count of each id. A decoded token costs O(1) for ever: sample.h appends it.
 //
-// The three functions below are for what happens seldom, outside of a captured graph.
+// The two functions below are for what happens seldom, outside of a captured graph.
 #pragma once
 
 #include <bit>
@@ -40,12 +40,12 @@ struct PenaltyLayout {
   constexpr int64_t counts_offset() const {
     return places_offset() + slots() * int64_t{sizeof(PenaltyPlace)};
   }
-  // The sinks' tokens, then a ring of one more than the window: the last evicted one stays.
+  // The sinks' tokens, then the window's, a ring.
   constexpr int64_t tokens_offset() const {
     return counts_offset() + capacity * int64_t{sizeof(TokenCount)};
   }
   constexpr int64_t bytes() const {
-    return (tokens_offset() + (capacity + 1) * int64_t{sizeof(int32_t)} + 15) / 16 * 16;
+    return (tokens_offset() + capacity * int64_t{sizeof(int32_t)} + 15) / 16 * 16;
   }
 };
 
@@ -69,19 +69,10 @@ struct PenaltyAppendArgs {
   int64_t count = 0;             // at least 1
 };
 
-struct PenaltyPopBackArgs {
-  PenaltyTables tables;
-  int32_t table = 0;
-};
-
 // Makes a table empty, whatever it held.
 Status penalties_reset(const PenaltyResetArgs& args, Stream stream);
 
 // Appends many tokens: what is live afterwards is counted anew, in parallel, O(capacity + count).
 Status penalties_append(const PenaltyAppendArgs& args, Stream stream);
-
-// Takes back the last token appended, a look-ahead token: what it evicted is live again. Once per
-// append.
-Status penalties_pop_back(const PenaltyPopBackArgs& args, Stream stream);
 
 }  // namespace sinkstream::cuda

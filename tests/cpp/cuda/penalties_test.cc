@@ -33,7 +33,6 @@ class Tables {
   void append(const std::vector<int32_t>& ids) {
     penalties_append({tables_, 1, ids.data(), static_cast<int64_t>(ids.size())}, {});
   }
-  void pop_back() { penalties_pop_back({tables_, 1}, {}); }
 
   int64_t length() const { return head().length; }
   Counts counts() const {
@@ -88,29 +87,12 @@ TEST(CudaPenalties, EqualThePenaltyRingAtEveryStep) {
           draw(tables, id);
           ring.append(id);
         }
-        if (random() % 4 == 0) {
-          tables.pop_back();
-          ring.pop_back();
-        }
         ASSERT_EQ(tables.length(), ring.length());
         ASSERT_EQ(tables.counts(), counts_of(ring.counts())) << "step " << step;
       }
       ASSERT_TRUE(tables.neighbours_are_intact());
     }
   });
-}
-
-TEST(CudaPenalties, ATokenThatIsTakenBackLeavesWhatItEvicted) {
-  Tables tables(3);
-  tables.reset(1, 2);
-  tables.append({9, 5, 6});
-  draw(tables, 7);
-  EXPECT_EQ(tables.counts(), (Counts{{9, 1}, {6, 1}, {7, 1}}));
-  tables.pop_back();
-  EXPECT_EQ(tables.counts(), (Counts{{9, 1}, {5, 1}, {6, 1}}));
-  tables.append({8, 8, 8});  // after a prompt, too
-  tables.pop_back();
-  EXPECT_EQ(tables.counts(), (Counts{{9, 1}, {8, 2}}));
 }
 
 TEST(CudaPenalties, AResetForgetsEverything) {

@@ -49,10 +49,6 @@ TEST(PenaltyRing, EqualsAPlainListOver100000Tokens) {
       const int32_t id = static_cast<int32_t>(random() % 3 == 0 ? random() % 5 : random() % 200000);
       tokens.push_back(id);
       ring.append(id);
-      if (random() % 4 == 0) {
-        tokens.pop_back();
-        ring.pop_back();
-      }
       ASSERT_EQ(ring.length(), static_cast<int64_t>(tokens.size()));
       if (step > 1000 && step % 7 != 0) continue;  // the list is slow
       ASSERT_EQ(counts_of(ring), live_counts(tokens, sinks, window)) << "step " << step;
@@ -72,16 +68,6 @@ TEST(PenaltyRing, HoldsAShortSequenceInAWideWindow) {
   PenaltyRing ring(int64_t{1} << 40, int64_t{1} << 40, 3);
   for (const int32_t id : {5, 6, 5}) ring.append(id);
   EXPECT_EQ(counts_of(ring), (Counts{{5, 2}, {6, 1}}));
-}
-
-TEST(PenaltyRing, TakesBackOneTokenOnly) {
-  PenaltyRing ring(0, 2, INT64_MAX);
-  EXPECT_THROW(ring.pop_back(), InternalError);
-  ring.append(1);
-  ring.append(2);
-  ring.pop_back();
-  EXPECT_THROW(ring.pop_back(), InternalError);
-  EXPECT_EQ(counts_of(ring), (Counts{{1, 1}}));
 }
 
 TEST(PenaltyRing, RefusesMoreThanItsMaximalLength) {

@@ -62,8 +62,6 @@ TEST_F(SamplerTest, PenaltiesAndBiasActWithoutTemperature) {
   EXPECT_EQ(sample(sampler, row).token, 0);
   sampler.append(std::vector<int32_t>{3, 3});  // 1 has left the window
   EXPECT_EQ(sample(sampler, row).token, 1);
-  sampler.pop_back();  // and is back
-  EXPECT_EQ(sample(sampler, row).token, 0);
 }
 
 TEST_F(SamplerTest, LogprobsAreTheModelsOwn) {

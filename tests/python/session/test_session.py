@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -278,6 +279,47 @@ def test_a_forgotten_session_gives_its_memory_back(model: sinkstream.Model) -> N
     session.append([5, 6, 7])
     session = None
     wait_for_memory(model)
+
+
+def test_a_message_is_read_in_asyncio_while_other_tasks_run(model: sinkstream.Model) -> None:
+    ids = ids_of_length(5_000, 3)
+    with model.session() as expected, model.session() as session:
+        expected.append(ids)
+
+        async def main() -> None:
+            reading = asyncio.create_task(session.aappend(ids))
+            turns = 0
+            while not reading.done():
+                turns += 1
+                await asyncio.sleep(0.001)
+            assert (await reading).prompt_tokens == len(ids)
+            assert turns > 10, "the event loop stood still while the session read"
+
+        asyncio.run(main())
+        assert session.token_ids == expected.token_ids
+        options = {"max_tokens": 20, "temperature": 1.0, "seed": 1}
+        assert reply(session.stream([5], **options)) == reply(expected.stream([5], **options))
+
+
+def test_a_cancelled_task_leaves_in_the_session_what_it_had_read(model: sinkstream.Model) -> None:
+    ids = ids_of_length(5_000, 3)
+    with model.session() as session:
+        before = session.stats.tokens
+
+        async def main() -> None:
+            reading = asyncio.create_task(session.aappend(ids))
+            while session.stats.tokens == before:
+                await asyncio.sleep(0)
+            with pytest.raises(SessionBusy):
+                await session.aappend([6])
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+        asyncio.run(main())
+        result = session.stream([5, 6], max_tokens=3, ignore_eos=True).result()
+        assert len(result.token_ids) == 3
+        assert before < session.stats.tokens < before + len(ids)
 
 
 @pytest.mark.parametrize("sinks", [-1, CAPACITY, 1 << 60, True, 1.5, "all"])
