@@ -88,7 +88,7 @@ def measure_card(job: Job, runner: Runner) -> None:
         return asdict(card)
 
     if not runner.measure("card", 30, look):
-        return
+        return runner.leave_out(job.figures, "there is no card")
     if not torch.cuda.is_available() and not IS_REHEARSAL:
         return runner.leave_out(job.figures, "torch has no CUDA here")
     kinds: dict[type, Callable[[Any], Values]] = {

@@ -135,10 +135,12 @@ def _figure_lines(
         rate = f"{values['flops_per_s'] / 1e12:,.3g} TFLOP/s"
         yield line(rate, f"{number('share of nominal', '%')} of the data sheet's")
     elif kind == "rate":
+        growth = number("growth", "%")
+        beside = [] if growth == "–" else [f"{growth} of so many times one stream"]
         yield line(
             f"{values['tokens_per_s']:,.1f} tokens/s",
             f"{number('share', '%')} of bandwidth",
-            f"{number('growth', '%')} of so many times one stream",
+            *beside,
             f"{values['live_tokens']:,.0f} live each",
             f"prompts {values['prompts_tokens_per_s']:,.0f} tokens/s",
         )
