@@ -2,10 +2,12 @@
 # Builds, tests and measures on a machine with an NVIDIA card and no network, in less than nine
 # minutes:
 #
-#   tests/gpu/run.sh [--only PART,…] [--tests EXPRESSION] [--wheels FOLDER] [--rehearse]
+#   tests/gpu/run.sh [--only PART,…] [--tests EXPRESSION] [--bench WORD,…] [--wheels FOLDER]
+#                    [--rehearse]
 #
 #   --only      of facts, build, tests, sanitizer, bench; else all. A build is kept for the next run.
 #   --tests     what `pytest -k` takes
+#   --bench     figures whose subject and name have one of the words: "8b", "trace", "rate 64 at"
 #   --wheels    packages that this machine lacks; installed beside the build, not into the system
 #   --rehearse  on an emulated card (build/tests/cpp/_cuda_emulated.so, or what
 #               $SINKSTREAM_CUDA_LIBRARY names), with the package that $PYTHON finds, a tiny model and
@@ -13,7 +15,7 @@
 #
 # Every part has a limit of its own and goes on after one that has failed; the exit status is 1 if
 # any did. $OUT (else build/gpu) gets gpu.json, gpu.txt and a log of each part, and has them after
-# every part, also if this is killed. $PYTHON names another python3, $COMMIT the commit of a tree
+# every part, also if this is killed; bench.json grows with every figure. $PYTHON names another python3, $COMMIT the commit of a tree
 # without history.
 set -uo pipefail
 
@@ -21,14 +23,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root" || exit 2
 readonly kAllOfIt=530 # seconds: of the ten minutes that such a machine may give a command
 readonly kParts=facts,build,tests,sanitizer,bench
-only=$kParts tests='' wheels='' rehearse=()
+only=$kParts tests='' figures='' wheels='' rehearse=()
 while (($#)); do
   case $1 in
-    --only | --tests | --wheels)
+    --only | --tests | --bench | --wheels)
       (($# >= 2)) || { echo "run.sh: $1 needs a value" >&2; exit 2; }
       case $1 in
         --only) only=$2 ;;
         --tests) tests=$2 ;;
+        --bench) figures=$2 ;;
         --wheels) wheels=$(cd "$2" && pwd) || exit 2 ;;
       esac
       shift 2
@@ -51,7 +54,7 @@ out=$(cd "$out" && pwd)
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 : >"$work/parts.tsv"
-rm -f "$out"/{gpu.json,gpu.txt,facts.log,build.log,tests.log,sanitizer.log,bench.log}
+rm -f "$out"/{gpu.json,gpu.txt,bench.json,{facts,build,tests,sanitizer,bench}.log} "$out"/trace-*.json
 failures=0
 
 export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INDEX=1
@@ -69,7 +72,7 @@ fi
 # record NAME STATUS EXIT_CODE SECONDS: keeps what became of a part.
 record() {
   printf '%s\t%s\t%s\t%s\n' "$@" >>"$work/parts.tsv"
-  "$python" tests/gpu/summary.py "$work" "$out" || failures=$((failures + 1))
+  "$python" -m tests.gpu.summary "$work" "$out" || failures=$((failures + 1))
   echo "$1: $2, $4 s"
 }
 
@@ -141,8 +144,8 @@ fi
 
 if is_asked bench; then
   left=$((kAllOfIt - SECONDS))
-  part bench "$left" "$python" -m tests.gpu.bench_card "$work/bench.json" --models "$models" \
-    --limit-s "$((left > 60 ? left - 45 : 15))" "${rehearse[@]}"
+  part bench "$left" "$python" -m tests.gpu.bench "$out/bench.json" --models "$models" \
+    --traces "$out" --only "$figures" --limit-s "$((left > 60 ? left - 15 : 15))" "${rehearse[@]}"
 fi
 
 cat "$out/gpu.txt"

@@ -1,10 +1,10 @@
 """Puts what the parts of run.sh have left into one JSON and one text.
 
-    python tests/gpu/summary.py WORK OUT
+    python -m tests.gpu.summary WORK OUT
 
 WORK has `parts.tsv`, a line for each part that has ended (name, status, exit code, seconds), and
-what parts have written: facts.json, tests.xml, bench.json. Knows neither torch nor the package, so
-that it works whatever has failed.
+what parts have written: facts.json, tests.xml; OUT has bench.json. Knows neither torch nor the
+package, so that it works whatever has failed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
+
+from tests.gpu.bench import report as bench
 
 Report = dict[str, Any]
 
@@ -58,46 +60,16 @@ def read_tests(path: Path) -> Report | None:
     }
 
 
-def gather(work: Path) -> Report:
+def gather(work: Path, out: Path) -> Report:
     """Return everything that is there."""
+    measured = read_json(out / "bench.json")
     return {
         "facts": read_json(work / "facts.json"),
         "parts": read_parts(work),
         "tests": read_tests(work / "tests.xml"),
-        "bench": read_json(work / "bench.json"),
+        "bench": measured,
+        "goals": bench.verdicts(measured) if measured else None,
     }
-
-
-def bench_lines(bench: Report) -> list[str]:
-    """Return the figures as tables."""
-    copy = bench["copy_bytes_per_s"]
-    place = "a rehearsal: no figures of a card" if bench["is_rehearsal"] else bench["card"]
-    lines = [
-        "",
-        f"bench: {place}, commit {bench['commit']}, copy {copy / 1e9:.0f} GB/s",
-        f"{'model':22} {'figure':16} {'tokens/s':>10}  beside",
-    ]
-    for model, figures in bench["models"].items():
-        for name, values in figures.items():
-            if name == "error":
-                lines.append(f"{model:22} {values}")
-            elif name == "load":
-                lines.append(f"{model:22} {name:16} {'':>10}  {values['seconds']:.1f} s")
-            elif name == "between tokens":
-                lines.append(
-                    f"{model:22} {name:16} {1000 / values['p50_ms']:10.1f}  p50 "
-                    f"{values['p50_ms']:.3f} ms, p99 {values['p99_ms']:.3f} ms, longest "
-                    f"{values['longest_ms']:.1f} ms of {values['tokens']}, "
-                    f"{values['evicted_tokens']} evicted"
-                )
-            else:
-                beside = ""
-                if "bytes_per_step" in values:
-                    share = values["bytes_per_step"] * values["steps_per_s"] / copy
-                    beside = f"{values['steps_per_s']:.1f} steps/s, {100 * share:.2g} % of copy"
-                lines.append(f"{model:22} {name:16} {values['tokens_per_s']:10.1f}  {beside}")
-    lines += [f"left out for want of time: {name}" for name in bench["left_out"]]
-    return lines
 
 
 def as_text(report: Report) -> str:
@@ -116,13 +88,13 @@ def as_text(report: Report) -> str:
         lines += [f"  failed: {name}" for name in tests["failed"]]
         lines += [f"  skipped: {name}" for name in tests["skipped"]]
     if report["bench"]:
-        lines += bench_lines(report["bench"])
+        lines += bench.lines(report["bench"])
     return "\n".join(lines) + "\n"
 
 
 def main(work: Path, out: Path) -> None:
     """Write both."""
-    report = gather(work)
+    report = gather(work, out)
     (out / "gpu.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     (out / "gpu.txt").write_text(as_text(report), encoding="utf-8")
 

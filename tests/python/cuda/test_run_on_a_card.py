@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.bench.sizes import SHORT
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -20,6 +22,7 @@ def rehearse(out: Path, *options: str) -> tuple[int, dict[str, Any]]:
         | {
             "OUT": str(out),
             "PYTHON": sys.executable,
+            "OMP_NUM_THREADS": "1",  # torch's threads would wait for processors that are not there
             "PYTHONPATH": ":".join(filter(None, sys.path)),
         },
         capture_output=True,
@@ -39,18 +42,34 @@ def test_a_rehearsal_tests_and_measures(card: Path, tmp_path: Path) -> None:
     assert status == 0, text
     assert [part["status"] for part in report["parts"]] == ["ok"] * 4
     assert report["tests"] == {"passed": 2, "failed": [], "skipped": []}
-    figures = report["bench"]["models"]["tiny F32"]
-    assert {"rate 1", "rate 2", "prefill 24", "between tokens"} < figures.keys()
-    assert figures["between tokens"]["evicted_tokens"] > 12
+    bench = report["bench"]
+    assert bench["left_out"] == {}
+    measured = {
+        f"{subject}: {name}" for subject, figures in bench["figures"].items() for name in figures
+    }
+    assert {f"{job.subject}: {figure.name}" for job in SHORT for figure in job.figures} <= measured
+    model = bench["figures"]["tiny BF16"]
+    assert model["rate 2 at 16"]["evicted_tokens"] > 0
+    assert model["between tokens"]["count"] == 20
+    assert model["between tokens"]["evicted_tokens"] > 12
+    assert model["trace penalties"]["kernels_us"].keys() > {"sample_kernel"}
+    assert (tmp_path / "trace-tiny-BF16-penalties.json").exists()
     # Nothing that an emulated card does may be taken for a figure.
-    assert report["bench"]["is_rehearsal"]
+    assert bench["is_rehearsal"]
+    assert model["trace penalties"]["is_made_up"]
+    assert {goal["verdict"] for goal in report["goals"]} == {"not measured"}
     assert "a rehearsal: no figures of a card" in text
 
 
 def test_a_part_that_fails_is_said_so_and_the_next_one_goes_on(card: Path, tmp_path: Path) -> None:
     assert card.exists()
-    with_no_tests = ("--tests", "what_no_test_is_called")
-    status, report = rehearse(tmp_path, "--only", "facts,tests,sanitizer", *with_no_tests)
+    options = ("--tests", "what_no_test_is_called", "--bench", "prefill")
+    status, report = rehearse(tmp_path, "--only", "facts,tests,bench", *options)
     assert status == 1
     ends = [(part["name"], part["status"]) for part in report["parts"]]
-    assert ends == [("facts", "ok"), ("tests", "failed"), ("sanitizer", "ok")]
+    assert ends == [("facts", "ok"), ("tests", "failed"), ("bench", "ok")]
+    # Of the bench, what was asked for, and what it is a share of.
+    found = report["bench"]["figures"]
+    assert found.keys() == {"card", "tiny BF16"}
+    assert found["card"].keys() == {"card", "copy", "read", "product"}
+    assert found["tiny BF16"].keys() == {"file", "load", "prefill 24"}

@@ -1,0 +1,110 @@
+"""Tokens a second of a model's streams, and of its prompts.
+
+Steps are counted as the engine counts them, and nobody reads the streams meanwhile: each waits
+for its reader some 2,000 tokens on, which all spans together stay well below. Prompts are read by
+sessions before any of them decodes, since else the first streams would be 2,000 tokens ahead when
+the last prompt has been read.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import sinkstream
+from tests.gpu.bench.flops import prefill_flops
+from tests.gpu.bench.notes import Values
+from tests.gpu.bench.sizes import Prefill, Rate
+from tests.gpu.streams import prompt, wait_until_idle
+
+MOST_TOKENS = 1900  # of a stream that nobody reads
+_WARM_STEPS = 4
+_PREFILLS = 4  # the first one warms up
+
+
+def prompt_of(figure: Rate, capacity: int) -> int:
+    """Return the tokens to read, so that `live` are in the cache on average while it is measured.
+
+    A full cache stays full; any other grows by a token a step.
+    """
+    if figure.live >= capacity:
+        return capacity
+    return max(figure.live - _WARM_STEPS - figure.spans * figure.steps // 2, 1)
+
+
+def wait_for_step(model: sinkstream.Model, step: int) -> tuple[dict[str, Any], float]:
+    """Return the counters as soon as so many steps have been done, and when that was."""
+    while (stats := model.stats())["steps"] < step:
+        # Looking keeps the engine from its counters: often only where it matters.
+        time.sleep(0.0001 if step - stats["steps"] < 8 else 0.002)
+    return stats, time.perf_counter()
+
+
+def measure_rate(model: sinkstream.Model, figure: Rate) -> Values:
+    """Measure consecutive spans of the same streams."""
+    tokens = prompt_of(figure, model.capacity.tokens)
+    if (more := figure.spans * figure.steps + _WARM_STEPS) > MOST_TOKENS:
+        raise ValueError(f"rate: a stream that nobody reads does not make {more} tokens")
+    with ExitStack() as at_the_end:
+        sessions = [at_the_end.enter_context(model.session()) for _ in range(figure.streams)]
+        started = time.perf_counter()
+        for number, session in enumerate(sessions):
+            session.append(prompt(tokens, number))
+        read_s = time.perf_counter() - started
+        streams = [
+            session.stream([8], max_tokens=MOST_TOKENS, temperature=0, ignore_eos=True)
+            for session in sessions
+        ]
+        while (stats := model.stats())["running"] < figure.streams or any(
+            not stream.stats.generated_tokens for stream in streams
+        ):
+            time.sleep(0.001)
+        stats, began = wait_for_step(model, stats["steps"] + _WARM_STEPS)
+        lives, evicted = [live_tokens(streams)], stats["evicted_tokens"]
+        rates, first = [], stats
+        for _ in range(figure.spans):
+            before = stats
+            stats, ended = wait_for_step(model, before["steps"] + figure.steps)
+            rates.append((stats["generated_tokens"] - before["generated_tokens"]) / (ended - began))
+            began = ended
+        lives.append(live_tokens(streams))
+        if stats["running"] < figure.streams or stats["parked"]:
+            raise RuntimeError(f"rate: {figure.streams} streams must decode to the end: {stats}")
+        for stream in streams:
+            stream.close()
+        wait_until_idle(model)
+    made = stats["generated_tokens"] - first["generated_tokens"]
+    tokens_per_s, live = statistics.median(rates), statistics.mean(lives)
+    return {
+        "tokens_per_s": tokens_per_s,
+        "spans": rates,
+        "steps_per_s": tokens_per_s * (stats["steps"] - first["steps"]) / made,
+        "live_tokens": live / figure.streams,
+        "bytes_per_step": model.bytes_read_per_token(round(live)),
+        "evicted_tokens": stats["evicted_tokens"] - evicted,
+        "prompts_tokens_per_s": figure.streams * tokens / read_s,
+    }
+
+
+def live_tokens(streams: list[sinkstream.Stream]) -> int:
+    """Return what all caches hold."""
+    return sum(stream.stats.live_tokens for stream in streams)
+
+
+def measure_prefill(model: sinkstream.Model, figure: Prefill) -> Values:
+    """Measure how fast a prompt is read, by requests that come one after another."""
+    seconds = []
+    for number in range(_PREFILLS):
+        started = time.perf_counter()
+        model.stream(prompt(figure.tokens, number + 70), max_tokens=1, temperature=0).result()
+        seconds.append(time.perf_counter() - started)
+    middle = statistics.median(seconds[1:])
+    flops = prefill_flops(model.spec, figure.tokens, model.capacity.tokens)
+    return {
+        "tokens_per_s": figure.tokens / middle,
+        "seconds": seconds[1:],
+        "flops": flops,
+        "flops_per_s": flops / middle,
+    }

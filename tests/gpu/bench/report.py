@@ -1,0 +1,181 @@
+"""Tables of what was measured, beside the goals. Knows neither torch nor the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.gpu.bench.goals import GOALS, Goal
+
+Report = dict[str, Any]
+
+# Dense bfloat16 operations a second that data sheets name; the first name that fits counts.
+_NOMINAL = (("H100 PCIe", 756e12), ("H100", 989e12), ("H200", 989e12))
+_KERNELS = 14  # lines of a trace
+
+
+def numbers(bench: Report) -> dict[str, float]:
+    """Return every number by name, "subject: figure: value", derived ones included.
+
+    - share: of a rate, the bytes that steps must read over what a copy or a sum by torch moves in
+      the same time, whichever is more; of a prompt, its operations over those of a product.
+    - growth: tokens/s of n streams over n times those of one.
+    - ratio: our tokens/s in bfloat16 over transformers', both with as many live tokens.
+    """
+    found: dict[str, float] = {}
+    for subject, figures in bench["figures"].items():
+        for figure, values in figures.items():
+            for name, value in values.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    found[f"{subject}: {figure}: {name}"] = value
+    for subject, figures in bench["figures"].items():
+        for figure, values in figures.items():
+            if "error" not in values:
+                for name, value in _derived(found, card_of(bench), subject, figure, values):
+                    found[f"{subject}: {figure}: {name}"] = value
+    return found
+
+
+def _derived(
+    found: dict[str, float], card: str, subject: str, figure: str, values: Report
+) -> Iterator[tuple[str, float]]:
+    words = figure.split()
+    if figure == "product":
+        nominal = next((rate for name, rate in _NOMINAL if name in card), 0.0)
+        if nominal:
+            yield "share of nominal", values["flops_per_s"] / nominal
+    elif words[0] == "rate":
+        moved = [found.get(f"card: {way}: bytes_per_s", 0.0) for way in ("copy", "read")]
+        if max(moved) > 0:
+            yield "share", values["bytes_per_step"] * values["steps_per_s"] / max(moved)
+        one = found.get(f"{subject}: rate 1 at {words[-1]}: tokens_per_s")
+        if one and words[1] != "1":
+            yield "growth", values["tokens_per_s"] / (int(words[1]) * one)
+    elif words[0] == "prefill":
+        if product := found.get("card: product: flops_per_s"):
+            yield "share", values["flops_per_s"] / product
+    elif subject.startswith("transformers") and words[-2:-1] == ["at"]:
+        shape = subject.split()[1]
+        ours = found.get(f"{shape} BF16: rate 1 at {words[-1]}: tokens_per_s")
+        if ours:
+            yield "ratio", ours / values["tokens_per_s"]
+
+
+def card_of(bench: Report) -> str:
+    """Return the card's name."""
+    name: str = bench["figures"].get("card", {}).get("card", {}).get("name", "no card")
+    return name
+
+
+def lines(bench: Report) -> list[str]:
+    """Return all tables."""
+    found = numbers(bench)
+    place = "a rehearsal: no figures of a card" if bench["is_rehearsal"] else card_of(bench)
+    written = ["", f"bench: {place}, commit {bench['commit']}"]
+    for subject, figures in bench["figures"].items():
+        written += ["", subject]
+        for figure, values in figures.items():
+            written += _figure_lines(found, subject, figure, values)
+    written += ["", f"{'goal':40} {'wanted':>18} {'found':>16}"]
+    written += [
+        f"{verdict['goal']:40} {verdict['wanted']:>18} {verdict['found']:>16}  {verdict['verdict']}"
+        for verdict in verdicts(bench)
+    ]
+    written += [f"left out: {name}: {reason}" for name, reason in bench["left_out"].items()]
+    return written
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{100 * value:.3g} %"
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def verdicts(bench: Report) -> list[dict[str, str]]:
+    """Return what became of each goal: "reached", "missed", or why that cannot be said."""
+    found = {} if bench["is_rehearsal"] else numbers(bench)
+    return [
+        {
+            "goal": goal.what,
+            "wanted": f"{'≥' if goal.is_least else '≤'} {_amount(goal.wanted, goal.unit)}",
+            "found": _amount(found[goal.number], goal.unit) if goal.number in found else "–",
+            "verdict": _verdict(bench, goal, found.get(goal.number)),
+        }
+        for goal in GOALS
+    ]
+
+
+def _verdict(bench: Report, goal: Goal, found: float | None) -> str:
+    if found is None:
+        subject, figure, _ = goal.number.split(": ")
+        error = bench["figures"].get(subject, {}).get(figure, {}).get("error")
+        reason = error or bench["left_out"].get(f"{subject}: {figure}")
+        return f"not measured: {reason}" if reason else "not measured"
+    if goal.card not in card_of(bench):
+        return f"a goal for an {goal.card}"
+    return "reached" if goal.is_reached(found) else "missed"
+
+
+def _figure_lines(
+    found: dict[str, float], subject: str, figure: str, values: Report
+) -> Iterator[str]:
+    def number(name: str, unit: str) -> str:
+        key = f"{subject}: {figure}: {name}"
+        return _amount(found[key], unit) if key in found else "–"
+
+    def line(*parts: str) -> str:
+        return f"  {figure:26} {', '.join(parts)}"
+
+    kind = figure.split()[0]
+    if "error" in values:
+        yield line(values["error"])
+    elif figure in ("copy", "read"):
+        yield line(f"{values['bytes_per_s'] / 1e9:,.0f} GB/s")
+    elif figure == "product":
+        rate = f"{values['flops_per_s'] / 1e12:,.3g} TFLOP/s"
+        yield line(rate, f"{number('share of nominal', '%')} of the data sheet's")
+    elif kind == "rate":
+        growth = number("growth", "%")
+        beside = [] if growth == "–" else [f"{growth} of so many times one stream"]
+        yield line(
+            f"{values['tokens_per_s']:,.1f} tokens/s",
+            f"{number('share', '%')} of bandwidth",
+            *beside,
+            f"{values['live_tokens']:,.0f} live each",
+            f"prompts {values['prompts_tokens_per_s']:,.0f} tokens/s",
+        )
+    elif kind == "prefill":
+        yield line(
+            f"{values['tokens_per_s']:,.0f} tokens/s",
+            f"{values['flops_per_s'] / 1e12:,.3g} TFLOP/s",
+            f"{number('share', '%')} of a product",
+        )
+    elif kind == "trace":
+        yield line(*_trace_parts(values))
+        for name, microseconds in list(values["kernels_us"].items())[:_KERNELS]:
+            yield f"    {microseconds:10.2f} µs a step  {name[:80]}"
+    elif figure == "between tokens":
+        loop = values["beside an empty loop"]
+        yield line(
+            f"{values['count']:,} of {values['asked_for']:,}",
+            f"p50 {values['p50_ms']:.3f} ms",
+            f"p99/p50 {values['p99_over_p50']:.3f}",
+            f"longest {values['longest_ms']:.2f} ms",
+            f"{values['evicted_tokens']:,} evicted",
+            f"an empty loop's p99/p50 {loop['p99_over_p50']:.3f}",
+        )
+    elif "tokens_per_s" in values:
+        yield line(f"{values['tokens_per_s']:,.1f} tokens/s", f"we: {number('ratio', '×')}")
+    elif "seconds" in values:
+        yield line(f"{values['seconds']:.1f} s")
+
+
+def _trace_parts(values: Report) -> Iterator[str]:
+    if values["is_made_up"]:
+        yield "made up"
+    yield f"{values['steps']} steps of {values['step_p50_us']:,.1f} µs"
+    yield f"{values['untraced_step_us']:,.1f} µs untraced"
+    yield f"busy {100 * values['busy_share']:.2f} %"
+    yield f"gap {values['gap_p50_us']:.2f} µs (p99 {values['gap_p99_us']:.2f})"
+    yield f"idle inside {values['idle_inside_p50_us']:.1f} µs"
+    yield f"drawing {values['drawing_p50_us']:.2f} µs (p99 {values['drawing_p99_us']:.2f})"

@@ -1,0 +1,95 @@
+"""Records what the card does while a stream decodes, through torch's profiler.
+
+The profiler sees the work of the whole process, our graphs' kernels too, whoever launched them.
+What it records makes launches slower and spreads kernels a little: `step_p50_us` stands beside
+`untraced_step_us`, which was taken from the same stream just before.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, supported_activities
+
+import sinkstream
+from tests.gpu.bench.limits import LeftOut
+from tests.gpu.bench.notes import Values
+from tests.gpu.bench.rates import wait_for_step
+from tests.gpu.bench.sizes import SAMPLINGS, Trace
+from tests.gpu.bench.timeline import Record, as_trace, divide, read_trace, summarize
+from tests.gpu.sizes import IS_REHEARSAL
+from tests.gpu.streams import prompt
+
+_KEPT = 12  # steps of the trace that stays
+_WARM_STEPS = 4
+
+
+def measure_trace(model: sinkstream.Model, figure: Trace, kept: Path) -> Values:
+    """Record a stream that somebody reads; `kept` gets some of it as a Chrome trace."""
+    if not can_record() and not IS_REHEARSAL:
+        raise LeftOut("torch's profiler knows no card here")
+    if can_record():
+        profiled(lambda: torch.ones(8, device="cuda").sum().item())  # it takes its time once
+    stream = model.stream(
+        prompt(max(figure.live - figure.steps, 1)), ignore_eos=True, **SAMPLINGS[figure.sampling]
+    )
+    reader = threading.Thread(target=stream.result)
+    with stream:
+        reader.start()
+        try:
+            step, began = wait_for_step(model, model.stats()["steps"] + _WARM_STEPS)
+            after, ended = wait_for_step(model, step["steps"] + figure.steps)
+
+            def decode() -> None:
+                wait_for_step(model, model.stats()["steps"] + figure.steps)
+
+            records = profiled(decode) if can_record() else made_up(figure.steps)
+            live = stream.stats.live_tokens
+        finally:
+            stream.cancel()
+            reader.join()
+    if not records:
+        raise RuntimeError("trace: torch's profiler has seen nothing run on the card")
+    keep(records, kept)
+    return {
+        "untraced_step_us": 1e6 * (ended - began) / (after["steps"] - step["steps"]),
+        "live_tokens": live,
+        "is_made_up": not can_record(),
+        **summarize(records),
+    }
+
+
+def can_record() -> bool:
+    """Say whether torch's profiler would see a card."""
+    return torch.cuda.is_available() and ProfilerActivity.CUDA in supported_activities()
+
+
+def profiled(work: Callable[[], object]) -> list[Record]:
+    """Return what ran on the card meanwhile."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return read_trace(json.loads(path.read_text(encoding="utf-8")))
+
+
+def keep(records: list[Record], path: Path) -> None:
+    """Write a few steps as a Chrome trace, some hundred kilobytes."""
+    some = [record for step in divide(records)[:_KEPT] for record in step]
+    path.write_text(json.dumps(as_trace(some)), encoding="utf-8")
+
+
+def made_up(steps: int) -> list[Record]:
+    """Return records of a card that nobody has, for a rehearsal without one."""
+    names = ("embedding_kernel", "linear_kernel<1>", "logits_kernel", "sample_kernel")
+    return [
+        Record(name, begin := 100.0 * step + 20.0 * place, begin + 15)
+        for step in range(steps + 2)
+        for place, name in enumerate(names)
+    ]
