@@ -20,9 +20,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // One model twice: on the processor, and on a card.
 struct Twins {
-  explicit Twins(DType cache_type)
+  explicit Twins(DType cache_type, const std::map<std::string, Storage>& stored = {})
       : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens},
-                  card_spec()),
+                  card_spec(), stored),
         card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
              {cache_type, kMostTokens, 8, 4}) {}
 
@@ -181,6 +181,24 @@ TEST_P(CudaDecoderOfType, IsAsCloseAtIndexTenMillion) {
 INSTANTIATE_TEST_SUITE_P(Types, CudaDecoderOfType,
                          testing::Values(DType::kFloat16, DType::kBFloat16, DType::kInt8),
                          [](const auto& info) { return std::string(name_of(info.param)); });
+
+// Maps that read the same input in several types, each of which may be the first and the last: the
+// whole of a checkpoint's mixture, with and without one matrix left of it, through both kernels of
+// linear maps.
+TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
+  Twins twins(DType::kFloat16, {{"layers.0.k", Storage::kBF16},
+                                {"layers.0.v", Storage::kF16},
+                                {"layers.0.gate", Storage::kF16},
+                                {"layers.1.v", Storage::kBF16},
+                                {"layers.1.up", Storage::kBF16}});
+  const Window window{4, 30};
+  const auto tokens = random_tokens(150, twins.vocab(), 10);
+  Sequences here(twins, window, false), there(twins, window, true), cut(twins, window, true);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 150);
+  const auto logits = logits_of(twins, true, &there[0], tokens, 150);
+  expect_near(logits, expected, DType::kFloat16);
+  EXPECT_TRUE(same_bits(logits, logits_of(twins, true, &cut[0], tokens, 7)));
+}
 
 // Whatever number of pages its memory was planned for.
 TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
