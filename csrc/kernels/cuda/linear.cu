@@ -10,7 +10,7 @@ namespace sinkstream::cuda {
 namespace {
 
 // What a warp does at a time, by the type of the weights and by how many fragments of eight inputs
-// a pass has.
+// there are.
 template <WeightType kType, int kInputTiles>
 struct Shape {
   // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would

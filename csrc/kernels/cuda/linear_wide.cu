@@ -19,13 +19,8 @@ constexpr int kThreads = kWideRows / (kRowTiles * kTileRows) * kInputWarps * kWa
 // fragment lie in different banks.
 constexpr int kInputStride = kTileCols + 8;
 
-constexpr int kWarpTiles = kRowTiles * kInputTiles;  // four sums each
-
+constexpr int kWarpTiles = kRowTiles * kInputTiles;  // a thread has four sums of each
 constexpr int kTogether = 2;  // fragments of inputs: add_numbers of linear_products.cuh
-
-// Groups of columns that the compiler may mix: of codes, one at a time needs registers enough.
-template <WeightType kType>
-constexpr int kUnrolledGroups = is_quantized(kType) ? 1 : kTileGroups;
 
 // What a block has in shared memory: a ring of stages for tiles along K, the weights' and beside
 // them the inputs' columns, all but one of them on their way; and behind it those totals of its
@@ -125,7 +120,7 @@ class Loader {
   const LinearArgs& args_;
   const std::byte* weights_;  // what this thread brings of the first tile along K
   const bf16* inputs_;        // likewise
-  int rows_;                  // of inputs, from this thread's first on
+  int rows_;                  // of inputs that there are, from this thread's first on
   bool has_weights_;
 };
 
@@ -141,7 +136,9 @@ __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
   const bf16* inputs = reinterpret_cast<const bf16*>(stage + Shared<kType>::kInputsAt) +
                        (warp % kInputWarps * kInputTiles * 8 + lane % 8) * kInputStride +
                        lane / 8 * 8;
-#pragma unroll kUnrolledGroups < kType>
+  // The compiler may mix groups of columns; one of codes at a time needs registers enough.
+  constexpr int kMixed = is_quantized(kType) ? 1 : kTileGroups;
+#pragma unroll kMixed
   for (int group = 0; group < kTileGroups; ++group) {
     Words tiles[kRowTiles];
 #pragma unroll
@@ -183,9 +180,9 @@ class Totals {
   }
 
  private:
-  static constexpr int kThere = Shared<kType>::kFoursThere, kHere = kWarpTiles - kThere;
+  static constexpr int kThere = Shared<kType>::kFoursThere;
 
-  float4 here_[kHere > 0 ? kHere : 1];
+  float4 here_[kWarpTiles - kThere];
   float4* there_;  // in shared memory, where nobody else has them
 };
 

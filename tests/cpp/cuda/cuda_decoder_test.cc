@@ -20,9 +20,10 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // One model twice: on the processor, and on a card.
 struct Twins {
-  explicit Twins(DType cache_type, const std::map<std::string, Storage>& stored = {})
-      : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens},
-                  card_spec(), stored),
+  explicit Twins(DType cache_type, const std::map<std::string, Storage>& stored = {},
+                 const DecoderSpec& spec = card_spec())
+      : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens}, spec,
+                  stored),
         card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
              {cache_type, kMostTokens, 8, 4}) {}
 
@@ -198,6 +199,21 @@ TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
   const auto logits = logits_of(twins, true, &there[0], tokens, 150);
   expect_near(logits, expected, DType::kFloat16);
   EXPECT_TRUE(same_bits(logits, logits_of(twins, true, &cut[0], tokens, 7)));
+}
+
+// Whoever reads what parts of a map leave knows one number of splits.
+TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
+  DecoderSpec spec = card_spec();
+  spec.layers = 1;
+  spec.hidden_size = 768;
+  spec.intermediate_size = 2144;
+  ASSERT_NE(cuda::linear_splits(2 * spec.intermediate_size, spec.hidden_size),
+            cuda::linear_splits(spec.intermediate_size, spec.hidden_size));
+  Twins twins(DType::kFloat16, {{"layers.0.up", Storage::kBF16}}, spec);
+  const auto tokens = random_tokens(3, twins.vocab(), 11);
+  Sequences here(twins, {4, 9}, false), there(twins, {4, 9}, true);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 3);
+  expect_near(logits_of(twins, true, &there[0], tokens, 3), expected, DType::kFloat16);
 }
 
 // Whatever number of pages its memory was planned for.
