@@ -106,13 +106,13 @@ TEST(CudaLinearWide, KeepsNanOfOneInputFromTheOthers) {
 // the shape that they have together, whatever their own would be.
 TEST(CudaLinearWide, CutsAPartOfAMapAsTheWholeIsCut) {
   constexpr int64_t kCols = 1600;
-  constexpr int kOwn = linear_splits(20, kCols), kWhole = 2;
-  static_assert(kOwn != kWhole);
+  constexpr int kOfPart = linear_splits(20, kCols), kOfWhole = 2;
+  static_assert(kOfPart != kOfWhole);
   const Tiles tiles = tiles_of(random_matrix(Storage::kBF16, 20, kCols, 6));
   const Bf16Rows input = random_bf16_rows(70, kCols, 7);
-  const std::vector<float> many = run(tiles.matrix, input, 0, 70, nullptr, kWhole);
-  EXPECT_EQ(many, run_few(tiles.matrix, input, nullptr, kWhole));
-  EXPECT_NE(many, run_few(tiles.matrix, input, nullptr, kOwn));  // it does make a difference
+  const std::vector<float> many = run(tiles.matrix, input, 0, 70, nullptr, kOfWhole);
+  EXPECT_EQ(many, run_few(tiles.matrix, input, nullptr, kOfWhole));
+  EXPECT_NE(many, run_few(tiles.matrix, input, nullptr, kOfPart));  // it does make a difference
 }
 
 TEST(CudaLinearWide, AddsTheBiasOnce) {
