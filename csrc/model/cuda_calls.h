@@ -11,7 +11,7 @@
 namespace sinkstream {
 
 // Wanted rows whose logits are computed together.
-constexpr int64_t kLogitRows = cuda::kMostInputs;
+constexpr int64_t kLogitRows = cuda::kFewInputs;
 // Rows up to which pages are shared out among blocks of threads: more keep a card busy without.
 constexpr int64_t kMostSplitRows = 16;
 

@@ -12,10 +12,6 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-int64_t splits_of(const cuda::TiledMatrix& weights) {
-  return cuda::linear_splits(weights.rows, weights.cols);
-}
-
 }  // namespace
 
 CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda::Plugin& plugin,
@@ -26,10 +22,10 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
       stream_(stream),
       options_(options) {
   const int64_t rows = options.rows, q = spec.query_size();
-  int64_t partials = splits_of(weights_.output) * kLogitRows * spec.vocab_size;
+  int64_t partials = weights_.output.splits() * kLogitRows * spec.vocab_size;
   for (const CudaLayerWeights& layer : weights_.layers) {
-    for (const cuda::TiledMatrix* map : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      partials = std::max(partials, splits_of(*map) * rows * map->rows);
+    for (const CudaMap* map : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      partials = std::max(partials, map->splits() * rows * map->rows());
     }
   }
   const auto carve = [&](Carver<kAlignment> carver) {
@@ -51,9 +47,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
   check(plugin.runtime.fill(attended_, 0, rows * q * 2, stream), "clearing scratch");
 }
 
-int32_t CudaLayers::logit_splits() const {
-  return static_cast<int32_t>(splits_of(weights_.output));
-}
+int32_t CudaLayers::logit_splits() const { return weights_.output.splits(); }
 
 void CudaLayers::give_back() {
   weights_.memory.reset();
@@ -177,19 +171,24 @@ void CudaLayers::normalize(const float* weight, int64_t row, int64_t rows, int64
   check(plugin_.ops.rms_norm(args, stream_), "rms_norm");
 }
 
-void CudaLayers::multiply(const cuda::TiledMatrix& weights, const float* bias, const void* input,
+void CudaLayers::multiply(const CudaMap& map, const float* bias, const void* input,
                           int64_t input_stride, int64_t rows) {
-  cuda::LinearArgs args;
-  args.weights = weights;
-  args.bias = bias;
-  args.input = input;
-  args.input_stride = input_stride;
-  args.rows = rows;
-  args.out = partials_memory_;
-  args.out_rows = rows;
-  args.out_stride = weights.rows;
-  check(plugin_.ops.linear(args, stream_), "linear");
-  partials_ = {partials_memory_, static_cast<int32_t>(splits_of(weights)), rows, weights.rows};
+  partials_ = {partials_memory_, map.splits(), rows, map.rows()};
+  int64_t column = 0;  // of the partials: the part's first row
+  for (const cuda::TiledMatrix& part : map.parts) {
+    cuda::LinearArgs args;
+    args.weights = part;
+    args.splits = partials_.splits;
+    if (bias != nullptr) args.bias = bias + column;
+    args.input = input;
+    args.input_stride = input_stride;
+    args.rows = rows;
+    args.out = partials_memory_ + column;
+    args.out_rows = partials_.rows;
+    args.out_stride = partials_.stride;
+    check(plugin_.ops.linear(args, stream_), "linear");
+    column += part.rows;
+  }
 }
 
 cuda::Partials CudaLayers::partials_from(int64_t row) const {

@@ -50,8 +50,8 @@ class CudaLayers {
   // normed_ from `to` on.
   void normalize(const float* weight, int64_t row, int64_t rows, int64_t to);
   // Leaves Partials, which the next op reads.
-  void multiply(const cuda::TiledMatrix& weights, const float* bias, const void* input,
-                int64_t input_stride, int64_t rows);
+  void multiply(const CudaMap& map, const float* bias, const void* input, int64_t input_stride,
+                int64_t rows);
   cuda::Partials partials_from(int64_t row) const;
   cuda::Pages pages(const StepBlock& block, int64_t layer) const;
   void check(cuda::Status status, const char* what) const;

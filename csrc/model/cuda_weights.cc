@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <span>
 
 #include "common/carver.h"
 #include "common/check.h"
-#include "common/errors.h"
 
 namespace sinkstream {
 
@@ -36,18 +36,22 @@ class Copier {
 
   int64_t used() const { return carver_.used(); }
 
-  // Parts on top of each other.
-  cuda::TiledMatrix matrix(std::initializer_list<PackedMatrix> parts) {
-    cuda::TiledMatrix matrix{parts.begin()->type, 0, parts.begin()->cols};
-    for (const PackedMatrix& part : parts) {
-      if (part.type != matrix.type) {
-        throw CheckpointError(
-            cat("load: weights that read the same input must have the same type "
-                "to run on a card, but are ",
-                name_of(matrix.type), " and ", name_of(part.type), ". Use `device=\"cpu\"`."));
-      }
-      matrix.rows += part.rows;
+  CudaMap map(std::initializer_list<PackedMatrix> parts) {
+    CudaMap map;
+    for (auto part = parts.begin(); part != parts.end();) {
+      const auto end = std::find_if(part, parts.end(), [part](const PackedMatrix& other) {
+        return other.type != part->type;
+      });
+      map.parts.push_back(matrix({part, end}));
+      part = end;
     }
+    return map;
+  }
+
+  // Parts of one type on top of each other.
+  cuda::TiledMatrix matrix(std::span<const PackedMatrix> parts) {
+    cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
+    for (const PackedMatrix& part : parts) matrix.rows += part.rows;
     const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
     auto* const place = carver_.take<std::byte>(bytes);
     matrix.tiles = place;
@@ -107,23 +111,23 @@ CudaWeights place(const DecoderSpec& spec, const DecoderWeights& from, Copier* c
   const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
   const int64_t q = spec.query_size(), kv = spec.kv_size();
   CudaWeights to;
-  to.embedding = copier->matrix({from.embedding});
-  to.output =
-      from.output.panels == from.embedding.panels ? to.embedding : copier->matrix({from.output});
+  to.embedding = copier->matrix({&from.embedding, 1});
+  to.output = from.output.panels == from.embedding.panels ? CudaMap{{to.embedding}}
+                                                          : copier->map({from.output});
   to.final_norm = copier->vector(from.final_norm, hidden);
   for (const LayerWeights& layer : from.layers) {
     CudaLayerWeights& there = to.layers.emplace_back();
     there.attention_norm = copier->vector(layer.attention_norm, hidden);
-    there.qkv = copier->matrix({layer.q, layer.k, layer.v});
+    there.qkv = copier->map({layer.q, layer.k, layer.v});
     there.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
     there.q_norm = copier->vector(layer.q_norm, spec.head_dim);
     there.k_norm = copier->vector(layer.k_norm, spec.head_dim);
-    there.o = copier->matrix({layer.o});
+    there.o = copier->map({layer.o});
     there.o_bias = copier->vector(layer.o_bias, hidden);
     there.mlp_norm = copier->vector(layer.mlp_norm, hidden);
-    there.gate_up = copier->matrix({layer.gate, layer.up});
+    there.gate_up = copier->map({layer.gate, layer.up});
     there.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
-    there.down = copier->matrix({layer.down});
+    there.down = copier->map({layer.down});
     there.down_bias = copier->vector(layer.down_bias, hidden);
   }
   to.bytes = copier->used();
@@ -131,6 +135,12 @@ CudaWeights place(const DecoderSpec& spec, const DecoderWeights& from, Copier* c
 }
 
 }  // namespace
+
+int64_t CudaMap::rows() const {
+  int64_t rows = 0;
+  for (const cuda::TiledMatrix& part : parts) rows += part.rows;
+  return rows;
+}
 
 CudaWeights copy_to_card(const DecoderSpec& spec, const DecoderWeights& weights,
                          const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads) {

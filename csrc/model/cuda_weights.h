@@ -5,24 +5,34 @@
 #include <vector>
 
 #include "kernels/cuda/card.h"
-#include "kernels/cuda/weights.h"
+#include "kernels/cuda/linear_plan.h"
 #include "model/weights.h"
 
 namespace sinkstream {
 
-// Everything lies in device memory. Vectors are float32; null where the spec has none. Maps that
-// read the same input are one matrix.
+// Maps that read the same input, on top of each other: one matrix, or several where a checkpoint
+// stores them in different types. What they leave is one Partials.
+struct CudaMap {
+  std::vector<cuda::TiledMatrix> parts;  // of as many columns each; neighbours differ in type
+
+  int64_t rows() const;
+  int64_t cols() const { return parts.front().cols; }
+  // Of K, for every part: those of one matrix of this shape.
+  int32_t splits() const { return cuda::linear_splits(rows(), cols()); }
+};
+
+// Everything lies in device memory. Vectors are float32; null where the spec has none.
 struct CudaLayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
-  cuda::TiledMatrix qkv;                  // [(heads + 2 kv_heads) · head_dim, hidden]
+  CudaMap qkv;                            // [(heads + 2 kv_heads) · head_dim, hidden]
   const float* qkv_bias = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
-  cuda::TiledMatrix o;
+  CudaMap o;
   const float* o_bias = nullptr;
   const float* mlp_norm = nullptr;  // [hidden]
-  cuda::TiledMatrix gate_up;        // [2 · intermediate, hidden]
+  CudaMap gate_up;                  // [2 · intermediate, hidden]
   const float* gate_up_bias = nullptr;
-  cuda::TiledMatrix down;
+  CudaMap down;
   const float* down_bias = nullptr;
 };
 
@@ -30,15 +40,14 @@ struct CudaWeights {
   cuda::TiledMatrix embedding;  // [vocab, hidden]
   std::vector<CudaLayerWeights> layers;
   const float* final_norm = nullptr;
-  cuda::TiledMatrix output;  // the embedding itself where they are tied
+  CudaMap output;  // the embedding itself where they are tied
   int64_t bytes = 0;
   cuda::CardBlock memory;  // that all of them lie in
 };
 
 // Takes the memory and copies the weights there; the host's are needed no more then. `threads` may
-// help to bring them into the card's layout; null: the caller's alone. Throws
-// CapacityError, DeviceError, and CheckpointError for maps that read the same input and are stored
-// in different types: a card multiplies them as one matrix.
+// help to bring them into the card's layout; null: the caller's alone. Throws CapacityError,
+// DeviceError.
 CudaWeights copy_to_card(const DecoderSpec& spec, const DecoderWeights& weights,
                          const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads);
 

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/tile_words.cuh"
+#include "kernels/cuda/linear_products.cuh"
+#include "kernels/cuda/linear_wide.h"
 
 namespace sinkstream::cuda {
 
 namespace {
 
 // What a warp does at a time, by the type of the weights and by how many fragments of eight inputs
-// a pass has.
+// there are.
 template <WeightType kType, int kInputTiles>
 struct Shape {
   // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would
@@ -49,110 +50,20 @@ struct Shape {
   static_assert(kSharedBytes * kResident <= 227 * 1024);  // what an H100 has for blocks
 };
 
-// The sums of a warp: [row tile][input tile], as multiply_add leaves them.
-template <int kRowTiles, int kInputTiles>
-using Sums = float[kRowTiles][kInputTiles][4];
-
-// The B fragments of two steps of eight inputs, of which `rows` is this lane's share of the first.
-__device__ inline void load_inputs(uint32_t (&b)[kGroupSteps][2], const bf16* rows) {
-  uint32_t words[4];
-  load_fragment4(words, rows);
-  b[0][0] = words[0], b[0][1] = words[1], b[1][0] = words[2], b[1][1] = words[3];
-}
-
-// Adds the products of 32 columns of numbers to the sums. `inputs` is this lane's row of the first
-// fragment of inputs, at the first column of its 8 × 8 matrix.
-template <WeightType kType, int kRowTiles, int kInputTiles>
-__device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
-                            const TileWords<kType> (&tiles)[kRowTiles], int column_group,
-                            const bf16* inputs) {
-  constexpr int kPieces = pieces_of(kType);
-  uint32_t weights[kRowTiles][kGroupSteps][kPieces][4];
-#pragma unroll
-  for (int i = 0; i < kRowTiles * kGroupSteps; ++i) {
-    const int step = i % kGroupSteps;
-    unpack<kType>(tiles[i / kGroupSteps], column_group * kGroupSteps + step,
-                  weights[i / kGroupSteps][step]);
-  }
-#pragma unroll
-  for (int n = 0; n < kInputTiles; ++n) {
-    uint32_t b[kGroupSteps][2];
-    load_inputs(b, inputs + n * 8 * Shape<kType, kInputTiles>::kChunkStride);
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        multiply_add<bf16>(sums[t][n], weights[t][0][piece], b[0]);
-        multiply_add<bf16>(sums[t][n], weights[t][1][piece], b[1]);
-      }
-    }
-  }
-}
-
-// Adds a group of 32 columns of codes to the sums. A fragment of ones makes the sums of inputs, in
-// the very lanes that want them.
-template <WeightType kType, int kRowTiles, int kInputTiles>
-__device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
-                          const TileWords<kType> (&tiles)[kRowTiles], int column_group,
-                          const bf16* inputs) {
-  constexpr bool kHasMinimum = kType == WeightType::kInt4Minimum;
-  uint32_t codes[kRowTiles][kGroupSteps][1][4];
-  float2 scale[kRowTiles], minimum[kRowTiles];
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-    unpack<kType>(tiles[t], column_group * kGroupSteps, codes[t][0]);
-    unpack<kType>(tiles[t], column_group * kGroupSteps + 1, codes[t][1]);
-    scale[t] = tiles[t].scale(column_group);
-    if constexpr (kHasMinimum) minimum[t] = tiles[t].minimum(column_group);
-  }
-#pragma unroll
-  for (int n = 0; n < kInputTiles; ++n) {
-    __syncwarp();  // or the compiler fetches all inputs ahead, into more registers than there are
-    uint32_t b[kGroupSteps][2];
-    load_inputs(b, inputs + n * 8 * Shape<kType, kInputTiles>::kChunkStride);
-    float input_sums[4] = {0, 0, 0, 0};
-    if constexpr (kHasMinimum) {
-      constexpr uint32_t kAllOnes[4] = {kOnes, kOnes, kOnes, kOnes};
-      multiply_add<bf16>(input_sums, kAllOnes, b[0]);
-      multiply_add<bf16>(input_sums, kAllOnes, b[1]);
-    }
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      float group_sums[4] = {0, 0, 0, 0};
-      multiply_add<bf16>(group_sums, codes[t][0][0], b[0]);
-      multiply_add<bf16>(group_sums, codes[t][1][0], b[1]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[t][n][i] = fmaf(i < 2 ? scale[t].x : scale[t].y, group_sums[i], sums[t][n][i]);
-        if constexpr (kHasMinimum) {
-          sums[t][n][i] = fmaf(i < 2 ? minimum[t].x : minimum[t].y, input_sums[i], sums[t][n][i]);
-        }
-      }
-    }
-  }
-}
-
-// One pass over the weights, for at most kMostInputs rows of input.
-struct Pass {
-  LinearArgs args;
-  int inputs;  // rows of this pass; args.input and args.out begin with its first
-  int splits;
-};
-
 // Fetches the columns of the tiles along K from `first` on, kChunkTiles or as many as there are
 // before `end`, of all inputs. Columns past the last one become zeros, as the weights there are.
 template <typename S>
-__device__ inline void stage_inputs(bf16* chunk, const Pass& pass, int first, int end) {
+__device__ inline void stage_inputs(bf16* chunk, const LinearArgs& args, int first, int end) {
   constexpr int kCopy = 8;  // numbers
   constexpr int kCopies = S::kChunkTiles * kTileCols / kCopy;
-  const auto* input = static_cast<const bf16*>(pass.args.input) + first * kTileCols;
-  const int cols = int(pass.args.weights.cols) - first * kTileCols;  // that are left
+  const auto* input = static_cast<const bf16*>(args.input) + first * kTileCols;
+  const int cols = int(args.weights.cols) - first * kTileCols;  // that are left
   const int staged = (end - first) * kTileCols;
-  for (int i = int(threadIdx.x); i < pass.inputs * kCopies; i += kLinearThreads) {
+  for (int i = int(threadIdx.x); i < int(args.rows) * kCopies; i += kLinearThreads) {
     const int row = i / kCopies, column = i % kCopies * kCopy;
     if (column >= staged) continue;
     bf16* to = chunk + row * S::kChunkStride + column;
-    const bf16* from = input + row * pass.args.input_stride + column;
+    const bf16* from = input + row * args.input_stride + column;
     if (column + kCopy <= cols) {
       copy_async(to, from);
     } else {
@@ -165,7 +76,7 @@ __device__ inline void stage_inputs(bf16* chunk, const Pass& pass, int first, in
 // The warps that share rows put their sums side by side, and the block adds them and writes them.
 template <typename S, int kInputTiles>
 __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* shared,
-                           const Pass& pass) {
+                           const LinearArgs& args) {
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
   float* mine = shared + (warp % kAlong * S::kInputs + lane % 4 * 2) * S::kSumsStride +
                 warp / kAlong * S::kRowTiles * kTileRows + lane / 4;
@@ -180,31 +91,31 @@ __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* s
   __syncthreads();
 
   const int split = int(blockIdx.y);
-  for (int i = int(threadIdx.x); i < pass.inputs * S::kBlockRows; i += kLinearThreads) {
+  for (int i = int(threadIdx.x); i < int(args.rows) * S::kBlockRows; i += kLinearThreads) {
     const int input = i / S::kBlockRows;
     const int64_t row = int64_t{blockIdx.x} * S::kBlockRows + i % S::kBlockRows;
-    if (row >= pass.args.weights.rows) continue;
+    if (row >= args.weights.rows) continue;
     const float* all = shared + input * S::kSumsStride + i % S::kBlockRows;
     float sum = all[0];
 #pragma unroll
     for (int along = 1; along < kAlong; ++along) sum += all[along * S::kInputs * S::kSumsStride];
-    if (split == 0 && pass.args.bias != nullptr) sum += pass.args.bias[row];
-    pass.args.out[(split * pass.args.out_rows + input) * pass.args.out_stride + row] = sum;
+    if (split == 0 && args.bias != nullptr) sum += args.bias[row];
+    args.out[(split * args.out_rows + input) * args.out_stride + row] = sum;
   }
 }
 
 // A block takes kBlockRows rows of weights (x) and one split of K (y).
 template <WeightType kType, int kInputTiles>
 __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kResident)
-    linear_kernel(Pass pass) {
+    linear_kernel(LinearArgs args) {
   using S = Shape<kType, kInputTiles>;
   constexpr int kTile = int(tile_bytes(kType));
   DYNAMIC_SHARED(bf16, shared);
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
   const int along = warp % kAlong;
-  const TiledMatrix& weights = pass.args.weights;
-  const int begin = first_tile(weights.cols, int(blockIdx.y), pass.splits);
-  const int end = first_tile(weights.cols, int(blockIdx.y) + 1, pass.splits);
+  const TiledMatrix& weights = args.weights;
+  const int begin = first_tile(weights.cols, int(blockIdx.y), args.splits);
+  const int end = first_tile(weights.cols, int(blockIdx.y) + 1, args.splits);
 
   // This warp's row tiles: past the last one there is nothing to do, or the last once more.
   const auto row_tile_count = int(row_tiles(weights.rows));
@@ -233,7 +144,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
 #pragma unroll 1
   for (int chunk = 0; chunk <= chunks; ++chunk) {
     if (chunk < chunks) {
-      stage_inputs<S>(shared + chunk % 2 * S::kChunk, pass, begin + chunk * S::kChunkTiles, end);
+      stage_inputs<S>(shared + chunk % 2 * S::kChunk, args, begin + chunk * S::kChunkTiles, end);
     }
     copy_async_commit();
     if (chunk == 0) continue;
@@ -250,11 +161,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
 #pragma unroll
         for (int column_group = 0; column_group < kTileGroups; ++column_group) {
           const bf16* columns = inputs + d * kAlong * kTileCols + column_group * int{kGroup};
-          if constexpr (is_quantized(kType)) {
-            add_codes<kType>(sums, ring[d], column_group, columns);
-          } else {
-            add_numbers<kType>(sums, ring[d], column_group, columns);
-          }
+          add_products<S::kChunkStride, 1>(sums, ring[d], column_group, columns);
         }
         if (left > S::kDepth) ask_for_next(ring[d]);
         --left;
@@ -264,50 +171,39 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
     __syncthreads();  // the chunk's place is needed, for the one after the next or for the sums
   }
   copy_async_wait<0>();
-  write_sums<S, kInputTiles>(sums, reinterpret_cast<float*>(shared), pass);
+  write_sums<S, kInputTiles>(sums, reinterpret_cast<float*>(shared), args);
 }
 
 template <WeightType kType, int kInputTiles>
-Status launch_pass(const Pass& pass, Stream stream) {
+Status launch_shape(const LinearArgs& args, Stream stream) {
   using S = Shape<kType, kInputTiles>;
-  const auto blocks = unsigned((pass.args.weights.rows + S::kBlockRows - 1) / S::kBlockRows);
-  return launch(linear_kernel<kType, kInputTiles>, dim3(blocks, unsigned(pass.splits)),
-                dim3(kLinearThreads), S::kSharedBytes, stream, pass);
+  const auto blocks = unsigned((args.weights.rows + S::kBlockRows - 1) / S::kBlockRows);
+  return launch(linear_kernel<kType, kInputTiles>, dim3(blocks, unsigned(args.splits)),
+                dim3(kLinearThreads), S::kSharedBytes, stream, args);
 }
 
 template <WeightType kType>
-Status launch_pass_of(const Pass& pass, Stream stream) {
-  if (pass.inputs <= 8) return launch_pass<kType, 1>(pass, stream);
-  if (pass.inputs <= 16) return launch_pass<kType, 2>(pass, stream);
-  if (pass.inputs <= 32) return launch_pass<kType, 4>(pass, stream);
-  return launch_pass<kType, 8>(pass, stream);
-}
-
-Status launch_pass_of(const Pass& pass, Stream stream) {
-  switch (pass.args.weights.type) {
-    case WeightType::kFloat32: return launch_pass_of<WeightType::kFloat32>(pass, stream);
-    case WeightType::kFloat16: return launch_pass_of<WeightType::kFloat16>(pass, stream);
-    case WeightType::kBFloat16: return launch_pass_of<WeightType::kBFloat16>(pass, stream);
-    case WeightType::kInt8: return launch_pass_of<WeightType::kInt8>(pass, stream);
-    case WeightType::kInt4: return launch_pass_of<WeightType::kInt4>(pass, stream);
-    case WeightType::kInt4Minimum: break;
-  }
-  return launch_pass_of<WeightType::kInt4Minimum>(pass, stream);
+Status launch_type(const LinearArgs& args, Stream stream) {
+  if (args.rows <= 8) return launch_shape<kType, 1>(args, stream);
+  if (args.rows <= 16) return launch_shape<kType, 2>(args, stream);
+  if (args.rows <= 32) return launch_shape<kType, 4>(args, stream);
+  return launch_shape<kType, 8>(args, stream);
 }
 
 }  // namespace
 
 Status linear(const LinearArgs& args, Stream stream) {
-  for (int64_t first = 0; first < args.rows; first += kMostInputs) {
-    const int64_t left = args.rows - first;
-    Pass pass = {.args = args,
-                 .inputs = int(left < kMostInputs ? left : kMostInputs),
-                 .splits = linear_splits(args.weights.rows, args.weights.cols)};
-    pass.args.input = static_cast<const std::byte*>(args.input) + first * args.input_stride * 2;
-    pass.args.out += first * args.out_stride;
-    if (const Status status = launch_pass_of(pass, stream); status != kSuccess) return status;
+  if (args.rows == 0) return kSuccess;
+  if (args.rows > kFewInputs) return linear_wide(args, stream);
+  switch (args.weights.type) {
+    case WeightType::kFloat32: return launch_type<WeightType::kFloat32>(args, stream);
+    case WeightType::kFloat16: return launch_type<WeightType::kFloat16>(args, stream);
+    case WeightType::kBFloat16: return launch_type<WeightType::kBFloat16>(args, stream);
+    case WeightType::kInt8: return launch_type<WeightType::kInt8>(args, stream);
+    case WeightType::kInt4: return launch_type<WeightType::kInt4>(args, stream);
+    case WeightType::kInt4Minimum: break;
   }
-  return kSuccess;
+  return launch_type<WeightType::kInt4Minimum>(args, stream);
 }
 
 }  // namespace sinkstream::cuda

@@ -6,8 +6,10 @@
 // `along` of kAlong takes tiles along, along + kAlong, ...; each warp adds its tiles in rising
 // order, a block adds its warps in rising order, and whoever reads the splits adds them in rising
 // order. All of it depends on the weights' shape alone, so that a row's result does not depend on
-// how many rows there are or what they hold. How many rows of weights a block takes, how many
-// inputs a pass has, and when what is loaded, change no sum.
+// how many rows there are or what they hold. How many rows of weights or inputs a block takes, and
+// when what is loaded, change no sum. With many inputs one thread does by itself what those warps
+// do: it adds tiles along, along + kAlong, ... from zero, adds that to its total, and goes on with
+// the next `along`.
 #pragma once
 
 #include "kernels/cuda/weights.h"
@@ -17,7 +19,10 @@ namespace sinkstream::cuda {
 constexpr int kAlong = 4;     // warps of a block that share its rows and its run of columns
 constexpr int kRowWarps = 2;  // groups of kAlong warps, each with rows of its own
 constexpr int kLinearThreads = kAlong * kRowWarps * kWarpLanes;
-constexpr int kMostInputs = 64;  // rows of input of one pass over the weights
+constexpr int kFewInputs = 64;    // rows of input that each weight is read once for; more of them
+                                  // are taken in blocks
+constexpr int kWideRows = 128;    // of weights, of such a block
+constexpr int kWideInputs = 128;  // likewise
 constexpr int kMostSplits = 8;
 
 // Into how many runs K is cut. The figures are those of a card with 132 multiprocessors, and the

@@ -7,7 +7,6 @@ const Ops& all_ops() {
       .embedding = embedding,
       .rms_norm = rms_norm,
       .linear = linear,
-      .expand = expand,
       .rope_append = rope_append,
       .attention_decode = attention_decode,
       .attention_prefill = attention_prefill,

@@ -6,7 +6,6 @@
 #include "kernels/cuda/copy_pages.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/evict.h"
-#include "kernels/cuda/expand.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/logits.h"
 #include "kernels/cuda/penalties.h"
@@ -21,7 +20,6 @@ struct Ops {
   Status (*embedding)(const EmbeddingArgs&, Stream);
   Status (*rms_norm)(const RmsNormArgs&, Stream);
   Status (*linear)(const LinearArgs&, Stream);
-  Status (*expand)(const ExpandArgs&, Stream);
   Status (*rope_append)(const RopeAppendArgs&, Stream);
   Status (*attention_decode)(const AttentionArgs&, Stream);
   Status (*attention_prefill)(const AttentionArgs&, Stream);

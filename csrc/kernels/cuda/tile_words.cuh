@@ -16,10 +16,12 @@
 
 namespace sinkstream::cuda {
 
-template <WeightType kType>
+// Of all groups of columns, or of one.
+template <WeightType kType, int kGroups = kTileGroups>
 struct TileWords {
-  static constexpr int kWords = int(tile_code_bytes(kType)) / (4 * kWarpSize);
-  static constexpr int kScaleWords = scales_per_group(kType) * kTileGroups;
+  static constexpr int kWords =
+      int(tile_code_bytes(kType)) / (4 * kWarpSize) * kGroups / kTileGroups;
+  static constexpr int kScaleWords = scales_per_group(kType) * kGroups;
 
   uint32_t words[kWords];
   uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];  // Note: [Tiles]
@@ -28,24 +30,22 @@ struct TileWords {
   // further.
   static __device__ int codes_at(int lane) { return lane * int(sizeof(uint4)); }
   static __device__ int scales_behind(int lane) {
-    return int(tile_code_bytes(kType)) + lane / 4 * kScaleWords * 4 - codes_at(lane);
+    return int(tile_code_bytes(kType)) + lane / 4 * scales_per_group(kType) * kTileGroups * 4 -
+           codes_at(lane);
   }
 
+  // From device memory, where nobody reads them again soon.
   __device__ void load(const std::byte* codes, int scales_behind) {
-#pragma unroll
-    for (int i = 0; i < kWords; i += 4) {
-      const auto* address = reinterpret_cast<const uint4*>(codes + i * kWarpSize * 4);
-      const uint4 four = load_streaming(address);
-      words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
-    }
-    if constexpr (kScaleWords == 2) {
-      const uint2 two = load_streaming(reinterpret_cast<const uint2*>(codes + scales_behind));
-      scales[0] = two.x, scales[1] = two.y;
-    }
-    if constexpr (kScaleWords == 4) {
-      const uint4 four = load_streaming(reinterpret_cast<const uint4*>(codes + scales_behind));
-      scales[0] = four.x, scales[1] = four.y, scales[2] = four.z, scales[3] = four.w;
-    }
+    static_assert(kGroups == kTileGroups);
+    load(codes, codes + scales_behind, [](const auto* address) { return load_streaming(address); });
+  }
+  // From shared memory, the groups of columns from `first` on.
+  __device__ void load_staged(const std::byte* codes, int scales_behind, int first) {
+    constexpr int kGroupBytes = kWords / kGroups % 4 == 0
+                                    ? int(tile_code_bytes(kType)) / kTileGroups
+                                    : kWords / kGroups * 4;
+    load(codes + first * kGroupBytes, codes + scales_behind + first * scales_per_group(kType) * 4,
+         [](const auto* address) { return *address; });
   }
 
   // Of rows group and group + 8, for the columns of `column_group`.
@@ -54,6 +54,30 @@ struct TileWords {
   }
   __device__ float2 minimum(int column_group) const {
     return f16_floats(scales[column_group * scales_per_group(kType) + 1]);
+  }
+
+ private:
+  template <typename Fetch>
+  __device__ void load(const std::byte* codes, const std::byte* scales_at, const Fetch& fetch) {
+    if constexpr (kWords % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 four = fetch(reinterpret_cast<const uint4*>(codes + i * kWarpSize * 4));
+        words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+      }
+    } else {  // of int4, one group
+      const uint2 two = fetch(reinterpret_cast<const uint2*>(codes));
+      words[0] = two.x, words[1] = two.y;
+    }
+    if constexpr (kScaleWords == 1) scales[0] = fetch(reinterpret_cast<const uint32_t*>(scales_at));
+    if constexpr (kScaleWords == 2) {
+      const uint2 two = fetch(reinterpret_cast<const uint2*>(scales_at));
+      scales[0] = two.x, scales[1] = two.y;
+    }
+    if constexpr (kScaleWords == 4) {
+      const uint4 four = fetch(reinterpret_cast<const uint4*>(scales_at));
+      scales[0] = four.x, scales[1] = four.y, scales[2] = four.z, scales[3] = four.w;
+    }
   }
 };
 
@@ -85,8 +109,8 @@ constexpr int pieces_of(WeightType type) {
 
 // The A fragment of step `step`: of the numbers or codes, the piece `fragment[0]`, and what it
 // leaves of float16 and float32 in those behind it.
-template <WeightType kType>
-__device__ inline void unpack(const TileWords<kType>& tile, int step,
+template <WeightType kType, int kGroups>
+__device__ inline void unpack(const TileWords<kType, kGroups>& tile, int step,
                               uint32_t (&fragment)[pieces_of(kType)][4]) {
 #pragma unroll
   for (int r = 0; r < 4; ++r) {

@@ -56,6 +56,7 @@ struct TokenLoop {
                           nullptr);
     if (status != kSuccess) return status;
     status = ops.linear({.weights = output.matrix,
+                         .splits = splits,
                          .input = normed.get(),
                          .input_stride = kHidden,
                          .rows = kRows,

@@ -20,9 +20,10 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // One model twice: on the processor, and on a card.
 struct Twins {
-  explicit Twins(DType cache_type)
-      : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens},
-                  card_spec()),
+  explicit Twins(DType cache_type, const std::map<std::string, Storage>& stored = {},
+                 const DecoderSpec& spec = card_spec())
+      : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens}, spec,
+                  stored),
         card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
              {cache_type, kMostTokens, 8, 4}) {}
 
@@ -181,6 +182,39 @@ TEST_P(CudaDecoderOfType, IsAsCloseAtIndexTenMillion) {
 INSTANTIATE_TEST_SUITE_P(Types, CudaDecoderOfType,
                          testing::Values(DType::kFloat16, DType::kBFloat16, DType::kInt8),
                          [](const auto& info) { return std::string(name_of(info.param)); });
+
+// Maps that read the same input in several types, each of which may be the first and the last: the
+// whole of a checkpoint's mixture, with and without one matrix left of it, through both kernels of
+// linear maps.
+TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
+  Twins twins(DType::kFloat16, {{"layers.0.k", Storage::kBF16},
+                                {"layers.0.v", Storage::kF16},
+                                {"layers.0.gate", Storage::kF16},
+                                {"layers.1.v", Storage::kBF16},
+                                {"layers.1.up", Storage::kBF16}});
+  const Window window{4, 30};
+  const auto tokens = random_tokens(150, twins.vocab(), 10);
+  Sequences here(twins, window, false), there(twins, window, true), cut(twins, window, true);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 150);
+  const auto logits = logits_of(twins, true, &there[0], tokens, 150);
+  expect_near(logits, expected, DType::kFloat16);
+  EXPECT_TRUE(same_bits(logits, logits_of(twins, true, &cut[0], tokens, 7)));
+}
+
+// Whoever reads what parts of a map leave knows one number of splits.
+TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
+  DecoderSpec spec = card_spec();
+  spec.layers = 1;
+  spec.hidden_size = 768;
+  spec.intermediate_size = 2144;
+  ASSERT_NE(cuda::linear_splits(2 * spec.intermediate_size, spec.hidden_size),
+            cuda::linear_splits(spec.intermediate_size, spec.hidden_size));
+  Twins twins(DType::kFloat16, {{"layers.0.up", Storage::kBF16}}, spec);
+  const auto tokens = random_tokens(3, twins.vocab(), 11);
+  Sequences here(twins, {4, 9}, false), there(twins, {4, 9}, true);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 3);
+  expect_near(logits_of(twins, true, &there[0], tokens, 3), expected, DType::kFloat16);
+}
 
 // Whatever number of pages its memory was planned for.
 TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {

@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "common/errors.h"
 #include "cuda/emulated_card.h"
 #include "model/random_decoder.h"
 
@@ -24,7 +23,8 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   ASSERT_EQ(together.bytes, alone.bytes);
   EXPECT_EQ(std::memcmp(together.memory.get(), alone.memory.get(), alone.bytes), 0);
   // The last row of a stack of parts is the last part's.
-  const cuda::TiledMatrix& gate_up = alone.layers.back().gate_up;
+  ASSERT_EQ(alone.layers.back().gate_up.parts.size(), 1u);
+  const cuda::TiledMatrix& gate_up = alone.layers.back().gate_up.parts[0];
   ASSERT_EQ(gate_up.rows, 2 * spec.intermediate_size);
   const std::vector<float>& up = model.weights.at("layers.1.up");
   for (int64_t col = 0; col < spec.hidden_size; ++col) {
@@ -38,12 +38,29 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   }
 }
 
-TEST(CudaWeights, OfMapsThatReadTheSameInputHaveOneType) {
-  const RandomDecoder model(generic_kernels(), 1, {});
-  DecoderWeights weights = model.packed();
-  weights.layers[0].v.type = WeightType::kFloat16;
-  EXPECT_THROW(copy_to_card(model.spec, weights, cuda::emulated_plugin().runtime, nullptr, nullptr),
-               CheckpointError);
+// q and k stay one matrix, v is another one; gate and up are two.
+TEST(CudaWeights, OfMapsThatReadTheSameInputKeepTheirTypes) {
+  const RandomDecoder model(generic_kernels(), 1, {}, small_spec(),
+                            {{"layers.0.v", Storage::kF16}, {"layers.0.gate", Storage::kBF16}});
+  const DecoderSpec& spec = model.spec;
+  const CudaWeights weights =
+      copy_to_card(spec, model.packed(), cuda::emulated_plugin().runtime, nullptr, nullptr);
+  const auto expect_parts = [&](const CudaMap& map, std::vector<WeightType> types,
+                                std::vector<int64_t> rows) {
+    ASSERT_EQ(map.parts.size(), types.size());
+    for (size_t i = 0; i < types.size(); ++i) {
+      EXPECT_EQ(map.parts[i].type, types[i]);
+      EXPECT_EQ(map.parts[i].rows, rows[i]);
+      EXPECT_EQ(map.parts[i].cols, spec.hidden_size);
+    }
+    EXPECT_EQ(map.splits(), cuda::linear_splits(map.rows(), spec.hidden_size));
+  };
+  const int64_t q = spec.query_size(), kv = spec.kv_size(), inner = spec.intermediate_size;
+  expect_parts(weights.layers[0].qkv, {WeightType::kFloat32, WeightType::kFloat16}, {q + kv, kv});
+  expect_parts(weights.layers[0].gate_up, {WeightType::kBFloat16, WeightType::kFloat32},
+               {inner, inner});
+  expect_parts(weights.layers[1].qkv, {WeightType::kFloat32}, {q + 2 * kv});
+  expect_parts(weights.layers[1].gate_up, {WeightType::kFloat32}, {2 * inner});
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "cuda/tiles.h"
+#include "cuda/linear_call.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/guarded.h"
 #include "kernels/kernels.h"
@@ -15,44 +15,6 @@ namespace sinkstream::cuda {
 namespace {
 
 using emulator::in_every_order;
-
-// The sums of all splits of rows [first, first + rows) of the input: [rows][matrix.rows]. What may
-// not be written is watched: what lies behind a row, rows behind the last one, and everything
-// around.
-std::vector<float> run(const TiledMatrix& matrix, const Bf16Rows& input, int64_t first,
-                       int64_t rows, const float* bias = nullptr) {
-  const int64_t splits = linear_splits(matrix.rows, matrix.cols);
-  const int64_t out_rows = rows + 2, stride = matrix.rows + 3;
-  Guarded out(splits * out_rows * stride, 1);
-  EXPECT_EQ(linear({.weights = matrix,
-                    .bias = bias,
-                    .input = input.row(first),
-                    .input_stride = input.stride,
-                    .rows = rows,
-                    .out = out.get(),
-                    .out_rows = out_rows,
-                    .out_stride = stride},
-                   nullptr),
-            kSuccess);
-  EXPECT_TRUE(out.is_intact());
-  std::vector<float> sums;
-  for (int64_t i = 0; i < out_rows * stride; ++i) {
-    float sum = out[i];
-    for (int64_t split = 1; split < splits; ++split) sum += out[split * out_rows * stride + i];
-    if (i / stride < rows && i % stride < matrix.rows) {
-      sums.push_back(sum);
-    } else {
-      for (int64_t split = 0; split < splits; ++split) {
-        EXPECT_TRUE(std::isnan(out[split * out_rows * stride + i])) << "row " << i / stride;
-      }
-    }
-  }
-  return sums;
-}
-
-std::vector<float> run(const Tiles& tiles, const Bf16Rows& input, const float* bias = nullptr) {
-  return run(tiles.matrix, input, 0, input.rows, bias);
-}
 
 std::vector<float> run_reference(const Matrix& matrix, const Bf16Rows& input, const float* bias) {
   std::vector<float> floats(input.rows * input.cols), out(input.rows * matrix.rows);
@@ -157,7 +119,7 @@ TEST(CudaLinear, EqualsTheReferenceForAVocabulary) {
   }
 }
 
-TEST(CudaLinear, TakesAnyNumberOfInputsSixtyFourAtATime) {
+TEST(CudaLinear, EqualsTheReferenceForManyInputs) {
   const Matrix matrix = random_matrix(Storage::kQ4_1, 33, 96, 9);
   for (const int64_t inputs : {65, 130}) {
     compare(matrix, random_bf16_rows(inputs, 96, 10), "forward");
@@ -308,6 +270,7 @@ TEST(CudaLinear, PassesOnThatALaunchFailed) {
   std::vector<float> out(65);
   emulator::fail_next_launch(700);
   EXPECT_EQ(linear({.weights = tiles.matrix,
+                    .splits = 1,
                     .input = input.row(0),
                     .input_stride = input.stride,
                     .rows = 65,

@@ -35,9 +35,11 @@ inline DecoderSpec small_spec() {
 
 class RandomDecoder {
  public:
+  // `stored`: weights that a file holds otherwise than as float32, as float16 or bfloat16.
   RandomDecoder(const Kernels& kernels, int threads, const DecoderOptions& options,
-                const DecoderSpec& model_spec = small_spec())
-      : spec(model_spec), store_(spec), threads_(threads) {
+                const DecoderSpec& model_spec = small_spec(),
+                const std::map<std::string, Storage>& stored = {})
+      : spec(model_spec), store_(spec), stored_(stored), threads_(threads) {
     const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
     const int64_t q = spec.query_size(), kv = spec.kv_size();
     add("embedding", spec.vocab_size, hidden);
@@ -68,8 +70,7 @@ class RandomDecoder {
       const float scale = cols == 1 ? 0.3f : 2.0f / std::sqrt(static_cast<float>(cols));
       const float mean = cols == 1 && name.ends_with("norm") ? 1.0f : 0.0f;
       for (float& number : numbers) number = mean + scale * normal(random);
-      store_.write(name, reinterpret_cast<const std::byte*>(numbers.data()), rows * cols * 4, 0,
-                   rows);
+      write(name, numbers, rows);
       weights[name] = std::move(numbers);
     }
     decoder = std::make_unique<Decoder>(spec, store_.finish(), kernels, &threads_, options);
@@ -88,11 +89,29 @@ class RandomDecoder {
   };
 
   void add(const std::string& name, int64_t rows, int64_t cols) {
-    store_.declare(name, Storage::kF32, rows, cols);
+    const auto stored = stored_.find(name);
+    store_.declare(name, stored == stored_.end() ? Storage::kF32 : stored->second, rows, cols);
     added_.push_back({name, rows, cols});
   }
 
+  void write(const std::string& name, const std::vector<float>& numbers, int64_t rows) {
+    const auto stored = stored_.find(name);
+    if (stored == stored_.end()) return write_as(name, numbers, rows);
+    std::vector<uint16_t> rounded;
+    for (const float number : numbers) {
+      rounded.push_back(stored->second == Storage::kF16 ? to_f16(number).bits
+                                                        : to_bf16(number).bits);
+    }
+    write_as(name, rounded, rows);
+  }
+  template <typename T>
+  void write_as(const std::string& name, const std::vector<T>& numbers, int64_t rows) {
+    store_.write(name, reinterpret_cast<const std::byte*>(numbers.data()),
+                 static_cast<int64_t>(numbers.size() * sizeof(T)), 0, rows);
+  }
+
   WeightStore store_;
+  std::map<std::string, Storage> stored_;
   ThreadPool threads_;
   std::vector<Added> added_;
 };
