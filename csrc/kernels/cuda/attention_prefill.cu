@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
   while (youngest >= oldest && rows[youngest].sequence < 0) --youngest;
   if (youngest < oldest) return;
   const int64_t first = rows[oldest].first, index = rows[youngest].index;
-  const SequencePages sequence = args.pages.sequences[rows[oldest].sequence];
+  const SequencePages& sequence = args.pages.sequences[rows[oldest].sequence];
   const SeenPages seen = seen_pages(sequence, first, index);
 
   // The lane's queries; behind the block's last token there are none, and none sees a row.

@@ -8,7 +8,7 @@ namespace sinkstream::cuda {
 
 // A library of another build of the package is refused, not called. A function more or less shows
 // in the sizes of the tables; this is raised when arguments change.
-constexpr int32_t kPluginVersion = 2;
+constexpr int32_t kPluginVersion = 3;
 constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 
 struct Plugin {

@@ -167,6 +167,26 @@ TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
   }
 }
 
+TEST(CudaAttention, FindsBlocksInScratchPages) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    for (const int64_t sinks : {0, 70}) {
+      const StreamSpec spec = make_spec(sinks, 150, 6, 2, 48, type);
+      TestStream stream = make_stream(spec);
+      feed(&stream, 0, sinks + 256, &pool);
+      stream.append(sinks + 256, 30, &pool);  // of block 4
+      const Piece piece = {&stream, sinks + 256, 30};
+      const Bits expected = expect_one_result(piece, &pool, 3);
+      for (const int64_t block : {4, 3, 2}) {
+        CardCall call({piece}, &pool);
+        call.move_to_scratch(block, 5);
+        EXPECT_EQ(call.decode(), expected) << name_of(type) << " from block " << block;
+        EXPECT_EQ(call.prefill(30), expected) << name_of(type) << " from block " << block;
+      }
+    }
+  }
+}
+
 // Values alone as well: a weight of zero times NaN would be NaN.
 TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
   ThreadPool pool(2);
