@@ -44,10 +44,8 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
   return spec;
 }
 
-// So many that no step of `max_sequences` spans is cut: of c rows of a span, one at least lies in
-// the block that it begins in, so that it needs (c + 62) / 64 at most.
-int64_t most_scratch_pages(const CudaDecoderOptions& options) {
-  return (options.max_tokens + (kPageRows - 2) * options.max_sequences) / kPageRows;
+int64_t scratch_pages(const CudaDecoderOptions& options) {
+  return ForwardPlan::most_scratch_pages(options.max_tokens, options.max_sequences);
 }
 
 // Of a step that draws for all places.
@@ -70,7 +68,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
               {.page_shape = page_shape(),
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
                .split_pages = options.pages,
-               .scratch_pages = most_scratch_pages(options)}),
+               .scratch_pages = scratch_pages(options)}),
       drawing_(plugin, stream,
                {.vocab = spec.vocab_size,
                 .places = options.max_sequences,
@@ -88,7 +86,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                    {.vocab = spec.vocab_size,
                     .splits = layers_.logit_splits(),
                     .rows = options.max_sequences}),
-      plan_(options.max_tokens, most_scratch_pages(options)),
+      plan_(options.max_tokens, scratch_pages(options)),
       calls_(options.max_tokens) {
   const int64_t places = options.max_sequences;
   results_ = cuda::take_pinned(

@@ -52,6 +52,13 @@ struct ForwardPlan {
     size_t count = 0;
   };
 
+  // So many that no step of `rows` rows in up to `spans` spans is cut: of c rows of a span, one at
+  // least lies in the block that it begins in, which the ring has a page for, so that it needs
+  // (c + 62) / 64 at most.
+  static constexpr int64_t most_scratch_pages(int64_t rows, int64_t spans) {
+    return (rows + (kPageRows - 2) * spans) / kPageRows;
+  }
+
   // Room for so many rows is taken at once. `scratch_pages`: that a round may use.
   explicit ForwardPlan(int64_t max_rows, int64_t scratch_pages = 0);
   void make(std::span<const ForwardSpan> spans);

@@ -88,7 +88,7 @@ struct CardSlot {
 };
 
 __device__ inline CardSlot slot_of(const Pages& pages, const TokenRow& token) {
-  const SequencePages sequence = pages.sequences[token.sequence];
+  const SequencePages& sequence = pages.sequences[token.sequence];
   if (token.index < sequence.sinks) {
     return {page_at(pages, sequence, token.index / kPageRows), token.index % kPageRows};
   }
