@@ -10,8 +10,11 @@
 // scratch pages. A piece has as many blocks as there are scratch pages for, so that with enough of
 // them a whole chunk is one; and no result depends on how many there are.
 //
-// They are copied whole. Rows behind the piece's end hold nothing then, and nothing was lost there:
-// in the ring they held tokens a whole ring older than the last block, which its tokens do not see.
+// They are copied whole, to pages that are the sequence's own: SequenceCache::make_writable. Rows
+// behind the piece's end hold nothing then, and nothing that is live was lost there: in the ring
+// they held tokens of the block a whole ring before the last one, of which already that block's
+// first token sees nothing. No cut brings back what has left the window, nor can a cache be rewound
+// to where it was seen or forked there.
 #pragma once
 
 #include <algorithm>

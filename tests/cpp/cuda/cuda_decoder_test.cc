@@ -267,8 +267,9 @@ TEST(CudaDecoder, ALongChunkBehindACutIsWhatSmallOnesAre) {
   }
 }
 
-// Two caches that hold the same pages, past the window; nobody wants logits of the long chunk.
-TEST(CudaDecoder, ALongChunkOfAForkLeavesTheOtherItsBits) {
+// Two caches that hold the same pages, past the window, and two that never shared any. Nobody wants
+// logits of the long chunk.
+TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
   Twins twins(DType::kFloat16);
   const Window window{4, 70};
   const int64_t needed = SequenceCache::pages_needed(window, twins.layers(), kEndless);
@@ -284,13 +285,14 @@ TEST(CudaDecoder, ALongChunkOfAForkLeavesTheOtherItsBits) {
     std::optional<SequenceCache> fork;
     if (is_shared) {
       fork.emplace(other, kEndless, 150);
+      fork->make_writable(220);
+      const ForwardSpan span{&*fork, long_chunk.data(), 220, LogitsOf::kNone};
+      twins.card.forward({&span, 1}, nullptr);
     } else {
       fork.emplace(&pool, window, twins.layers(), kEndless);
       logits_of(twins, true, &*fork, before, 150);
+      logits_of(twins, true, &*fork, long_chunk, 64);
     }
-    fork->make_writable(220);
-    const ForwardSpan span{&*fork, long_chunk.data(), 220, LogitsOf::kNone};
-    twins.card.forward({&span, 1}, nullptr);
     other.make_writable(100);
     const auto logits_of_other = logits_of(twins, true, &other, own, 50);
     const auto logits_of_fork = logits_of(twins, true, &*fork, next, 1);
