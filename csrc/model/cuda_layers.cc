@@ -26,13 +26,13 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
       stream_(stream),
       options_(options) {
   const int64_t rows = options.rows, q = spec.query_size();
-  const int64_t page_bytes = options.scratch_pages * options.page_shape.bytes();
   int64_t partials = splits_of(weights_.output) * kLogitRows * spec.vocab_size;
   for (const CudaLayerWeights& layer : weights_.layers) {
     for (const cuda::TiledMatrix* map : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
       partials = std::max(partials, splits_of(*map) * rows * map->rows);
     }
   }
+  const int64_t page_bytes = options.scratch_pages * options.page_shape.bytes();
   const auto carve = [&](Carver<kAlignment> carver) {
     hidden_ = carver.take<float>(rows * spec.hidden_size);
     normed_ = carver.take<std::byte>(rows * spec.hidden_size * 2);

@@ -21,11 +21,11 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // One model twice: on the processor, and on a card.
 struct Twins {
-  explicit Twins(DType cache_type, int64_t max_sequences = 8)
+  explicit Twins(DType cache_type)
       : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens},
                   card_spec()),
         card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
-             {cache_type, kMostTokens, max_sequences, 4}) {}
+             {cache_type, kMostTokens, 8, 4}) {}
 
   static constexpr int64_t kMostTokens = 320;
   int64_t vocab() const { return card.vocab(); }
@@ -189,6 +189,17 @@ INSTANTIATE_TEST_SUITE_P(Types, CudaDecoderOfType,
                          testing::Values(DType::kFloat16, DType::kBFloat16, DType::kInt8),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
+// Whatever number of pages its memory was planned for.
+TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
+  Twins twins(DType::kFloat16);
+  const Window dense{0, 300};
+  const auto tokens = random_tokens(300, twins.vocab(), 8);
+  Sequences here(twins, dense, false), there(twins, dense, true);
+  const auto expected = logits_of(twins, false, &here[0], tokens, 300);
+  const auto logits = logits_of(twins, true, &there[0], tokens, 299);  // the last one alone
+  expect_near(logits, expected, DType::kFloat16);
+}
+
 // Spans that need a scratch page each, of caches in pools of their own, beside one that decodes.
 // With scratch pages for one sequence alone they go in rounds.
 TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
@@ -206,15 +217,16 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     expected.insert(expected.end(), alone.begin() + kBefore * twins.vocab(), alone.end());
   }
   for (const int64_t max_sequences : {8, 1}) {
-    Twins others(DType::kInt8, max_sequences);
+    CudaDecoder card(twins.processor.spec, twins.processor.packed(), cuda::emulated_plugin(),
+                     nullptr, nullptr, {DType::kInt8, Twins::kMostTokens, max_sequences, 4});
     std::vector<std::unique_ptr<Sequences>> together;
     std::vector<ForwardSpan> spans;
     for (size_t i = 0; i < asked.size(); ++i) {
       const auto& [window, count] = asked[i];
-      together.push_back(std::make_unique<Sequences>(others, window, true));
+      together.push_back(std::make_unique<Sequences>(twins, window, true));
       SequenceCache* cache = &(*together[i])[0];
       const ForwardSpan before{cache, tokens[i].data(), kBefore, LogitsOf::kNone};
-      others.card.forward({&before, 1}, nullptr);
+      card.forward({&before, 1}, nullptr);
       spans.push_back({cache, tokens[i].data() + kBefore, count, LogitsOf::kAll});
     }
     ForwardPlan plan(Twins::kMostTokens,
@@ -222,7 +234,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     plan.make(spans);
     EXPECT_EQ(plan.rounds.size(), max_sequences == 1 ? 2u : 1u);
     std::vector<float> logits(expected.size(), NAN);
-    others.card.forward(spans, logits.data());
+    card.forward(spans, logits.data());
     EXPECT_TRUE(same_bits(logits, expected)) << plan.rounds.size() << " rounds";
   }
 }
@@ -303,17 +315,6 @@ TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
     of_other = logits_of_other;
     of_fork = logits_of_fork;
   }
-}
-
-// Whatever number of pages its memory was planned for.
-TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
-  Twins twins(DType::kFloat16);
-  const Window dense{0, 300};
-  const auto tokens = random_tokens(300, twins.vocab(), 8);
-  Sequences here(twins, dense, false), there(twins, dense, true);
-  const auto expected = logits_of(twins, false, &here[0], tokens, 300);
-  const auto logits = logits_of(twins, true, &there[0], tokens, 299);  // the last one alone
-  expect_near(logits, expected, DType::kFloat16);
 }
 
 TEST(CudaDecoder, SaysThatALaunchFailedAndCountsNoToken) {
