@@ -67,11 +67,15 @@ struct Window {
 
   // How many of `count` tokens from index t on may be written before their queries run: up to the
   // end of the block of the last sink or of token t, because the ring has room for one block more
-  // than is live.
-  int64_t piece(int64_t t, int64_t count) const {
-    const int64_t block_end = t < sinks ? sinks + kPageRows : sinks + (block(t) + 1) * kPageRows;
-    return std::min(count, block_end - t);
+  // than is live; and `more` blocks where these have pages elsewhere.
+  int64_t piece(int64_t t, int64_t count, int64_t more = 0) const {
+    const int64_t blocks = block(std::max(t, sinks)) + 1 + more;
+    return std::min(count, sinks + blocks * kPageRows - t);
   }
+
+  // The first block whose page in a ring of `pages` pages holds keys that token t sees, or later
+  // ones may.
+  int64_t ring_end(int64_t t, int64_t pages) const { return block(first(t)) + pages; }
 };
 
 }  // namespace sinkstream

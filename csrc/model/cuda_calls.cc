@@ -7,6 +7,7 @@ namespace sinkstream {
 CudaCalls::CudaCalls(int64_t max_rows) {
   rounds.reserve(max_rows);
   attentions.reserve(max_rows);
+  copies.reserve(max_rows);
   runs.reserve(max_rows);
 }
 
@@ -24,6 +25,7 @@ void CudaCalls::begin(const ForwardPlan& plan, int64_t split_pages) {
   rows = plan.rows();
   rounds.clear();
   attentions.clear();
+  copies.clear();
   runs.clear();
   wanted = 0;
   draws = 0;
@@ -33,7 +35,10 @@ void CudaCalls::begin(const ForwardPlan& plan, int64_t split_pages) {
 // Single rows that follow each other share a launch, whatever their sequences; longer pieces have
 // one each.
 void CudaCalls::add(const ForwardPlan& plan, const ForwardPlan::Round& round, int64_t split_pages) {
-  rounds.push_back({.row = round.row, .rows = round.rows, .attention = attentions.size()});
+  rounds.push_back({.row = round.row,
+                    .rows = round.rows,
+                    .attention = attentions.size(),
+                    .copy = copies.size()});
   const size_t end = round.piece + round.count;
   for (size_t i = round.piece; i < end;) {
     const ForwardPlan::Piece& piece = plan.pieces[i];
@@ -48,7 +53,15 @@ void CudaCalls::add(const ForwardPlan& plan, const ForwardPlan::Round& round, in
         piece.count == 1 && attention.rows <= kMostSplitRows && most_pages <= split_pages;
     attentions.push_back(attention);
   }
+  for (size_t i = round.piece; i < end; ++i) {
+    const ForwardPlan::Piece& piece = plan.pieces[i];
+    if (piece.scratch_pages == 0) continue;
+    copies.push_back({.sequence = static_cast<int32_t>(i),
+                      .block = piece.kept_block(),
+                      .count = piece.end_block() - piece.kept_block()});
+  }
   rounds.back().count = attentions.size() - rounds.back().attention;
+  rounds.back().copy_count = copies.size() - rounds.back().copy;
 }
 
 void CudaCalls::want(int64_t row, int64_t count) {

@@ -24,12 +24,21 @@ struct CudaCalls {
     bool is_split = false;
   };
 
-  // Rows whose keys are written together.
+  // Blocks that stay in the ring and have been written to scratch pages.
+  struct Copy {
+    int32_t sequence = 0;  // of the step block
+    int64_t block = 0;     // the first
+    int64_t count = 0;
+  };
+
+  // Rows whose keys are written together; then their queries run, and then pages are copied.
   struct Round {
     int64_t row = 0;
     int64_t rows = 0;
     size_t attention = 0;  // the first of its entries in `attentions`
     size_t count = 0;
+    size_t copy = 0;  // the first of its entries in `copies`
+    size_t copy_count = 0;
   };
 
   // Rows that follow each other and whose logits are wanted.
@@ -53,6 +62,7 @@ struct CudaCalls {
   int64_t rows = 0;
   std::vector<Round> rounds;
   std::vector<Attention> attentions;
+  std::vector<Copy> copies;
   std::vector<Run> runs;
   int64_t wanted = 0;  // rows whose logits are
   int64_t draws = 0;   // of those, the first ones, tokens are drawn; the others go to the host

@@ -44,6 +44,10 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
   return spec;
 }
 
+int64_t scratch_pages(const CudaDecoderOptions& options) {
+  return ForwardPlan::most_scratch_pages(options.max_tokens, options.max_sequences);
+}
+
 // Of a step that draws for all places.
 int64_t most_draws(const CudaDecoderOptions& options) {
   return std::max(options.max_sequences, bucket_rows(options.max_sequences));
@@ -63,7 +67,8 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       layers_(spec, copy_to_card(spec, weights, plugin.runtime, stream, threads), plugin, stream,
               {.page_shape = page_shape(),
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
-               .split_pages = options.pages}),
+               .split_pages = options.pages,
+               .scratch_pages = scratch_pages(options)}),
       drawing_(plugin, stream,
                {.vocab = spec.vocab_size,
                 .places = options.max_sequences,
@@ -81,7 +86,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                    {.vocab = spec.vocab_size,
                     .splits = layers_.logit_splits(),
                     .rows = options.max_sequences}),
-      plan_(options.max_tokens),
+      plan_(options.max_tokens, scratch_pages(options)),
       calls_(options.max_tokens) {
   const int64_t places = options.max_sequences;
   results_ = cuda::take_pinned(
@@ -153,12 +158,12 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
     calls_.want(piece.row + piece.count - piece.wanted, piece.wanted);
   }
   const StepShape shape = {.rows = plan_.rows(),
-                           .sequences = std::ssize(spans),
-                           .page_ids = count_page_ids(spans),
+                           .sequences = std::ssize(plan_.pieces),
+                           .page_ids = count_page_ids(plan_),
                            .pairs = angles_.pairs()};
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock here(direct_memory_.here(0), shape), there(direct_memory_.there(), shape);
-  fill_rows(here, plan_, spans, angles_);
+  fill_rows(here, plan_, angles_, layers_.scratch_pages());
   send(here, there);
   layers_.compute({calls_, there, drawing_.drawn()});
   for (int64_t row = 0; row < calls_.wanted; row += kLogitRows) {
@@ -234,7 +239,7 @@ const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const DrawSpan> span
 void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket, std::span<const DrawSpan> spans) {
   const int64_t parity = launched_ % 2, rows = std::ssize(spans);
   const StepBlock here(graph_memory_.here(parity), bucket.shape);
-  fill_rows(here, plan_, spans_, angles_);
+  fill_rows(here, plan_, angles_, layers_.scratch_pages());
   int64_t bias = 0;
   for (int64_t row = 0; row < rows; ++row) {
     bias = drawing_.fill(here, row, spans[row].place, row, bias);
@@ -251,14 +256,14 @@ void CudaDecoder::launch_directly(std::span<const DrawSpan> spans) {
   SINKSTREAM_CHECK(step.logits == 0 || under_way() == 0 || steps_[1 - parity].logits == 0,
                    "two steps under way want logits");
   StepShape shape = {.rows = plan_.rows(),
-                     .sequences = std::ssize(spans),
-                     .page_ids = count_page_ids(spans_),
+                     .sequences = std::ssize(plan_.pieces),
+                     .page_ids = count_page_ids(plan_),
                      .draws = calls_.draws,
                      .pairs = angles_.pairs()};
   for (const DrawSpan& span : spans) shape.bias += drawing_.bias_count(span.place);
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock here(direct_memory_.here(parity), shape), there(direct_memory_.there(), shape);
-  fill_rows(here, plan_, spans_, angles_);
+  fill_rows(here, plan_, angles_, layers_.scratch_pages());
   int64_t row = 0, draw = 0, bias = 0;
   for (const DrawSpan& span : spans) {
     row += span.count;

@@ -28,6 +28,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
       partials = std::max(partials, map->splits() * rows * map->rows());
     }
   }
+  const int64_t page_bytes = options.scratch_pages * options.page_shape.bytes();
   const auto carve = [&](Carver<kAlignment> carver) {
     hidden_ = carver.take<float>(rows * spec.hidden_size);
     normed_ = carver.take<std::byte>(rows * spec.hidden_size * 2);
@@ -38,6 +39,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
     partials_memory_ = carver.take<float>(partials);
     attention_scratch_ = carver.take<float>(cuda::attention_scratch_floats(
         std::min(rows, kMostSplitRows), spec.heads, spec.head_dim, options.split_pages));
+    scratch_pages_ = carver.take<std::byte>(page_bytes);
     return carver.used();
   };
   scratch_bytes_ = carve(Carver<kAlignment>(nullptr));
@@ -45,6 +47,8 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
   carve(Carver<kAlignment>(scratch_.get()));
   // Attention leaves idle rows alone, and the map behind it multiplies them with all others.
   check(plugin.runtime.fill(attended_, 0, rows * q * 2, stream), "clearing scratch");
+  // Rows behind a chunk's end are copied with their page, though nobody sees them: NaN.
+  check(plugin.runtime.fill(scratch_pages_, 0xff, page_bytes, stream), "clearing scratch");
 }
 
 int32_t CudaLayers::logit_splits() const { return weights_.output.splits(); }
@@ -88,9 +92,11 @@ void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
   multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows);
   for (const CudaCalls::Round& round : step.calls.rounds) {
     append(step, round, layer);
-    if (!is_needed) continue;
-    for (size_t i = round.attention; i < round.attention + round.count; ++i) {
-      attend(step, step.calls.attentions[i], layer);
+    for (size_t i = 0; is_needed && i < round.count; ++i) {
+      attend(step, step.calls.attentions[round.attention + i], layer);
+    }
+    for (size_t i = 0; i < round.copy_count; ++i) {
+      copy_pages(step, step.calls.copies[round.copy + i], layer);
     }
   }
   if (!is_needed) return;
@@ -141,6 +147,15 @@ void CudaLayers::attend(const CudaStep& step, const CudaCalls::Attention& attent
   args.scratch = attention_scratch_;
   const auto op = attention.is_split ? plugin_.ops.attention_decode : plugin_.ops.attention_prefill;
   check(op(args, stream_), "attention");
+}
+
+void CudaLayers::copy_pages(const CudaStep& step, const CudaCalls::Copy& copy, int64_t layer) {
+  check(plugin_.ops.copy_pages({.pages = pages(step.block, layer),
+                                .sequence = copy.sequence,
+                                .block = copy.block,
+                                .count = static_cast<int32_t>(copy.count)},
+                               stream_),
+        "copy_pages");
 }
 
 void CudaLayers::transform(const CudaLayerWeights& layer, int64_t rows) {

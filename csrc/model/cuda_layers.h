@@ -15,6 +15,7 @@ struct CudaLayersOptions {
   PageShape page_shape;
   int64_t rows = 0;         // the most of a step
   int64_t split_pages = 0;  // of a sequence and layer that attention may split
+  int64_t scratch_pages = 0;
 };
 
 // What a step's launches are given.
@@ -39,12 +40,14 @@ class CudaLayers {
   int32_t logit_splits() const;
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t scratch_bytes() const { return scratch_bytes_; }
+  std::byte* scratch_pages() const { return scratch_pages_; }  // on the card
   void give_back();
 
  private:
   void attend(const CudaStep& step, int64_t layer, bool is_needed);
   void append(const CudaStep& step, const CudaCalls::Round& round, int64_t layer);
   void attend(const CudaStep& step, const CudaCalls::Attention& attention, int64_t layer);
+  void copy_pages(const CudaStep& step, const CudaCalls::Copy& copy, int64_t layer);
   void transform(const CudaLayerWeights& layer, int64_t rows);
   // hidden_ += what the last linear map left, if that is a residual; its norm goes to the rows of
   // normed_ from `to` on.
@@ -73,6 +76,7 @@ class CudaLayers {
   std::byte* activated_ = nullptr;     // bfloat16 [rows, intermediate]
   float* partials_memory_ = nullptr;   // the widest that a linear map leaves
   float* attention_scratch_ = nullptr;
+  std::byte* scratch_pages_ = nullptr;  // [options.scratch_pages]; a layer's at a time
 
   cuda::Partials partials_;    // what the last linear map left
   bool has_residual_ = false;  // whether that belongs to hidden_

@@ -49,9 +49,9 @@ void StepMemory::give_back() {
   bytes_ = 0;
 }
 
-int64_t count_page_ids(std::span<const ForwardSpan> spans) {
+int64_t count_page_ids(const ForwardPlan& plan) {
   int64_t count = 0;
-  for (const ForwardSpan& span : spans) count += std::ssize(span.cache->page_ids());
+  for (const ForwardPlan::Piece& piece : plan.pieces) count += std::ssize(piece.cache->page_ids());
   return count;
 }
 
@@ -63,21 +63,26 @@ cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset) {
           .window_pages = static_cast<int32_t>(cache.window_page_count())};
 }
 
-void fill_rows(const StepBlock& here, const ForwardPlan& plan, std::span<const ForwardSpan> spans,
-               const Angles& angles) {
+void fill_rows(const StepBlock& here, const ForwardPlan& plan, const Angles& angles,
+               std::byte* scratch) {
   const int64_t rows = plan.rows();
   std::copy(plan.ids.begin(), plan.ids.end(), here.ids);
   angles.fill(plan.index.data(), rows, here.index_cos, here.index_sin);
   angles.fill(plan.rank.data(), rows, here.rank_cos, here.rank_sin);
-  int64_t row = 0, page_id = 0;
-  for (int64_t i = 0; i < std::ssize(spans); ++i) {
-    const SequenceCache& cache = *spans[i].cache;
-    here.sequences[i] = sequence_pages(cache, page_id);
-    for (int64_t t = 0; t < spans[i].count; ++t, ++row) {
+  int64_t page_id = 0;
+  for (int64_t i = 0; i < std::ssize(plan.pieces); ++i) {
+    const ForwardPlan::Piece& piece = plan.pieces[i];
+    cuda::SequencePages pages = sequence_pages(*piece.cache, page_id);
+    if (piece.scratch_pages > 0) {
+      pages.scratch_block = piece.scratch_block;
+      pages.scratch = scratch + piece.scratch_page * piece.cache->shape().bytes();
+    }
+    here.sequences[i] = pages;
+    for (int64_t row = piece.row; row < piece.row + piece.count; ++row) {
       here.tokens[row] = {plan.index[row], plan.first[row], plan.rank[row],
                           static_cast<int32_t>(i)};
     }
-    const std::span<const int32_t> ids = cache.page_ids();
+    const std::span<const int32_t> ids = piece.cache->page_ids();
     std::copy(ids.begin(), ids.end(), here.page_ids + page_id);
     page_id += std::ssize(ids);
   }

@@ -18,11 +18,11 @@ namespace sinkstream {
 // How much a block has room for.
 struct StepShape {
   int64_t rows = 0;
-  int64_t sequences = 0;
-  int64_t page_ids = 0;  // of all sequences together
-  int64_t draws = 0;     // wanted rows from which a token is drawn
-  int64_t bias = 0;      // entries of all draws together
-  int64_t pairs = 0;     // rotated, of a head
+  int64_t sequences = 0;  // pieces of the plan
+  int64_t page_ids = 0;   // of all sequences together
+  int64_t draws = 0;      // wanted rows from which a token is drawn
+  int64_t bias = 0;       // entries of all draws together
+  int64_t pairs = 0;      // rotated, of a head
 };
 
 // At the same places in pinned memory and on the card.
@@ -70,14 +70,14 @@ class StepMemory {
   std::atomic<int64_t> bytes_{0};  // anybody may ask
 };
 
-int64_t count_page_ids(std::span<const ForwardSpan> spans);
+int64_t count_page_ids(const ForwardPlan& plan);
 
 cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset);
 
 // Says in `here` what each row of the plan is: its token, its places, its angles, and where its
-// pages are.
-void fill_rows(const StepBlock& here, const ForwardPlan& plan, std::span<const ForwardSpan> spans,
-               const Angles& angles);
+// pages are. `scratch`: on the card, where the scratch pages begin.
+void fill_rows(const StepBlock& here, const ForwardPlan& plan, const Angles& angles,
+               std::byte* scratch);
 
 // Rows from `first` to before `end` do nothing, and nothing is drawn behind them.
 void fill_idle(const StepBlock& here, int64_t first, int64_t end);

@@ -20,7 +20,7 @@ int64_t wanted_of(const ForwardSpan& span) {
 
 }  // namespace
 
-ForwardPlan::ForwardPlan(int64_t max_rows) {
+ForwardPlan::ForwardPlan(int64_t max_rows, int64_t scratch_pages) : scratch_pages_(scratch_pages) {
   ids.reserve(max_rows);
   index.reserve(max_rows);
   rank.reserve(max_rows);
@@ -59,22 +59,39 @@ void ForwardPlan::place(const ForwardSpan& span) {
 }
 
 // Cuts a span into rounds. Spans of one piece that follow each other share a round, so a step of
-// many decoding sequences is one call; a longer span has a round for each piece.
+// many decoding sequences is one call, as long as it has scratch pages for all of them; a longer
+// span has a round for each piece.
 void ForwardPlan::cut(const ForwardSpan& span, bool* joinable) {
   const SequenceCache& cache = *span.cache;
   const int64_t begin = cache.length() + span.ahead, end = begin + span.count;
   for (int64_t t = begin; t < end;) {
     const int64_t row = rows() + t - begin;
-    const int64_t count = cache.window().piece(t, end - t);
+    const int64_t count = cache.window().piece(t, end - t, scratch_pages_);
     const bool is_whole = count == span.count;
-    if (!(*joinable && is_whole)) rounds.push_back({.row = row, .piece = pieces.size()});
-    *joinable = is_whole;
     const int64_t wanted_here = std::clamp<int64_t>(wanted_of(span) - (end - t - count), 0, count);
-    pieces.push_back({&cache, row, t, count, wanted_here});
-    rounds.back().rows += count;
-    rounds.back().count += 1;
+    add({&cache, row, t, count, wanted_here}, *joinable && is_whole);
+    *joinable = is_whole;
     t += count;
   }
+}
+
+// Adds a piece to the last round if it may join it, and there are scratch pages for it.
+void ForwardPlan::add(Piece piece, bool joins) {
+  const Window& window = piece.cache->window();
+  const int64_t last = piece.index + piece.count - 1;
+  piece.scratch_block = window.ring_end(piece.index, piece.cache->window_page_count());
+  if (!window.is_sink(last)) {
+    piece.scratch_pages = std::max<int64_t>(window.block(last) + 1 - piece.scratch_block, 0);
+  }
+  if (!joins || scratch_used_ + piece.scratch_pages > scratch_pages_) {
+    rounds.push_back({.row = piece.row, .piece = pieces.size()});
+    scratch_used_ = 0;
+  }
+  piece.scratch_page = scratch_used_;
+  scratch_used_ += piece.scratch_pages;
+  rounds.back().rows += piece.count;
+  rounds.back().count += 1;
+  pieces.push_back(piece);
 }
 
 }  // namespace sinkstream

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/portable.h"
 
 namespace sinkstream::cuda {
@@ -70,16 +71,15 @@ __device__ inline SeenPages seen_pages(const SequencePages& sequence, int64_t fi
 
 __device__ inline HeadPage head_page(const Pages& pages, const SequencePages& sequence,
                                      const SeenPages& seen, int n, int kv_head) {
-  const int32_t* ids = pages.ids + sequence.offset +
-                       int64_t{pages.layer} * (sequence.sink_pages + sequence.window_pages);
   HeadPage page = {nullptr, nullptr, n * kPageRows, n < seen.sink_pages};
-  int64_t place = n;
-  if (!page.is_sink) {
+  const std::byte* bytes;
+  if (page.is_sink) {
+    bytes = page_at(pages, sequence, n);
+  } else {
     const int64_t block = seen.first_block + n - seen.sink_pages;
     page.base = sequence.sinks + block * kPageRows;
-    place = sequence.sink_pages + block % sequence.window_pages;
+    bytes = window_page(pages, sequence, block);
   }
-  const std::byte* bytes = sequence.pool + ids[place] * pages.shape.bytes();
   page.keys = bytes + pages.shape.key_offset(kv_head);
   page.values = bytes + pages.shape.value_offset(kv_head);
   return page;

@@ -87,26 +87,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
   while (youngest >= oldest && rows[youngest].sequence < 0) --youngest;
   if (youngest < oldest) return;
   const int64_t first = rows[oldest].first, index = rows[youngest].index;
-  const SequencePages sequence = args.pages.sequences[rows[oldest].sequence];
+  const SequencePages& sequence = args.pages.sequences[rows[oldest].sequence];
   const SeenPages seen = seen_pages(sequence, first, index);
 
   // The lane's queries; behind the block's last token there are none, and none sees a row.
   const int begin = block_begin + warp * kTileRows;
   const int end = youngest * group + group < block_end ? youngest * group + group : block_end;
-  int own_pairs[2];
-  int64_t own_first[2], own_index[2];
+  const auto own_pair = [&](int q) { return begin + lane / 4 + 8 * q; };
+  int own_rows[2];  // −1: no query
   TileView view;
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
-    own_pairs[q] = begin + lane / 4 + 8 * q;
-    own_first[q] = 0;
-    own_index[q] = -1;
+    own_rows[q] = own_pair(q) < end ? own_pair(q) / group : -1;
     view.slope[q] = 0;
-    if (own_pairs[q] >= end) continue;
-    own_first[q] = rows[own_pairs[q] / group].first;
-    own_index[q] = rows[own_pairs[q] / group].index;
-    if (args.slopes != nullptr) {
-      view.slope[q] = args.slopes[kv_head * group + own_pairs[q] % group];
+    if (own_rows[q] >= 0 && args.slopes != nullptr) {
+      view.slope[q] = args.slopes[kv_head * group + own_pair(q) % group];
     }
   }
 
@@ -131,10 +126,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     }
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      view.rows[q] = seen_rows(sequence, page, own_first[q], own_index[q]);
+      view.rows[q] = {0, 0};
       view.distance[q] = 0;
-      if (args.slopes != nullptr && own_pairs[q] < end) {
-        const TokenRow& row = rows[own_pairs[q] / group];
+      if (own_rows[q] < 0) continue;
+      const TokenRow& row = rows[own_rows[q]];
+      view.rows[q] = seen_rows(sequence, page, row.first, row.index);
+      if (args.slopes != nullptr) {
         view.distance[q] = float((page.is_sink ? row.rank : row.index) - page.base);
       }
     }
@@ -164,14 +161,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
 
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
-    if (own_pairs[q] >= end) continue;
-    const int head = kv_head * group + own_pairs[q] % group;
+    if (own_rows[q] < 0) continue;
+    const int head = kv_head * group + own_pair(q) % group;
     Factors factors = {1, 0};
     if (args.sink_logits != nullptr) {
       factors = join_logit(walk.folds[q], args.sink_logits[head]);
     }
     uint32_t* out = static_cast<uint32_t*>(args.out) +
-                    ((span + own_pairs[q] / group) * args.heads + head) * head_dim / 2 + lane % 4;
+                    ((span + own_rows[q]) * args.heads + head) * head_dim / 2 + lane % 4;
 #pragma unroll
     for (int n = 0; n < kMostDim / 8; ++n) {
       if (8 * n >= head_dim) break;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/copy_pages.h"
 
+#include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/portable.h"
 
 namespace sinkstream::cuda {
@@ -10,10 +11,11 @@ constexpr int kParts = 4;  // of 16 bytes, that a thread asks for at once
 
 // Block (page, stretch of it).
 __global__ void __launch_bounds__(kThreads) copy_pages_kernel(CopyPagesArgs args) {
-  const int64_t parts = args.page_bytes / int64_t{sizeof(uint4)};
-  const uint4* from =
-      reinterpret_cast<const uint4*>(args.pool + args.from[blockIdx.x] * args.page_bytes);
-  uint4* to = reinterpret_cast<uint4*>(args.pool + args.to[blockIdx.x] * args.page_bytes);
+  const SequencePages sequence = args.pages.sequences[args.sequence];
+  const int64_t block = args.block + blockIdx.x;
+  const int64_t parts = args.pages.shape.bytes() / int64_t{sizeof(uint4)};
+  const uint4* from = reinterpret_cast<const uint4*>(scratch_page(args.pages, sequence, block));
+  uint4* to = reinterpret_cast<uint4*>(ring_page(args.pages, sequence, block));
   const int64_t first = int64_t{blockIdx.y} * kThreads * kParts + threadIdx.x;
   uint4 taken[kParts];
 #pragma unroll
@@ -30,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) copy_pages_kernel(CopyPagesArgs args
 
 Status copy_pages(const CopyPagesArgs& args, Stream stream) {
   constexpr int64_t kStretch = int64_t{kThreads} * kParts * int64_t{sizeof(uint4)};
-  const auto stretches = static_cast<unsigned>((args.page_bytes + kStretch - 1) / kStretch);
+  const int64_t bytes = args.pages.shape.bytes();
+  const auto stretches = static_cast<unsigned>((bytes + kStretch - 1) / kStretch);
   return launch(copy_pages_kernel, dim3(args.count, stretches), dim3(kThreads), 0, stream, args);
 }
 

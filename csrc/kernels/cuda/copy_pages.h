@@ -1,21 +1,19 @@
-// Copies whole pages of a pool, as those do who write to shared ones: Note [Shared pages] of
-// cache/page_pool.h.
+// Copies whole pages of one layer from scratch to the ring: what stays of a chunk, once its queries
+// have run. Note [Scratch pages] of model/forward_plan.h says why nothing live is overwritten.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/rows.h"
 #include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {
 
-// All pointers are to device memory.
 struct CopyPagesArgs {
-  std::byte* pool = nullptr;      // page `id` begins at pool + id · page_bytes, 16-byte aligned
-  int64_t page_bytes = 0;         // PageShape::bytes(): a multiple of 64
-  const int32_t* from = nullptr;  // [count]
-  const int32_t* to = nullptr;    // [count], all different, and none of `from`
-  int32_t count = 0;              // at least 1
+  Pages pages;
+  int32_t sequence = 0;  // entry of pages.sequences, which has scratch pages
+  int64_t block = 0;     // the first: at least SequencePages::scratch_block
+  int32_t count = 0;     // of blocks from there on: in [1, SequencePages::window_pages]
 };
 
 Status copy_pages(const CopyPagesArgs& args, Stream stream);

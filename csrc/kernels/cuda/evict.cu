@@ -2,6 +2,7 @@
 
 #include <cfloat>
 
+#include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/portable.h"
 
 namespace sinkstream::cuda {
@@ -50,12 +51,10 @@ struct StoredRow {
 template <typename Cache>
 __device__ inline StoredRow<Cache> stored_row(const EvictArgs& args, int layer,
                                               const SequenceSlot& slot, int64_t offset) {
-  const SequencePages& sequence = args.pages.sequences[args.sequence];
   const PageShape& shape = args.pages.shape;
-  const int64_t pages = sequence.sink_pages + sequence.window_pages;
-  const int32_t id =
-      args.pages.ids[sequence.offset + (args.pages.layer + layer) * pages + slot.place];
-  std::byte* half = sequence.pool + id * shape.bytes() + offset;
+  Pages pages = args.pages;
+  pages.layer += layer;
+  std::byte* half = page_at(pages, pages.sequences[args.sequence], slot.place) + offset;
   return {reinterpret_cast<Cache*>(half) + slot.row * shape.head_dim,
           reinterpret_cast<float*>(half + shape.scale_offset(slot.row))};
 }

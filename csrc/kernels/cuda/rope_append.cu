@@ -2,6 +2,7 @@
 
 #include <cfloat>
 
+#include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/portable.h"
 
@@ -87,14 +88,12 @@ struct CardSlot {
 };
 
 __device__ inline CardSlot slot_of(const Pages& pages, const TokenRow& token) {
-  const SequencePages sequence = pages.sequences[token.sequence];
-  const int64_t layer_pages = int64_t{sequence.sink_pages} + sequence.window_pages;
-  const int32_t* ids = pages.ids + sequence.offset + pages.layer * layer_pages;
-  const bool is_sink = token.index < sequence.sinks;
-  const int64_t place = is_sink ? token.index : token.index - sequence.sinks;
-  const int64_t block = place / kPageRows;
-  const int64_t page = is_sink ? block : sequence.sink_pages + block % sequence.window_pages;
-  return {sequence.pool + ids[page] * pages.shape.bytes(), place % kPageRows};
+  const SequencePages& sequence = pages.sequences[token.sequence];
+  if (token.index < sequence.sinks) {
+    return {page_at(pages, sequence, token.index / kPageRows), token.index % kPageRows};
+  }
+  const int64_t i = token.index - sequence.sinks;
+  return {window_page(pages, sequence, i / kPageRows), i % kPageRows};
 }
 
 // T: of a page's numbers; the queries beside int8 are bf16.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/page.h"
 
@@ -19,14 +20,18 @@ struct TokenRow {
 };
 
 // Where a sequence's pages lie, and where they stand in Pages::ids. Sink j is row j % 64 of sink
-// page j / 64; window token i >= sinks is row (i − sinks) % 64 of window page ((i − sinks) / 64) %
-// window_pages.
+// page j / 64; window token i >= sinks is row (i − sinks) % 64 of block b = (i − sinks) / 64, which
+// has window page b % window_pages, or a page of scratch: Note [Scratch pages] of
+// model/forward_plan.h.
 struct SequencePages {
   std::byte* pool = nullptr;  // page `id` begins at pool + id · PageShape::bytes()
   int64_t offset = 0;         // of its page ids: [layers][sink_pages + window_pages]
   int32_t sinks = 0;
   int32_t sink_pages = 0;    // ceil(sinks / 64)
   int32_t window_pages = 0;  // the ring: ceil(W / 64) + 1, or fewer for a short sequence
+  // Blocks from this one on lie in scratch pages, one behind the other. Any layer's do.
+  int64_t scratch_block = std::numeric_limits<int64_t>::max();
+  std::byte* scratch = nullptr;
 };
 
 // Note: [Pages on a card]

@@ -169,6 +169,26 @@ TEST(Window, EndsPiecesAtBlocksAndTakesAllSinksAtOnce) {
   EXPECT_EQ(window.piece(134, 3), 3);
 }
 
+TEST(Window, TakesMoreBlocksIntoAPieceWhereTheyHavePagesElsewhere) {
+  const Window window = {.sinks = 70, .window = 500};
+  EXPECT_EQ(window.piece(0, 1000, 1), 70 + 2 * kPageRows);
+  EXPECT_EQ(window.piece(71, 1000, 3), 4 * kPageRows - 1);
+  EXPECT_EQ(window.piece(71, 200, 3), 200);
+}
+
+TEST(Window, TheRingEndsBehindTheBlockOfEveryToken) {
+  for (const Window& window : windows()) {
+    const int64_t pages = window.window_pages();
+    for (int64_t t = 0; t < far_past(window); ++t) {
+      if (!is_possible(window, t)) continue;
+      ASSERT_GT(window.ring_end(t, pages), window.block(std::max(t, window.sinks)));
+      // The page of that block has the oldest that token t sees.
+      ASSERT_EQ(window.ring_end(t, pages) % pages, window.block(window.first(t)) % pages);
+    }
+  }
+  EXPECT_EQ((Window{4, 1000}.ring_end(0, 3)), 3);  // a ring for a short text never wraps
+}
+
 TEST(Window, HoldsAtIndexTenMillion) {
   const Window window = {.sinks = 4, .window = 2044};
   const int64_t t = 10'000'000;

@@ -48,6 +48,9 @@ class CardCall {
   // In spans of so many rows.
   Bits prefill(int32_t span_rows) { return run(attention_prefill, span_rows); }
 
+  // Blocks [block, end) of the first piece's stream are found in scratch pages, not in the ring.
+  void move_to_scratch(int64_t block, int64_t end) { card_.move_to_scratch(0, 1, block, end); }
+
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   int64_t row_size() const { return spec_.heads * spec_.shape.head_dim; }
   bool is_idle(int64_t row) const { return rows_[row].sequence < 0; }

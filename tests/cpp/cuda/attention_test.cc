@@ -167,6 +167,23 @@ TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
   }
 }
 
+TEST(CudaAttention, FindsBlocksInScratchPages) {
+  ThreadPool pool(2);
+  for (const DType type : kCardTypes) {
+    TestStream stream = make_stream(make_spec(70, 150, 3, 1, 48, type));
+    feed(&stream, 0, 70 + 256, &pool);
+    stream.append(70 + 256, 20, &pool);  // of block 4
+    const Piece piece = {&stream, 70 + 256, 20};
+    const Bits expected = CardCall({piece}, &pool).prefill(20);
+    for (const int64_t block : {4, 2}) {
+      CardCall call({piece}, &pool);
+      call.move_to_scratch(block, 5);
+      EXPECT_EQ(call.decode(), expected) << name_of(type) << " from block " << block;
+      EXPECT_EQ(call.prefill(20), expected) << name_of(type) << " from block " << block;
+    }
+  }
+}
+
 // Values alone as well: a weight of zero times NaN would be NaN.
 TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
   ThreadPool pool(2);

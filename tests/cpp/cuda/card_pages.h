@@ -82,6 +82,22 @@ class CardPool {
   }
   const SequencePages& sequence(int64_t s) const { return sequences_[s]; }
 
+  // Blocks [block, end) of sequence s in `layer` lie in scratch pages from now on; in the ring they
+  // are NaN.
+  void move_to_scratch(int64_t s, int32_t layer, int64_t block, int64_t end) {
+    SequencePages& sequence = sequences_[s];
+    scratch_ = nan_bytes((end - block) * shape_.bytes());
+    sequence.scratch_block = block;
+    sequence.scratch = scratch_.get();
+    const int64_t of_layer = sequence.sink_pages + sequence.window_pages;
+    const int32_t* ids = ids_.data() + sequence.offset + layer * of_layer + sequence.sink_pages;
+    for (int64_t b = block; b < end; ++b) {
+      std::byte* page = memory_.get() + ids[b % sequence.window_pages] * shape_.bytes();
+      std::memcpy(scratch_.get() + (b - block) * shape_.bytes(), page, shape_.bytes());
+      std::memset(page, 0xff, shape_.bytes());
+    }
+  }
+
   // The streams' pages become what the pool holds.
   void read_back() const {
     for_each_page([&](int64_t page, const std::byte* of_stream) {
@@ -121,7 +137,7 @@ class CardPool {
   std::vector<int32_t> ids_;
   std::vector<SequencePages> sequences_;
   int64_t bytes_ = 0;
-  Bytes memory_;
+  Bytes memory_, scratch_;
 };
 
 }  // namespace sinkstream::cuda

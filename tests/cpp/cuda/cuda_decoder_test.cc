@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 
 #include "common/errors.h"
 
@@ -93,23 +94,28 @@ class CudaDecoderOfType : public testing::TestWithParam<DType> {};
 
 TEST_P(CudaDecoderOfType, AgreesWithTheProcessorFarPastTheWindow) {
   Twins twins(GetParam());
-  for (const Window window : {Window{4, 9}, Window{0, 64}, Window{3, 70}, Window{66, 5}}) {
+  for (const auto& [window, chunk] : {std::pair{Window{4, 9}, 77},
+                                      {Window{0, 64}, 300},
+                                      {Window{3, 70}, 77},
+                                      {Window{66, 5}, 220}}) {
     const auto tokens = random_tokens(300, twins.vocab(), 1);
     Sequences here(twins, window, false), there(twins, window, true);
     const auto expected = logits_of(twins, false, &here[0], tokens, 300);
-    expect_near(logits_of(twins, true, &there[0], tokens, 77), expected, GetParam());
+    expect_near(logits_of(twins, true, &there[0], tokens, chunk), expected, GetParam());
     EXPECT_EQ(there[0].length(), 300);
   }
 }
 
 TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
   Twins twins(GetParam());
-  for (const Window window : {Window{4, 9}, Window{3, 130}, Window{70, 5}}) {
-    const auto tokens = random_tokens(200, twins.vocab(), 2);
+  const auto tokens = random_tokens(240, twins.vocab(), 2);
+  for (const Window window : {Window{4, 9}, Window{0, 80}, Window{1, 70}, Window{70, 5}}) {
     Sequences whole(twins, window, true);
-    const auto expected = logits_of(twins, true, &whole[0], tokens, 200);
+    const auto expected = logits_of(twins, true, &whole[0], tokens, 240);
     for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
-    for (const int64_t chunk : {1, 3, 64, 65}) {
+    std::vector<int64_t> chunks = {63, 64, 65, 200, window.window + 1, 3 * window.capacity()};
+    if (window.window < 10) chunks.push_back(1);
+    for (const int64_t chunk : chunks) {
       Sequences cut(twins, window, true);
       EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk)))
           << "S " << window.sinks << " W " << window.window << " chunk " << chunk;
@@ -157,9 +163,10 @@ TEST_P(CudaDecoderOfType, CutsAsTheProcessorDoes) {
     twins.processor.decoder->evict_range(&here[0], begin, end);
     twins.card.evict_range(&there[0], begin, end);
     EXPECT_EQ(there[0].live(), here[0].live());
-    const auto after = random_tokens(40, twins.vocab(), 5);
-    const auto expected = logits_of(twins, false, &here[0], after, 40);
-    expect_near(logits_of(twins, true, &there[0], after, 13), expected, GetParam());
+    const auto after = random_tokens(140, twins.vocab(), 5);
+    const auto expected = logits_of(twins, false, &here[0], after, 140);
+    const int64_t chunk = begin == 10 ? 13 : 140;
+    expect_near(logits_of(twins, true, &there[0], after, chunk), expected, GetParam());
   }
   Sequences there(twins, window, true);
   EXPECT_THROW(twins.card.evict_range(&there[0], 3, 5), InvalidArgument);
@@ -225,6 +232,123 @@ TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
   const auto expected = logits_of(twins, false, &here[0], tokens, 300);
   const auto logits = logits_of(twins, true, &there[0], tokens, 299);  // the last one alone
   expect_near(logits, expected, DType::kFloat16);
+}
+
+// Spans that need a scratch page each, of caches in pools of their own, beside one that decodes.
+// With scratch pages for one sequence alone they go in rounds.
+TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
+  constexpr int64_t kBefore = 120;
+  const std::vector<std::pair<Window, int64_t>> asked = {
+      {{4, 40}, 90}, {{0, 64}, 9},  {{0, 64}, 10},  {{4, 9}, 1},
+      {{0, 64}, 10}, {{0, 64}, 10}, {{1, 100}, 100}};
+  Twins twins(DType::kInt8);
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<float> expected;
+  for (const auto& [window, count] : asked) {
+    tokens.push_back(random_tokens(kBefore + count, twins.vocab(), count));
+    Sequences there(twins, window, true);
+    const auto alone = logits_of(twins, true, &there[0], tokens.back(), 64);
+    expected.insert(expected.end(), alone.begin() + kBefore * twins.vocab(), alone.end());
+  }
+  for (const int64_t max_sequences : {8, 1}) {
+    CudaDecoder card(twins.processor.spec, twins.processor.packed(), cuda::emulated_plugin(),
+                     nullptr, nullptr, {DType::kInt8, Twins::kMostTokens, max_sequences, 4});
+    std::vector<std::unique_ptr<Sequences>> together;
+    std::vector<ForwardSpan> spans;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const auto& [window, count] = asked[i];
+      together.push_back(std::make_unique<Sequences>(twins, window, true));
+      SequenceCache* cache = &(*together[i])[0];
+      const ForwardSpan before{cache, tokens[i].data(), kBefore, LogitsOf::kNone};
+      card.forward({&before, 1}, nullptr);
+      spans.push_back({cache, tokens[i].data() + kBefore, count, LogitsOf::kAll});
+    }
+    ForwardPlan plan(Twins::kMostTokens,
+                     ForwardPlan::most_scratch_pages(Twins::kMostTokens, max_sequences));
+    plan.make(spans);
+    EXPECT_EQ(plan.rounds.size(), max_sequences == 1 ? 2u : 1u);
+    std::vector<float> logits(expected.size(), NAN);
+    card.forward(spans, logits.data());
+    EXPECT_TRUE(same_bits(logits, expected)) << plan.rounds.size() << " rounds";
+  }
+}
+
+// What has read a long chunk goes on as what has read small ones, for more than two turns of the
+// ring.
+TEST(CudaDecoder, DecodesBehindALongChunkThatBeganInsideABlock) {
+  Twins twins(DType::kInt8);
+  const Window window{4, 40};
+  const auto tokens = random_tokens(460, twins.vocab(), 10);
+  Sequences small(twins, window, true), large(twins, window, true);
+  const auto expected = logits_of(twins, true, &small[0], tokens, 64);
+  std::vector<float> logits;
+  int64_t t = 0;
+  for (const auto& [end, chunk] : {std::pair{30, 30}, {180, 150}, {200, 1}, {460, 13}}) {
+    const auto some =
+        logits_of(twins, true, &large[0], {tokens.begin() + t, tokens.begin() + end}, chunk);
+    logits.insert(logits.end(), some.begin(), some.end());
+    t = end;
+  }
+  EXPECT_TRUE(same_bits(logits, expected));
+}
+
+TEST(CudaDecoder, ALongChunkBehindACutIsWhatSmallOnesAre) {
+  Twins twins(DType::kInt8);
+  const Window window{4, 70};
+  const auto before = random_tokens(110, twins.vocab(), 11);
+  const auto after = random_tokens(170, twins.vocab(), 12);
+  for (const bool from_the_middle : {false, true}) {
+    std::vector<float> logits[2];
+    for (const int64_t chunk : {170, 50}) {
+      Sequences there(twins, window, true);
+      logits_of(twins, true, &there[0], before, 110);
+      if (from_the_middle) {
+        twins.card.evict_range(&there[0], 20, 60);
+      } else {
+        there[0].evict_for_space(50);
+      }
+      logits[chunk == 50] = logits_of(twins, true, &there[0], after, chunk);
+    }
+    EXPECT_TRUE(same_bits(logits[0], logits[1])) << from_the_middle;
+  }
+}
+
+// Two caches that hold the same pages, past the window, and two that never shared any. Nobody wants
+// logits of the long chunk.
+TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
+  Twins twins(DType::kFloat16);
+  const Window window{4, 70};
+  const int64_t needed = SequenceCache::pages_needed(window, twins.layers(), kEndless);
+  const auto before = random_tokens(150, twins.vocab(), 13);
+  const auto long_chunk = random_tokens(220, twins.vocab(), 14);
+  const auto own = random_tokens(100, twins.vocab(), 15),
+             next = random_tokens(3, twins.vocab(), 16);
+  std::vector<float> of_other, of_fork;
+  for (const bool is_shared : {false, true}) {
+    PagePool pool = poisoned_pool(twins, 2 * needed, true);
+    SequenceCache other(&pool, window, twins.layers(), kEndless);
+    logits_of(twins, true, &other, before, 150);
+    std::optional<SequenceCache> fork;
+    if (is_shared) {
+      fork.emplace(other, kEndless, 150);
+      fork->make_writable(220);
+      const ForwardSpan span{&*fork, long_chunk.data(), 220, LogitsOf::kNone};
+      twins.card.forward({&span, 1}, nullptr);
+    } else {
+      fork.emplace(&pool, window, twins.layers(), kEndless);
+      logits_of(twins, true, &*fork, before, 150);
+      logits_of(twins, true, &*fork, long_chunk, 64);
+    }
+    other.make_writable(100);
+    const auto logits_of_other = logits_of(twins, true, &other, own, 50);
+    const auto logits_of_fork = logits_of(twins, true, &*fork, next, 1);
+    if (is_shared) {
+      EXPECT_TRUE(same_bits(logits_of_other, of_other));
+      EXPECT_TRUE(same_bits(logits_of_fork, of_fork));
+    }
+    of_other = logits_of_other;
+    of_fork = logits_of_fork;
+  }
 }
 
 TEST(CudaDecoder, SaysThatALaunchFailedAndCountsNoToken) {

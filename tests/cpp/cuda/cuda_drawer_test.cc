@@ -92,7 +92,7 @@ TEST(CudaDrawer, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) 
   const std::vector<Asked> asked = {
       {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 220},
       {drawing(5), {9}, 60},
-      {with_penalties(drawing_by_min_p(6)), random_tokens(170, vocab, 1), 40, 13, 20},
+      {with_penalties(drawing_by_min_p(6)), random_tokens(170, vocab, 1), 40, 72, 20},
       {greedy(), random_tokens(20, vocab, 2), 50, 6, 50}};
   const auto expected = one_by_one(asked);
   LazyCard card;

@@ -44,14 +44,19 @@ struct RowSpec {
 };
 
 // Sequence s has sinks and a window of its own.
-constexpr Window kWindows[] = {
-    {.sinks = 4, .window = 100}, {.sinks = 130, .window = 64}, {.sinks = 0, .window = 1}};
+constexpr Window kWindows[] = {{.sinks = 4, .window = 100},
+                               {.sinks = 130, .window = 64},
+                               {.sinks = 0, .window = 1},
+                               {.sinks = 2, .window = 64}};
 constexpr int kLayers = 3, kLayer = 1;
+// Of the last one, blocks from this one on lie in scratch pages.
+constexpr int64_t kScratchBlock = 3, kScratchPages = 2;
 
-// Sinks, both ends of pages, a ring that has wrapped, and idle rows between.
-const std::vector<RowSpec> kRows = {{0, 3},  {-1, 0},  {1, 129},       {0, 5},       {1, 130},
-                                    {2, 63}, {1, 64},  {-1, 9},        {0, 4 + 191}, {0, 4 + 192},
-                                    {2, 64}, {1, 128}, {0, 10'000'000}};
+// Sinks, both ends of pages, a ring that has wrapped, idle rows between, and scratch pages.
+const std::vector<RowSpec> kRows = {
+    {0, 3},   {-1, 0},         {1, 129},     {0, 5},       {1, 130},     {2, 63},
+    {1, 64},  {-1, 9},         {0, 4 + 191}, {3, 1},       {0, 4 + 192}, {2, 64},
+    {1, 128}, {0, 10'000'000}, {3, 2 + 191}, {3, 2 + 192}, {3, 2 + 256}};
 
 std::vector<float> random_numbers(int64_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -125,6 +130,7 @@ struct Step {
                            .window_pages = window_pages});
       for (int i = 0; i < kLayers * (sink_pages + window_pages); ++i) ids.push_back(0);
     }
+    sequences.back().scratch_block = kScratchBlock;
     // Pages lie in any order.
     pages = static_cast<int64_t>(ids.size());
     for (int64_t i = 0; i < pages; ++i) ids[i] = static_cast<int32_t>(i * 5 % pages);
@@ -133,9 +139,10 @@ struct Step {
 
   RopeAppendArgs args(Output& out) const {
     const auto count = static_cast<int64_t>(rows.size());
-    out.pool.assign(pages * page_shape.bytes(), kPoison);
+    out.pool.assign((pages + kScratchPages) * page_shape.bytes(), kPoison);
     out.sequences = sequences;
     for (SequencePages& sequence : out.sequences) sequence.pool = out.pool.data();
+    out.sequences.back().scratch = out.pool.data() + pages * page_shape.bytes();
     out.query_window.assign(count * shape.heads * shape.head_dim, 0xffff);
     out.query_sink = out.query_window;
     RopeAppendArgs args;
@@ -247,7 +254,10 @@ Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
         window.is_sink(t) ? t / 64 : window.sink_pages() + window.block(t) % window.window_pages();
     const int64_t row_of_page = window.is_sink(t) ? t % 64 : window.row(t);
     const int64_t layer_pages = pages.sink_pages + pages.window_pages;
-    const int32_t id = step.ids[pages.offset + kLayer * layer_pages + page];
+    int64_t id = step.ids[pages.offset + kLayer * layer_pages + page];
+    if (!window.is_sink(t) && window.block(t) >= pages.scratch_block) {
+      id = step.pages + window.block(t) - kScratchBlock;
+    }
     std::vector<std::byte> plain(step.page_shape.bytes());
     const Slot slot = {plain.data(), row_of_page};
     reference.append({.keys = row.data() + query_width,

@@ -12,10 +12,13 @@ namespace {
 constexpr int64_t kLayers = 2;
 constexpr int32_t kToken = 1;
 
-auto fields(const CudaCalls::Round& r) { return std::tuple(r.row, r.rows, r.attention, r.count); }
+auto fields(const CudaCalls::Round& r) {
+  return std::tuple(r.row, r.rows, r.attention, r.count, r.copy, r.copy_count);
+}
 auto fields(const CudaCalls::Attention& a) {
   return std::tuple(a.row, a.rows, a.span_rows, a.is_split);
 }
+auto fields(const CudaCalls::Copy& c) { return std::tuple(c.sequence, c.block, c.count); }
 auto fields(const CudaCalls::Run& r) { return std::tuple(r.row, r.rows, r.to); }
 
 template <typename T>
@@ -80,6 +83,28 @@ TEST(CudaCalls, SingleRowsShareALaunchAndLongerPiecesHaveTheirOwn) {
                 {0, 2, 1, true}, {2, 68, 68, false}, {70, 32, 32, false}, {102, 1, 1, true}}));
   calls.begin(plan, 2);  // fewer pages than the caches have
   EXPECT_EQ(fields(calls.attentions[0]), Attention(0, 2, 1, false));
+}
+
+TEST(CudaCalls, ALongSpanIsOneLaunchAndLeavesItsLastBlocksInTheRing) {
+  const Sequences sequences({4, 60}, 3);
+  for (const auto& cache : sequences.caches) cache->advance(200);
+  const std::vector<int32_t> tokens(300, kToken);
+  const auto& caches = sequences.caches;
+  const std::vector<ForwardSpan> spans = {{caches[0].get(), tokens.data(), 1},
+                                          {caches[1].get(), tokens.data(), 300},
+                                          {caches[2].get(), tokens.data(), 70}};
+  ForwardPlan plan(400, 6);
+  plan.make(spans);
+  CudaCalls calls(400);
+  calls.begin(plan, 4);
+  using Attention = std::tuple<int64_t, int64_t, int64_t, bool>;
+  EXPECT_EQ(all_fields(calls.attentions),
+            (std::vector<Attention>{{0, 1, 1, true}, {1, 300, 300, false}, {301, 70, 70, false}}));
+  // Token 200 lies in block 3. A ring of two pages keeps blocks 6 and 7 of the one, 4 of the other.
+  using Copy = std::tuple<int32_t, int64_t, int64_t>;
+  EXPECT_EQ(all_fields(calls.copies), (std::vector<Copy>{{1, 6, 2}, {2, 4, 1}}));
+  ASSERT_EQ(calls.rounds.size(), 1u);
+  EXPECT_EQ(calls.rounds[0].copy_count, 2u);
 }
 
 TEST(CudaCalls, WantedRowsThatFollowEachOtherAreOneRun) {
