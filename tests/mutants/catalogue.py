@@ -121,7 +121,7 @@ MUSEUM = (
         "about where the cache begins.",
         file=DECODER,
         old="angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);",
-        new="angles_.fill(index_.data(), rows_, sink_cos_, sink_sin_);",
+        new="angles_.fill(plan_.index.data(), rows_, sink_cos_, sink_sin_);",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     Mutant(

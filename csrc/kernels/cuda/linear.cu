@@ -9,9 +9,12 @@ namespace sinkstream::cuda {
 
 namespace {
 
-// What a warp does at a time, by the type of the weights and by how many fragments of eight inputs
-// there are.
-template <WeightType kType, int kInputTiles>
+// Shared memory that a block of such cards may have, and, since others have less, of all of them.
+constexpr size_t kMuchShared = 227 * 1024, kLittleShared = 99 * 1024;
+
+// What a warp does at a time, by the type of the weights, by how many fragments of eight inputs
+// there are, and by what shared memory there is.
+template <WeightType kType, int kInputTiles, size_t kMostShared>
 struct Shape {
   // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would
   // take as long as its arithmetic.
@@ -25,21 +28,29 @@ struct Shape {
                                    : kType == WeightType::kFloat16 || kInputTiles > 1 ? 2
                                                                                       : 3;
 
-  // Tiles along K that a warp has asked for and not used yet: as many as the registers hold.
+  // A row of inputs in shared memory is 16 bytes longer than its chunk, so that the eight rows of a
+  // fragment lie in different banks.
+  static constexpr int kPadding = 8;  // numbers
+
+  // Tiles along K that a warp has asked for and not used yet: as many as the registers hold, and
+  // the shared memory two chunks of inputs for.
   static constexpr int kTileRegisters =
       kRowTiles * (TileWords<kType>::kWords + TileWords<kType>::kScaleWords);
   static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kTileRegisters);
-  static constexpr int kDepth = std::min(kRegisters / kTileRegisters, kInputTiles == 8 ? 2 : 4);
+  static constexpr int kInputs = kInputTiles * 8;
+  static constexpr int kMostChunkTiles =
+      (int(kMostShared / (2 * sizeof(bf16))) / kInputs - kPadding) / kTileCols;
+  static constexpr int kDepth =
+      std::min({kRegisters / kTileRegisters, kInputTiles == 8 ? 2 : 4, kMostChunkTiles / kAlong});
+  static_assert(kDepth >= 1);
   static constexpr int kUnitTiles = kDepth * kAlong;
 
   // The inputs wait in shared memory, a chunk of columns at a time, and the next chunk arrives
-  // while the present one is used. A row is 16 bytes longer than the chunk, so that the eight rows
-  // of a fragment lie in different banks. Rows past the last input hold whatever was there: a
-  // column of a product depends on that column of B alone.
-  static constexpr int kInputs = kInputTiles * 8;
+  // while the present one is used. Rows past the last input hold whatever was there: a column of a
+  // product depends on that column of B alone.
   static constexpr int kChunkTiles = kInputTiles < 4 ? 16 / kUnitTiles * kUnitTiles : kUnitTiles;
   static_assert(kChunkTiles % kUnitTiles == 0);
-  static constexpr int kChunkStride = kChunkTiles * kTileCols + 8;
+  static constexpr int kChunkStride = kChunkTiles * kTileCols + kPadding;
   static constexpr int kChunk = kInputs * kChunkStride;  // numbers
 
   // Afterwards the block's warps put their sums there: [kAlong][kInputs][kBlockRows], with a row's
@@ -47,7 +58,7 @@ struct Shape {
   static constexpr int kSumsStride = kBlockRows + 4;
   static constexpr size_t kSharedBytes = std::max(
       size_t{2} * kChunk * sizeof(bf16), size_t{kAlong} * kInputs * kSumsStride * sizeof(float));
-  static_assert(kSharedBytes * kResident <= 227 * 1024);  // what an H100 has for blocks
+  static_assert(kSharedBytes <= kMostShared && kSharedBytes * kResident <= kMuchShared);
 };
 
 // Fetches the columns of the tiles along K from `first` on, kChunkTiles or as many as there are
@@ -105,10 +116,10 @@ __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* s
 }
 
 // A block takes kBlockRows rows of weights (x) and one split of K (y).
-template <WeightType kType, int kInputTiles>
-__global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kResident)
+template <WeightType kType, int kInputTiles, size_t kMostShared>
+__global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMostShared>::kResident)
     linear_kernel(LinearArgs args) {
-  using S = Shape<kType, kInputTiles>;
+  using S = Shape<kType, kInputTiles, kMostShared>;
   constexpr int kTile = int(tile_bytes(kType));
   DYNAMIC_SHARED(bf16, shared);
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
@@ -174,12 +185,23 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles>::kRe
   write_sums<S, kInputTiles>(sums, reinterpret_cast<float*>(shared), args);
 }
 
+template <WeightType kType, int kInputTiles, size_t kMostShared>
+Status launch_shape(const LinearArgs& args, Stream stream) {
+  using S = Shape<kType, kInputTiles, kMostShared>;
+  const auto blocks = unsigned((args.weights.rows + S::kBlockRows - 1) / S::kBlockRows);
+  return launch(linear_kernel<kType, kInputTiles, kMostShared>, dim3(blocks, unsigned(args.splits)),
+                dim3(kLinearThreads), S::kSharedBytes, stream, args);
+}
+
 template <WeightType kType, int kInputTiles>
 Status launch_shape(const LinearArgs& args, Stream stream) {
-  using S = Shape<kType, kInputTiles>;
-  const auto blocks = unsigned((args.weights.rows + S::kBlockRows - 1) / S::kBlockRows);
-  return launch(linear_kernel<kType, kInputTiles>, dim3(blocks, unsigned(args.splits)),
-                dim3(kLinearThreads), S::kSharedBytes, stream, args);
+  constexpr size_t kWanted = Shape<kType, kInputTiles, kMuchShared>::kSharedBytes;
+  if constexpr (kWanted > kLittleShared) {
+    if (shared_limit() >= kWanted) {
+      return launch_shape<kType, kInputTiles, kMuchShared>(args, stream);
+    }
+  }
+  return launch_shape<kType, kInputTiles, kLittleShared>(args, stream);
 }
 
 template <WeightType kType>
@@ -190,11 +212,7 @@ Status launch_type(const LinearArgs& args, Stream stream) {
   return launch_shape<kType, 8>(args, stream);
 }
 
-}  // namespace
-
-Status linear(const LinearArgs& args, Stream stream) {
-  if (args.rows == 0) return kSuccess;
-  if (args.rows > kFewInputs) return linear_wide(args, stream);
+Status linear_few(const LinearArgs& args, Stream stream) {
   switch (args.weights.type) {
     case WeightType::kFloat32: return launch_type<WeightType::kFloat32>(args, stream);
     case WeightType::kFloat16: return launch_type<WeightType::kFloat16>(args, stream);
@@ -204,6 +222,22 @@ Status linear(const LinearArgs& args, Stream stream) {
     case WeightType::kInt4Minimum: break;
   }
   return launch_type<WeightType::kInt4Minimum>(args, stream);
+}
+
+}  // namespace
+
+Status linear(const LinearArgs& args, Stream stream) {
+  if (args.rows > kFewInputs && linear_wide_bytes(args.weights.type) <= shared_limit()) {
+    return linear_wide(args, stream);
+  }
+  for (int64_t first = 0; first < args.rows; first += kFewInputs) {
+    LinearArgs few = args;
+    few.rows = std::min<int64_t>(args.rows - first, kFewInputs);
+    few.input = static_cast<const bf16*>(args.input) + first * args.input_stride;
+    few.out += first * args.out_stride;
+    if (const Status status = linear_few(few, stream); status != kSuccess) return status;
+  }
+  return kSuccess;
 }
 
 }  // namespace sinkstream::cuda

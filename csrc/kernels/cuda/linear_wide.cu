@@ -273,4 +273,16 @@ Status linear_wide(const LinearArgs& args, Stream stream) {
   return launch_type<WeightType::kInt4Minimum>(args, stream);
 }
 
+size_t linear_wide_bytes(WeightType type) {
+  switch (type) {
+    case WeightType::kFloat32: return Shared<WeightType::kFloat32>::kBytes;
+    case WeightType::kFloat16: return Shared<WeightType::kFloat16>::kBytes;
+    case WeightType::kBFloat16: return Shared<WeightType::kBFloat16>::kBytes;
+    case WeightType::kInt8: return Shared<WeightType::kInt8>::kBytes;
+    case WeightType::kInt4: return Shared<WeightType::kInt4>::kBytes;
+    case WeightType::kInt4Minimum: break;
+  }
+  return Shared<WeightType::kInt4Minimum>::kBytes;
+}
+
 }  // namespace sinkstream::cuda

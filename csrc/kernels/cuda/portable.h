@@ -5,7 +5,8 @@
 // Note: [The subset]
 //   kernels    __global__ void __launch_bounds__(n) name(Args args): arguments by value, trivially
 //              copyable, and local variables that need no destructor
-//   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status
+//   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status;
+//              shared_limit(): the bytes of shared memory that a block may have on this card
 //   indices    threadIdx, blockIdx, blockDim, gridDim
 //   shared     SHARED(type, name, [n][m]), from a 16-byte border on; DYNAMIC_SHARED(type, name),
 //              from a 128-byte border on, once in a kernel. A bare __shared__ does not compile in
@@ -93,6 +94,15 @@ __device__ inline uint32_t pack<f16>(float first, float second) {
 
 // e^x to about 2 units in the last place: the fast path of the card, the library's elsewhere.
 __device__ inline float exp_approx(float x) { return __expf(x); }
+
+// Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have 99, 9.0 and 10.0 have 227.
+inline size_t shared_limit() {
+  int card = 0, bytes = 48 * 1024;  // what any card has, should the driver not say
+  if (cudaGetDevice(&card) == cudaSuccess) {
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card);
+  }
+  return size_t(bytes);
+}
 
 template <typename... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,

@@ -9,6 +9,7 @@
 
 #include "cuda/card_model.h"
 #include "cuda/emulated_card.h"
+#include "cuda_emulator/block.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/tolerance.h"
 
@@ -236,6 +237,20 @@ TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
 
 // Spans that need a scratch page each, of caches in pools of their own, beside one that decodes.
 // With scratch pages for one sequence alone they go in rounds.
+TEST(CudaDecoder, GivesTheSameBitsOnACardWithLittleSharedMemory) {
+  const auto logits = [](DType cache_type) {
+    Twins twins(cache_type);
+    const auto tokens = random_tokens(200, twins.vocab(), 2);
+    Sequences sequences(twins, {4, 70}, true);
+    return logits_of(twins, true, &sequences[0], tokens, 150);
+  };
+  for (const DType cache_type : {DType::kFloat16, DType::kInt8}) {
+    const auto expected = logits(cache_type);
+    const cuda::emulator::SharedLimit limit(99 * 1024);  // as compute capability 8.6
+    EXPECT_TRUE(same_bits(logits(cache_type), expected));
+  }
+}
+
 TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
   constexpr int64_t kBefore = 120;
   const std::vector<std::pair<Window, int64_t>> asked = {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cuda/linear_call.h"
+#include "cuda_emulator/block.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/cuda/linear_plan.h"
 
@@ -82,6 +83,21 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
       if (testing::Test::HasFatalFailure()) return;
     }
   });
+}
+
+// Cards of compute capability 8.6, 8.9 and 12.0: fewer bytes on their way, and no blocks of many.
+TEST(CudaLinearWide, ACardWithLittleSharedMemoryGivesTheSameBits) {
+  constexpr size_t kLittle = 99 * 1024;
+  for (const Storage storage : kStorages) {
+    const Tiles tiles = tiles_of(random_matrix(storage, 40, 1440, 1));
+    EXPECT_GT(linear_wide_bytes(tiles.matrix.type), kLittle);
+    for (const int64_t inputs : {16, 32, 64, 150}) {
+      const Bf16Rows input = random_bf16_rows(inputs, 1440, 2);
+      const std::vector<float> much = run(tiles, input);
+      const emulator::SharedLimit limit(kLittle);
+      EXPECT_EQ(run(tiles, input), much) << name_of(tiles.matrix.type) << ", " << inputs;
+    }
+  }
 }
 
 TEST(CudaLinearWide, KeepsNanOfOneInputFromTheOthers) {

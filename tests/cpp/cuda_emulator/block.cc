@@ -29,7 +29,6 @@ constexpr int kMostCopies = 512;    // under way in one thread
 constexpr int kMostVariables = 64;  // SHARED in one kernel
 constexpr int kMostThreads = 1024;
 constexpr size_t kMostStatic = 48 * 1024;    // what nvcc accepts
-constexpr size_t kMostShared = 227 * 1024;   // what sm_90 has
 constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
@@ -295,7 +294,7 @@ Status check(const Grid& grid) {
   if (uint64_t{grid.threads.x} * grid.threads.y * grid.threads.z > kMostThreads) {
     return kInvalidConfiguration;
   }
-  return grid.dynamic_bytes <= kMostShared ? kSuccess : kInvalidValue;
+  return grid.dynamic_bytes <= shared_limit ? kSuccess : kInvalidValue;
 }
 
 // Which block is the `turn`-th. A random order is a walk by a step without a common divisor.
@@ -401,11 +400,11 @@ void* shared(const void* key, size_t bytes) {
   }
   block.static_bytes += bytes;
   if (block.variable_count == kMostVariables || block.static_bytes > kMostStatic ||
-      block.static_bytes + block.grid.dynamic_bytes > kMostShared) {
-    throw Fault(cat("SHARED: a kernel must have at most 64 variables, 48 KiB of them, and 227 KiB ",
-                    "with its dynamic memory, but variable ", block.variable_count + 1,
-                    " makes it ", block.static_bytes, " and ", block.grid.dynamic_bytes,
-                    " bytes."));
+      block.static_bytes + block.grid.dynamic_bytes > shared_limit) {
+    throw Fault(cat("SHARED: a kernel must have at most 64 variables, 48 KiB of them, and ",
+                    shared_limit >> 10, " KiB with its dynamic memory, but variable ",
+                    block.variable_count + 1, " makes it ", block.static_bytes, " and ",
+                    block.grid.dynamic_bytes, " bytes."));
   }
   Variable& variable = block.variables[block.variable_count++];
   variable = {key, poisoned(bytes, 16)};

@@ -58,6 +58,21 @@ Words given(const Words* words, int lane);
 
 int lane();
 
+// What a block may have of shared memory, in bytes. Changed while nothing runs.
+inline size_t shared_limit = 227 * 1024;  // as sm_90
+
+// A card with less, while this lives.
+class SharedLimit {
+ public:
+  explicit SharedLimit(size_t bytes) : before_(shared_limit) { shared_limit = bytes; }
+  ~SharedLimit() { shared_limit = before_; }
+  SharedLimit(const SharedLimit&) = delete;
+  SharedLimit& operator=(const SharedLimit&) = delete;
+
+ private:
+  size_t before_;
+};
+
 // A variable of the block, the same for all who ask with one `key`: 0xFF until it is written.
 void* shared(const void* key, size_t bytes);
 // The block's dynamic shared memory, `dynamic_bytes` long.

@@ -62,6 +62,8 @@ T shuffle(unsigned mask, const Place& place, T value, int from) {
 
 }  // namespace emulator
 
+inline size_t shared_limit() { return emulator::shared_limit; }
+
 template <typename... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,
               const std::type_identity_t<Args>&... args) {

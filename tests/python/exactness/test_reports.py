@@ -57,7 +57,7 @@ def test_a_report_of_a_stream_past_its_window_says_how_many_were_evicted() -> No
         ("latency_bench.py", ["--tokens", "800", "--window", "196"], 600),
         ("memory_bench.py", ["--tokens", "3000", "--window", "196"], 2800),
         ("perplexity_bench.py", ["--tokens", "500", "--window", "60"], 435),
-        ("session_bench.py", ["--histories", "60,300", "--window", "60", "--rounds", "2"], 252),
+        ("session_bench.py", ["--histories", "60,300", "--window", "60", "--rounds", "2"], 236),
         ("timeline_bench.py", ["--tokens", "1500"], 476),
     ],
 )
