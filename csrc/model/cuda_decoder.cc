@@ -11,8 +11,9 @@ namespace sinkstream {
 
 namespace {
 
-constexpr int64_t kMostGroup = 128;    // of AttentionArgs::heads
-constexpr int64_t kMostRows = 65'535;  // of a grid's second dimension
+constexpr int64_t kMostGroup = 128;     // of AttentionArgs::heads
+constexpr int64_t kMostRows = 65'535;   // of a grid's second dimension
+constexpr int64_t kMostPages = 65'535;  // of its third
 // Entries of bias for each row of a graph; a step with more is launched without one.
 constexpr int64_t kGraphBias = 32;
 
@@ -40,6 +41,12 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     throw InvalidArgument(cat("load: `prefill_chunk` and `max_sequences` must be at most ",
                               kMostRows, " together on a card, but are ", options.max_tokens, "."),
                           "prefill_chunk");
+  }
+  if (options.pages > kMostPages) {
+    throw InvalidArgument(
+        cat("load: `sinks` and `window` must have at most ", kMostPages, " pages of ", kPageRows,
+            " tokens on a card, but have ", options.pages, "."),
+        "window");
   }
   return spec;
 }

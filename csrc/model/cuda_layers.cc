@@ -47,7 +47,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
   carve(Carver<kAlignment>(scratch_.get()));
   // Attention leaves idle rows alone, and the map behind it multiplies them with all others.
   check(plugin.runtime.fill(attended_, 0, rows * q * 2, stream), "clearing scratch");
-  // Rows behind a chunk's end are copied with their page, though nobody sees them: NaN.
+  // Rows behind a chunk's end are copied with their page, though nobody sees them: NaN at first.
   check(plugin.runtime.fill(scratch_pages_, 0xff, page_bytes, stream), "clearing scratch");
 }
 

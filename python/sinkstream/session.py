@@ -169,6 +169,7 @@ class Session:
 
         Raises:
             InvalidArgument: `keep` is "drop", and the last turn cannot be taken back any more.
+            SessionBusy: `keep` is "drop", and a message is being read by `append` or `aappend`.
         """
         stream = None if self._latest is None else self._latest()
         if stream is not None:
@@ -232,7 +233,9 @@ class Session:
     @contextmanager
     def _one_caller(self) -> Iterator[None]:
         if not self._caller.acquire(blocking=False):
-            raise SessionBusy("session: one thread at a time may start a turn, but another one is.")
+            raise SessionBusy(
+                "session: one thread or task at a time may use it, but there is another."
+            )
         try:
             yield
         finally:

@@ -43,6 +43,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape("llama", 2, 64, 96, 4, 2, 16, 160, 1e4, False, is_tied=False),
+    "layer": Shape("llama", 1, 576, 1536, 9, 3, 64, 160, 1e4, False),  # one of SmolLM2's
     "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 49_152, 1e5, False),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 151_936, 1e6, True),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128_256, 5e5, False),
@@ -64,6 +65,14 @@ def _bf16(random: np.random.Generator, cols: int) -> np.ndarray:
     return pool.view(np.uint8)
 
 
+def _f16(random: np.random.Generator, cols: int) -> np.ndarray:
+    pool = np.empty((_POOL, _BLOCK), dtype=np.float16)
+    for part in np.array_split(pool, 16):
+        floats = random.standard_normal(part.shape, dtype=np.float32)
+        part[:] = floats / np.float32(np.sqrt(cols))
+    return pool.view(np.uint8)
+
+
 def _blocks(random: np.random.Generator, cols: int, code_bytes: int, spread: float) -> np.ndarray:
     """Blocks of 32 weights: a float16 scale, then codes, whose standard deviation is `spread`."""
     pool = np.empty((_POOL, 2 + code_bytes), dtype=np.uint8)
@@ -81,11 +90,20 @@ def _q4_0(random: np.random.Generator, cols: int) -> np.ndarray:
     return _blocks(random, cols, 16, 4.6)
 
 
+def _q4_1(random: np.random.Generator, cols: int) -> np.ndarray:
+    """As Q4_0, with a float16 minimum behind the scale, at which the codes' mean stands for 0."""
+    signed = _q4_0(random, cols)
+    minima = signed[:, :2].copy().view(np.float16) * np.float16(-7.5)
+    return np.concatenate([signed[:, :2], minima.view(np.uint8), signed[:, 2:]], axis=1)
+
+
 Maker = Callable[[np.random.Generator, int], np.ndarray]  # uint8 [_POOL, bytes of a block]
 TYPES: dict[str, tuple[gguf.GGMLQuantizationType, gguf.LlamaFileType, Maker]] = {
+    "F16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16, _f16),
     "BF16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16, _bf16),
     "Q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0, _q8_0),
     "Q4_0": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0, _q4_0),
+    "Q4_1": (gguf.GGMLQuantizationType.Q4_1, gguf.LlamaFileType.MOSTLY_Q4_1, _q4_1),
 }
 
 

@@ -49,7 +49,7 @@ def load(tiny_folder: WriteOnce) -> Load:
             "sinks": SINKS,
             "window": SIZES.window,
             "max_sequences": 2,
-            "prefill_chunk": 16,
+            "prefill_chunk": SIZES.chunk,
         }
         path = name if isinstance(name, Path) else tiny_folder(name)
         return sinkstream.load(path, **(asked | options))

@@ -1,9 +1,11 @@
-"""A tiny model's twenty tokens on the card, for a tool that watches every access.
+"""Small models' twenty tokens on the card, for a tool that watches every access.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.sanitized FOLDER
 
-Writes the model into FOLDER if it is not there. Every op runs: a prompt in chunks past the window,
-a reply of two streams, a cut, a page that two sessions share, and each type of cache.
+Writes the models into FOLDER if they are not there. Every kernel runs: prompts in chunks past the
+window, of so many rows that `linear` takes blocks and attention scratch pages; replies of two
+streams, a cut, a page that two sessions share, each type of cache; and weights of each type in a
+layer as wide as SmolLM2's.
 """
 
 from __future__ import annotations
@@ -14,27 +16,35 @@ from pathlib import Path
 import torch
 
 import sinkstream
+from tests.bench.random_gguf import write
 from tests.data import tiny
-from tests.gpu.sizes import SINKS, SIZES
+from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import prompt
 
 TOKENS = 20
 WINDOW = 30
+CHUNK = 80 if IS_REHEARSAL else 160
+PROMPT = CHUNK + 40  # a chunk behind another one finds the ring full
 
 
-def use_every_op(folder: Path, kv_dtype: str) -> None:
-    """Load, read, generate, cut, fork, close."""
-    with sinkstream.load(
-        folder,
+def load(path: Path, kv_dtype: str) -> sinkstream.Model:
+    """Load a model with a narrow window and long chunks."""
+    return sinkstream.load(
+        path,
         device="cuda",
         sinks=SINKS,
         window=WINDOW,
         max_sequences=3,
-        prefill_chunk=16,
+        prefill_chunk=CHUNK,
         kv_dtype=kv_dtype,
-    ) as model:
+    )
+
+
+def use_every_op(folder: Path, kv_dtype: str) -> None:
+    """Read, generate, cut, fork, close."""
+    with load(folder, kv_dtype) as model:
         options = {"max_tokens": TOKENS, "ignore_eos": True, "repetition_penalty": 1.1, "seed": 1}
-        streams = [model.stream(prompt(count), **options) for count in (40, 3)]
+        streams = [model.stream(prompt(count), **options) for count in (PROMPT, 3)]
         for stream in streams:
             assert len(stream.result().token_ids) == TOKENS
         with model.session() as session:
@@ -47,14 +57,25 @@ def use_every_op(folder: Path, kv_dtype: str) -> None:
         assert bool(model.forward(torch.tensor([[7]]), cache).isfinite().all())
 
 
+def read(path: Path) -> None:
+    """Read a prompt, and one token more."""
+    with load(path, "float16") as model:
+        cache = model.new_cache()
+        for ids in (prompt(PROMPT), [7]):
+            assert bool(model.forward(torch.tensor([ids]), cache).isfinite().all())
+
+
 def main() -> None:
-    """Run each type of cache."""
+    """Run each type of cache, then each type of weights."""
     folder = Path(sys.argv[1]) / "llama"
     if not folder.exists():
         tiny.write_folder(tiny.build("llama"), folder)
     for kv_dtype in SIZES.cache_types:
         use_every_op(folder, kv_dtype)
         print(f"{kv_dtype}: done", flush=True)
+    for kind in KINDS[:1] if IS_REHEARSAL else KINDS:
+        read(write("layer", kind, Path(sys.argv[1])))
+        print(f"{kind}: done", flush=True)
 
 
 if __name__ == "__main__":

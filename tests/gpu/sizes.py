@@ -17,6 +17,7 @@ class Sizes:
 
     window: int  # W, beside 4 sinks
     text: int  # tokens of a text that is read: several windows
+    chunk: int  # of a prompt
     reply: int  # tokens of a reply: past the window as well
     company: tuple[int, ...]  # streams beside the one that is looked at
     storm: int  # streams that are cancelled
@@ -27,6 +28,7 @@ class Sizes:
 FULL = Sizes(
     window=156,  # three pages and parts of two
     text=1800,
+    chunk=256,  # `linear` takes blocks from 65 rows on; this many do not fit beside the window
     reply=400,
     company=(1, 7, 20, 63),  # attention changes its kernel at 17 rows, `linear` its shape at 9
     storm=200,
@@ -36,6 +38,7 @@ FULL = Sizes(
 SHORT = Sizes(
     window=12,
     text=40,
+    chunk=16,
     reply=10,
     company=(2,),
     storm=8,
@@ -43,4 +46,5 @@ SHORT = Sizes(
     cache_types=("float16",),
 )
 SIZES = SHORT if IS_REHEARSAL else FULL
+KINDS = ("BF16", "F16", "Q4_0", "Q4_1", "Q8_0")  # of weights, of tests/bench/random_gguf.py
 SINKS = 4

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 import sinkstream
 from tests.gpu.conftest import Load
-from tests.gpu.sizes import IS_REHEARSAL, SINKS, SIZES
+from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import DRAWN, bits, prompt
 
 
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
 def test_decode_equals_prefill_in_chunks(load: Load, kv_dtype: str) -> None:
     ids = torch.tensor([prompt(SIZES.text)])
-    with load(kv_dtype=kv_dtype) as model:
+    with load(kv_dtype=kv_dtype, prefill_chunk=2 * SIZES.chunk) as model:
         whole = model.forward(ids, cache := model.new_cache())
         assert cache.evicted == SIZES.text - SINKS - SIZES.window
         for size in (1, 7) if IS_REHEARSAL else (1, 7, 16, 64, 200):
@@ -25,10 +26,27 @@ def test_decode_equals_prefill_in_chunks(load: Load, kv_dtype: str) -> None:
             assert torch.equal(torch.cat(parts, dim=1), whole), size
 
 
-def test_the_size_of_chunks_changes_no_reply(load: Load) -> None:
+@pytest.mark.parametrize("kind", KINDS[:1] if IS_REHEARSAL else KINDS)
+def test_many_rows_have_the_bits_of_few(load: Load, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("gguf")
+    from tests.bench.random_gguf import write
+
+    # Of 9 and 24 tiles along K, each of four turns has several, and each stage comes again.
+    path = write("layer", kind, tmp_path)
+    ids = torch.tensor([prompt(70 if IS_REHEARSAL else 600)])
+    with load(path, prefill_chunk=300) as model:
+        whole = model.forward(ids, model.new_cache())
+        for size in (40,) if IS_REHEARSAL else (1, 40, 64, 65, 130):
+            cache = model.new_cache()
+            parts = [model.forward(part, cache) for part in ids.split(size, dim=1)]
+            assert torch.equal(torch.cat(parts, dim=1), whole), size
+
+
+@pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
+def test_the_size_of_chunks_changes_no_reply(load: Load, kv_dtype: str) -> None:
     results = []
     for chunk in (3, 16) if IS_REHEARSAL else (1, 16, 100, 512):
-        with load(prefill_chunk=chunk) as model:
+        with load(prefill_chunk=chunk, kv_dtype=kv_dtype) as model:
             stream = model.stream(prompt(SIZES.text // 2), **DRAWN, seed=4)
             results.append(bits(stream.result()))
     assert all(result == results[0] for result in results)

@@ -9,7 +9,7 @@ import torch
 
 from tests.data import tiny
 from tests.gpu.conftest import Load
-from tests.gpu.sizes import IS_REHEARSAL, SINKS, SIZES
+from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import TOLERANCE, error_of, prompt
 
 TEXT = torch.tensor([prompt(SIZES.text)])
@@ -39,7 +39,7 @@ def test_the_logits_are_the_processors_for_weights_of(
     assert difference(load, path, TEXT, "float16") < TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ("BF16", "Q8_0", "Q4_0") if not IS_REHEARSAL else ())
+@pytest.mark.parametrize("kind", KINDS if not IS_REHEARSAL else ())
 def test_the_logits_are_the_processors_in_the_shapes_of_smollm2(
     load: Load, tmp_path: Path, kind: str
 ) -> None:

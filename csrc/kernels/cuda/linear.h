@@ -1,6 +1,6 @@
 // out[split][t][r] = Σ_k weights[r][k] · input[t][k] over the split's columns, the sum over splits
 // being the linear map. Up to kFewInputs rows of input, each weight is read from memory once; more
-// are taken as blocks of a product of matrices, at the rate of the tensor cores.
+// are taken in blocks where the card has the shared memory for them, else kFewInputs at a time.
 //
 // A row's result does not depend on the other rows or on how many there are, bit for bit: Note:
 // [One order along K] of linear_plan.h. Weights of every type are multiplied without loss, as the

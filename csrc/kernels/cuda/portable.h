@@ -95,13 +95,19 @@ __device__ inline uint32_t pack<f16>(float first, float second) {
 // e^x to about 2 units in the last place: the fast path of the card, the library's elsewhere.
 __device__ inline float exp_approx(float x) { return __expf(x); }
 
-// Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have 99, 9.0 and 10.0 have 227.
+// Asked once: a process has one card. Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have
+// 99, 9.0 and 10.0 have 227.
 inline size_t shared_limit() {
-  int card = 0, bytes = 48 * 1024;  // what any card has, should the driver not say
-  if (cudaGetDevice(&card) == cudaSuccess) {
-    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card);
-  }
-  return size_t(bytes);
+  static const size_t limit = [] {
+    int card = 0, bytes = 48 * 1024;  // what any card has, should the driver not say
+    if (cudaGetDevice(&card) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) !=
+            cudaSuccess) {
+      cudaGetLastError();  // or the next launch would find it
+    }
+    return size_t(bytes);
+  }();
+  return limit;
 }
 
 template <typename... Args>

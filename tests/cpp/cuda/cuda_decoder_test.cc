@@ -235,8 +235,6 @@ TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
   expect_near(logits, expected, DType::kFloat16);
 }
 
-// Spans that need a scratch page each, of caches in pools of their own, beside one that decodes.
-// With scratch pages for one sequence alone they go in rounds.
 TEST(CudaDecoder, GivesTheSameBitsOnACardWithLittleSharedMemory) {
   const auto logits = [](DType cache_type) {
     Twins twins(cache_type);
@@ -251,6 +249,8 @@ TEST(CudaDecoder, GivesTheSameBitsOnACardWithLittleSharedMemory) {
   }
 }
 
+// Spans that need a scratch page each, of caches in pools of their own, beside one that decodes.
+// With scratch pages for one sequence alone they go in rounds.
 TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
   constexpr int64_t kBefore = 120;
   const std::vector<std::pair<Window, int64_t>> asked = {
@@ -390,6 +390,19 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
     EXPECT_STREQ(error.what(),
                  "load: the size of a head must be a multiple of 16 to run on a card, but is 14. "
                  "Use `device=\"cpu\"`.");
+  }
+}
+
+TEST(CudaDecoder, RefusesAWindowOfMorePagesThanAGridHas) {
+  RandomDecoder any(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, card_spec());
+  try {
+    const CudaDecoder decoder(any.spec, any.packed(), cuda::emulated_plugin(), nullptr, nullptr,
+                              {.pages = 65'536});
+    FAIL() << "65,536 pages were taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "load: `sinks` and `window` must have at most 65535 pages of 64 tokens on a card, "
+                 "but have 65536.");
   }
 }
 
