@@ -225,8 +225,8 @@ MUSEUM = (
         name="a_piece_of_nothing",
         sentence="Where a block begins, no token fits into the piece, and reading never ends.",
         file=WINDOW,
-        old="sinks + (block(t) + 1) * kPageRows;",
-        new="sinks + (t - sinks + kPageRows - 1) / kPageRows * kPageRows;",
+        old="block(std::max(t, sinks)) + 1 + more;",
+        new="(std::max(t, sinks) - sinks + kPageRows - 1) / kPageRows + more;",
         killers=(_window("NeverWritesAPieceOverALiveToken"),),
     ),
     Mutant(
@@ -376,8 +376,8 @@ OURS = (
         name="pieces_of_two_blocks",
         sentence="A piece ends with the next block but one, and overwrites live keys.",
         file=WINDOW,
-        old="sinks + (block(t) + 1) * kPageRows;",
-        new="sinks + (block(t) + 2) * kPageRows;",
+        old="block(std::max(t, sinks)) + 1 + more;",
+        new="block(std::max(t, sinks)) + 2 + more;",
         killers=(_window("NeverWritesAPieceOverALiveToken"),),
     ),
     Mutant(
