@@ -29,9 +29,8 @@ class HostLogits {
   void give_back() { memory_.reset(); }
 
  private:
-  float* splits() const {
-    return reinterpret_cast<float*>(memory_.get());
-  }  // [splits][rows][vocab]
+  // [splits][rows][vocab]
+  float* splits() const { return reinterpret_cast<float*>(memory_.get()); }
 
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;

@@ -213,15 +213,8 @@ Status launch_type(const LinearArgs& args, Stream stream) {
 }
 
 Status linear_few(const LinearArgs& args, Stream stream) {
-  switch (args.weights.type) {
-    case WeightType::kFloat32: return launch_type<WeightType::kFloat32>(args, stream);
-    case WeightType::kFloat16: return launch_type<WeightType::kFloat16>(args, stream);
-    case WeightType::kBFloat16: return launch_type<WeightType::kBFloat16>(args, stream);
-    case WeightType::kInt8: return launch_type<WeightType::kInt8>(args, stream);
-    case WeightType::kInt4: return launch_type<WeightType::kInt4>(args, stream);
-    case WeightType::kInt4Minimum: break;
-  }
-  return launch_type<WeightType::kInt4Minimum>(args, stream);
+  return for_type(args.weights.type,
+                  [&]<WeightType kType>() { return launch_type<kType>(args, stream); });
 }
 
 }  // namespace

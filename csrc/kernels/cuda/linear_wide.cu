@@ -262,27 +262,12 @@ Status launch_type(const LinearArgs& args, Stream stream) {
 }  // namespace
 
 Status linear_wide(const LinearArgs& args, Stream stream) {
-  switch (args.weights.type) {
-    case WeightType::kFloat32: return launch_type<WeightType::kFloat32>(args, stream);
-    case WeightType::kFloat16: return launch_type<WeightType::kFloat16>(args, stream);
-    case WeightType::kBFloat16: return launch_type<WeightType::kBFloat16>(args, stream);
-    case WeightType::kInt8: return launch_type<WeightType::kInt8>(args, stream);
-    case WeightType::kInt4: return launch_type<WeightType::kInt4>(args, stream);
-    case WeightType::kInt4Minimum: break;
-  }
-  return launch_type<WeightType::kInt4Minimum>(args, stream);
+  return for_type(args.weights.type,
+                  [&]<WeightType kType>() { return launch_type<kType>(args, stream); });
 }
 
 size_t linear_wide_bytes(WeightType type) {
-  switch (type) {
-    case WeightType::kFloat32: return Shared<WeightType::kFloat32>::kBytes;
-    case WeightType::kFloat16: return Shared<WeightType::kFloat16>::kBytes;
-    case WeightType::kBFloat16: return Shared<WeightType::kBFloat16>::kBytes;
-    case WeightType::kInt8: return Shared<WeightType::kInt8>::kBytes;
-    case WeightType::kInt4: return Shared<WeightType::kInt4>::kBytes;
-    case WeightType::kInt4Minimum: break;
-  }
-  return Shared<WeightType::kInt4Minimum>::kBytes;
+  return for_type(type, [&]<WeightType kType>() { return Shared<kType>::kBytes; });
 }
 
 }  // namespace sinkstream::cuda

@@ -86,6 +86,21 @@ struct TiledMatrix {
   }
 };
 
+// Gives what `visit` has for this type, a lambda with the type as its template argument: kernels
+// are compiled for each.
+template <typename Visit>
+auto for_type(WeightType type, const Visit& visit) {
+  switch (type) {
+    case WeightType::kFloat32: return visit.template operator()<WeightType::kFloat32>();
+    case WeightType::kFloat16: return visit.template operator()<WeightType::kFloat16>();
+    case WeightType::kBFloat16: return visit.template operator()<WeightType::kBFloat16>();
+    case WeightType::kInt8: return visit.template operator()<WeightType::kInt8>();
+    case WeightType::kInt4: return visit.template operator()<WeightType::kInt4>();
+    case WeightType::kInt4Minimum: break;
+  }
+  return visit.template operator()<WeightType::kInt4Minimum>();
+}
+
 // Where in a tile a number lies: `shift` bits up from byte `offset`; the shift is 0 but for
 // four-bit codes, which share bytes.
 struct TilePlace {
