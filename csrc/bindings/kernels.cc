@@ -9,6 +9,7 @@
 #include "bindings/register.h"
 #include "common/usable_threads.h"
 #include "device/buffer.h"
+#include "device/peak_probe.h"
 #include "device/read_probe.h"
 #include "kernels/cuda/card.h"
 
@@ -49,6 +50,18 @@ void register_kernels(py::module_& module) {
       py::arg("count"), py::arg("threads"),
       "Read `count` bytes of memory once and return bytes a second: what bounds a token's "
       "forward.");
+  module.def(
+      "peak_rate",
+      [](int threads) {
+        const py::gil_scoped_release release;
+        ThreadPool pool(threads);
+        constexpr int64_t kInstructions = 400000000;  // a tenth of a second
+        const Peak peak = peak_rate(&pool, kInstructions);
+        return std::pair<std::string, double>(peak.instruction, peak.rate);
+      },
+      py::arg("threads"),
+      "Multiply and add in registers and return (instruction, operations a second): what bounds a "
+      "prompt's forward.");
   module.def(
       "find_card",
       [](const std::string& library) {

@@ -8,8 +8,9 @@
 
 namespace sinkstream {
 
-// Bytes a second of reading [bytes, bytes + count) once, on all threads of the pool, with nothing
-// else to do. `count` of at least a few hundred MB, or the caches answer.
+// Bytes a second of reading [bytes, bytes + count), on all threads of the pool, with nothing else
+// to do: the faster of two ways to ask ahead, each of which reads everything once. `count` of at
+// least a few hundred MB, or the caches answer.
 double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool);
 
 }  // namespace sinkstream

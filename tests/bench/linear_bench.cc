@@ -1,5 +1,5 @@
 // How near `linear` comes to what the machine can do: to a plain read of the same bytes for one
-// token, to a loop of multiply-adds for many.
+// token, to a loop of dots or multiply-adds in registers for many.
 //
 //   linear_bench [table] [threads] [inputs]     default: the best table, 1 and 2 threads, and the
 //                                               inputs that the table takes by itself
@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "device/buffer.h"
+#include "device/peak_probe.h"
 #include "device/read_probe.h"
 #include "kernels/kernels.h"
 
@@ -63,47 +65,6 @@ void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
   }
 }
 
-// Floating-point operations a second of independent multiply-adds in registers.
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void multiply_add(int64_t rounds, float* out) {
-  using Floats = float __attribute__((vector_size(32)));
-  Floats a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};
-  const Floats one = {1, 1, 1, 1, 1, 1, 1, 1};
-  for (int64_t round = 0; round < rounds; ++round) {
-    asm volatile(
-        "vfmadd231ps %10, %10, %0\n vfmadd231ps %10, %10, %1\n vfmadd231ps %10, %10, %2\n"
-        "vfmadd231ps %10, %10, %3\n vfmadd231ps %10, %10, %4\n vfmadd231ps %10, %10, %5\n"
-        "vfmadd231ps %10, %10, %6\n vfmadd231ps %10, %10, %7\n vfmadd231ps %10, %10, %8\n"
-        "vfmadd231ps %10, %10, %9\n"
-        : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j)
-        : "x"(one));
-  }
-  *out = (a + b + c + d + e + f + g + h + i + j)[0];
-}
-constexpr double kRoundWork = 10 * 16;
-#else
-void multiply_add(int64_t rounds, float* out) {
-  using Floats = float __attribute__((vector_size(16)));
-  Floats sums[10] = {};
-  Floats one = {1, 1, 1, 1};
-  for (int64_t round = 0; round < rounds; ++round) {
-    asm volatile("" : "+w"(one));
-    for (Floats& sum : sums) sum = sum * one + one;
-  }
-  for (const Floats& sum : sums) *out += sum[0];
-}
-constexpr double kRoundWork = 10 * 8;
-#endif
-
-double peak_rate(ThreadPool* pool) {
-  constexpr int64_t kRounds = 1000000;
-  std::vector<float> out(pool->threads() * 16);
-  const double start = now_s();
-  pool->run(pool->threads(),
-            [&](int64_t, int thread) { multiply_add(kRounds, &out[thread * 16]); });
-  return pool->threads() * kRounds * kRoundWork / (now_s() - start);
-}
-
 struct Call {
   LinearArgs args;
   LinearPart part;
@@ -143,15 +104,15 @@ double best(const std::vector<double>& rates) {
 void measure_decode(const Kernels& kernels, ThreadPool* pool) {
   constexpr int64_t kCols = 1536;
   constexpr int64_t kBytes = int64_t{320} << 20;
-  const Memory<std::byte> panels = allocate<std::byte>(kBytes);
+  const Buffer panels(kBytes, "panels");  // as a model has them: in huge pages, where there are any
   for (const WeightType type : kTypes) {
     const int64_t rows = kBytes / panel_bytes(type, kCols) * kPanelRows;
     const int64_t bytes = packed_bytes(type, rows, kCols);
-    fill_panels(type, bytes, panels.get());
-    Call call({type, rows, kCols, panels.get()}, 1, kernels.native_input);
+    fill_panels(type, bytes, panels.data());
+    Call call({type, rows, kCols, panels.data()}, 1, kernels.native_input);
     std::vector<double> rates, reads;
     for (int repeat = 0; repeat < 15; ++repeat) {
-      reads.push_back(read_rate(panels.get(), bytes, pool));
+      reads.push_back(read_rate(panels.data(), bytes, pool));
       rates.push_back(bytes / call.seconds(kernels, pool));
     }
     std::printf("  %-13s %6.1f GB/s, plain read %6.1f GB/s: %3.0f %%\n", name_of(type),
@@ -166,13 +127,13 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
               static_cast<long long>(rows), static_cast<long long>(cols));
   for (const WeightType type : kTypes) {
     const int64_t bytes = packed_bytes(type, rows, cols);
-    const Memory<std::byte> panels = allocate<std::byte>(bytes);
-    fill_panels(type, bytes, panels.get());
-    Call call({type, rows, cols, panels.get()}, tokens, kernels.native_input);
+    const Buffer panels(bytes, "panels");
+    fill_panels(type, bytes, panels.data());
+    Call call({type, rows, cols, panels.data()}, tokens, kernels.native_input);
     const double work = 2.0 * tokens * rows * cols;
     std::vector<double> rates, peaks;
     for (int repeat = 0; repeat < 30; ++repeat) {
-      peaks.push_back(peak_rate(pool));
+      peaks.push_back(peak_rate(pool, 12000000).rate);
       rates.push_back(work / call.seconds(kernels, pool));
     }
     std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name_of(type), best(rates) * 1e-9,

@@ -8,8 +8,10 @@ The model is `smollm2`, or one of random weights in a real shape (`random_gguf.p
 16, 1,024, 2,048 and 4,096 cached ones; one more token of 8 and of 32 sequences behind 256 each.
 Each engine runs in a process of its own and sleeps while another is measured. A round asks every
 engine for every figure once, so that a slow moment of the machine hits all of them; a plain read of
-512 MB stands before each. transformers decodes so slowly that it is asked for that in the first
-round only. An engine that is not installed, or does not load the file, is listed with its reason.
+512 MB stands before each, and before our prompt a loop of the processor's widest dot or
+multiply-add of 16-bit numbers (the goal is set for vdpbf16ps). transformers decodes so slowly that
+it is asked for that in the first round only. `--measure` asks for some of the figures only. An
+engine that is not installed, or does not load the file, is listed with its reason.
 The table at the end compares round by round: the median of the ratios, the smallest and largest,
 and the goal (`goals.py`). Needs the extra `bench`.
 """
@@ -29,6 +31,7 @@ from goals import (
     BEST,
     MODELS,
     OURS,
+    PEAK,
     PREFILL,
     READ,
     RECOMPUTED,
@@ -70,7 +73,7 @@ class Found:
     """What came of one measure; entry i of each list is from round i."""
 
     rates: dict[str, list[float]]  # engine -> tokens/s; fewer rounds where it is slow
-    shares: list[float]  # of a plain read, what our tokens read; decode only
+    shares: list[float]  # of a plain read or of a loop of dots, what our tokens take
     refused: dict[str, str]  # engine -> why
 
 
@@ -100,11 +103,19 @@ def start(names: list[str], path: str, threads: int) -> tuple[list[IsolatedPeer]
     return engines, missing
 
 
-def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> float:
-    """Ask the engines for one figure, and return the rate of a plain read before, in bytes/s."""
+@dataclass(frozen=True)
+class Bounds:
+    """What the machine could do just before a figure."""
+
+    read: float  # bytes/s
+    peak: float  # multiplications and additions a second
+
+
+def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> Bounds:
+    """Ask the engines for one figure, and return what the machine could do before."""
     from sinkstream import _core
 
-    read: float = _core.read_rate(_PROBE_BYTES, threads)
+    bounds = Bounds(_core.read_rate(_PROBE_BYTES, threads), _core.peak_rate(threads)[1])
     for engine in engines:
         if engine.name in found.refused:
             continue
@@ -120,27 +131,30 @@ def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, thread
         if engine.name == OURS and one.method == "decode":
             cached, tokens = one.arguments
             read_per_token = engine.ask("bytes_read", cached + tokens // 2)
-            found.shares.append(read_per_token / seconds / read)
-    return read
+            found.shares.append(read_per_token / seconds / bounds.read)
+        if engine.name == OURS and one.method == "prefill":
+            operations = engine.ask("operations", *one.arguments)
+            found.shares.append(operations / seconds / bounds.peak)
+    return bounds
 
 
 def measure(
-    engines: list[IsolatedPeer], rounds: int, threads: int
-) -> tuple[dict[str, Found], list[float]]:
-    """Ask every engine for every figure, round by round; also the plain reads, in bytes/s."""
-    found = {one.name: Found({}, [], {}) for one in MEASURES}
-    reads = []
+    measures: list[Measure], engines: list[IsolatedPeer], rounds: int, threads: int
+) -> tuple[dict[str, Found], list[Bounds]]:
+    """Ask every engine for every figure, round by round; also what bounded each."""
+    found = {one.name: Found({}, [], {}) for one in measures}
+    bounds = []
     for number in range(rounds):
-        for one in MEASURES:
-            reads.append(measure_once(one, engines, found[one.name], threads))
+        for one in measures:
+            bounds.append(measure_once(one, engines, found[one.name], threads))
             print(f"round {number + 1}: {one.name}", file=sys.stderr, flush=True)
-    return found, reads
+    return found, bounds
 
 
 def ratios_to(found: Found, beside: str) -> tuple[str, list[float]]:
     """Return whom our rates are compared with, and the ratios round by round; none if nobody."""
-    if beside == READ:
-        return READ, found.shares
+    if beside in (READ, PEAK):
+        return beside, found.shares
     candidates = [
         name
         for name in found.rates
@@ -157,8 +171,9 @@ def ratios_to(found: Found, beside: str) -> tuple[str, list[float]]:
 
 def compare(found: dict[str, Found], goals: list[Goal]) -> list[dict[str, Any]]:
     """Return a row for each goal, and for each measure without one its ratio to the best."""
-    wanted = [*goals, *(Goal(one.name, BEST, 0) for one in MEASURES)]
-    order = [one.name for one in MEASURES]
+    order = list(found)
+    wanted = [goal for goal in goals if goal.measure in found]
+    wanted += [Goal(name, BEST, 0) for name in order]
     rows: list[dict[str, Any]] = []
     for goal in sorted(wanted, key=lambda goal: order.index(goal.measure)):
         beside, ratios = ratios_to(found[goal.measure], goal.beside)
@@ -175,6 +190,11 @@ def compare(found: dict[str, Found], goals: list[Goal]) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def spread(values: list[float]) -> list[float]:
+    """Return the smallest, the median and the largest."""
+    return [round(value, 1) for value in (min(values), statistics.median(values), max(values))]
 
 
 def print_tables(found: dict[str, Found], rows: list[dict[str, Any]]) -> None:
@@ -197,6 +217,8 @@ def print_tables(found: dict[str, Found], rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure and report."""
+    from sinkstream import _core
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -204,13 +226,20 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--measure",
+        action="append",
+        choices=[one.name for one in MEASURES],
+        help="these only",
+    )
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="these only")
     args = parser.parse_args()
     goals = goals_of(args.model)
     path = find_model(args.model, args.models)
+    measures = [one for one in MEASURES if args.measure is None or one.name in args.measure]
     engines, missing = start(args.engine or list(ENGINES), path, args.threads)
     try:
-        found, reads = measure(engines, args.rounds, args.threads)
+        found, bounds = measure(measures, engines, args.rounds, args.threads)
         evicted = {engine.name: int(engine.ask("evicted")) for engine in engines}
     finally:
         for engine in engines:
@@ -226,9 +255,8 @@ def main() -> None:
             "engines": {engine.name: engine.description for engine in engines},
             "not started": missing,
             "evicted_tokens": evicted,
-            "plain read of 512 MB, GB/s": [
-                round(rate / 1e9, 1) for rate in (min(reads), statistics.median(reads), max(reads))
-            ],
+            "plain read of 512 MB, GB/s": spread([one.read / 1e9 for one in bounds]),
+            f"{_core.peak_rate(args.threads)[0]}, G/s": spread([one.peak / 1e9 for one in bounds]),
             "tokens/s, medians": {
                 name: {e: round(statistics.median(r), 2) for e, r in one.rates.items()}
                 for name, one in found.items()

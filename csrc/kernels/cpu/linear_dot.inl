@@ -15,9 +15,8 @@ SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
   constexpr int kPairs = static_cast<int>(kGroup) / 2;
   Vec chain[2][kTokens] = {};
 #pragma GCC unroll 16
-  for (int i = 0; i < kPairs; ++i) {
-    const int half = i % 2;
-    const int pair = half * kPairs / 2 + i / 2;
+  for (int pair = 0; pair < kPairs; ++pair) {  // as they lie: memory is read in one direction
+    const int half = pair / (kPairs / 2);
     const UintVec weights = pairs_at<kType>(group, pair, table);
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {

@@ -73,35 +73,61 @@ struct Place {
   int64_t step;
 };
 
-uint32_t pair_of(uint32_t even, uint32_t odd) { return (even & 0xffff) | odd << 16; }
+// Lays out one group of numbers, if the form that `region` holds is wanted.
+template <typename Number>
+SINKSTREAM_INLINE void place_runs(const Number* group, Number* region, Place place) {
+  if (region == nullptr) return;
+  for (int run = 0; run < kGroup / kRun; ++run) {
+    __builtin_memcpy(region + place.first + run * place.step, group + run * kRun,
+                     kRun * sizeof(Number));
+  }
+}
+
+// A region of pairs as the numbers of 16 bits that they are, the even one of each pair first.
+SINKSTREAM_INLINE uint16_t* halves_of(uint32_t* pairs) {
+  return reinterpret_cast<uint16_t*>(pairs);
+}
+
+// The low half of each word.
+SINKSTREAM_INLINE HalfwordVec low_halves(UintVec words) {
+  return __builtin_convertvector(words, HalfwordVec);
+}
 
 // Floats, for kPlain and kScaled.
-void write_floats(const float (&x)[kGroup], const Inputs& inputs, Place place) {
+SINKSTREAM_INLINE void write_floats(const float (&x)[kGroup], const Inputs& inputs, Place place) {
+  place_runs(x, inputs.plain, place);
+  if (inputs.scaled == nullptr) return;
   constexpr float kScales[kRun] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
-  for (int run = 0; run < kGroup / kRun; ++run) {
-    const float* from = x + run * kRun;
-    const int64_t at = place.first + run * place.step;
-    for (int n = 0; n < kRun && inputs.plain != nullptr; ++n) inputs.plain[at + n] = from[n];
-    for (int n = 0; n < kRun && inputs.scaled != nullptr; ++n) {
-      inputs.scaled[at + n] = from[n % 4 * 2 + n / 4] * kScales[n];
-    }
+  alignas(64) float scaled[kGroup];
+  for (int i = 0; i < kGroup; ++i) {
+    const int n = i % kRun;
+    scaled[i] = x[i - n + n % 4 * 2 + n / 4] * kScales[n];
   }
+  place_runs(scaled, inputs.scaled, place);
 }
 
 // Pairs of bfloat16, out of inputs that are rounded already.
-void write_bf16_pairs(const float (&x)[kGroup], const Inputs& inputs, Place place) {
-  for (int run = 0; run < kGroup / kRun; ++run) {
-    uint32_t* to = inputs.pairs + (place.first + run * place.step) / 2;
-    for (int n = 0; n < kRun / 2; ++n) {
-      const float* from = x + run * kRun + 2 * n;
-      to[n] = pair_of(__builtin_bit_cast(uint32_t, from[0]) >> 16,
-                      __builtin_bit_cast(uint32_t, from[1]) >> 16);
-    }
+SINKSTREAM_INLINE void write_bf16_pairs(const float (&x)[kGroup], const Inputs& inputs,
+                                        Place place) {
+  alignas(64) uint16_t rounded[kGroup];
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
+    store_halfwords(rounded + i, low_halves(as_words(load(x + i)) >> 16));
   }
+  place_runs(rounded, halves_of(inputs.pairs), place);
+}
+
+// The second and the third of every four change places.
+SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
+  HalfwordVec source{};
+  for (int lane = 0; lane < kLanes; ++lane) {
+    source[lane] = lane % 4 == 1 ? lane + 1 : lane % 4 == 2 ? lane - 1 : lane;
+  }
+  return __builtin_shuffle(x, source);
 }
 
 // Note: [Inputs in 16 bits]. Returns the group's scale; `sum` becomes the sum of what is written.
-float write_int16(const float (&x)[kGroup], const Inputs& inputs, Place place, float* sum) {
+SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inputs, Place place,
+                                    float* sum) {
   const float largest = largest_magnitude(x, kGroup);
   const bool is_finite = largest < __builtin_inff();
   float factor = 0, scale = is_finite ? 0 : __builtin_nanf("");
@@ -109,28 +135,19 @@ float write_int16(const float (&x)[kGroup], const Inputs& inputs, Place place, f
     factor = kMostInt16 / largest;
     scale = largest / kMostInt16;
   }
-  alignas(64) int32_t whole[kGroup] = {};
+  alignas(64) uint16_t pairs[kGroup] = {};
+  alignas(64) uint16_t quads[kGroup] = {};
   IntVec total{};
   for (int64_t i = 0; i < kGroup && factor > 0; i += kLanes) {
     const IntVec rounded = round_to_int(load(x + i) * factor);
-    store_words(whole + i, reinterpret_cast<UintVec>(rounded));
+    const HalfwordVec halves = low_halves(reinterpret_cast<UintVec>(rounded));
+    store_halfwords(pairs + i, halves);
+    store_halfwords(quads + i, as_quads(halves));
     total += rounded;
   }
-  int32_t sum_of_whole = 0;
-  for (int lane = 0; lane < kLanes; ++lane) sum_of_whole += total[lane];
-  *sum = scale * static_cast<float>(sum_of_whole);
-
-  for (int run = 0; run < kGroup / kRun; ++run) {
-    const int64_t at = (place.first + run * place.step) / 2;
-    const int32_t* from = whole + run * kRun;
-    for (int n = 0; n < kRun / 2 && inputs.pairs != nullptr; ++n) {
-      inputs.pairs[at + n] = pair_of(from[2 * n], from[2 * n + 1]);
-    }
-    for (int n = 0; n < kRun / 2 && inputs.quads != nullptr; ++n) {
-      const int32_t* quad = from + n / 2 * 4 + n % 2;
-      inputs.quads[at + n] = pair_of(quad[0], quad[2]);
-    }
-  }
+  *sum = scale * static_cast<float>(reduce_add(total));
+  place_runs(pairs, halves_of(inputs.pairs), place);
+  place_runs(quads, halves_of(inputs.quads), place);
   return scale;
 }
 
@@ -142,10 +159,13 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
   const int64_t groups = inputs.cols / kGroup;
   const float* input = args.input + (first + t) * args.input_stride;
   for (int64_t group = 0; group < groups; ++group) {
-    alignas(64) float x[kGroup] = {};
+    alignas(64) float x[kGroup];
     const int64_t left = args.cols - group * kGroup;
-    if (first + t < args.tokens) {
-      __builtin_memcpy(x, input + group * kGroup, (left < kGroup ? left : kGroup) * 4);
+    if (first + t < args.tokens && left >= kGroup) {
+      __builtin_memcpy(x, input + group * kGroup, sizeof x);
+    } else {
+      __builtin_memset(x, 0, sizeof x);
+      if (first + t < args.tokens) __builtin_memcpy(x, input + group * kGroup, left * 4);
     }
     const int64_t entry = first * groups + group * size + t;
     const Place place = {first * inputs.cols + (group * (kGroup / kRun) * size + t) * kRun,

@@ -28,8 +28,11 @@ constexpr int kRun = 8;  // inputs of one token that lie together; the codes of 
 constexpr int kMaxTile = kLanes == 4 ? 2 : kLanes == 8 ? 6 : 8;
 constexpr int kTileSizes[] = {1, 2, 4, kMaxTile};  // those up to kMaxTile are in use
 
-// How far ahead one token alone asks for weights. See tests/bench/linear_bench.cc.
-constexpr int64_t kPrefetchBytes = 4096;
+// How far ahead one token alone asks for weights: measured by tests/bench/linear_bench.cc.
+constexpr int64_t prefetch_bytes(WeightType type) {
+  if (kLanes < 16 || type == WeightType::kBFloat16) return 4096;
+  return is_quantized(type) ? 8192 : 16384;
+}
 
 // Bytes of kGroup columns of a panel.
 constexpr int64_t group_bytes(WeightType type) {
@@ -40,7 +43,7 @@ constexpr int64_t group_bytes(WeightType type) {
 template <WeightType kType>
 SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
   for (int64_t line = 0; line < group_bytes(kType); line += 64) {
-    prefetch(group + kPrefetchBytes + line);
+    prefetch(group + prefetch_bytes(kType) + line);
   }
 }
 

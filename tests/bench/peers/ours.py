@@ -44,6 +44,24 @@ class Sinkstream(Peer):
         """Return what one token reads of weights and cache behind `live` tokens."""
         return self._model.bytes_read_per_token(min(live, self._model.capacity.tokens))
 
+    def operations(self, tokens: int) -> int:
+        """Return the multiplications and additions that reading a prompt takes, each counted.
+
+        Of the last layer only keys and values are needed for all tokens, the rest and the logits
+        for the last one; a token sees those up to itself.
+        """
+        spec = self._model.spec
+        query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+        keys_and_values = 2 * spec.hidden_size * kv
+        rest = 2 * spec.hidden_size * query + 3 * spec.hidden_size * spec.intermediate_size
+        weights = (
+            spec.layers * tokens * keys_and_values
+            + ((spec.layers - 1) * tokens + 1) * rest
+            + spec.hidden_size * spec.vocab_size
+        )
+        seen = (spec.layers - 1) * tokens * (tokens + 1) // 2 + tokens
+        return 2 * weights + 4 * query * seen
+
     def evicted(self) -> int:
         found: int = self._evicted + self._model.stats()["evicted_tokens"]
         return found

@@ -1,0 +1,51 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "device/buffer.h"
+#include "device/peak_probe.h"
+#include "device/read_probe.h"
+
+namespace sinkstream {
+namespace {
+
+// How fast a machine is, no test says; whether a probe measures at all, this does.
+constexpr double kLeast = 1e7, kMost = 1e16;  // a second
+
+TEST(ReadProbe, GivesBytesASecondOnAnyNumberOfThreads) {
+  const Buffer memory(int64_t{8} << 20, "the test");
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    const double rate = read_rate(memory.data(), memory.bytes(), &pool);
+    EXPECT_GT(rate, kLeast) << threads;
+    EXPECT_LT(rate, kMost) << threads;
+  }
+}
+
+TEST(PeakProbe, GivesOperationsASecondOnAnyNumberOfThreads) {
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    const Peak peak = peak_rate(&pool, 1000000);
+    EXPECT_GT(peak.rate, kLeast) << threads;
+    EXPECT_LT(peak.rate, kMost) << threads;
+  }
+}
+
+TEST(PeakProbe, TakesTheWidestInstructionThatTheProcessorHas) {
+  ThreadPool pool(1);
+  const std::string instruction = peak_rate(&pool, 12).instruction;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) {
+    EXPECT_EQ(instruction, "vdpbf16ps, 512 bits");
+  } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    EXPECT_EQ(instruction, "vfmadd231ps, 256 bits");
+  } else {
+    EXPECT_EQ(instruction, "a multiplication and an addition, 128 bits");
+  }
+#else
+  EXPECT_EQ(instruction, "a multiplication and an addition, 128 bits");
+#endif
+}
+
+}  // namespace
+}  // namespace sinkstream
