@@ -706,8 +706,8 @@ OURS = (
         name="int8_codes_in_file_order",
         sentence="Inputs meet int8 codes in pairs of neighbours, as int4 codes want them.",
         file=INPUT,
-        old="inputs.quads[at + n] = pair_of(quad[0], quad[2]);",
-        new="inputs.quads[at + n] = pair_of(from[2 * n], from[2 * n + 1]);",
+        old="store_halfwords(quads + i, as_quads(halves));",
+        new="store_halfwords(quads + i, halves);",
         killers=(_linear("EqualsTheReferenceForEveryShape"),),
     ),
     Mutant(
