@@ -110,7 +110,11 @@ TEST_P(CudaDecoderOfType, AgreesWithTheProcessorFarPastTheWindow) {
 TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
   Twins twins(GetParam());
   const auto tokens = random_tokens(240, twins.vocab(), 2);
-  for (const Window window : {Window{4, 9}, Window{0, 80}, Window{1, 70}, Window{70, 5}}) {
+  std::vector<Window> windows = {{4, 9}, {0, 80}, {1, 70}, {70, 5}};
+#if defined(__SANITIZE_THREAD__)
+  windows.resize(1);  // races are sought in one: all four take a quarter of an hour
+#endif
+  for (const Window window : windows) {
     Sequences whole(twins, window, true);
     const auto expected = logits_of(twins, true, &whole[0], tokens, 240);
     for (const float value : expected) ASSERT_TRUE(std::isfinite(value));

@@ -1,0 +1,154 @@
+"""Where the time of a token goes, and what it asks of the system.
+
+    python tests/bench/profile_bench.py --live 1024
+    python tests/bench/profile_bench.py --prompt 512
+
+A process streams for ever in a cache of `--live` tokens that is full, or reads prompts of
+`--prompt` tokens again and again. `perf` looks at its engine's threads for some seconds, and what
+it finds is added up by kind of work; then it counts the system calls of the whole process. Needs
+`perf`, and a build that has kept its symbols:
+
+    pip install --no-build-isolation -C cmake.define.CMAKE_STRIP=/bin/true .
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from machine import report
+
+# The first pattern that is found in a symbol says what kind of work it is.
+KINDS = (
+    ("the system", r"^\[k\]"),
+    ("inputs of products", r"prepare_token"),
+    ("products of weights", r"WeightType|run_linear|share_panels|multiply_panel|multiply_bands"),
+    ("attention", r"attend|multiply_rows|multiply_tile|add_values|join|finish"),
+    ("norms", r"rms_norm"),
+    ("rotation", r"rope"),
+    ("activation", r"swiglu"),
+    ("appending to the cache", r"append"),
+    ("embedding", r"embedding"),
+    ("logits and sampling", r"logits|sample|log_sum_exp|Sampler"),
+    ("handing out work and waiting", r"ThreadPool"),
+)
+SINKS = 4
+THREADS = ("sinkstream", "sinkstream pool")
+
+
+def kind_of(symbol: str) -> str:
+    """Return the kind of work that a symbol of the core stands for."""
+    for kind, pattern in KINDS:
+        if re.search(pattern, symbol):
+            return kind
+    return "all else"
+
+
+def read_samples(listing: str) -> dict[str, float]:
+    """Add up `perf report` lines of `period<tab>symbol` by kind of work, as shares of all."""
+    periods: collections.Counter[str] = collections.Counter()
+    for line in listing.splitlines():
+        period, _, symbol = line.strip().partition("\t")
+        if period.strip().isdigit():
+            periods[kind_of(symbol.strip())] += int(period)
+    total = sum(periods.values())
+    return {kind: period / total for kind, period in periods.most_common()}
+
+
+def work(live: int, prompt: int, threads: int) -> None:
+    """Stream or read prompts until somebody ends the process; a line on stdout says it is warm."""
+    import sinkstream
+
+    def ids(count: int) -> list[int]:
+        return [100 + i % 400 for i in range(count)]
+
+    window = max(live, prompt) - SINKS
+    with sinkstream.load(threads=threads, sinks=SINKS, window=window, max_sequences=1) as model:
+        if prompt:
+            model.generate(ids(prompt), max_tokens=1)
+            print("warm", flush=True)
+            while True:
+                model.generate(ids(prompt), max_tokens=1)
+        with model.stream(ids(live), ignore_eos=True, temperature=0) as stream:
+            for number, _ in enumerate(stream.events()):
+                if number == 16:
+                    print("warm", flush=True)
+
+
+def perf(*words: str) -> str:
+    """Run perf and return what it writes."""
+    done = subprocess.run(["perf", *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"profile_bench: perf {words[0]} failed: {done.stderr.strip()[-300:]}")
+    return done.stdout + done.stderr
+
+
+def profile(pid: int, seconds: int) -> dict[str, float]:
+    """Return the share of each kind of work in the engine's threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = str(Path(folder) / "perf.data")
+        perf("record", "-q", "-F", "1999", "-o", data, "-p", str(pid), "--", "sleep", str(seconds))
+        listing = perf(
+            *("report", "-q", "-i", data, "--stdio", "--no-children", "--comms", ",".join(THREADS)),
+            *("--field-separator", "\t", "--fields", "period,symbol"),
+        )
+    shares = read_samples(listing)
+    if shares.get("products of weights", 0) == 0:
+        sys.exit(
+            "profile_bench: the build has no symbols; the file's first lines say how to get them."
+        )
+    return shares
+
+
+def count_calls(pid: int, seconds: int) -> dict[str, float]:
+    """Return the system calls a second of all threads of a process, by name."""
+    listing = perf("trace", "-s", "-p", str(pid), "--", "sleep", str(seconds))
+    calls: collections.Counter[str] = collections.Counter()
+    for name, count in re.findall(r"^\s+(\w+)\s+(\d+)\s+\d+\s+[\d.]+", listing, re.MULTILINE):
+        calls[name] += int(count)
+    return {name: count / seconds for name, count in calls.most_common()}
+
+
+def main() -> None:
+    """Profile a process of this file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--live", type=int, default=1024, help="tokens in the cache, at least 16")
+    parser.add_argument("--prompt", type=int, default=0, help="read prompts of so many instead")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        return work(args.live, args.prompt, args.threads)
+    if shutil.which("perf") is None:
+        sys.exit("profile_bench: perf is not installed (Debian: apt-get install linux-perf).")
+    command = [sys.executable, __file__, *sys.argv[1:], "--work"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            if child.stdout is None or child.stdout.readline() != "warm\n":
+                sys.exit("profile_bench: the process that was to be looked at has ended.")
+            shares = profile(child.pid, args.seconds)
+            calls = count_calls(child.pid, args.seconds)
+        finally:
+            child.kill()
+    report(
+        f"profile-{'prompt' if args.prompt else 'token'}",
+        {
+            "tokens": args.prompt or args.live,
+            "threads": args.threads,
+            "share of the engine's threads": {k: round(v, 4) for k, v in shares.items()},
+            "system calls a second": {name: round(rate, 1) for name, rate in calls.items()},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
