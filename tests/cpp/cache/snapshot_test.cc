@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -251,6 +253,8 @@ class FarPages : public PageMemory {
   std::vector<std::byte> bytes_;
 };
 
+uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+
 TEST_P(SnapshotOfType, MovesBetweenAProcessorAndACard) {
   std::mt19937 random(6);
   for (const int64_t sinks : {0, 4, 65}) {
@@ -271,9 +275,7 @@ TEST_P(SnapshotOfType, MovesBetweenAProcessorAndACard) {
       for (const SequenceCache* one : {&there, &fork}) {
         const Copied back(*one);
         EXPECT_EQ(back.keys_values, copied.keys_values) << "S " << sinks << " length " << length;
-        EXPECT_EQ(std::memcmp(back.scales.data(), copied.scales.data(),
-                              copied.scales.size() * sizeof(float)),
-                  0);
+        EXPECT_TRUE(std::ranges::equal(back.scales, copied.scales, {}, bits_of, bits_of));
       }
     }
   }

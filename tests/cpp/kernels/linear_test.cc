@@ -342,6 +342,36 @@ TEST_P(LinearTest, WritesNothingForNoTokensAndNoParts) {
   for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(out[i]));
 }
 
+#if defined(__x86_64__)
+// What the tests elsewhere hold against the reference is then what such a processor computes.
+void expect_the_emulation_to_equal(const Kernels& table, const Kernels& emulated) {
+  if (!table.supported()) GTEST_SKIP() << "this processor cannot run " << table.name;
+  for (const Storage storage : kStorages) {
+    for (const int64_t cols : {64, 96, 576}) {
+      const Matrix matrix = random_matrix(storage, 33, cols, 21);
+      for (const int64_t tokens : {1, 2, 5, 8, 17}) {
+        for (const InputType type : kInputTypes) {
+          const Inputs inputs = random_inputs(tokens, cols, type, 22);
+          const std::vector<float> real = run(table, inputs, matrix);
+          const std::vector<float> plain = run(emulated, inputs, matrix);
+          ASSERT_TRUE(same_bits(real.data(), plain.data(), tokens * matrix.rows))
+              << name_of(matrix.packed().type) << " cols " << cols << " tokens " << tokens
+              << " input " << name_of(type);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearEmulation, OfDotsEqualsTheInstructionsBitForBit) {
+  expect_the_emulation_to_equal(avx512_kernels(), avx512_emulated_kernels());
+}
+
+TEST(LinearEmulation, OfTilesEqualsTheInstructionsBitForBit) {
+  expect_the_emulation_to_equal(amx_kernels(), amx_emulated_kernels());
+}
+#endif
+
 SINKSTREAM_TEST_ALL_TABLES(LinearTest);
 
 // What `cols` inputs count as. Of whole numbers, the nearest one is found by trying.
