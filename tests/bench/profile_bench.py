@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from machine import report
@@ -62,8 +63,19 @@ def read_samples(listing: str) -> dict[str, float]:
 
 
 def work(live: int, prompt: int, threads: int) -> None:
-    """Stream or read prompts until somebody ends the process; a line on stdout says it is warm."""
+    """Stream or read prompts until stdin is closed.
+
+    The first line on stdout says that it is warm, the last one how many tokens were evicted.
+    """
     import sinkstream
+
+    enough = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        enough.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
 
     def ids(count: int) -> list[int]:
         return [100 + i % 400 for i in range(count)]
@@ -73,12 +85,16 @@ def work(live: int, prompt: int, threads: int) -> None:
         if prompt:
             model.generate(ids(prompt), max_tokens=1)
             print("warm", flush=True)
-            while True:
+            while not enough.is_set():
                 model.generate(ids(prompt), max_tokens=1)
-        with model.stream(ids(live), ignore_eos=True, temperature=0) as stream:
-            for number, _ in enumerate(stream.events()):
-                if number == 16:
-                    print("warm", flush=True)
+        else:
+            with model.stream(ids(live), ignore_eos=True, temperature=0) as stream:
+                for number, _ in enumerate(stream.events()):
+                    if number == 16:
+                        print("warm", flush=True)
+                    if enough.is_set():
+                        break
+        print(model.stats()["evicted_tokens"], flush=True)
 
 
 def perf(*words: str) -> str:
@@ -131,12 +147,17 @@ def main() -> None:
     if shutil.which("perf") is None:
         sys.exit("profile_bench: perf is not installed (Debian: apt-get install linux-perf).")
     command = [sys.executable, __file__, *sys.argv[1:], "--work"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
         try:
-            if child.stdout is None or child.stdout.readline() != "warm\n":
+            if child.stdout.readline() != "warm\n":
                 sys.exit("profile_bench: the process that was to be looked at has ended.")
             shares = profile(child.pid, args.seconds)
             calls = count_calls(child.pid, args.seconds)
+            child.stdin.close()
+            evicted = int(child.stdout.readline())
         finally:
             child.kill()
     report(
@@ -144,6 +165,7 @@ def main() -> None:
         {
             "tokens": args.prompt or args.live,
             "threads": args.threads,
+            "evicted_tokens": evicted,
             "share of the engine's threads": {k: round(v, 4) for k, v in shares.items()},
             "system calls a second": {name: round(rate, 1) for name, rate in calls.items()},
         },
