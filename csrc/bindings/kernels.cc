@@ -48,8 +48,8 @@ void register_kernels(py::module_& module) {
         return read_rate(memory.data(), count, &pool);
       },
       py::arg("count"), py::arg("threads"),
-      "Read `count` bytes of memory once and return bytes a second: what bounds a token's "
-      "forward.");
+      "Read `count` bytes of memory, asking ahead in two ways, and return the faster one's bytes a "
+      "second: what bounds a token's forward.");
   module.def(
       "peak_rate",
       [](int threads) {
@@ -60,8 +60,7 @@ void register_kernels(py::module_& module) {
         return std::pair<std::string, double>(peak.instruction, peak.rate);
       },
       py::arg("threads"),
-      "Multiply and add in registers and return (instruction, operations a second): what bounds a "
-      "prompt's forward.");
+      "Multiply and add in registers and return (instruction, operations a second).");
   module.def(
       "find_card",
       [](const std::string& library) {

@@ -1,7 +1,6 @@
 #include "device/peak_probe.h"
 
 #include <chrono>
-#include <vector>
 
 namespace sinkstream {
 namespace {
@@ -48,14 +47,20 @@ __attribute__((target("avx2,fma"))) void multiply_add(int64_t rounds) {
 // Four lanes, in whatever the compiler makes of them.
 void multiply_add_anywhere(int64_t rounds) {
   using Floats = float __attribute__((vector_size(16)));
-  Floats sums[kChains] = {};
+  Floats sums[kChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) sums[i] = Floats{} + static_cast<float>(i);  // or all are one
   Floats one = {1, 1, 1, 1};
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+m"(one));
     const Floats factor = one;
-    for (Floats& sum : sums) sum = sum * factor + factor;
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) sums[i] = sums[i] * factor + factor;
   }
-  for (Floats& sum : sums) asm volatile("" : : "m"(sum));
+  Floats total{};
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) total += sums[i];
+  asm volatile("" : : "m"(total));
 }
 
 struct Way {

@@ -1,4 +1,4 @@
-// How fast this machine multiplies: what bounds a prompt's forward.
+// How fast this machine multiplies and adds: what a prompt's forward is measured by.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Peak {
 };
 
 // Independent chains in registers, `instructions` of them on each thread of the pool; a hundred
-// million take some 30 ms. The instruction is the widest that multiplies 16-bit numbers in one
-// step: vdpbf16ps where the processor has it; otherwise a multiply-add of floats.
+// million take some 30 ms. The instruction is a dot of bfloat16, 512 bits wide, where the processor
+// has it, otherwise a multiply-add of floats. Whole numbers and tiles may be multiplied faster.
 Peak peak_rate(ThreadPool* pool, int64_t instructions);
 
 }  // namespace sinkstream

@@ -39,7 +39,7 @@ def read_rate(count: int, threads: int) -> float:
     """Read `count` bytes of memory and return bytes a second: what bounds a token's forward."""
 
 def peak_rate(threads: int) -> tuple[str, float]:
-    """Multiply and add in registers and return (instruction, operations/s): a prompt's bound."""
+    """Multiply and add in registers and return (instruction, operations a second)."""
 
 def find_card(library: str) -> dict[str, Any]:
     """Say what card there is for the CUDA kernels in `library`, or why there is none."""

@@ -108,14 +108,15 @@ class Bounds:
     """What the machine could do just before a figure."""
 
     read: float  # bytes/s
-    peak: float  # multiplications and additions a second
+    peak: float | None  # operations/s of a loop in registers, before prompts
 
 
 def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> Bounds:
     """Ask the engines for one figure, and return what the machine could do before."""
     from sinkstream import _core
 
-    bounds = Bounds(_core.read_rate(_PROBE_BYTES, threads), _core.peak_rate(threads)[1])
+    read = _core.read_rate(_PROBE_BYTES, threads)
+    bounds = Bounds(read, _core.peak_rate(threads)[1] if one.method == "prefill" else None)
     for engine in engines:
         if engine.name in found.refused:
             continue
@@ -132,7 +133,7 @@ def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, thread
             cached, tokens = one.arguments
             read_per_token = engine.ask("bytes_read", cached + tokens // 2)
             found.shares.append(read_per_token / seconds / bounds.read)
-        if engine.name == OURS and one.method == "prefill":
+        if engine.name == OURS and bounds.peak is not None:
             operations = engine.ask("operations", *one.arguments)
             found.shares.append(operations / seconds / bounds.peak)
     return bounds
@@ -234,7 +235,6 @@ def main() -> None:
     )
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="these only")
     args = parser.parse_args()
-    goals = goals_of(args.model)
     path = find_model(args.model, args.models)
     measures = [one for one in MEASURES if args.measure is None or one.name in args.measure]
     engines, missing = start(args.engine or list(ENGINES), path, args.threads)
@@ -244,7 +244,12 @@ def main() -> None:
     finally:
         for engine in engines:
             engine.close()
+    # A prompt's share of the peak has a goal where dots of bfloat16 are what multiplies.
+    has_dots = any("kernels avx512" in engine.description for engine in engines)
+    goals = [goal for goal in goals_of(args.model) if goal.beside != PEAK or has_dots]
     rows = compare(found, goals)
+    rates = [one.peak / 1e9 for one in bounds if one.peak is not None]
+    peaks = {f"{_core.peak_rate(args.threads)[0]}, G/s": spread(rates)} if rates else {}
     report(
         f"side_by_side-{args.model}-{args.threads}",
         {
@@ -256,7 +261,7 @@ def main() -> None:
             "not started": missing,
             "evicted_tokens": evicted,
             "plain read of 512 MB, GB/s": spread([one.read / 1e9 for one in bounds]),
-            f"{_core.peak_rate(args.threads)[0]}, G/s": spread([one.peak / 1e9 for one in bounds]),
+            **peaks,
             "tokens/s, medians": {
                 name: {e: round(statistics.median(r), 2) for e, r in one.rates.items()}
                 for name, one in found.items()

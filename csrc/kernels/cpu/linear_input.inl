@@ -142,7 +142,7 @@ SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inpu
     const IntVec rounded = round_to_int(load(x + i) * factor);
     const HalfwordVec halves = low_halves(reinterpret_cast<UintVec>(rounded));
     store_halfwords(pairs + i, halves);
-    store_halfwords(quads + i, as_quads(halves));
+    if (inputs.quads != nullptr) store_halfwords(quads + i, as_quads(halves));
     total += rounded;
   }
   *sum = scale * static_cast<float>(reduce_add(total));

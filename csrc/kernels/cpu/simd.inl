@@ -126,7 +126,7 @@ SINKSTREAM_INLINE float reduce_max(Vec x) {
   return x[0];
 }
 
-// The same of whole numbers: exact, or modulo 2^32.
+// The same of whole numbers, whose sum must fit.
 template <int kDistance = kLanes / 2>
 SINKSTREAM_INLINE int32_t reduce_add(IntVec x) {
   if constexpr (kDistance > 0) {
@@ -154,8 +154,8 @@ SINKSTREAM_INLINE float largest_magnitude(const float* from, int64_t count) {
 }
 
 // Asks for a line of memory that is read soon: to come to the first cache or, with sixteen lanes,
-// to the second. Such a core reads on so far by itself that requests of ours would only take the
-// first cache's few places for open ones away. Measured by linear_bench and attention_bench.
+// to the second, which served up to twice as well on Zen 4 (docs/performance.md, With AVX-512). Not
+// measured on others that have sixteen.
 SINKSTREAM_INLINE void prefetch(const void* address) {
   __builtin_prefetch(address, 0, kLanes == 16 ? 2 : 3);
 }

@@ -14,6 +14,7 @@ from peers.peer import NotPossible, Peer
 ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sinkstream": ("ours", "Sinkstream", {}),
     "sinkstream, float32 inputs": ("ours", "Sinkstream", {"dtype": "float32"}),
+    "sinkstream, int16 inputs": ("ours", "Sinkstream", {"dtype": "int16"}),
     "llama.cpp": ("llama_cpp_peer", "LlamaCpp", {"flash": False}),
     "llama.cpp, flash attention": ("llama_cpp_peer", "LlamaCpp", {"flash": True}),
     "OpenVINO GenAI": ("openvino_peer", "OpenVino", {}),

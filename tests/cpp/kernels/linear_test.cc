@@ -347,7 +347,7 @@ TEST_P(LinearTest, WritesNothingForNoTokensAndNoParts) {
 void expect_the_emulation_to_equal(const Kernels& table, const Kernels& emulated) {
   if (!table.supported()) GTEST_SKIP() << "this processor cannot run " << table.name;
   for (const Storage storage : kStorages) {
-    for (const int64_t cols : {64, 96, 576}) {
+    for (const int64_t cols : cols_of(storage)) {
       const Matrix matrix = random_matrix(storage, 33, cols, 21);
       for (const int64_t tokens : {1, 2, 5, 8, 17}) {
         for (const InputType type : kInputTypes) {

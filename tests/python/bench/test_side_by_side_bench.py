@@ -1,0 +1,75 @@
+"""`tests/bench/side_by_side_bench.py`: what a prompt takes, and which figures are compared."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+BENCH = str(Path(__file__).parents[2] / "bench")
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ModuleType]:
+    """Return modules of tests/bench, which import each other as neighbours."""
+    sys.path.insert(0, BENCH)
+    try:
+        names = ("side_by_side_bench", "goals", "peers.ours")
+        return {name: importlib.import_module(name) for name in names}
+    finally:
+        sys.path.remove(BENCH)
+
+
+def counted_operations(spec: SimpleNamespace, tokens: int) -> int:
+    """Count token by token, layer by layer, map by map."""
+    query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    products = 0
+    for layer in range(spec.layers):
+        for token in range(tokens):
+            products += 2 * spec.hidden_size * kv  # k and v
+            if layer + 1 == spec.layers and token + 1 < tokens:
+                continue  # nobody wants the rest
+            products += 2 * spec.hidden_size * query  # q and o
+            products += 3 * spec.hidden_size * spec.intermediate_size
+            products += 2 * query * (token + 1)  # scores, and sums of values
+    products += spec.hidden_size * spec.vocab_size
+    return 2 * products
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+def test_operations_are_those_of_a_count_by_loops(
+    modules: dict[str, ModuleType], tokens: int
+) -> None:
+    sizes = {"layers": 3, "hidden_size": 5, "intermediate_size": 11, "vocab_size": 13}
+    spec = SimpleNamespace(**sizes, heads=4, kv_heads=2, head_dim=3)
+    engine = object.__new__(modules["peers.ours"].Sinkstream)
+    engine._model = SimpleNamespace(spec=spec)
+    assert engine.operations(tokens) == counted_operations(spec, tokens)
+
+
+def test_comparisons_are_of_what_was_measured(modules: dict[str, ModuleType]) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    found = {
+        goals.PREFILL: bench.Found(
+            {goals.OURS: [10.0, 30.0], "llama.cpp": [5.0, 6.0]}, [0.5, 0.75], {}
+        )
+    }
+    rows = bench.compare(found, goals.goals_of("smollm2"))
+    assert [(row["measure"], row["beside"], row["ratio"], row["goal"]) for row in rows] == [
+        (goals.PREFILL, goals.LLAMA_CPP, 3.5, 4.0),
+        (goals.PREFILL, goals.PEAK, 0.625, 0.7),
+    ]
+
+
+def test_the_rest_of_the_engines_are_beside_us(modules: dict[str, ModuleType]) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    found = {
+        goals.BATCH_8: bench.Found(
+            {goals.OURS: [10.0], "sinkstream, int16 inputs": [99.0], "llama.cpp": [4.0]}, [], {}
+        )
+    }
+    rows = bench.compare(found, goals.goals_of("smollm2"))
+    assert [(row["beside"], row["ratio"]) for row in rows] == [("llama.cpp", 2.5)]
