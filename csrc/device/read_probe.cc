@@ -5,7 +5,6 @@
 #include <vector>
 
 namespace sinkstream {
-
 namespace {
 
 constexpr int64_t kChunk = 1 << 18;  // of one thread at a time

@@ -24,6 +24,7 @@ import threading
 from pathlib import Path
 
 from machine import report
+from peers.peer import prompt
 
 # The first pattern that is found in a symbol says what kind of work it is.
 KINDS = (
@@ -62,8 +63,8 @@ def read_samples(listing: str) -> dict[str, float]:
     return {kind: period / total for kind, period in periods.most_common()}
 
 
-def work(live: int, prompt: int, threads: int) -> None:
-    """Stream or read prompts until stdin is closed.
+def work(live: int, tokens: int, threads: int) -> None:
+    """Stream, or read prompts of `tokens`, until stdin is closed.
 
     The first line on stdout says that it is warm, the last one how many tokens were evicted.
     """
@@ -77,18 +78,15 @@ def work(live: int, prompt: int, threads: int) -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
 
-    def ids(count: int) -> list[int]:
-        return [100 + i % 400 for i in range(count)]
-
-    window = max(live, prompt) - SINKS
+    window = max(live, tokens) - SINKS
     with sinkstream.load(threads=threads, sinks=SINKS, window=window, max_sequences=1) as model:
-        if prompt:
-            model.generate(ids(prompt), max_tokens=1)
+        if tokens:
+            model.generate(prompt(tokens), max_tokens=1)
             print("warm", flush=True)
             while not enough.is_set():
-                model.generate(ids(prompt), max_tokens=1)
+                model.generate(prompt(tokens), max_tokens=1)
         else:
-            with model.stream(ids(live), ignore_eos=True, temperature=0) as stream:
+            with model.stream(prompt(live), ignore_eos=True, temperature=0) as stream:
                 for number, _ in enumerate(stream.events()):
                     if number == 16:
                         print("warm", flush=True)

@@ -108,7 +108,7 @@ class Bounds:
     """What the machine could do just before a figure."""
 
     read: float  # bytes/s
-    peak: float | None  # operations/s of a loop in registers, before prompts
+    peak: tuple[str, float] | None  # before prompts: a loop in registers of what, operations/s
 
 
 def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> Bounds:
@@ -116,7 +116,7 @@ def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, thread
     from sinkstream import _core
 
     read = _core.read_rate(_PROBE_BYTES, threads)
-    bounds = Bounds(read, _core.peak_rate(threads)[1] if one.method == "prefill" else None)
+    bounds = Bounds(read, _core.peak_rate(threads) if one.method == "prefill" else None)
     for engine in engines:
         if engine.name in found.refused:
             continue
@@ -135,7 +135,7 @@ def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, thread
             found.shares.append(read_per_token / seconds / bounds.read)
         if engine.name == OURS and bounds.peak is not None:
             operations = engine.ask("operations", *one.arguments)
-            found.shares.append(operations / seconds / bounds.peak)
+            found.shares.append(operations / seconds / bounds.peak[1])
     return bounds
 
 
@@ -218,8 +218,6 @@ def print_tables(found: dict[str, Found], rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure and report."""
-    from sinkstream import _core
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -248,8 +246,9 @@ def main() -> None:
     has_dots = any("kernels avx512" in engine.description for engine in engines)
     goals = [goal for goal in goals_of(args.model) if goal.beside != PEAK or has_dots]
     rows = compare(found, goals)
-    rates = [one.peak / 1e9 for one in bounds if one.peak is not None]
-    peaks = {f"{_core.peak_rate(args.threads)[0]}, G/s": spread(rates)} if rates else {}
+    peaks: dict[str, list[float]] = {}
+    for instruction, rate in (one.peak for one in bounds if one.peak is not None):
+        peaks.setdefault(instruction, []).append(rate / 1e9)
     report(
         f"side_by_side-{args.model}-{args.threads}",
         {
@@ -261,7 +260,7 @@ def main() -> None:
             "not started": missing,
             "evicted_tokens": evicted,
             "plain read of 512 MB, GB/s": spread([one.read / 1e9 for one in bounds]),
-            **peaks,
+            "loop in registers, G/s": {name: spread(rates) for name, rates in peaks.items()},
             "tokens/s, medians": {
                 name: {e: round(statistics.median(r), 2) for e, r in one.rates.items()}
                 for name, one in found.items()

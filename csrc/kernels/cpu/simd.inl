@@ -104,43 +104,31 @@ SINKSTREAM_INLINE UintVec bf16_pairs(Vec even, Vec odd) {
 }
 
 // The vector with its lanes exchanged: lane i holds what lane i ^ distance held.
-template <int kDistance>
-SINKSTREAM_INLINE Vec exchange(Vec x) {
+template <int kDistance, typename V>
+SINKSTREAM_INLINE V exchange(V x) {
   IntVec source{};
   for (int lane = 0; lane < kLanes; ++lane) source[lane] = lane ^ kDistance;
   return __builtin_shuffle(x, source);
 }
 
-// Sum and maximum over lanes in one fixed tree: the upper half joins the lower, and again.
-template <int kDistance = kLanes / 2>
-SINKSTREAM_INLINE float reduce_add(Vec x) {
-  if constexpr (kDistance > 0) return reduce_add<kDistance / 2>(x + exchange<kDistance>(x));
-  return x[0];
-}
-template <int kDistance = kLanes / 2>
-SINKSTREAM_INLINE float reduce_max(Vec x) {
+// Sum and maximum over lanes in one fixed tree: the upper half joins the lower, and again. Sums of
+// whole numbers must fit.
+template <int kDistance = kLanes / 2, typename V>
+SINKSTREAM_INLINE auto reduce_add(V x) {
   if constexpr (kDistance > 0) {
-    const Vec other = exchange<kDistance>(x);
-    return reduce_max<kDistance / 2>(select(x > other, x, other));
+    return reduce_add<kDistance / 2>(x + exchange<kDistance>(x));
+  } else {
+    return x[0];
   }
-  return x[0];
 }
-
-// The same of whole numbers, whose sum must fit.
-template <int kDistance = kLanes / 2>
-SINKSTREAM_INLINE int32_t reduce_add(IntVec x) {
+template <int kDistance = kLanes / 2, typename V>
+SINKSTREAM_INLINE auto reduce_max(V x) {
   if constexpr (kDistance > 0) {
-    return reduce_add<kDistance / 2>(x + as_int(exchange<kDistance>(as_float(x))));
-  }
-  return x[0];
-}
-template <int kDistance = kLanes / 2>
-SINKSTREAM_INLINE int32_t reduce_max(IntVec x) {
-  if constexpr (kDistance > 0) {
-    const IntVec other = as_int(exchange<kDistance>(as_float(x)));
+    const V other = exchange<kDistance>(x);
     return reduce_max<kDistance / 2>(x > other ? x : other);
+  } else {
+    return x[0];
   }
-  return x[0];
 }
 
 // The largest |x| of `count` numbers, whole vectors of them; NaN if there is one.

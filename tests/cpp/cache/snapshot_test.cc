@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -253,8 +252,6 @@ class FarPages : public PageMemory {
   std::vector<std::byte> bytes_;
 };
 
-uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
-
 TEST_P(SnapshotOfType, MovesBetweenAProcessorAndACard) {
   std::mt19937 random(6);
   for (const int64_t sinks : {0, 4, 65}) {
@@ -275,7 +272,7 @@ TEST_P(SnapshotOfType, MovesBetweenAProcessorAndACard) {
       for (const SequenceCache* one : {&there, &fork}) {
         const Copied back(*one);
         EXPECT_EQ(back.keys_values, copied.keys_values) << "S " << sinks << " length " << length;
-        EXPECT_TRUE(std::ranges::equal(back.scales, copied.scales, {}, bits_of, bits_of));
+        EXPECT_TRUE(std::ranges::equal(back.scales, copied.scales, {}, float_bits, float_bits));
       }
     }
   }
