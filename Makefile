@@ -169,9 +169,11 @@ $(VENV)/.plot-tools: pyproject.toml $(VENV)/.torch
 	$(BIN)/python backend/requirements.py plot | xargs $(BIN)/pip install --quiet
 	@touch $@
 
-BENCH := $(BIN)/python tests/bench
-FIGURES := $(BUILD)/figures
+BENCH_OUT ?= $(BUILD)/figures
+FIGURES := $(BENCH_OUT)
+BENCH := BENCH_OUT=$(BENCH_OUT) $(BIN)/python tests/bench
 
+# Everything that has a goal, some three hours; the table of all goals is the end of it.
 .PHONY: bench
 bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
 	@mkdir -p $(FIGURES)
@@ -179,16 +181,24 @@ bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goa
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
 	$(BENCH)/timeline_bench.py --plot $(FIGURES)/timeline.png
 	$(BENCH)/overhead_bench.py
+	$(BENCH)/system_bench.py
 	$(BENCH)/session_bench.py
 	$(BENCH)/perplexity_bench.py
+	$(BENCH)/protocol_bench.py --window 1020 --tokens 3000 --dtype bfloat16
+	$(BENCH)/memory_bench.py --tokens 100000
+	$(BENCH)/latency_bench.py --tokens 100000 --llama 20000 --spin 20000 --plot $(FIGURES)/latency.png
+	@$(BENCH)/goal_table.py
 
-# MODEL_SHAPE: smollm2, or qwen3-0.6b or llama-3.2-1b with -Q4_0, -Q8_0 or -BF16 (random weights).
-MODEL_SHAPE ?= smollm2
-THREADS ?= 2
+# SmolLM2, and random weights in real shapes (6.5 GB of files below build/models).
+SHAPES ?= smollm2 $(foreach kind,Q4_0 Q8_0 BF16,qwen3-0.6b-$(kind) llama-3.2-1b-$(kind))
+THREADS ?= 2 1
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines
-	$(BENCH)/side_by_side_bench.py --model $(MODEL_SHAPE) --models $(BUILD)/models --threads $(THREADS)
+bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines: SHAPES=smollm2 THREADS=2
+	@for threads in $(THREADS); do for shape in $(SHAPES); do \
+	  $(BENCH)/side_by_side_bench.py --model $$shape --models $(BUILD)/models --threads $$threads || exit 1; \
+	done; done
+	@$(BENCH)/goal_table.py
 
 # ENGINE_PARTS: options of engine_bench.py, such as `--only stop`; those named here take a few minutes.
 ENGINE_PARTS ?= --only throughput --only idle_consumers --only stop --only gil

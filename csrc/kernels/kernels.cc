@@ -14,9 +14,9 @@ std::vector<const Kernels*> all_kernels() {
 
 namespace {
 
-std::string supported_names() {
+std::string supported_names(const std::vector<const Kernels*>& tables) {
   std::string names;
-  for (const Kernels* table : all_kernels()) {
+  for (const Kernels* table : tables) {
     if (table->supported()) names += (names.empty() ? "" : ", ") + std::string(table->name);
   }
   return names;
@@ -36,15 +36,14 @@ void fill(const std::vector<const Kernels*>& tables, size_t from, const char* op
 
 }  // namespace
 
-ChosenKernels choose_kernels(std::string_view forced) {
-  const std::vector<const Kernels*> tables = all_kernels();
+ChosenKernels choose_kernels(std::string_view forced, const std::vector<const Kernels*>& tables) {
   size_t from = 0;
   while (from < tables.size() &&
          !((forced.empty() || forced == tables[from]->name) && tables[from]->supported())) {
     ++from;
   }
   if (from == tables.size()) {
-    throw InvalidArgument(cat("load: SINKSTREAM_KERNELS must be one of ", supported_names(),
+    throw InvalidArgument(cat("load: SINKSTREAM_KERNELS must be one of ", supported_names(tables),
                               " on this processor, but is \"", forced, "\"."),
                           "SINKSTREAM_KERNELS");
   }

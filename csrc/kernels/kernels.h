@@ -59,6 +59,8 @@ struct ChosenKernels {
 
 // Takes the best supported table, or the one that `forced` names (empty: no wish).
 // Throws InvalidArgument for a name that is unknown or not supported here; it lists what is.
-ChosenKernels choose_kernels(std::string_view forced);
+// `tables`: what there is to choose from, best first.
+ChosenKernels choose_kernels(std::string_view forced,
+                             const std::vector<const Kernels*>& tables = all_kernels());
 
 }  // namespace sinkstream

@@ -22,6 +22,34 @@ class Goal:
     ratio: float
 
 
+@dataclass(frozen=True)
+class Limit:
+    """What one figure of one bench may be at most, or must be at least."""
+
+    bench: str  # the name of its JSON
+    figure: str
+    least: float | None = None
+    most: float | None = None
+
+    def is_kept(self, found: float) -> bool:
+        """Return whether a figure is within it."""
+        return (self.least is None or found >= self.least) and (
+            self.most is None or found <= self.most
+        )
+
+    def __str__(self) -> str:
+        return f"<= {self.most:g}" if self.most is not None else f">= {self.least:g}"
+
+
+LIMITS = (
+    Limit("latency", "p99_over_p50", most=1.1),
+    Limit("overhead", "us_per_token_beyond_the_forward", most=20),
+    Limit("load", "median_ms_to_the_first_token", most=500),
+    Limit("memory", "load_peak_over_announced", most=1),
+    Limit("memory", "slope_bytes_per_1000_tokens", most=0),
+    Limit("protocol", "ratio", least=80),
+)
+
 PREFILL = "prefill of 512"
 BATCH_8, BATCH_32 = "batch of 8 at 256", "batch of 32 at 256"
 

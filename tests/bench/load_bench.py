@@ -120,6 +120,9 @@ def main() -> None:
         {
             "rounds": args.rounds,
             "evicted_tokens": int(max(evicted)),
+            "median_ms_to_the_first_token": round(
+                statistics.median(figures["load_and_first_token"] for figures in rounds["ms"])
+            ),
             **{name: summary(found) for name, found in rounds.items()},
         },
     )

@@ -106,6 +106,7 @@ def main() -> None:
             "cache_kib": capacity.cache_bytes // 1024,
             "scratch_kib": capacity.scratch_bytes // 1024,
             "announced_kib": int(announced / 1024),
+            "load_peak_over_announced": round((highest - imported) / (announced / 1024), 3),
             "first_kib": points[0][1],
             "last_kib": points[-1][1],
             "slope_bytes_per_1000_tokens": round(line(points).slope * 1024 * 1000, 1),

@@ -24,15 +24,18 @@ from sinkstream.evaluate import PerplexityResult, perplexity
 from sinkstream.evaluate.books import read_books
 
 NOVEL = "David Copperfield"
+EVERY = "All books"  # one after the other: none alone has a million tokens
 ABOUT = ("kind", "book", "processor", "commit")  # what is written beside each result
 TOKENS = 20_000
 
 # What inputs of weights and what the cache are rounded to, by the name that a run has it under:
-# nothing at all; what the pictures are made with, on every machine; and what AVX2 takes by itself.
+# nothing at all; what the pictures are made with, on every machine; what AVX2 takes by itself; and
+# what AVX-512 does.
 TYPES: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32", "kv_dtype": "float32"},
     "float16": {"dtype": "float32", "kv_dtype": "float16"},
     "int16": {"dtype": "int16", "kv_dtype": "float16"},
+    "bfloat16": {"dtype": "bfloat16", "kv_dtype": "float16"},
 }
 
 
@@ -75,6 +78,7 @@ def runs(titles: list[str]) -> Iterator[Run]:
         yield Run("books", "sinks", 4, 1020, book=title)
         yield Run("books", "window", 0, 1024, book=title)
     yield Run("long", "sinks", 4, 1020, tokens=200_000)
+    yield Run("million", "sinks", 4, 1020, book=EVERY, tokens=1_000_000, types="bfloat16")
     for title in titles:
         yield Run("books-dense", "dense", 0, TOKENS, book=title)
         yield Run("books-recompute", "recompute", 0, 1024, book=title, sample=60)
@@ -110,10 +114,12 @@ def main() -> None:
     folder = out / "runs"
     folder.mkdir(parents=True, exist_ok=True)
     books = {book.title: book.text for book in read_books(args.books)}
+    titles = list(books)
+    books[EVERY] = "\n".join(books.values())
     wanted = set(args.only.split(",")) - {""}
     model: sinkstream.Model | None = None
     types = ""
-    for run in runs(list(books)):
+    for run in runs(titles):
         path = folder / f"{run.name}.json"
         if path.exists() or (wanted and run.kind not in wanted):
             continue

@@ -159,7 +159,7 @@ def main() -> None:
         finally:
             child.kill()
     report(
-        f"profile-{'prompt' if args.prompt else 'token'}",
+        f"profile-prompt-{args.prompt}" if args.prompt else f"profile-token-{args.live}",
         {
             "tokens": args.prompt or args.live,
             "threads": args.threads,

@@ -3,9 +3,10 @@
     python tests/bench/protocol_bench.py --tokens 2000 --window 252
     python tests/bench/protocol_bench.py --tokens 20000 --text books.jsonl.xz --title "The Downfall"
 
-The same file, float32 in both: transformers (`pip install transformers`) driven with
-`sinkstream.streaming_llm`, one token a forward, and `sinkstream.evaluate.perplexity` with the
-window that equals it. Reports both mean negative log-likelihoods and both times.
+The same file, one type in both (`--dtype`, of the cache, too): transformers
+(`pip install transformers`) driven with `sinkstream.streaming_llm`, one token a forward, and
+`sinkstream.evaluate.perplexity` with the window that equals it. Reports both mean negative
+log-likelihoods and both times.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--sinks", type=int, default=4)
     parser.add_argument("--window", type=int, default=252)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument(
         "--text",
         default=str(ROOT / "tests" / "data" / "prose.txt"),
@@ -43,8 +45,8 @@ def main() -> None:
 
     torch.set_num_threads(args.threads)
     with sinkstream.load(
-        dtype="float32",
-        kv_dtype="float32",
+        dtype=args.dtype,
+        kv_dtype=args.dtype,
         sinks=args.sinks,
         window=args.window,
         max_sequences=1,
@@ -60,7 +62,7 @@ def main() -> None:
         path = Path(model.path)
 
     theirs = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
+        path.parent, gguf_file=path.name, dtype=getattr(torch, args.dtype)
     ).eval()
     kv_cache = enable_streaming_llm(theirs, args.sinks, args.window - 1)
     past = kv_cache.new_cache()
@@ -82,6 +84,7 @@ def main() -> None:
             "sinks": args.sinks,
             "window": args.window,
             "threads": args.threads,
+            "dtype": args.dtype,
             "evicted_tokens": len(ids) - args.sinks - args.window,
             "mean_nll_by_chunks": ours.mean_nll,
             "mean_nll_by_the_original_protocol": their_nll,

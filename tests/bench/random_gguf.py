@@ -3,7 +3,10 @@
     python tests/bench/random_gguf.py qwen3-0.6b Q4_0 models/
 
 The shapes are those of the models that the names say; the weights are random, of a size that keeps
-activations finite; the file has no tokenizer. Needs the extra `bench`.
+activations finite. Needs the extra `bench`.
+
+A vocabulary of a real size gets a tokenizer, without which OpenVINO does not take a file: all
+bytes, one merge, an end token; the other tokens are their own numbers in brackets.
 
 Random numbers are made once for each number of columns: a pool of some 33 million weights. Every
 matrix is the pool read from a place of its own, round and round. So what repeats is: matrices with
@@ -22,6 +25,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from tokenizers.pre_tokenizers import ByteLevel
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ SHAPES = {
 CONTEXT = 8192
 _BLOCK = 32  # weights; every type has them in blocks of so many, or can be thought to
 _POOL = 1_048_583  # blocks; a prime
+_MERGE = ("t", "h")
+_END = "<|endoftext|>"
 
 
 def _bf16(random: np.random.Generator, cols: int) -> np.ndarray:
@@ -151,6 +157,24 @@ def _pieces(pool: np.ndarray, begin: int, count: int) -> Iterator[np.ndarray]:
         begin, count = 0, count - len(piece)
 
 
+def _add_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
+    tokens = [*sorted(ByteLevel.alphabet()), "".join(_MERGE), _END]
+    if vocab < 2 * len(tokens):
+        writer.add_vocab_size(vocab)
+        writer.add_tokenizer_model("no_vocab")
+        return
+    end = tokens.index(_END)
+    tokens += [f"[{i}]" for i in range(len(tokens), vocab)]
+    types = [gguf.TokenType.NORMAL] * vocab
+    types[end] = gguf.TokenType.CONTROL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(_MERGE)])
+    writer.add_eos_token_id(end)
+
+
 def _add_numbers(writer: gguf.GGUFWriter, shape: Shape, file_type: gguf.LlamaFileType) -> None:
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape.hidden)
@@ -163,9 +187,8 @@ def _add_numbers(writer: gguf.GGUFWriter, shape: Shape, file_type: gguf.LlamaFil
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.base)
     writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_vocab_size(shape.vocab)
     writer.add_file_type(file_type)
-    writer.add_tokenizer_model("no_vocab")
+    _add_tokenizer(writer, shape.vocab)
 
 
 def write(name: str, kind: str, folder: Path) -> Path:

@@ -7,11 +7,12 @@ The model is `smollm2`, or one of random weights in a real shape (`random_gguf.p
 `--models` if it is not there). Measured are: reading a prompt of 512 tokens; one more token behind
 16, 1,024, 2,048 and 4,096 cached ones; one more token of 8 and of 32 sequences behind 256 each.
 Each engine runs in a process of its own and sleeps while another is measured. A round asks every
-engine for every figure once, so that a slow moment of the machine hits all of them; a plain read of
-512 MB stands before each, and before our prompt a loop of the processor's widest dot or
-multiply-add of 16-bit numbers (the goal is set for vdpbf16ps). transformers decodes so slowly that
-it is asked for that in the first round only. `--measure` asks for some of the figures only. An
-engine that is not installed, or does not load the file, is listed with its reason.
+engine for every figure once, so that a slow moment of the machine hits all of them, and each round
+begins with another engine. A plain read of 512 MB stands before each figure and after it, and
+around prompts a loop of the processor's widest dot or multiply-add of 16-bit numbers (the goal is
+set for vdpbf16ps); the faster of the two counts. transformers decodes behind long contexts so
+slowly that it is asked for those in the first round only. `--measure` asks for some of the figures
+only. An engine that is not installed, or does not load the file, is listed with its reason.
 The table at the end compares round by round: the median of the ratios, the smallest and largest,
 and the goal (`goals.py`). Needs the extra `bench`.
 """
@@ -45,6 +46,7 @@ from peers.isolated import ENGINES, IsolatedPeer
 from peers.peer import NotPossible
 
 _PROBE_BYTES = 512 << 20
+_LONG = 1024  # cached tokens
 
 
 @dataclass(frozen=True)
@@ -105,22 +107,48 @@ def start(names: list[str], path: str, threads: int) -> tuple[list[IsolatedPeer]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the machine could do just before a figure."""
+    """What the machine could do around a figure."""
 
     read: float  # bytes/s
     peak: tuple[str, float] | None  # before prompts: a loop in registers of what, operations/s
 
 
-def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> Bounds:
-    """Ask the engines for one figure, and return what the machine could do before."""
+def probe(one: Measure, threads: int) -> Bounds:
+    """Ask the machine for what bounds a figure."""
     from sinkstream import _core
 
     read = _core.read_rate(_PROBE_BYTES, threads)
-    bounds = Bounds(read, _core.peak_rate(threads) if one.method == "prefill" else None)
+    return Bounds(read, _core.peak_rate(threads) if one.method == "prefill" else None)
+
+
+def larger(before: Bounds, after: Bounds) -> Bounds:
+    """Return the larger of each: others may have used the machine during one probe."""
+    peaks = [peak for peak in (before.peak, after.peak) if peak is not None]
+    peak = max(peaks, key=lambda peak: peak[1], default=None)
+    return Bounds(max(before.read, after.read), peak)
+
+
+def share(one: Measure, ours: IsolatedPeer, seconds: float, bounds: Bounds) -> float | None:
+    """Return how much of what bounds it our figure reaches; None for batches."""
+    if bounds.peak is not None:
+        operations: float = ours.ask("operations", *one.arguments)
+        return operations / seconds / bounds.peak[1]
+    if one.method != "decode":
+        return None
+    cached, tokens = one.arguments
+    read_per_token: float = ours.ask("bytes_read", cached + tokens // 2)
+    return read_per_token / seconds / bounds.read
+
+
+def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> Bounds:
+    """Ask the engines for one figure, and return what the machine could do around it."""
+    before = probe(one, threads)
+    ours: tuple[IsolatedPeer, float] | None = None
     for engine in engines:
         if engine.name in found.refused:
             continue
-        is_slow = engine.name.startswith(TRANSFORMERS) and one.method == "decode"
+        is_long = one.method == "decode" and one.arguments[0] > _LONG
+        is_slow = engine.name.startswith(TRANSFORMERS) and is_long
         if is_slow and engine.name in found.rates:
             continue
         try:
@@ -129,13 +157,11 @@ def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, thread
             found.refused[engine.name] = str(reason)
             continue
         found.rates.setdefault(engine.name, []).append(one.tokens / seconds)
-        if engine.name == OURS and one.method == "decode":
-            cached, tokens = one.arguments
-            read_per_token = engine.ask("bytes_read", cached + tokens // 2)
-            found.shares.append(read_per_token / seconds / bounds.read)
-        if engine.name == OURS and bounds.peak is not None:
-            operations = engine.ask("operations", *one.arguments)
-            found.shares.append(operations / seconds / bounds.peak[1])
+        if engine.name == OURS:
+            ours = engine, seconds
+    bounds = larger(before, probe(one, threads))
+    if ours is not None and (reached := share(one, *ours, bounds)) is not None:
+        found.shares.append(reached)
     return bounds
 
 
@@ -147,7 +173,9 @@ def measure(
     bounds = []
     for number in range(rounds):
         for one in measures:
-            bounds.append(measure_once(one, engines, found[one.name], threads))
+            first = number % len(engines)
+            order = engines[first:] + engines[:first]
+            bounds.append(measure_once(one, order, found[one.name], threads))
             print(f"round {number + 1}: {one.name}", file=sys.stderr, flush=True)
     return found, bounds
 
@@ -236,6 +264,8 @@ def main() -> None:
     path = find_model(args.model, args.models)
     measures = [one for one in MEASURES if args.measure is None or one.name in args.measure]
     engines, missing = start(args.engine or list(ENGINES), path, args.threads)
+    if not engines:
+        raise SystemExit(f"side_by_side: no engine could be started: {missing}")
     try:
         found, bounds = measure(measures, engines, args.rounds, args.threads)
         evicted = {engine.name: int(engine.ask("evicted")) for engine in engines}

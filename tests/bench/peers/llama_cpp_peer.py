@@ -17,6 +17,14 @@ _SHIFT_KEEPS = 4
 _silence = llama_cpp.llama_log_callback(lambda *_: None)  # llama.cpp keeps the pointer for ever
 
 
+def _instructions() -> str:
+    """Return what it was compiled for: the sets that it lists as there."""
+    listed = llama_cpp.llama_print_system_info().decode().replace("CPU :", "")
+    entries = (entry.partition("=") for entry in listed.split("|"))
+    sets = [name.strip() for name, _, is_there in entries if is_there.strip() == "1"]
+    return " ".join(sets)
+
+
 class LlamaCpp(Peer):
     """One context for one sequence; another one, made when it is asked for, for many."""
 
@@ -43,6 +51,8 @@ class LlamaCpp(Peer):
     def decode(self, cached: int, tokens: int) -> float:
         self._truncate(cached)
         self._read_on(cached)
+        self._read([100])  # its threads wake up
+        self._truncate(cached)
         started = time.perf_counter()
         for i in range(tokens):
             self._read([200 + i % 200])
@@ -89,7 +99,7 @@ class LlamaCpp(Peer):
     def describe(self) -> str:
         return (
             f"llama-cpp-python {llama_cpp.__version__}, flash attention "
-            f"{'on' if self._flash else 'off'}, cache float16"
+            f"{'on' if self._flash else 'off'}, cache float16; {_instructions()}"
         )
 
     def _new_context(self, cells: int, sequences: int) -> Any:

@@ -74,4 +74,5 @@ class Recomputing(_Transformers):
     def decode(self, cached: int, tokens: int) -> float:
         if cached < 1024:
             raise NotPossible("a window of few tokens is no baseline")
+        self._prefill(cached)
         return sum(self._prefill(cached) for _ in range(_RECOMPUTED)) / _RECOMPUTED

@@ -88,6 +88,31 @@ TEST(ChooseKernels, RefusesATableThatTheProcessorLacksAndListsTheOthers) {
   }
 }
 
+// As on a processor that has nothing but SSE2.
+TEST(ChooseKernels, TakesTheGenericTableWhereTheProcessorHasNoVectorSets) {
+  std::vector<Kernels> lacking;
+  for (const Kernels* table : all_kernels()) {
+    if (table == &generic_kernels()) break;
+    lacking.push_back(*table);
+    lacking.back().supported = [] { return false; };
+  }
+  std::vector<const Kernels*> tables;
+  for (const Kernels& table : lacking) tables.push_back(&table);
+  tables.insert(tables.end(), {&generic_kernels(), &reference_kernels()});
+  if (lacking.empty()) GTEST_SKIP() << "this build has no table above generic";
+  EXPECT_STREQ(choose_kernels("", tables).kernels.name, "generic");
+  for (const auto& [op, by] : choose_kernels("", tables).served_by) {
+    EXPECT_TRUE(by == "generic" || by == "reference") << op << " by " << by;
+  }
+  try {
+    choose_kernels(tables.front()->name, tables);
+    FAIL() << "accepted a table that the processor lacks";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("one of generic, reference on"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ChooseKernels, HasNoTableThatIsSupportedAndRefused) {
   for (const Kernels* table : all_kernels()) {
     if (table->refusal == nullptr || table->refusal() == nullptr) continue;

@@ -61,6 +61,16 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
   RandomDecoder make(int threads, DType cache_type = DType::kFloat32) {
     return {kernels_, threads, {InputType::kFloat32, cache_type, 400}};
   }
+  // With matrices of bfloat16, beside which tables take their own ways with inputs in 16 bits.
+  RandomDecoder make_bf16(int threads, InputType input) {
+    std::map<std::string, Storage> stored = {{"output", Storage::kBF16}};
+    for (const char* layer : {"layers.0.", "layers.1."}) {
+      for (const char* matrix : {"q", "k", "v", "o", "gate", "up", "down"}) {
+        stored[std::string(layer) + matrix] = Storage::kBF16;
+      }
+    }
+    return {kernels_, threads, {input, DType::kFloat16, 400}, small_spec(), stored};
+  }
   Kernels kernels_;
 };
 
@@ -84,12 +94,29 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
 
 TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {
   const Window window{4, 100};
-  std::vector<float> expected;
-  for (const int threads : {1, 2, 3}) {
-    RandomDecoder model = make(threads);
-    const auto logits = logits_of(model, window, random_tokens(300, model.spec.vocab_size, 2), 77);
-    if (expected.empty()) expected = logits;
-    EXPECT_TRUE(same_bits(expected, logits)) << threads;
+  for (const InputType input : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
+    std::vector<float> expected;
+    for (const int threads : {1, 2, 3}) {
+      RandomDecoder model = make_bf16(threads, input);
+      const auto tokens = random_tokens(300, model.spec.vocab_size, 2);
+      const auto logits = logits_of(model, window, tokens, 77);
+      if (expected.empty()) expected = logits;
+      EXPECT_TRUE(same_bits(expected, logits)) << name_of(input) << ", threads " << threads;
+    }
+  }
+}
+
+TEST_P(DecoderOnTable, ChunkSizeChangesNoBitBesideInputsIn16Bits) {
+  const Window window{4, 130};
+  for (const InputType input : {InputType::kBFloat16, InputType::kInt16}) {
+    RandomDecoder model = make_bf16(2, input);
+    const auto tokens = random_tokens(300, model.spec.vocab_size, 3);
+    const auto whole = logits_of(model, window, tokens, 300);
+    for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
+    for (const int64_t chunk : {1, 2, 3, 7, 64, 131}) {
+      ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
+          << name_of(input) << ", chunk " << chunk;
+    }
   }
 }
 

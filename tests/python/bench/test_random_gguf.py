@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import gguf
@@ -45,6 +46,22 @@ def test_a_model_of_such_a_file_streams(tmp_path: Path) -> None:
         assert 0.1 < float(logits.std()) < 10
         reply = model.generate([3, 1, 4], max_tokens=40, ignore_eos=True, temperature=0)
     assert reply.stats.evicted_tokens > 12
+
+
+def test_a_vocabulary_of_a_real_size_has_a_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = random_gguf.SHAPES["tiny"]
+    monkeypatch.setitem(random_gguf.SHAPES, "tiny", dataclasses.replace(tiny, vocab=1024))
+    path = random_gguf.write("tiny", "Q4_0", tmp_path)
+    with sinkstream.load(path, window=12) as model:
+        tokenizer = model.tokenizer
+        assert tokenizer is not None
+        found = tokenizer.encode("the")
+        assert found.tokens == ["th", "e"]
+        assert tokenizer.token_to_id("[1023]") == 1023
+        text = model.generate("the", max_tokens=8, ignore_eos=True, temperature=0).text
+        assert len(text) >= 8
 
 
 def test_no_two_rows_of_a_large_matrix_begin_at_the_same_block() -> None:

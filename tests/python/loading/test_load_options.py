@@ -32,6 +32,7 @@ def llama(tiny_folder: Folder) -> Path:
         ("prefill_chunk", 0, "load: `prefill_chunk` must be in [1, 65536], but is 0."),
         ("threads", 0, "load: `threads` must be in [1, 1024], but is 0."),
         ("threads", -2, "load: `threads` must be in [1, 1024], but is -2."),
+        ("threads", 1025, "load: `threads` must be in [1, 1024], but is 1025."),
         ("device", "tpu", 'load: `device` must be one of "auto", "cpu", "cuda", but is "tpu".'),
         ("dtype", "float8", 'but is "float8".'),
         ("dtype", "int8", '"auto", "bfloat16", "float32", "int16", but is "int8".'),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -68,3 +70,20 @@ def test_importing_it_imports_no_model_library() -> None:
     code = "import sys, sinkstream; print(sorted(sys.modules.keys() & {'transformers', 'gguf'}))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (shown.stdout, shown.stderr) == ("[]\n", "")
+
+
+def test_the_core_computes_without_anybody_elses_threads_or_kernels() -> None:
+    """Of torch it takes memory for tensors; no operator, no OpenMP, no MKL, no oneDNN."""
+    if shutil.which("nm") is None:
+        pytest.skip("needs nm, of binutils")
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--undefined-only", "--demangle", str(_core.__file__)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    wanted = [line.split(" U ", 1)[1] for line in listed.splitlines() if " U " in line]
+    operators = [name for name in wanted if "at::_ops::" in name or "at::native" in name]
+    assert [name.partition("::call")[0] for name in operators] == ["at::_ops::empty_memory_format"]
+    foreign = re.compile(r"^(GOMP|omp|kmp|__kmpc|dnnl|mkl|cblas|[sd]gemm)_?", re.IGNORECASE)
+    assert not [name for name in wanted if foreign.match(name)]

@@ -1,0 +1,60 @@
+"""`tests/bench/goal_table.py`: each goal is a row, reached, missed or not measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = str(Path(__file__).parents[2] / "bench")
+
+
+def table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Return all rows."""
+    monkeypatch.syspath_prepend(BENCH)
+    from goal_table import rows
+
+    return list(rows(folder))
+
+
+def test_what_has_not_run_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = table(tmp_path, monkeypatch)
+    assert ("protocol", "ratio", "-", ">= 80", "not measured") in found
+    assert {row[-1] for row in found} == {"not measured"}
+
+
+def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = {"measure": "decode at 16", "beside": "llama.cpp", "smallest": 1, "largest": 3}
+    figures = {
+        "model": "smollm2",
+        "threads": 2,
+        "comparisons": [
+            {**comparison, "ratio": 1.8, "goal": 1.8},
+            {**comparison, "ratio": 1.79, "goal": 1.8},
+            {**comparison, "ratio": 9, "goal": None},
+        ],
+    }
+    (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
+    (tmp_path / "latency.json").write_text(json.dumps({"p99_over_p50": 1.2}))
+    (tmp_path / "protocol.json").write_text(json.dumps({"ratio": 80}))
+    found = table(tmp_path, monkeypatch)
+    measured = [row[-1] for row in found if row[-1] != "not measured"]
+    assert measured == ["reached", "missed", "missed", "reached"]
+    assert found[0][:4] == (
+        "smollm2, threads: 2",
+        "decode at 16, beside llama.cpp",
+        "1.80 (1.00 - 3.00)",
+        ">= 1.8",
+    )
+
+
+def test_benches_report_what_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    from goals import LIMITS
+
+    for limit in LIMITS:
+        source = (Path(BENCH) / f"{limit.bench}_bench.py").read_text()
+        assert f'"{limit.figure}"' in source
+    assert BENCH in sys.path
