@@ -66,6 +66,12 @@ class IsolatedPeer:
         return value
 
 
+def _reason(error: Exception) -> str:
+    """Return an error's kind and its last line, which says what is wrong; others may say where."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1]}"[:300]
+
+
 def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
     # Libraries that start threads of their own read these when they are imported.
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -75,7 +81,7 @@ def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
             path, threads, **options
         )
     except Exception as error:  # whatever a foreign library raises is why it is not in the table
-        pipe.send(("failure", f"{type(error).__name__}: {error}"[:300]))
+        pipe.send(("failure", _reason(error)))
         return
     pipe.send(("ready", engine.describe()))
     while (request := pipe.recv()) is not None:
@@ -83,4 +89,4 @@ def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
         try:
             pipe.send(("answer", getattr(engine, what)(*arguments)))
         except Exception as error:  # likewise
-            pipe.send(("failure", f"{type(error).__name__}: {error}"[:300]))
+            pipe.send(("failure", _reason(error)))
