@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from machine import ROOT, report
+from machine import ROOT, processor, report
 
 
 def main() -> None:
@@ -27,7 +27,12 @@ def main() -> None:
     parser.add_argument("--sinks", type=int, default=4)
     parser.add_argument("--window", type=int, default=252)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="bfloat16" if "bf16" in processor() else "float32",
+        help="[bfloat16 where the processor multiplies it, else float32]",
+    )
     parser.add_argument(
         "--text",
         default=str(ROOT / "tests" / "data" / "prose.txt"),
