@@ -1,8 +1,9 @@
-"""Every figure that has a goal, beside it, out of the JSON that the benches wrote.
+"""Figures beside their goals, out of the JSON that the benches wrote.
 
     BENCH_OUT=figures python tests/bench/goal_table.py
 
-A bench that has not run is a row, too.
+Those of `goals.py`: beside other engines for every model, and what a bench by itself is to reach.
+What has not been measured is a row, too. `engine_bench.py` prints its own goals.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from goals import LIMITS
+from goals import BEST, LIMITS, MODELS, Limit, goals_of
 
 Row = tuple[str, str, str, str, str]  # bench, figure, found, goal, verdict
 
@@ -23,24 +24,46 @@ def verdict(is_reached: bool) -> str:
     return "reached" if is_reached else "missed"
 
 
+def side_by_side_rows(folder: Path, model: str, threads: int) -> Iterator[Row]:
+    """Yield a row for each goal of a model beside other engines."""
+    path = folder / f"side_by_side-{model}-{threads}.json"
+    comparisons = json.loads(path.read_text())["comparisons"] if path.exists() else []
+    name = f"{model}, threads: {threads}"
+    for goal in goals_of(model):
+        least = f">= {goal.ratio:g}"
+        same = (row for row in comparisons if row["measure"] == goal.measure)
+        row = next((row for row in same if is_beside(row, goal.beside, goal.ratio)), None)
+        if row is None:
+            yield name, f"{goal.measure}, beside {goal.beside}", "-", least, "not measured"
+            continue
+        found = f"{row['ratio']:.2f} ({row['smallest']:.2f} - {row['largest']:.2f})"
+        what = f"{row['measure']}, beside {row['beside']}"
+        yield name, what, found, least, verdict(row["ratio"] >= goal.ratio)
+
+
+def is_beside(row: dict[str, Any], beside: str, ratio: float) -> bool:
+    """Return whether a comparison is the one that a goal asks for: its rival, or the best one."""
+    rival: str = row["beside"]
+    return row["goal"] == ratio and (rival.startswith(beside) or beside == BEST)
+
+
+def limit_row(folder: Path, limit: Limit) -> Row:
+    """Return the row of what a bench by itself is to reach."""
+    path = folder / f"{limit.bench}.json"
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    found: float | None = figures.get(limit.figure)
+    if found is None:
+        return limit.bench, limit.figure, "-", str(limit), "not measured"
+    return limit.bench, limit.figure, f"{found:g}", str(limit), verdict(limit.is_kept(found))
+
+
 def rows(folder: Path) -> Iterator[Row]:
     """Yield a row for each goal."""
-    for path in sorted(folder.glob("side_by_side-*.json")):
-        figures = json.loads(path.read_text())
-        name = f"{figures['model']}, threads: {figures['threads']}"
-        for row in figures["comparisons"]:
-            if row["goal"] is not None:
-                what = f"{row['measure']}, beside {row['beside']}"
-                found = f"{row['ratio']:.2f} ({row['smallest']:.2f} - {row['largest']:.2f})"
-                reached = verdict(row["ratio"] >= row["goal"])
-                yield name, what, found, f">= {row['goal']:g}", reached
+    for model in MODELS:
+        for threads in (2, 1):
+            yield from side_by_side_rows(folder, model, threads)
     for limit in LIMITS:
-        path = folder / f"{limit.bench}.json"
-        if not path.exists():
-            yield limit.bench, limit.figure, "-", str(limit), "not measured"
-            continue
-        found: Any = json.loads(path.read_text())[limit.figure]
-        yield limit.bench, limit.figure, f"{found:g}", str(limit), verdict(limit.is_kept(found))
+        yield limit_row(folder, limit)
 
 
 def main() -> None:

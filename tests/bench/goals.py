@@ -45,7 +45,7 @@ LIMITS = (
     Limit("latency", "p99_over_p50", most=1.1),
     Limit("overhead", "us_per_token_beyond_the_forward", most=20),
     Limit("load", "median_ms_to_the_first_token", most=500),
-    Limit("memory", "load_peak_over_announced", most=1),
+    Limit("memory", "load_peak_over_weights_and_cache", most=1),
     Limit("memory", "slope_bytes_per_1000_tokens", most=0),
     Limit("protocol", "ratio", least=80),
 )

@@ -94,6 +94,13 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
 
 TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {
   const Window window{4, 100};
+  std::vector<float> of_floats;
+  for (const int threads : {1, 2, 3}) {
+    RandomDecoder model = make(threads);
+    const auto logits = logits_of(model, window, random_tokens(300, model.spec.vocab_size, 2), 77);
+    if (of_floats.empty()) of_floats = logits;
+    EXPECT_TRUE(same_bits(of_floats, logits)) << threads;
+  }
   for (const InputType input : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
     std::vector<float> expected;
     for (const int threads : {1, 2, 3}) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,8 +31,8 @@ def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "threads": 2,
         "comparisons": [
             {**comparison, "ratio": 1.8, "goal": 1.8},
-            {**comparison, "ratio": 1.79, "goal": 1.8},
-            {**comparison, "ratio": 9, "goal": None},
+            {**comparison, "beside": "a plain read of memory", "ratio": 0.74, "goal": 0.75},
+            {**comparison, "measure": "prefill of 512", "ratio": 9, "goal": None},
         ],
     }
     (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
@@ -57,4 +56,3 @@ def test_benches_report_what_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     for limit in LIMITS:
         source = (Path(BENCH) / f"{limit.bench}_bench.py").read_text()
         assert f'"{limit.figure}"' in source
-    assert BENCH in sys.path
