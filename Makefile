@@ -173,7 +173,7 @@ BENCH_OUT ?= $(BUILD)/figures
 FIGURES := $(BENCH_OUT)
 BENCH := BENCH_OUT=$(BENCH_OUT) $(BIN)/python tests/bench
 
-# Everything that has a goal, some three hours; the table of all goals is the end of it.
+# Everything that has a goal, which takes hours; a table of goals is the end of it.
 .PHONY: bench
 bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
 	@mkdir -p $(FIGURES)

@@ -36,7 +36,7 @@ def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
 
 def read_rate(count: int, threads: int) -> float:
-    """Read `count` bytes of memory and return bytes a second: what bounds a token's forward."""
+    """Read `count` bytes, asking ahead in two ways; return the bytes a second of the faster."""
 
 def peak_rate(threads: int) -> tuple[str, float]:
     """Multiply and add in registers and return (instruction, operations a second)."""

@@ -99,14 +99,20 @@ def main() -> None:
         theirs.close()
         pipes[way].recv()
     gaps: dict[str, list[list[float]]] = {way: [] for way in WAYS}
-    for _ in range(args.rounds):
-        for way, pipe in pipes.items():
-            pipe.send(args.tokens)
-            gaps[way].append(pipe.recv())
-    figures: dict[str, Any] = {"rounds": args.rounds, "tokens of a round": args.tokens}
+    for number in range(args.rounds):
+        first = number % len(WAYS)
+        for way in [*WAYS][first:] + [*WAYS][:first]:
+            pipes[way].send(args.tokens)
+            gaps[way].append(pipes[way].recv())
+    evicted: dict[str, int] = {}
+    figures: dict[str, Any] = {
+        "rounds": args.rounds,
+        "tokens of a round": args.tokens,
+        "evicted_tokens": evicted,
+    }
     for way, pipe in pipes.items():
         pipe.send(0)
-        figures["evicted_tokens"] = pipe.recv()
+        evicted[way] = pipe.recv()
         pairs = zip(gaps["as it is"], gaps[way], strict=True)
         pace = [sum(first) / sum(own) for first, own in pairs]
         spread = (min(pace), statistics.median(pace), max(pace))

@@ -94,22 +94,19 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
 
 TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {
   const Window window{4, 100};
-  std::vector<float> of_floats;
-  for (const int threads : {1, 2, 3}) {
-    RandomDecoder model = make(threads);
-    const auto logits = logits_of(model, window, random_tokens(300, model.spec.vocab_size, 2), 77);
-    if (of_floats.empty()) of_floats = logits;
-    EXPECT_TRUE(same_bits(of_floats, logits)) << threads;
-  }
-  for (const InputType input : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
+  const auto expect_equal = [&](const char* what, const auto& make_with) {
     std::vector<float> expected;
     for (const int threads : {1, 2, 3}) {
-      RandomDecoder model = make_bf16(threads, input);
+      RandomDecoder model = make_with(threads);
       const auto tokens = random_tokens(300, model.spec.vocab_size, 2);
       const auto logits = logits_of(model, window, tokens, 77);
       if (expected.empty()) expected = logits;
-      EXPECT_TRUE(same_bits(expected, logits)) << name_of(input) << ", threads " << threads;
+      EXPECT_TRUE(same_bits(expected, logits)) << what << ", threads " << threads;
     }
+  };
+  expect_equal("float32 weights", [&](int threads) { return make(threads); });
+  for (const InputType input : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
+    expect_equal(name_of(input), [&](int threads) { return make_bf16(threads, input); });
   }
 }
 
