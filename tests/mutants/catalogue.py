@@ -26,6 +26,7 @@ REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear_int16.inl"
 INPUT = "csrc/kernels/cpu/linear_input.inl"
 TILE = "csrc/kernels/cpu/linear_tile.inl"
+PANELS = "csrc/kernels/cpu/linear_panels.inl"
 AMX = "csrc/kernels/cpu/linear_amx.inl"
 
 
@@ -701,6 +702,14 @@ OURS = (
         old="broadcast(scales[t]);",
         new="broadcast(scales[0]);",
         killers=(_linear("GivesATokenTheSameBitsInEveryBatch"),),
+    ),
+    Mutant(
+        name="last_tile_of_a_block_left_out",
+        sentence="Many tokens are taken in blocks, and a block leaves out its last ones.",
+        file=PANELS,
+        old="tile + block < tiles ? tile + block : tiles",
+        new="tile + block < tiles ? tile + block - 1 : tiles",
+        killers=(_linear("GivesATokenTheSameBitsAmongMany"),),
     ),
     Mutant(
         name="int8_codes_in_file_order",

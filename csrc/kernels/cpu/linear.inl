@@ -85,7 +85,8 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
     for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
   });
 
-  share_panels(args, launch, tiles, kMaxTile * inputs.cols * 4, [&](const Share& share) {
+  const bool has_floats = inputs.plain != nullptr || inputs.scaled != nullptr;
+  share_panels(args, launch, kMaxTile, inputs.cols * (has_floats ? 4 : 2), [&](const Share& share) {
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {

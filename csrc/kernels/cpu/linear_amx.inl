@@ -247,9 +247,8 @@ void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
     for (int64_t t = 0; t < bands.size; ++t) prepare_band_token(args, bands, band, t);
   });
   // Threads share strips of kMostBands bands.
-  const int64_t strips = (bands.count + kMostBands - 1) / kMostBands;
-  const int64_t strip_bytes = kMostBands * bands.size * bands.groups * kGroup * 2;
-  share_panels(args, launch, strips, strip_bytes, [&](const Share& share) {
+  const int64_t strip = kMostBands * bands.size;
+  share_panels(args, launch, strip, bands.groups * kGroup * 2, [&](const Share& share) {
     // For a task, not for the call: a thread gets tasks, and registers that it does not release are
     // saved and loaded whenever it loses its core.
     configure_tiles(bands.size);

@@ -22,18 +22,25 @@ struct Share {
   int64_t first_tile, end_tile;
 };
 
-// Calls `body` for shares that together are all panels times all `tiles`. `tile_bytes`: of the
-// inputs of one tile.
+// A task takes so many tokens that their inputs stay in half of a core's second cache (of Zen 4; of
+// Zen 3) while its panels pass. Where rows are long, still so many: each time a panel passes it
+// comes from memory, and inputs that do not stay in the second cache only from the third.
+constexpr int64_t kCacheBytes = (kLanes == 16 ? 512 : 256) * 1024;
+constexpr int64_t kLeastTokens = 32;
+
+// Calls `body` for shares that together are all panels times all tiles of `tile_tokens`.
+// `token_bytes`: of the inputs of one token.
 template <typename Body>
-void share_panels(const LinearArgs& args, const Launch& launch, int64_t tiles, int64_t tile_bytes,
-                  const Body& body) {
+void share_panels(const LinearArgs& args, const Launch& launch, int64_t tile_tokens,
+                  int64_t token_bytes, const Body& body) {
   int64_t panels = 0;
   for (int64_t i = 0; i < args.part_count; ++i) {
     panels += panel_count(args.parts[i].weights.rows);
   }
-  // A task takes so many tiles that their inputs stay in a core's own cache while its panels pass.
-  constexpr int64_t kCacheBytes = 256 * 1024;
-  const int64_t block = tile_bytes < kCacheBytes ? kCacheBytes / tile_bytes : 1;
+  const int64_t fitting = kCacheBytes / token_bytes;
+  const int64_t tokens = fitting > kLeastTokens ? fitting : kLeastTokens;
+  const int64_t block = tokens > tile_tokens ? tokens / tile_tokens : 1;
+  const int64_t tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
   const int64_t blocks = (tiles + block - 1) / block;
   // Sixteen tasks a thread: the last one to finish is late by a few per cent at most.
   const int64_t wanted = int64_t{16} * launch.pool->threads();

@@ -1,0 +1,42 @@
+"""`tests/bench/side_by_side_table.py`: figures as the table of docs/performance.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = str(Path(__file__).parents[2] / "bench")
+
+
+def comparison(beside: str, ratio: float, goal: float | None) -> dict[str, Any]:
+    """Return one as the bench writes it."""
+    spread = {"smallest": ratio - 1, "largest": ratio + 1}
+    return {"measure": "decode at 16", "beside": beside, "ratio": ratio, "goal": goal, **spread}
+
+
+def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    from side_by_side_table import rows
+
+    read = "a plain read of memory"
+    figures = {
+        "rounds": 5,
+        "tokens/s, medians": {
+            "decode at 16": {"sinkstream": 1234.4, "llama.cpp": 19.94, "OpenVINO GenAI": 99.6}
+        },
+        "comparisons": [
+            comparison("llama.cpp", 61.9, 1.8),
+            comparison(read, 0.74, 0.75),
+            comparison("OpenVINO GenAI", 12.39, None),
+        ],
+    }
+    (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
+    beside = "OpenVINO 12.39 (11.39 – 13.39); llama.cpp 61.90 (60.90 – 62.90), goal 1.8"
+    share = "0.74 (-0.26 – 1.74), goal 0.75: missed"
+    rates = ("1,234", "19.9", "", "100", "")
+    expected = ("smollm2, 5 rounds", "decode at 16", *rates, beside, share)
+    assert list(rows(tmp_path, 2)) == [expected]
+    assert list(rows(tmp_path, 1)) == []
