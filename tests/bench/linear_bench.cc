@@ -1,5 +1,5 @@
-// How near `linear` comes to what the machine can do: to a plain read of the same bytes for one
-// token, to a loop of dots or multiply-adds in registers for many.
+// How near `linear` comes to what the machine can do: to a plain read of the same bytes for a
+// few tokens, to a loop of dots or multiply-adds in registers for many.
 //
 //   linear_bench [table] [threads] [inputs]     default: the best table, 1 and 2 threads, and the
 //                                               inputs that the table takes by itself
@@ -100,16 +100,18 @@ double best(const std::vector<double>& rates) {
   return *std::max_element(rates.begin(), rates.end());
 }
 
-// One token, weights from memory; the plain read alternates with it.
-void measure_decode(const Kernels& kernels, ThreadPool* pool) {
+// A few tokens, weights from memory; the plain read alternates with them.
+void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
   constexpr int64_t kCols = 1536;
   constexpr int64_t kBytes = int64_t{320} << 20;
   const Buffer panels(kBytes, "panels");  // as a model has them: in huge pages, where there are any
+  std::printf(" %lld tokens, 320 MB of weights, %lld columns:\n", static_cast<long long>(tokens),
+              static_cast<long long>(kCols));
   for (const WeightType type : kTypes) {
     const int64_t rows = kBytes / panel_bytes(type, kCols) * kPanelRows;
     const int64_t bytes = packed_bytes(type, rows, kCols);
     fill_panels(type, bytes, panels.data());
-    Call call({type, rows, kCols, panels.data()}, 1, kernels.native_input);
+    Call call({type, rows, kCols, panels.data()}, tokens, kernels.native_input);
     std::vector<double> rates, reads;
     for (int repeat = 0; repeat < 15; ++repeat) {
       reads.push_back(read_rate(panels.data(), bytes, pool));
@@ -159,12 +161,13 @@ int main(int argc, char** argv) {
       argc > 2 ? std::vector<int>{std::atoi(argv[2])} : std::vector<int>{1, 2};
   for (const int count : threads) {
     ThreadPool pool(count);
-    std::printf("%s, inputs %s, threads: %d\n one token, 320 MB of weights, 1536 columns:\n",
-                chosen.kernels.name, name_of(chosen.kernels.native_input), count);
-    measure_decode(chosen.kernels, &pool);
+    std::printf("%s, inputs %s, threads: %d\n", chosen.kernels.name,
+                name_of(chosen.kernels.native_input), count);
+    for (const int64_t tokens : {1, 8, 32}) measure_decode(chosen.kernels, &pool, tokens);
     for (const int64_t tokens : {1, 8, 64, 512}) {
       measure_prefill(chosen.kernels, &pool, tokens, 1536 * 2, 576);
       measure_prefill(chosen.kernels, &pool, tokens, 576, 1536);
+      measure_prefill(chosen.kernels, &pool, tokens, 2048, 8192);
     }
   }
 }

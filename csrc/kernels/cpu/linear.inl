@@ -54,7 +54,8 @@ const void* input_of(const Inputs& inputs, Form form, int64_t first) {
 }
 
 template <Way kWay>
-void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile) {
+void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile,
+                    bool asks) {
   const LinearPart& part = *panel.part;
   const int64_t first = tile * kMaxTile;
   const int64_t row = panel.index * kPanelRows;
@@ -73,6 +74,7 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
       .rows = rows < kPanelRows ? rows : kPanelRows,
       .tokens = tokens,
       .accumulate = part.accumulate,
+      .asks = asks,
   });
 }
 
@@ -90,7 +92,7 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
-        multiply_panel<kWay>(args, inputs, found, tile);
+        multiply_panel<kWay>(args, inputs, found, tile, tile == share.first_tile);
       }
     }
   });

@@ -137,7 +137,7 @@ void multiply_bf16(const Tile& tile) {
   const std::byte* group = tile.panel;
   clear_sums<kBands>();
   for (int64_t groups = tile.cols / kGroup; groups > 0; --groups) {
-    if constexpr (kBands == 1) prefetch_group<WeightType::kBFloat16>(group);
+    if (tile.asks) prefetch_group<WeightType::kBFloat16>(group);
     tiles::load<kWeights>(group);
     multiply_loaded<kBands>(x, band_stride);
     group += kBytes;
@@ -163,7 +163,7 @@ void multiply_codes(const Tile& tile) {
   alignas(64) float rows[kTokens][kPanelRows];
   Vec acc[kTokens][kVectors] = {};
   for (int64_t groups = tile.cols / kGroup; groups > 0; --groups) {
-    if constexpr (kTokens < kTileRows) prefetch_group<kType>(group);
+    if (tile.asks) prefetch_group<kType>(group);
 #pragma GCC unroll 16
     for (int pair = 0; pair < kTileRows; ++pair) {
       store_words(weights + pair * kTileRowBytes, pairs_at<kType>(group, pair, table));
@@ -220,7 +220,7 @@ TileKernel* kernel_through_tiles(WeightType type, int64_t size, int64_t bands) {
 
 // One panel times bands [first, first + count).
 void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel panel, int64_t first,
-                          int64_t count) {
+                          int64_t count, bool asks) {
   const LinearPart& part = *panel.part;
   const int64_t row = panel.index * kPanelRows;
   const int64_t rows = part.weights.rows - row;
@@ -238,6 +238,7 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
       .rows = rows < kPanelRows ? rows : kPanelRows,
       .tokens = tokens < count * bands.size ? tokens : count * bands.size,
       .accumulate = part.accumulate,
+      .asks = asks,
   });
 }
 
@@ -258,9 +259,10 @@ void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
       const Panel found = find_panel(args, panel);
       const bool is_coded = is_quantized(found.part->weights.type);
       const int64_t together = is_coded ? kBandsBesideCodes : kMostBands;
-      for (int64_t band = share.first_tile * kMostBands; band < end; band += together) {
+      const int64_t first = share.first_tile * kMostBands;
+      for (int64_t band = first; band < end; band += together) {
         const int64_t count = end - band < together ? end - band : together;
-        multiply_panel_bands(args, bands, found, band, count);
+        multiply_panel_bands(args, bands, found, band, count, band == first);
       }
     }
     tiles::release();

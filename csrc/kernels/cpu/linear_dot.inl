@@ -11,7 +11,6 @@ template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
                                      const float* group_sums, UintVec table,
                                      Vec (&acc)[kTokens][kVectors]) {
-  if constexpr (kTokens == 1) prefetch_group<kType>(group);
   constexpr int kPairs = static_cast<int>(kGroup) / 2;
   Vec chain[2][kTokens] = {};
 #pragma GCC unroll 16
@@ -43,6 +42,7 @@ void multiply_tile_dot(const Tile& tile) {
   const UintVec table = code_table<kType>();
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
+    if (tile.asks) prefetch_group<kType>(group);
     add_group_dot<kType, kTokens>(group, x, sums, table, acc);
     group += group_bytes(kType);
     x += kStep;

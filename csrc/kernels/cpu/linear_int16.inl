@@ -26,7 +26,6 @@ template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_group_int16(const std::byte* group, const uint32_t* x,
                                        const float* scales, const float* group_sums,
                                        Vec (&acc)[kTokens][kVectors]) {
-  if constexpr (kTokens == 1) prefetch_group<kType>(group);
   // Chains in flight for each output, enough to hide the latency of a dot product.
   constexpr int kInFlight = kTokens * kVectors >= 4 ? 1 : kTokens * kVectors == 1 ? 4 : 2;
   constexpr int kPairs = static_cast<int>(kGroup) / 2;
@@ -70,6 +69,7 @@ void multiply_tile_int16(const Tile& tile) {
   const std::byte* group = tile.panel;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
+    if (tile.asks) prefetch_group<kType>(group);
     add_group_int16<kType, kTokens>(group, x, scales, sums, acc);
     group += group_bytes(kType);
     x += kStep;

@@ -72,6 +72,7 @@ struct Tile {
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // [1, size]; the rest of the tile is padding
   bool accumulate;
+  bool asks;  // for weights further on: it is the first tile that meets this panel
 };
 using TileKernel = void(const Tile&);
 
@@ -194,7 +195,6 @@ SINKSTREAM_INLINE void write_outputs(const Tile& tile, const Vec (&acc)[kTokens]
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_group(const std::byte* group, const float* x, const float* group_sums,
                                  Vec (&acc)[kTokens][kVectors]) {
-  if constexpr (kTokens == 1) prefetch_group<kType>(group);
   Vec sum[kTokens][kVectors] = {};
   sum_group<kType, kTokens>(group, x, sum);
   if constexpr (is_quantized(kType)) {
@@ -215,6 +215,7 @@ void multiply_tile(const Tile& tile) {
   const std::byte* group = tile.panel;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
+    if (tile.asks) prefetch_group<kType>(group);
     add_group<kType, kTokens>(group, x, sums, acc);
     group += group_bytes(kType);
     x += kStep;
