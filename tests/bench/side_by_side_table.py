@@ -35,9 +35,14 @@ def rate(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if value >= 20 else f"{value:.1f}"
 
 
+def times(value: float) -> str:
+    """Return a ratio, shorter for what is large."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
 def ratio(row: dict[str, Any]) -> str:
     """Return a comparison with its spread and its goal."""
-    text = f"{row['ratio']:.2f} ({row['smallest']:.2f} – {row['largest']:.2f})"
+    text = f"{times(row['ratio'])} ({times(row['smallest'])} – {times(row['largest'])})"
     if row["goal"] is None:
         return text
     return f"{text}, goal {row['goal']:g}" + ("" if row["ratio"] >= row["goal"] else ": missed")

@@ -28,13 +28,13 @@ def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             "decode at 16": {"sinkstream": 1234.4, "llama.cpp": 19.94, "OpenVINO GenAI": 99.6}
         },
         "comparisons": [
-            comparison("llama.cpp", 61.9, 1.8),
+            comparison("llama.cpp", 1161.9, 1.8),
             comparison(read, 0.74, 0.75),
             comparison("OpenVINO GenAI", 12.39, None),
         ],
     }
     (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
-    beside = "OpenVINO 12.39 (11.39 – 13.39); llama.cpp 61.90 (60.90 – 62.90), goal 1.8"
+    beside = "OpenVINO 12.39 (11.39 – 13.39); llama.cpp 1,162 (1,161 – 1,163), goal 1.8"
     share = "0.74 (-0.26 – 1.74), goal 0.75: missed"
     rates = ("1,234", "19.9", "", "100", "")
     expected = ("smollm2, 5 rounds", "decode at 16", *rates, beside, share)
