@@ -53,7 +53,7 @@ struct LinearArgs {
   const float* input = nullptr;  // [tokens, input_stride]
   int64_t input_stride = 0;      // floats from one token to the next, at least cols
   int64_t tokens = 0;
-  int64_t cols = 0;
+  int64_t cols = 0;  // at least 1
   InputType input_type = InputType::kFloat32;
   const LinearPart* parts = nullptr;  // [part_count]
   int64_t part_count = 0;

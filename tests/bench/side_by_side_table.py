@@ -45,7 +45,10 @@ def ratio(row: dict[str, Any]) -> str:
     text = f"{times(row['ratio'])} ({times(row['smallest'])} – {times(row['largest'])})"
     if row["goal"] is None:
         return text
-    return f"{text}, goal {row['goal']:g}" + ("" if row["ratio"] >= row["goal"] else ": missed")
+    if row["ratio"] >= row["goal"]:
+        return f"{text}, goal {row['goal']:g}"
+    by = f" by {row['goal'] - row['ratio']:.3f}" if row["goal"] - row["ratio"] < 0.005 else ""
+    return f"{text}, goal {row['goal']:g}: missed{by}"
 
 
 def rows(folder: Path, threads: int) -> Iterator[tuple[str, ...]]:

@@ -22,11 +22,17 @@ struct Share {
   int64_t first_tile, end_tile;
 };
 
-// A task takes so many tokens that their inputs stay in half of a core's second cache (of Zen 4; of
-// Zen 3) while its panels pass. Where rows are long, still so many: each time a panel passes it
-// comes from memory, and inputs that do not stay in the second cache only from the third.
+// A block of tokens passes through a task's panels together: so many that their inputs stay in half
+// of a core's second cache (of Zen 4; of Zen 3), but about kLeastTokens at least, for each block
+// reads all weights from memory again, and inputs beyond the second cache come from the third.
 constexpr int64_t kCacheBytes = (kLanes == 16 ? 512 : 256) * 1024;
 constexpr int64_t kLeastTokens = 32;
+// Tasks for each thread, if there is so much to do: the last one to finish is then late by a few
+// per cent at most.
+constexpr int64_t kTasks = 16;
+
+// The quotient, rounded up.
+constexpr int64_t divide_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
 // Calls `body` for shares that together are all panels times all tiles of `tile_tokens`.
 // `token_bytes`: of the inputs of one token.
@@ -37,15 +43,18 @@ void share_panels(const LinearArgs& args, const Launch& launch, int64_t tile_tok
   for (int64_t i = 0; i < args.part_count; ++i) {
     panels += panel_count(args.parts[i].weights.rows);
   }
+  if (panels == 0 || args.tokens == 0) return;
+  const int64_t wanted = kTasks * launch.pool->threads();
+  const int64_t tiles = divide_up(args.tokens, tile_tokens);
   const int64_t fitting = kCacheBytes / token_bytes;
-  const int64_t tokens = fitting > kLeastTokens ? fitting : kLeastTokens;
-  const int64_t block = tokens > tile_tokens ? tokens / tile_tokens : 1;
-  const int64_t tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
-  const int64_t blocks = (tiles + block - 1) / block;
-  // Sixteen tasks a thread: the last one to finish is late by a few per cent at most.
-  const int64_t wanted = int64_t{16} * launch.pool->threads();
+  const int64_t most = divide_up(fitting > kLeastTokens ? fitting : kLeastTokens, tile_tokens);
+  // Of one size, and more of them where panels alone do not make enough tasks.
+  const int64_t fewest = divide_up(tiles, most);
+  const int64_t sharing = divide_up(wanted, panels);
+  const int64_t block = divide_up(tiles, fewest > sharing ? fewest : sharing);
+  const int64_t blocks = divide_up(tiles, block);
   const int64_t chunk = panels > wanted ? panels / wanted : 1;
-  const int64_t chunks = (panels + chunk - 1) / chunk;
+  const int64_t chunks = divide_up(panels, chunk);
   launch.pool->run(blocks * chunks, [&](int64_t task, int) {
     const int64_t panel = task % chunks * chunk;
     const int64_t tile = task / chunks * block;

@@ -175,6 +175,11 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
         ASSERT_TRUE(same_bits(apart.data(), &together[first * kRows], count * kRows))
             << name_of(matrix.packed().type) << " tokens from " << first << " of " << tokens;
       }
+      for (const int64_t token : {int64_t{0}, tokens - 1}) {
+        const std::vector<float> alone = run(table(), inputs.slice(token, 1), matrix);
+        ASSERT_TRUE(same_bits(alone.data(), &together[token * kRows], kRows))
+            << name_of(matrix.packed().type) << " token " << token << " of " << tokens;
+      }
     }
   }
 }

@@ -21,16 +21,18 @@ def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.syspath_prepend(BENCH)
     from side_by_side_table import rows
 
-    read = "a plain read of memory"
+    read, dots = "a plain read of memory", "a loop of dots in registers"
     figures = {
         "rounds": 5,
         "tokens/s, medians": {
-            "decode at 16": {"sinkstream": 1234.4, "llama.cpp": 19.94, "OpenVINO GenAI": 99.6}
+            "decode at 16": {"sinkstream": 1234.4, "llama.cpp": 19.94, "OpenVINO GenAI": 99.6},
+            "prefill of 512": {"sinkstream": 20},
         },
         "comparisons": [
             comparison("llama.cpp", 1161.9, 1.8),
             comparison(read, 0.74, 0.75),
             comparison("OpenVINO GenAI", 12.39, None),
+            {**comparison(dots, 0.697, 0.7), "measure": "prefill of 512"},
         ],
     }
     (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
@@ -38,5 +40,7 @@ def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     share = "0.74 (-0.26 – 1.74), goal 0.75: missed"
     rates = ("1,234", "19.9", "", "100", "")
     expected = ("smollm2, 5 rounds", "decode at 16", *rates, beside, share)
-    assert list(rows(tmp_path, 2)) == [expected]
+    share = "0.70 (-0.30 – 1.70), goal 0.7: missed by 0.003"
+    prompt = ("smollm2, 5 rounds", "prefill of 512", "20", "", "", "", "", "", share)
+    assert list(rows(tmp_path, 2)) == [expected, prompt]
     assert list(rows(tmp_path, 1)) == []

@@ -1,0 +1,95 @@
+// How threads share the panels and tiles of one call of linear.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "common/thread_pool.h"
+#include "kernels/linear.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr int kLanes = 16;
+
+#include "kernels/cpu/linear_panels.inl"
+
+constexpr int64_t kTileTokens = 8;
+
+struct Shape {
+  int64_t tokens, cols;
+  std::vector<int64_t> rows;  // of each part
+};
+
+std::vector<Share> shares_of(const Shape& shape, int threads) {
+  std::vector<LinearPart> parts;
+  for (const int64_t rows : shape.rows) {
+    parts.push_back({.weights = {WeightType::kBFloat16, rows, shape.cols, nullptr}});
+  }
+  const LinearArgs args = {.tokens = shape.tokens,
+                           .cols = shape.cols,
+                           .parts = parts.data(),
+                           .part_count = static_cast<int64_t>(parts.size())};
+  ThreadPool pool(threads);
+  std::mutex mutex;
+  std::vector<Share> shares;
+  share_panels(args, {&pool}, kTileTokens, shape.cols * 2, [&](const Share& share) {
+    const std::lock_guard lock(mutex);
+    shares.push_back(share);
+  });
+  return shares;
+}
+
+TEST(LinearPanels, EveryPanelMeetsEveryTileOnce) {
+  for (const int threads : {1, 2, 3}) {
+    for (const int64_t tokens : {1, 7, 8, 9, 33, 512, 1001}) {
+      for (const int64_t cols : {1, 576, 1536, 8192, 1000000}) {
+        for (const std::vector<int64_t>& rows :
+             {std::vector<int64_t>{1}, {16, 0, 17}, {576, 192, 192}, {5000, 5000}}) {
+          int64_t panels = 0;
+          for (const int64_t count : rows) panels += panel_count(count);
+          const int64_t tiles = divide_up(tokens, kTileTokens);
+          std::vector<int> meetings(panels * tiles);
+          for (const Share& share : shares_of({tokens, cols, rows}, threads)) {
+            ASSERT_LT(share.first_panel, share.end_panel);
+            ASSERT_LT(share.first_tile, share.end_tile);
+            for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
+              for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
+                ++meetings.at(panel * tiles + tile);
+              }
+            }
+          }
+          ASSERT_EQ(std::count(meetings.begin(), meetings.end(), 1), panels * tiles)
+              << tokens << " tokens, " << cols << " columns, " << panels << " panels";
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearPanels, BlocksAreOfAboutOneSize) {
+  for (const int64_t cols : {576, 1536, 3072, 8192}) {
+    std::vector<int64_t> tiles;
+    for (const Share& share : shares_of({512, cols, {1024}}, 2)) {
+      tiles.push_back(share.end_tile - share.first_tile);
+    }
+    const auto [least, most] = std::minmax_element(tiles.begin(), tiles.end());
+    EXPECT_GE(4 * *least, 3 * *most) << cols;
+    EXPECT_GE(*most * kTileTokens, kLeastTokens) << cols;
+  }
+}
+
+TEST(LinearPanels, FewPanelsOfManyTokensStillGiveEveryThreadSixteenTasks) {
+  EXPECT_GE(shares_of({512, 576, {576}}, 16).size(), 16u * 16);
+  EXPECT_GE(shares_of({512, 576, {16}}, 2).size(), 2u * 16);
+}
+
+TEST(LinearPanels, NothingIsSharedOutOfNothing) {
+  EXPECT_TRUE(shares_of({0, 64, {16}}, 1).empty());
+  EXPECT_TRUE(shares_of({8, 64, {0}}, 1).empty());
+  EXPECT_TRUE(shares_of({8, 64, {}}, 1).empty());
+}
+
+}  // namespace
+}  // namespace sinkstream
