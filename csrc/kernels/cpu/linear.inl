@@ -80,7 +80,7 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
 
 template <Way kWay>
 void run_linear(const LinearArgs& args, const Launch& launch) {
-  const int64_t tiles = (args.tokens + kMaxTile - 1) / kMaxTile;
+  const int64_t tiles = divide_up(args.tokens, kMaxTile);
   const Inputs inputs = place_inputs<kWay>(args);
   launch.pool->run(tiles, [&](int64_t tile, int) {
     const int size = tile_size(args.tokens - tile * kMaxTile);

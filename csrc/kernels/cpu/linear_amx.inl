@@ -46,8 +46,8 @@ int band_size(int64_t tokens) {
 
 Bands place_bands(const LinearArgs& args) {
   const int64_t size = band_size(args.tokens);
-  const int64_t count = (args.tokens + size - 1) / size;
-  const int64_t groups = (args.cols + kGroup - 1) / kGroup;
+  const int64_t count = divide_up(args.tokens, size);
+  const int64_t groups = divide_up(args.cols, kGroup);
   auto* inputs = reinterpret_cast<bf16*>(args.scratch);
   return {size, count, groups, inputs,
           reinterpret_cast<float*>(inputs + count * size * groups * kGroup)};
@@ -132,7 +132,7 @@ void multiply_bf16(const Tile& tile) {
   constexpr int64_t kBytes = group_bytes(WeightType::kBFloat16);
   constexpr int64_t kStep = kTokens * kGroup;
   const int64_t left = tile.cols % kGroup;
-  const int64_t band_stride = (tile.cols + kGroup - 1) / kGroup * kStep;
+  const int64_t band_stride = divide_up(tile.cols, kGroup) * kStep;
   const auto* x = static_cast<const bf16*>(tile.input);
   const std::byte* group = tile.panel;
   clear_sums<kBands>();

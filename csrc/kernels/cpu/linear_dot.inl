@@ -2,8 +2,10 @@
 // which bfloat16 holds exactly. float32 and float16 weights go the way of linear_tile.inl.
 //
 // The order along K, for every output: a group of 32 columns is 16 pairs; two chains of dot
-// products, one over its first eight pairs and one over the others, then their sum; acc takes it
-// as in Note: [One order along K]. A dot product adds the odd column's product, then the even's.
+// products, then their sum; acc takes it as in Note: [One order along K]. One chain is over the
+// even pairs and one over the odd ones, so that a dot product need not wait for the one before it;
+// with codes of 8 bits, over the first eight pairs and over the others, which is up to 3 % faster
+// there. A dot product adds the odd column's product, then the even's.
 
 #include "kernels/cpu/linear_pairs.inl"
 
@@ -15,12 +17,12 @@ SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
   Vec chain[2][kTokens] = {};
 #pragma GCC unroll 16
   for (int pair = 0; pair < kPairs; ++pair) {  // as they lie: memory is read in one direction
-    const int half = pair / (kPairs / 2);
+    const int to = kType == WeightType::kInt8 ? pair / (kPairs / 2) : pair % 2;
     const UintVec weights = pairs_at<kType>(group, pair, table);
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       const UintVec input = broadcast_word(x[(pair / 4 * kTokens + t) * 4 + pair % 4]);
-      chain[half][t] = dot_bf16(chain[half][t], weights, input);
+      chain[to][t] = dot_bf16(chain[to][t], weights, input);
     }
   }
   Vec sum[kTokens][kVectors];

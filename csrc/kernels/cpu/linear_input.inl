@@ -39,7 +39,7 @@ struct Inputs {
 
 template <Way kWay>
 Inputs place_inputs(const LinearArgs& args) {
-  const int64_t cols = (args.cols + kGroup - 1) / kGroup * kGroup;
+  const int64_t cols = divide_up(args.cols, kGroup) * kGroup;
   const int64_t region = (args.tokens + kMaxTile) * cols;
   auto* scratch = reinterpret_cast<float*>(args.scratch);
   Inputs inputs{};

@@ -22,10 +22,11 @@ SINKSTREAM_INLINE UintVec code_table() {
   return table;
 }
 
-// One byte of each word, from the top one (3) down, as a number 2^24 times as large.
-SINKSTREAM_INLINE UintVec number_of_byte(UintVec words, int byte) {
-  const UintVec top = (words << (24 - 8 * byte)) & 0xff000000;
-  return as_words(to_float(reinterpret_cast<IntVec>(top)));
+// Byte kByte of each word, 3 being the top one, as a number 2^24 times as large. It has eight bits,
+// so the lower half of the float is zero.
+template <int kByte>
+SINKSTREAM_INLINE UintVec number_of_byte(UintVec words) {
+  return as_words(to_float(reinterpret_cast<IntVec>(byte_on_top<kByte>(words))));
 }
 
 // Weights of pair `pair` in [0, 16) of a group, as bfloat16.
@@ -35,8 +36,8 @@ SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec tab
     return load_words(group + pair * kPanelRows * 4);
   } else if constexpr (kType == WeightType::kInt8) {
     const UintVec words = load_words(group + pair / 2 * kPanelRows * 4);
-    const int byte = pair % 2 * 2;
-    return number_of_byte(words, byte) >> 16 | number_of_byte(words, byte + 1);
+    if (pair % 2 == 0) return number_of_byte<0>(words) >> 16 | number_of_byte<1>(words);
+    return number_of_byte<2>(words) >> 16 | number_of_byte<3>(words);
   } else {
     const UintVec words = load_words(group + pair / 4 * kPanelRows * 4);
     switch (pair % 4) {

@@ -32,6 +32,17 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
                                                             reinterpret_cast<__m512i>(table)));
 }
 
+// Byte kByte of each word, moved to the top, where byte 3 is; zeros below. One operation for each.
+template <int kByte>
+SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
+  if constexpr (kByte == 0) return words << 24;
+  if constexpr (kByte == 3) return words & 0xff000000;
+  UintVec sources{};  // a byte of 0x80 stands for zero
+  for (uint32_t i = 0; i < kLanes; ++i) sources[i] = (i % 4 * 4 + kByte) << 24 | 0x808080;
+  return reinterpret_cast<UintVec>(
+      _mm512_shuffle_epi8(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(sources)));
+}
+
 // acc + the sum of both products of a lane's numbers, of which none is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(

@@ -58,6 +58,11 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
   return reinterpret_cast<UintVec>(found);
 }
 
+template <int kByte>
+SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
+  return words >> (8 * kByte) << 24;
+}
+
 // acc + the sum of both products of a lane's numbers, of which none is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   const auto left = reinterpret_cast<IntVec>(a), right = reinterpret_cast<IntVec>(b);
