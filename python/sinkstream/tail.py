@@ -4,11 +4,55 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import deque
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
-# A few pieces of text are joined at a time: one string is smaller than a hundred.
-_BLOCK_CHARACTERS = 2048
+# Characters lie in 32 bits each, so that a place is a character.
+_ENCODING = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+class _Ring(Generic[_Number]):
+    """The last `limit` of all numbers that came; None keeps all. `values` is empty at first.
+
+    Once it is full the oldest are written over. Taking and giving back memory again and again, in
+    pieces of many sizes, would let a process grow slowly for ever, because pieces seldom fit where
+    others have been.
+    """
+
+    def __init__(self, values: array[_Number], limit: int | None) -> None:
+        self._values: array[_Number] = values
+        self._limit = sys.maxsize if limit is None else limit
+        self._next = 0  # the place behind the newest: the end, or the oldest of a full ring
+        self._seen = 0
+
+    @property
+    def dropped(self) -> int:
+        """Return how many came before those that are kept."""
+        return self._seen - len(self._values)
+
+    def append(self, values: array[_Number]) -> None:
+        """Append numbers."""
+        self._seen += len(values)
+        end = self._next + len(values)
+        if end < self._limit:
+            self._values[self._next : end] = values  # in their places, or behind all
+            self._next = end
+        else:
+            self._append_round_the_end(values)
+
+    def _append_round_the_end(self, values: array[_Number]) -> None:
+        values = values[max(0, len(values) - self._limit) :]
+        room = self._limit - self._next
+        self._values[self._next :] = values[:room]
+        self._values[: len(values) - room] = values[room:]
+        self._next = len(values) - room
+
+    def in_order(self) -> array[_Number]:
+        """Return those that are kept, the oldest first."""
+        return self._values[self._next :] + self._values[: self._next]
 
 
 class Tail:
@@ -22,67 +66,37 @@ class Tail:
     """
 
     def __init__(self, max_tokens: int | None, max_characters: int | None) -> None:
-        self._max_tokens = sys.maxsize if max_tokens is None else max_tokens
-        self._max_characters = sys.maxsize if max_characters is None else max_characters
-        self._ids = array("i")
-        self._logprobs = array("f")
-        self._blocks: deque[str] = deque()
-        self._block_characters = 0
-        self._pieces: list[str] = []
-        self._piece_characters = 0
-        self._seen_tokens = 0
-        self._seen_characters = 0
+        self._ids = _Ring(array("i"), max_tokens)
+        self._logprobs = _Ring(array("f"), max_tokens)
+        self._characters = _Ring(array("I"), max_characters)
 
     def add(self, text: str, ids: Iterable[int], logprobs: Iterable[float]) -> None:
         """Append text and the tokens that came with it."""
-        before = len(self._ids)
-        self._ids.extend(ids)
-        self._logprobs.extend(logprobs)
-        self._seen_tokens += len(self._ids) - before
-        if len(self._ids) > 2 * self._max_tokens:  # seldom, so that a token costs O(1)
-            excess = len(self._ids) - self._max_tokens
-            del self._ids[:excess]
-            del self._logprobs[:excess]
-        if text:
-            self._pieces.append(text)
-            self._piece_characters += len(text)
-            self._seen_characters += len(text)
-            if self._piece_characters >= _BLOCK_CHARACTERS:
-                self._close_block()
-
-    def _close_block(self) -> None:
-        self._blocks.append("".join(self._pieces))
-        self._block_characters += self._piece_characters
-        self._pieces.clear()
-        self._piece_characters = 0
-        while (
-            len(self._blocks) > 1
-            and self._block_characters - len(self._blocks[0]) >= self._max_characters
-        ):
-            self._block_characters -= len(self._blocks.popleft())
+        self._ids.append(array("i", ids))
+        self._logprobs.append(array("f", logprobs))
+        self._characters.append(array("I", text.encode(_ENCODING)))
 
     @property
     def text(self) -> str:
         """Return the text that is kept."""
-        text = "".join((*self._blocks, *self._pieces))
-        return text[max(0, len(text) - self._max_characters) :]
+        return self._characters.in_order().tobytes().decode(_ENCODING)
 
     @property
     def token_ids(self) -> list[int]:
         """Return the ids that are kept."""
-        return self._ids[max(0, len(self._ids) - self._max_tokens) :].tolist()
+        return self._ids.in_order().tolist()
 
     @property
     def logprobs(self) -> list[float]:
         """Return the log-probabilities of `token_ids`."""
-        return self._logprobs[max(0, len(self._logprobs) - self._max_tokens) :].tolist()
+        return self._logprobs.in_order().tolist()
 
     @property
     def dropped_tokens(self) -> int:
         """Return how many tokens came before `token_ids`."""
-        return max(0, self._seen_tokens - self._max_tokens)
+        return self._ids.dropped
 
     @property
     def dropped_characters(self) -> int:
         """Return how many characters came before `text`."""
-        return max(0, self._seen_characters - self._max_characters)
+        return self._characters.dropped

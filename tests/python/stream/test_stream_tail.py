@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
 
 from sinkstream.tail import Tail
 
@@ -36,11 +38,33 @@ def test_tail_equals_the_end_of_the_whole() -> None:
         assert tail.dropped_characters == len(text) - len(tail.text)
 
 
-def test_tail_holds_a_bounded_number_of_tokens_and_characters() -> None:
+def test_tail_with_one_batch_longer_than_itself() -> None:
+    tail = Tail(3, 4)
+    tail.add("ab", [1, 2], [-1.0, -2.0])
+    tail.add("cdéfg𝄞", [3, 4, 5, 6, 7], [-3.0, -4.0, -5.0, -6.0, -7.0])
+    assert (tail.text, tail.token_ids, tail.logprobs) == ("éfg𝄞", [5, 6, 7], [-5.0, -6.0, -7.0])
+    assert (tail.dropped_tokens, tail.dropped_characters) == (4, 4)
+
+
+def test_tail_takes_no_memory_once_it_is_full() -> None:
+    """Neither more of it nor other pieces: what moves about in a heap leaves holes behind."""
     tail = Tail(100, 1000)
-    most = 0
-    for i in range(20_000):
-        tail.add("some text ", [i], [0.0])
-        held = sum(map(len, tail._blocks)) + sum(map(len, tail._pieces))
-        most = max(most, held, len(tail._ids))
-    assert most < 1000 + 2 * 2048
+    pieces = ["some", " text", "", " é", " 𝄞𝄞", "\n"]
+
+    def add(count: int) -> None:
+        for i in range(count):
+            tail.add(pieces[i % len(pieces)], (7, 8), (-0.5, -0.25))
+
+    add(2000)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        add(10)
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        add(20_000)
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200
+    assert peak - before < 1000
