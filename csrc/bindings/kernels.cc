@@ -51,6 +51,17 @@ void register_kernels(py::module_& module) {
       "Read `count` bytes of memory, asking ahead in two ways, and return the faster one's bytes a "
       "second: what bounds a token's forward.");
   module.def(
+      "sustained_read_rate",
+      [](int64_t count, int threads, double seconds) {
+        const py::gil_scoped_release release;
+        const Buffer memory(count, "the read probe");
+        ThreadPool pool(threads);
+        return sustained_read_rate(memory.data(), count, &pool, seconds);
+      },
+      py::arg("count"), py::arg("threads"), py::arg("seconds"),
+      "Read `count` bytes of memory in the faster of two ways, again and again until `seconds` are "
+      "over, and return the mean bytes a second.");
+  module.def(
       "peak_rate",
       [](int threads) {
         const py::gil_scoped_release release;

@@ -13,4 +13,8 @@ namespace sinkstream {
 // least a few hundred MB, or the caches answer.
 double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool);
 
+// The mean of the faster way, begun again and again until `seconds` are over, at least once: beside
+// work that takes as long, on a machine whose pace changes.
+double sustained_read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool, double seconds);
+
 }  // namespace sinkstream

@@ -38,6 +38,9 @@ def kernel_tables() -> list[tuple[str, bool]]:
 def read_rate(count: int, threads: int) -> float:
     """Read `count` bytes, asking ahead in two ways; return the bytes a second of the faster."""
 
+def sustained_read_rate(count: int, threads: int, seconds: float) -> float:
+    """Read `count` bytes in the faster of two ways, for so long; return the mean bytes a second."""
+
 def peak_rate(threads: int) -> tuple[str, float]:
     """Multiply and add in registers and return (instruction, operations a second)."""
 

@@ -63,7 +63,7 @@ def read_samples(listing: str) -> dict[str, float]:
     return {kind: period / total for kind, period in periods.most_common()}
 
 
-def work(live: int, tokens: int, threads: int) -> None:
+def work(path: str | None, live: int, tokens: int, threads: int) -> None:
     """Stream, or read prompts of `tokens`, until stdin is closed.
 
     The first line on stdout says that it is warm, the last one how many tokens were evicted.
@@ -79,7 +79,8 @@ def work(live: int, tokens: int, threads: int) -> None:
     threading.Thread(target=wait_for_the_end, daemon=True).start()
 
     window = max(live, tokens) - SINKS
-    with sinkstream.load(threads=threads, sinks=SINKS, window=window, max_sequences=1) as model:
+    options = {"threads": threads, "sinks": SINKS, "window": window, "max_sequences": 1}
+    with sinkstream.load(path, **options) as model:
         if tokens:
             model.generate(prompt(tokens), max_tokens=1)
             print("warm", flush=True)
@@ -136,12 +137,13 @@ def main() -> None:
     )
     parser.add_argument("--live", type=int, default=1024, help="tokens in the cache, at least 16")
     parser.add_argument("--prompt", type=int, default=0, help="read prompts of so many instead")
+    parser.add_argument("--path", default=None, help="a checkpoint; SmolLM2 if left out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        return work(args.live, args.prompt, args.threads)
+        return work(args.path, args.live, args.prompt, args.threads)
     if shutil.which("perf") is None:
         sys.exit("profile_bench: perf is not installed (Debian: apt-get install linux-perf).")
     command = [sys.executable, __file__, *sys.argv[1:], "--work"]
@@ -158,8 +160,10 @@ def main() -> None:
             evicted = int(child.stdout.readline())
         finally:
             child.kill()
+    model = Path(args.path).stem if args.path else "smollm2"
+    what = f"prompt-{args.prompt}" if args.prompt else f"token-{args.live}"
     report(
-        f"profile-prompt-{args.prompt}" if args.prompt else f"profile-token-{args.live}",
+        f"profile-{model}-{what}-{args.threads}",
         {
             "tokens": args.prompt or args.live,
             "threads": args.threads,

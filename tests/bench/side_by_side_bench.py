@@ -8,11 +8,14 @@ The model is `smollm2`, or one of random weights in a real shape (`random_gguf.p
 16, 1,024, 2,048 and 4,096 cached ones; one more token of 8 and of 32 sequences behind 256 each.
 Each engine runs in a process of its own and sleeps while another is measured. A round asks every
 engine for every figure once, so that a slow moment of the machine hits all of them, and each round
-begins with another engine. A plain read of 512 MB stands before each figure and after it, and
-around prompts a loop of the processor's widest dot or multiply-add of 16-bit numbers (the goal is
-set for vdpbf16ps); the faster of the two counts. transformers decodes behind long contexts so
-slowly that it is asked for those in the first round only. `--measure` asks for some of the figures
-only. An engine that is not installed, or does not load the file, is listed with its reason.
+begins with another engine. A plain read of 512 MB stands half a second before each figure of ours
+and after it, and around prompts a loop of the processor's widest dot or multiply-add of 16-bit
+numbers (the goal is set for vdpbf16ps); the mean of both counts, as our figure is a mean over
+tokens. All processes keep to as many cores as there are threads: on a shared machine one core reads
+memory faster than the next, and what is compared must not depend on who was put where.
+transformers decodes behind long contexts so slowly that it is asked for those in the first round
+only. `--measure` asks for some of the figures only. An engine that is not installed, or does not
+load the file, is listed with its reason.
 The table at the end compares round by round: the median of the ratios, the smallest and largest,
 and the goal (`goals.py`). Needs the extra `bench`.
 """
@@ -20,6 +23,7 @@ and the goal (`goals.py`). Needs the extra `bench`.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from dataclasses import dataclass
@@ -46,6 +50,8 @@ from peers.isolated import ENGINES, IsolatedPeer
 from peers.peer import NotPossible
 
 _PROBE_BYTES = 512 << 20
+_PROBE_S = 0.5
+_PEAKS = 5  # of a tenth of a second
 _LONG = 1024  # cached tokens
 
 
@@ -107,25 +113,29 @@ def start(names: list[str], path: str, threads: int) -> tuple[list[IsolatedPeer]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the machine could do around a figure."""
+    """What the machine could do around a figure of ours."""
 
     read: float  # bytes/s
-    peak: tuple[str, float] | None  # before prompts: a loop in registers of what, operations/s
+    peak: tuple[str, float] | None  # around prompts: a loop in registers of what, operations/s
 
 
 def probe(one: Measure, threads: int) -> Bounds:
-    """Ask the machine for what bounds a figure."""
+    """Ask the machine for what bounds a figure: means over half a second."""
     from sinkstream import _core
 
-    read = _core.read_rate(_PROBE_BYTES, threads)
-    return Bounds(read, _core.peak_rate(threads) if one.method == "prefill" else None)
+    read = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S)
+    if one.method != "prefill":
+        return Bounds(read, None)
+    peaks = [_core.peak_rate(threads) for _ in range(_PEAKS)]
+    return Bounds(read, (peaks[0][0], statistics.harmonic_mean([rate for _, rate in peaks])))
 
 
-def larger(before: Bounds, after: Bounds) -> Bounds:
-    """Return the larger of each: others may have used the machine during one probe."""
-    peaks = [peak for peak in (before.peak, after.peak) if peak is not None]
-    peak = max(peaks, key=lambda peak: peak[1], default=None)
-    return Bounds(max(before.read, after.read), peak)
+def mean(before: Bounds, after: Bounds) -> Bounds:
+    """Return what two probes of the same length found together."""
+    read = statistics.fmean([before.read, after.read])
+    if before.peak is None or after.peak is None:
+        return Bounds(read, None)
+    return Bounds(read, (before.peak[0], statistics.fmean([before.peak[1], after.peak[1]])))
 
 
 def share(one: Measure, ours: IsolatedPeer, seconds: float, bounds: Bounds) -> float | None:
@@ -140,10 +150,11 @@ def share(one: Measure, ours: IsolatedPeer, seconds: float, bounds: Bounds) -> f
     return read_per_token / seconds / bounds.read
 
 
-def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, threads: int) -> Bounds:
-    """Ask the engines for one figure, and return what the machine could do around it."""
-    before = probe(one, threads)
-    ours: tuple[IsolatedPeer, float] | None = None
+def measure_once(
+    one: Measure, engines: list[IsolatedPeer], found: Found, threads: int
+) -> Bounds | None:
+    """Ask the engines for one figure, and return what the machine could do around ours."""
+    bounds = None
     for engine in engines:
         if engine.name in found.refused:
             continue
@@ -151,31 +162,33 @@ def measure_once(one: Measure, engines: list[IsolatedPeer], found: Found, thread
         is_slow = engine.name.startswith(TRANSFORMERS) and is_long
         if is_slow and engine.name in found.rates:
             continue
+        before = probe(one, threads) if engine.name == OURS else None
         try:
             seconds = engine.ask(one.method, *one.arguments)
         except NotPossible as reason:
             found.refused[engine.name] = str(reason)
             continue
         found.rates.setdefault(engine.name, []).append(one.tokens / seconds)
-        if engine.name == OURS:
-            ours = engine, seconds
-    bounds = larger(before, probe(one, threads))
-    if ours is not None and (reached := share(one, *ours, bounds)) is not None:
-        found.shares.append(reached)
+        if before is not None:
+            bounds = mean(before, probe(one, threads))
+            if (reached := share(one, engine, seconds, bounds)) is not None:
+                found.shares.append(reached)
     return bounds
 
 
 def measure(
     measures: list[Measure], engines: list[IsolatedPeer], rounds: int, threads: int
 ) -> tuple[dict[str, Found], list[Bounds]]:
-    """Ask every engine for every figure, round by round; also what bounded each."""
+    """Ask every engine for every figure, round by round; also what bounded each of ours."""
     found = {one.name: Found({}, [], {}) for one in measures}
     bounds = []
     for number in range(rounds):
         for one in measures:
             first = number % len(engines)
             order = engines[first:] + engines[:first]
-            bounds.append(measure_once(one, order, found[one.name], threads))
+            around = measure_once(one, order, found[one.name], threads)
+            if around is not None:
+                bounds.append(around)
             print(f"round {number + 1}: {one.name}", file=sys.stderr, flush=True)
     return found, bounds
 
@@ -222,7 +235,9 @@ def compare(found: dict[str, Found], goals: list[Goal]) -> list[dict[str, Any]]:
 
 
 def spread(values: list[float]) -> list[float]:
-    """Return the smallest, the median and the largest."""
+    """Return the smallest, the median and the largest; none of none."""
+    if not values:
+        return []
     return [round(value, 1) for value in (min(values), statistics.median(values), max(values))]
 
 
@@ -262,6 +277,7 @@ def main() -> None:
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="these only")
     args = parser.parse_args()
     path = find_model(args.model, args.models)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # and all to come
     measures = [one for one in MEASURES if args.measure is None or one.name in args.measure]
     engines, missing = start(args.engine or list(ENGINES), path, args.threads)
     if not engines:

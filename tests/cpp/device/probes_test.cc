@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 #include "device/buffer.h"
@@ -19,6 +20,19 @@ TEST(ReadProbe, GivesBytesASecondOnAnyNumberOfThreads) {
     const double rate = read_rate(memory.data(), memory.bytes(), &pool);
     EXPECT_GT(rate, kLeast) << threads;
     EXPECT_LT(rate, kMost) << threads;
+  }
+}
+
+TEST(ReadProbe, ReadsOnceAtLeastAndUntilItsTimeIsOver) {
+  const Buffer memory(int64_t{8} << 20, "the test");
+  ThreadPool pool(2);
+  for (const double seconds : {0.0, 0.05}) {
+    const auto start = std::chrono::steady_clock::now();
+    const double rate = sustained_read_rate(memory.data(), memory.bytes(), &pool, seconds);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    EXPECT_GT(rate, kLeast) << seconds;
+    EXPECT_LT(rate, kMost) << seconds;
+    EXPECT_GE(taken.count(), seconds);
   }
 }
 
