@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from machine import report
@@ -66,21 +67,24 @@ def read_samples(listing: str) -> dict[str, float]:
 def work(path: str | None, live: int, tokens: int, threads: int) -> None:
     """Stream, or read prompts of `tokens`, until stdin is closed.
 
-    The first line on stdout says that it is warm, the last one how many tokens were evicted.
+    The first line on stdout says that it is warm. Each line on stdin asks for another one: how many
+    tokens were read and written so far, and how many evicted.
     """
     import sinkstream
 
     enough = threading.Event()
 
-    def wait_for_the_end() -> None:
-        sys.stdin.read()
+    def answer(model: sinkstream.Model) -> None:
+        for _ in sys.stdin:
+            stats = model.stats()
+            seen = stats["prompt_tokens"] + stats["generated_tokens"]
+            print(seen, stats["evicted_tokens"], flush=True)
         enough.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
 
     window = max(live, tokens) - SINKS
     options = {"threads": threads, "sinks": SINKS, "window": window, "max_sequences": 1}
     with sinkstream.load(path, **options) as model:
+        threading.Thread(target=answer, args=(model,), daemon=True).start()
         if tokens:
             model.generate(prompt(tokens), max_tokens=1)
             print("warm", flush=True)
@@ -93,7 +97,6 @@ def work(path: str | None, live: int, tokens: int, threads: int) -> None:
                         print("warm", flush=True)
                     if enough.is_set():
                         break
-        print(model.stats()["evicted_tokens"], flush=True)
 
 
 def perf(*words: str) -> str:
@@ -121,13 +124,23 @@ def profile(pid: int, seconds: int) -> dict[str, float]:
     return shares
 
 
-def count_calls(pid: int, seconds: int) -> dict[str, float]:
-    """Return the system calls a second of all threads of a process, by name."""
+def count_calls(pid: int, seconds: int) -> dict[str, int]:
+    """Return the system calls of all threads of a process during some seconds, by name."""
     listing = perf("trace", "-s", "-p", str(pid), "--", "sleep", str(seconds))
     calls: collections.Counter[str] = collections.Counter()
     for name, count in re.findall(r"^\s+(\w+)\s+(\d+)\s+\d+\s+[\d.]+", listing, re.MULTILINE):
         calls[name] += int(count)
-    return {name: count / seconds for name, count in calls.most_common()}
+    return dict(calls.most_common())
+
+
+def ask(child: subprocess.Popen[str]) -> tuple[int, int]:
+    """Return how many tokens the process has read and written, and how many it has evicted."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+    seen, evicted = child.stdout.readline().split()
+    return int(seen), int(evicted)
 
 
 def main() -> None:
@@ -155,11 +168,14 @@ def main() -> None:
             if child.stdout.readline() != "warm\n":
                 sys.exit("profile_bench: the process that was to be looked at has ended.")
             shares = profile(child.pid, args.seconds)
+            before, started = ask(child)[0], time.perf_counter()
             calls = count_calls(child.pid, args.seconds)
+            (after, evicted), ended = ask(child), time.perf_counter()
             child.stdin.close()
-            evicted = int(child.stdout.readline())
         finally:
             child.kill()
+    # perf takes some time to begin and to end.
+    tokens = (after - before) * args.seconds / (ended - started)
     model = Path(args.path).stem if args.path else "smollm2"
     what = f"prompt-{args.prompt}" if args.prompt else f"token-{args.live}"
     report(
@@ -169,7 +185,7 @@ def main() -> None:
             "threads": args.threads,
             "evicted_tokens": evicted,
             "share of the engine's threads": {k: round(v, 4) for k, v in shares.items()},
-            "system calls a second": {name: round(rate, 1) for name, rate in calls.items()},
+            "system calls a token": {name: round(n / tokens, 2) for name, n in calls.items()},
         },
     )
 

@@ -27,6 +27,8 @@ INT16 = "csrc/kernels/cpu/linear_int16.inl"
 INPUT = "csrc/kernels/cpu/linear_input.inl"
 TILE = "csrc/kernels/cpu/linear_tile.inl"
 PANELS = "csrc/kernels/cpu/linear_panels.inl"
+DOT = "csrc/kernels/cpu/linear_dot.inl"
+PAIRS = "csrc/kernels/cpu/linear_pairs.inl"
 AMX = "csrc/kernels/cpu/linear_amx.inl"
 
 
@@ -710,6 +712,22 @@ OURS = (
         old="tile + block < tiles ? tile + block : tiles",
         new="tile + block < tiles ? tile + block - 1 : tiles",
         killers=(_linear("GivesATokenTheSameBitsAmongMany"),),
+    ),
+    Mutant(
+        name="pairs_taken_in_halves",
+        sentence="One chain of dots is over the first half of a group, the other over the second.",
+        file=DOT,
+        old="pair / (kPairs / 2) : pair % 2;",
+        new="pair / (kPairs / 2) : pair / (kPairs / 2);",
+        killers=("kernels/linear:LinearOrder.OfDotsIsThatOfItsTwoChains",),
+    ),
+    Mutant(
+        name="upper_codes_of_a_word_swapped",
+        sentence="Of four codes of 8 bits in a word the third and the fourth change places.",
+        file=PAIRS,
+        old="number_of_byte<2>(words) >> 16 | number_of_byte<3>(words)",
+        new="number_of_byte<3>(words) >> 16 | number_of_byte<2>(words)",
+        killers=(_linear("EqualsTheReferenceForEveryShape", "avx512_emulated"),),
     ),
     Mutant(
         name="int8_codes_in_file_order",

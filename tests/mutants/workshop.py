@@ -28,6 +28,7 @@ TABLES = [
     "tests/mutants/cpp/tables.cc",
     "tests/mutants/cpp/stream_ops.cc",
     "tests/cpp/kernels/amx_emulated.cc",
+    "tests/cpp/kernels/avx512_emulated.cc",
 ]
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"

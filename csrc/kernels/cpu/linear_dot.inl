@@ -3,9 +3,9 @@
 //
 // The order along K, for every output: a group of 32 columns is 16 pairs; two chains of dot
 // products, then their sum; acc takes it as in Note: [One order along K]. One chain is over the
-// even pairs and one over the odd ones, so that a dot product need not wait for the one before it;
-// with codes of 8 bits, over the first eight pairs and over the others, which is up to 3 % faster
-// there. A dot product adds the odd column's product, then the even's.
+// even pairs and one over the odd ones, so that with few tokens a dot product need not wait for the
+// one before it; with codes of 8 bits, over the first eight pairs and over the others, with which
+// many tokens are up to 3 % faster. A dot product adds the odd column's product, then the even's.
 
 #include "kernels/cpu/linear_pairs.inl"
 

@@ -1,6 +1,6 @@
 // The kernel tables of the small build in which mistakes are planted: `generic`, from two files so
-// that a mistake in attention does not recompile matrix products, `reference`, and the emulated
-// `amx`, whose tests hold it against them. The other tables of wide instructions are not there, as
+// that a mistake in attention does not recompile matrix products, and `reference`. Beside them
+// stand the emulated `avx512` and `amx`. Tables of wide instructions themselves are not there, as
 // on a processor that lacks them.
 #include <cmath>
 
@@ -57,15 +57,6 @@ const Kernels& avx512_kernels() {
 
 const Kernels& amx_kernels() {
   static const Kernels table = absent("amx");
-  return table;
-}
-
-const Kernels& avx512_emulated_kernels() {
-  static const Kernels table = [] {
-    Kernels table = absent("avx512_emulated");
-    table.linear = linear_fma;  // amx leaves some products to it
-    return table;
-  }();
   return table;
 }
 
