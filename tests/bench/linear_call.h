@@ -1,0 +1,89 @@
+// A call of `linear` on weights that are made up, for benchmarks.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace sinkstream {
+
+inline constexpr WeightType kTypes[] = {WeightType::kFloat32,  WeightType::kFloat16,
+                                        WeightType::kBFloat16, WeightType::kInt8,
+                                        WeightType::kInt4,     WeightType::kInt4Minimum};
+
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+template <typename T>
+using Memory = std::unique_ptr<T[], Free>;
+
+template <typename T>
+Memory<T> allocate(int64_t count) {
+  return Memory<T>(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
+}
+
+// Panels whose numbers are small and finite: one block's pattern, repeated.
+inline void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
+  constexpr int64_t kPattern = 1 << 16;
+  std::vector<std::byte> pattern(kPattern);
+  uint32_t state = 1;
+  for (int64_t i = 0; i < kPattern; ++i) {
+    state = state * 1664525 + 1013904223;
+    pattern[i] = static_cast<std::byte>(state >> 24);
+  }
+  const int64_t width = type == WeightType::kFloat32 ? 4 : 2;
+  if (!is_quantized(type)) {
+    for (int64_t i = width - 1; i < kPattern; i += width) {
+      pattern[i] = (pattern[i] & std::byte{0x81}) | std::byte{0x38};  // exponents near zero
+    }
+  }
+  for (int64_t at = 0; at < bytes; at += kPattern) {
+    std::copy_n(pattern.data(), std::min(kPattern, bytes - at), panels + at);
+  }
+  if (!is_quantized(type)) return;
+  const int64_t block = block_bytes(type);
+  const int64_t scales = (type == WeightType::kInt4Minimum ? 2 : 1) * kPanelRows * 2;
+  for (int64_t end = block; end <= bytes; end += block) {
+    for (int64_t i = 1; i <= scales; i += 2) panels[end - i] = std::byte{0x20};
+  }
+}
+
+struct Call {
+  LinearArgs args;
+  LinearPart part;
+  Memory<float> input;
+  Memory<float> out;
+  Memory<std::byte> scratch;
+
+  Call(const PackedMatrix& weights, int64_t tokens, InputType input_type)
+      : input(allocate<float>(tokens * weights.cols)),
+        out(allocate<float>(tokens * weights.rows)),
+        scratch(allocate<std::byte>(linear_scratch_bytes(tokens, weights.cols))) {
+    for (int64_t i = 0; i < tokens * weights.cols; ++i) input[i] = static_cast<float>(i % 17 - 8);
+    part = {.weights = weights, .out = out.get(), .out_stride = weights.rows};
+    args = {.input = input.get(),
+            .input_stride = weights.cols,
+            .tokens = tokens,
+            .cols = weights.cols,
+            .input_type = input_type,
+            .part_count = 1,
+            .scratch = scratch.get()};
+  }
+
+  double seconds(const Kernels& kernels, ThreadPool* pool) {
+    args.parts = &part;
+    const double start = now_s();
+    kernels.linear(args, {pool});
+    return now_s() - start;
+  }
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,75 @@
+// `linear` of two builds of one kernel table by turns, in one process. linear_duel.py makes it.
+//
+//   linear_duel [threads]
+//
+// A processor that others use, too, changes its pace within seconds, so only what ran side by side
+// can be compared to a few hundredths. Ratios above 1: the new one is faster.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "device/buffer.h"
+#include "linear_call.h"
+
+namespace sinkstream {
+
+const Kernels& SINKSTREAM_TABLE();  // the new one
+const Kernels& base_kernels();
+
+}  // namespace sinkstream
+
+namespace {
+
+using namespace sinkstream;
+
+// Quartiles of ratios, so that one disturbed turn shows as little as it should.
+void print_ratios(const char* what, std::vector<double> ratios, bool same_bits) {
+  std::sort(ratios.begin(), ratios.end());
+  const size_t n = ratios.size();
+  std::printf("  %-13s %.3f (%.3f - %.3f)%s\n", what, ratios[n / 2], ratios[n / 4],
+              ratios[n - 1 - n / 4], same_bits ? "" : ", other bits");
+  std::fflush(stdout);
+}
+
+void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int turns) {
+  std::printf(" %lld tokens, %lld MB of weights, %lld columns:\n", static_cast<long long>(tokens),
+              static_cast<long long>(bytes >> 20), static_cast<long long>(cols));
+  for (const WeightType type : kTypes) {
+    const int64_t rows = bytes / panel_bytes(type, cols) * kPanelRows;
+    const Buffer panels(packed_bytes(type, rows, cols), "panels");
+    fill_panels(type, panels.bytes(), panels.data());
+    const PackedMatrix weights = {type, rows, cols, panels.data()};
+    Call base(weights, tokens, base_kernels().native_input);
+    Call now(weights, tokens, SINKSTREAM_TABLE().native_input);
+    base.seconds(base_kernels(), pool);
+    now.seconds(SINKSTREAM_TABLE(), pool);
+    std::vector<double> ratios;
+    for (int turn = 0; turn < turns; ++turn) {
+      double seconds[2];
+      for (const int which : {turn % 2, 1 - turn % 2}) {
+        seconds[which] =
+            which == 0 ? base.seconds(base_kernels(), pool) : now.seconds(SINKSTREAM_TABLE(), pool);
+      }
+      ratios.push_back(seconds[0] / seconds[1]);
+    }
+    const size_t count = static_cast<size_t>(tokens * rows);
+    print_ratios(name_of(type), ratios,
+                 std::memcmp(base.out.get(), now.out.get(), count * sizeof(float)) == 0);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 1);
+  std::printf("%s, threads: %d, base over new (middle half of the turns)\n",
+              SINKSTREAM_TABLE().name, pool.threads());
+  for (const int64_t tokens : {1, 2, 4, 8}) {
+    compare(&pool, tokens, int64_t{320} << 20, 1536, 15);
+  }
+  for (const int64_t tokens : {1, 8, 64, 512}) {
+    compare(&pool, tokens, int64_t{1} << 20, 576, tokens > 64 ? 15 : 101);
+  }
+}
