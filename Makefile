@@ -192,11 +192,12 @@ bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goa
 # SmolLM2, and random weights in real shapes (6.5 GB of files below build/models).
 SHAPES ?= smollm2 $(foreach kind,Q4_0 Q8_0 BF16,qwen3-0.6b-$(kind) llama-3.2-1b-$(kind))
 THREADS ?= 2 1
+ROUNDS ?= 5
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines: SHAPES=smollm2 THREADS=2
+bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines: SHAPES=smollm2 THREADS=2 ROUNDS=3
 	@for threads in $(THREADS); do for shape in $(SHAPES); do \
-	  $(BENCH)/side_by_side_bench.py --model $$shape --models $(BUILD)/models --threads $$threads || exit 1; \
+	  $(BENCH)/side_by_side_bench.py --model $$shape --models $(BUILD)/models --threads $$threads --rounds $(ROUNDS) || exit 1; \
 	done; done
 	@$(BENCH)/goal_table.py
 

@@ -73,3 +73,42 @@ def test_the_rest_of_the_engines_are_beside_us(modules: dict[str, ModuleType]) -
     }
     rows = bench.compare(found, goals.goals_of("smollm2"))
     assert [(row["beside"], row["ratio"]) for row in rows] == [("llama.cpp", 2.5)]
+
+
+def test_a_share_is_of_probes_directly_around_our_turn(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    log: list[str] = []
+    probes = iter([bench.Bounds(100.0, None), bench.Bounds(300.0, None)])
+
+    def probe(one: object, threads: int) -> object:
+        log.append("probe")
+        return next(probes)
+
+    class Engine:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def ask(self, what: str, *arguments: int) -> float:
+            if what == "bytes_read":
+                return 50.0
+            log.append(self.name)
+            return 0.5
+
+    monkeypatch.setattr(bench, "probe", probe)
+    decode = next(one for one in bench.MEASURES if one.method == "decode")
+    engines = [Engine("llama.cpp"), Engine(goals.OURS), Engine("OpenVINO GenAI")]
+    found = bench.Found({}, [], {})
+    bounds = bench.measure_once(decode, engines, found, 1)
+    assert log == ["llama.cpp", "probe", goals.OURS, "probe", "OpenVINO GenAI"]
+    assert bounds == bench.Bounds(200.0, None)
+    assert found.shares == [50.0 / 0.5 / 200.0]
+    assert found.rates["llama.cpp"] == [2.0]
+
+
+def test_two_probes_of_a_prompt_count_alike(modules: dict[str, ModuleType]) -> None:
+    bench = modules["side_by_side_bench"]
+    one, two = bench.Bounds(10.0, ("dots", 4.0)), bench.Bounds(30.0, ("dots", 2.0))
+    assert bench.mean(one, two) == bench.Bounds(20.0, ("dots", 3.0))
+    assert bench.spread([]) == []
