@@ -2,8 +2,9 @@
 
     BENCH_OUT=figures python tests/bench/goal_table.py
 
-Those of `goals.py`: beside other engines for every model, and what a bench by itself is to reach.
-What has not been measured is a row, too. `engine_bench.py` prints its own goals.
+Those of `goals.py`: beside other engines for every model, and what a bench by itself is to reach;
+and those of the parts of `engine_bench.py`, each of which names its own. What has not been measured
+is a row, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from goals import BEST, LIMITS, MODELS, Limit, goals_of
+from goals import BEST, ENGINE_PARTS, LIMITS, MODELS, Limit, goals_of
 
 Row = tuple[str, str, str, str, str]  # bench, figure, found, goal, verdict
 
@@ -57,11 +58,27 @@ def limit_row(folder: Path, limit: Limit) -> Row:
     return limit.bench, limit.figure, f"{found:g}", str(limit), verdict(limit.is_kept(found))
 
 
+def engine_rows(folder: Path, part: str) -> Iterator[Row]:
+    """Yield a row for each goal of one part of `engine_bench.py`, from its newest report."""
+    name = f"engine, {part}"
+    reports = sorted(folder.glob("engine*.json"), key=lambda path: path.stat().st_mtime)
+    figures = [json.loads(path.read_text()) for path in reports]
+    of_part = [one[part]["rows"] for one in figures if part in one]
+    if not of_part:
+        yield name, "all of it", "-", "its own", "not measured"
+        return
+    for row in of_part[-1]:
+        if "goal" in row:
+            yield name, row["figure"], f"{row['value']:g}", row["goal"], row["verdict"]
+
+
 def rows(folder: Path) -> Iterator[Row]:
     """Yield a row for each goal."""
     for model in MODELS:
         for threads in (2, 1):
             yield from side_by_side_rows(folder, model, threads)
+    for part in ENGINE_PARTS:
+        yield from engine_rows(folder, part)
     for limit in LIMITS:
         yield limit_row(folder, limit)
 

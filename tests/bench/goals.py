@@ -50,6 +50,9 @@ LIMITS = (
     Limit("protocol", "ratio", least=80),
 )
 
+# Of `engine_bench.py`, those that take minutes; `make bench` runs them.
+ENGINE_PARTS = ("throughput", "idle_consumers", "stop", "gil")
+
 PREFILL = "prefill of 512"
 BATCH_8, BATCH_32 = "batch of 8 at 256", "batch of 32 at 256"
 

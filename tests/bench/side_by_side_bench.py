@@ -14,8 +14,9 @@ numbers (the goal is set for vdpbf16ps); the mean of both counts, as our figure 
 tokens. All processes keep to as many cores as there are threads: on a shared machine one core reads
 memory faster than the next, and what is compared must not depend on who was put where.
 transformers decodes behind long contexts so slowly that it is asked for those in the first round
-only. `--measure` asks for some of the figures only. An engine that is not installed, or does not
-load the file, is listed with its reason.
+only. Of the larger models only figures with a goal are asked for, and of ours only the default
+dtype; `--measure` and `--engine`, given as often as needed, choose others. An engine that is not
+installed, or does not load the file, is listed with its reason.
 The table at the end compares round by round: the median of the ratios, the smallest and largest,
 and the goal (`goals.py`). Needs the extra `bench`.
 """
@@ -83,6 +84,19 @@ class Found:
     rates: dict[str, list[float]]  # engine -> tokens/s; fewer rounds where it is slow
     shares: list[float]  # of a plain read or of a loop of dots, what our tokens take
     refused: dict[str, str]  # engine -> why
+
+
+def measures_of(model: str) -> list[Measure]:
+    """Return what is measured of a model when nothing else is said."""
+    named = {goal.measure for goal in goals_of(model)}
+    return [one for one in MEASURES if model == "smollm2" or one.name in named]
+
+
+def engines_of(model: str) -> list[str]:
+    """Return who is asked when nothing else is said: others that have a goal, and ours once."""
+    is_recomputed = any(goal.beside == RECOMPUTED for goal in goals_of(model))
+    others = [name for name in ENGINES if not name.startswith(OURS)]
+    return [OURS] + [name for name in others if is_recomputed or name != RECOMPUTED]
 
 
 def find_model(name: str, folder: Path) -> str:
@@ -272,14 +286,21 @@ def main() -> None:
         "--measure",
         action="append",
         choices=[one.name for one in MEASURES],
-        help="these only",
+        help="this one only, and others given so",
     )
-    parser.add_argument("--engine", action="append", choices=list(ENGINES), help="these only")
+    parser.add_argument(
+        "--engine",
+        action="append",
+        choices=list(ENGINES),
+        help="this one only, and others given so",
+    )
     args = parser.parse_args()
     path = find_model(args.model, args.models)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # and all to come
-    measures = [one for one in MEASURES if args.measure is None or one.name in args.measure]
-    engines, missing = start(args.engine or list(ENGINES), path, args.threads)
+    measures = measures_of(args.model)
+    if args.measure is not None:
+        measures = [one for one in MEASURES if one.name in args.measure]
+    engines, missing = start(args.engine or engines_of(args.model), path, args.threads)
     if not engines:
         raise SystemExit(f"side_by_side: no engine could be started: {missing}")
     try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-BENCH = str(Path(__file__).parents[2] / "bench")
+ROOT = Path(__file__).parents[3]
+BENCH = str(ROOT / "tests" / "bench")
 
 
 def table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
@@ -47,6 +50,30 @@ def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "1.80 (1.00 - 3.00)",
         ">= 1.8",
     )
+
+
+def test_the_engine_has_goals_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"figure": "inside over outside", "value": 0.93, "unit": ""}
+    goal = {"goal": "≥ 0.95", "verdict": "missed"}
+    old, new = tmp_path / "engine-gil.json", tmp_path / "engine-gil-stop.json"
+    old.write_text(json.dumps({"gil": {"rows": [row | {"goal": "≥ 0.95", "verdict": "reached"}]}}))
+    new.write_text(json.dumps({"gil": {"rows": [row | goal, row]}, "stop": {"rows": []}}))
+    os.utime(old, (1, 1))
+    found = [row for row in table(tmp_path, monkeypatch) if row[0].startswith("engine")]
+    assert found == [
+        ("engine, throughput", "all of it", "-", "its own", "not measured"),
+        ("engine, idle_consumers", "all of it", "-", "its own", "not measured"),
+        ("engine, gil", "inside over outside", "0.93", "≥ 0.95", "missed"),
+    ]
+
+
+def test_make_bench_measures_each_part_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    from goals import ENGINE_PARTS
+
+    asked = re.search(r"^ENGINE_PARTS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert asked is not None
+    assert asked[1].replace("--only ", "").split() == list(ENGINE_PARTS)
 
 
 def test_benches_report_what_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

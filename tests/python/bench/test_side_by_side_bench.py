@@ -75,6 +75,21 @@ def test_the_rest_of_the_engines_are_beside_us(modules: dict[str, ModuleType]) -
     assert [(row["beside"], row["ratio"]) for row in rows] == [("llama.cpp", 2.5)]
 
 
+def test_whatever_has_a_goal_is_measured(modules: dict[str, ModuleType]) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    for model in goals.MODELS:
+        asked = {one.name for one in bench.measures_of(model)}
+        engines = bench.engines_of(model)
+        assert len(engines) == len(set(engines)), engines
+        for goal in goals.goals_of(model):
+            assert goal.measure in asked, (model, goal)
+            is_probe = goal.beside in (goals.BEST, goals.READ, goals.PEAK)
+            assert is_probe or any(name.startswith(goal.beside) for name in engines), (model, goal)
+        assert engines[0] == goals.OURS
+        # A window recomputed for each token takes minutes where nothing is compared with it.
+        assert (goals.RECOMPUTED in engines) == (model == "smollm2")
+
+
 def test_a_share_is_of_probes_directly_around_our_turn(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
