@@ -54,15 +54,15 @@ void ThreadPool::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_erased(int64_t tasks, const void* body, Call call) {
+void ThreadPool::run_erased(int64_t tasks, const Loop& loop) {
   if (tasks <= 0) return;
   const FlushDenormals flush;
   if (workers_.empty() || tasks == 1) {
-    for (int64_t task = 0; task < tasks; ++task) call(body, task, 0);
+    if (loop.call_begin != nullptr) loop.call_begin(loop.begin, 0);
+    for (int64_t task = 0; task < tasks; ++task) loop.call_body(loop.body, task, 0);
     return;
   }
-  body_ = body;
-  call_ = call;
+  loop_ = loop;
   const auto count = static_cast<int64_t>(shares_.size());
   for (int64_t i = 0; i < count; ++i) {
     shares_[i].next.store(tasks * i / count, std::memory_order_relaxed);
@@ -85,13 +85,16 @@ void ThreadPool::run_erased(int64_t tasks, const void* body, Call call) {
 }
 
 void ThreadPool::take_tasks(int thread) {
+  bool has_begun = loop_.call_begin == nullptr;
   try {
     for (size_t i = 0; i < shares_.size(); ++i) {
       Share& share = shares_[(thread + i) % shares_.size()];
       // Looks before it takes, so that a share which is done is only read.
       while (share.next.load(std::memory_order_relaxed) < share.end) {
         const int64_t task = share.next.fetch_add(1, std::memory_order_relaxed);
-        if (task < share.end) call_(body_, task, thread);
+        if (task >= share.end) break;
+        if (!std::exchange(has_begun, true)) loop_.call_begin(loop_.begin, thread);
+        loop_.call_body(loop_.body, task, thread);
       }
     }
   } catch (...) {

@@ -34,15 +34,38 @@ class ThreadPool {
   // One caller at a time. The first exception of a task is rethrown here, after the loop's end.
   template <typename Body>
   void run(int64_t tasks, const Body& body) {
-    run_erased(tasks, &body, [](const void* erased, int64_t task, int thread) {
-      (*static_cast<const Body*>(erased))(task, thread);
-    });
+    run_erased(tasks, Loop::of(body));
+  }
+
+  // The same, but each thread that gets a task calls `begin(thread)` before its first one. An
+  // exception of `begin` is rethrown likewise, and its thread runs no task.
+  template <typename Begin, typename Body>
+  void run(int64_t tasks, const Begin& begin, const Body& body) {
+    Loop loop = Loop::of(body);
+    loop.begin = &begin;
+    loop.call_begin = [](const void* erased, int thread) {
+      (*static_cast<const Begin*>(erased))(thread);
+    };
+    run_erased(tasks, loop);
   }
 
  private:
-  using Call = void (*)(const void* body, int64_t task, int thread);
+  // A loop without the types of its functions.
+  struct Loop {
+    const void* body = nullptr;
+    void (*call_body)(const void* body, int64_t task, int thread) = nullptr;
+    const void* begin = nullptr;
+    void (*call_begin)(const void* begin, int thread) = nullptr;  // null: there is none
 
-  void run_erased(int64_t tasks, const void* body, Call call);
+    template <typename Body>
+    static Loop of(const Body& body) {
+      return {&body, [](const void* erased, int64_t task, int thread) {
+                (*static_cast<const Body*>(erased))(task, thread);
+              }};
+    }
+  };
+
+  void run_erased(int64_t tasks, const Loop& loop);
   void take_tasks(int thread);
   void work(int thread);
   void stop();
@@ -50,8 +73,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 
   // The loop in progress. Written by the caller before `generation_` rises, read by workers after.
-  const void* body_ = nullptr;
-  Call call_ = nullptr;
+  Loop loop_;
 
   // The tasks that a thread begins with: [next, end).
   struct alignas(64) Share {

@@ -57,13 +57,23 @@ struct LinearArgs {
   InputType input_type = InputType::kFloat32;
   const LinearPart* parts = nullptr;  // [part_count]
   int64_t part_count = 0;
-  std::byte* scratch = nullptr;  // linear_scratch_bytes(tokens, cols), 64-byte aligned
+  std::byte* scratch = nullptr;  // linear_scratch_bytes(tokens, cols, threads), 64-byte aligned
 };
 
-// Enough for every table and every weight type: inputs as the dot instructions want them, and
+// Note: [A token alone]
+// Each thread lays a single token out for itself, in a copy of its own. What one thread has written
+// another one fetches from its cache, line by line; so to have the token laid out by one thread for
+// all would cost that way twice, one after the other: the outputs of the last call to that thread,
+// and what it makes of them to the rest.
+
+// One token's inputs, for every table and every weight type: as the dot instructions want them, and
 // their sums over groups.
-constexpr int64_t linear_scratch_bytes(int64_t tokens, int64_t cols) {
-  return (tokens + 16) * ((cols + 63) / 64 * 64) * 4 * 3 + 4096;
+constexpr int64_t linear_token_bytes(int64_t cols) { return (cols + 63) / 64 * 64 * 4 * 3; }
+
+// Enough for `tokens` or fewer on a pool of `threads`: padded to tiles, or a token alone.
+constexpr int64_t linear_scratch_bytes(int64_t tokens, int64_t cols, int64_t threads) {
+  const int64_t rows = tokens + 16 > threads ? tokens + 16 : threads;
+  return rows * linear_token_bytes(cols) + 4096;
 }
 
 using LinearOp = void(const LinearArgs&, const Launch&);

@@ -40,7 +40,7 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
     sink_sin_ = carver.take<float>(rows * pairs);
     kept_cos_ = carver.take<float>(rows * pairs);
     kept_sin_ = carver.take<float>(rows * pairs);
-    linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest));
+    linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
     return carver.used();
   };
   arena_ = Buffer(carve(Carver<64>(nullptr)), "the decoder's scratch", pool);

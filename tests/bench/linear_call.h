@@ -63,10 +63,10 @@ struct Call {
   Memory<float> out;
   Memory<std::byte> scratch;
 
-  Call(const PackedMatrix& weights, int64_t tokens, InputType input_type)
+  Call(const PackedMatrix& weights, int64_t tokens, InputType input_type, int threads)
       : input(allocate<float>(tokens * weights.cols)),
         out(allocate<float>(tokens * weights.rows)),
-        scratch(allocate<std::byte>(linear_scratch_bytes(tokens, weights.cols))) {
+        scratch(allocate<std::byte>(linear_scratch_bytes(tokens, weights.cols, threads))) {
     for (int64_t i = 0; i < tokens * weights.cols; ++i) input[i] = static_cast<float>(i % 17 - 8);
     part = {.weights = weights, .out = out.get(), .out_stride = weights.rows};
     args = {.input = input.get(),

@@ -41,8 +41,8 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
     const Buffer panels(packed_bytes(type, rows, cols), "panels");
     fill_panels(type, panels.bytes(), panels.data());
     const PackedMatrix weights = {type, rows, cols, panels.data()};
-    Call base(weights, tokens, base_kernels().native_input);
-    Call now(weights, tokens, SINKSTREAM_TABLE().native_input);
+    Call base(weights, tokens, base_kernels().native_input, pool->threads());
+    Call now(weights, tokens, SINKSTREAM_TABLE().native_input, pool->threads());
     base.seconds(base_kernels(), pool);
     now.seconds(SINKSTREAM_TABLE(), pool);
     std::vector<double> ratios;

@@ -1,6 +1,6 @@
 """Products of weights as another commit had them beside those of this tree, in one process.
 
-    python tests/bench/linear_duel.py 79ef3d9~1 --build build --table avx512 --threads 1
+    python tests/bench/linear_duel.py COMMIT --build build --table avx512 --threads 1
 
 Compiles the kernel table of both with the flags of a build folder (configured with
 `-G Ninja -DSINKSTREAM_BENCH=ON`, and built), gives the other one's table another name, and links
@@ -19,8 +19,13 @@ from pathlib import Path
 
 from machine import ROOT, commit, processor
 
-# What both must agree on: how a table is called, and how weights lie in memory.
-INTERFACES = ("csrc/kernels/kernels.h", "csrc/kernels/linear.h", "csrc/kernels/pack.h")
+# What both must agree on: how a table is called, how weights lie in memory, how threads are asked.
+INTERFACES = (
+    "csrc/kernels/kernels.h",
+    "csrc/kernels/linear.h",
+    "csrc/kernels/pack.h",
+    "csrc/common/thread_pool.h",
+)
 LIBRARIES = ("libsinkstream_tables.a", "libsinkstream_core.a")
 
 

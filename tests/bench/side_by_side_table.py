@@ -6,6 +6,7 @@ prints what was measured with two threads: medians in tokens/s, then our rate ov
 engine's, the median of the rounds (the smallest and the largest), the best other engine first; then
 our share of what bounds us: of a plain read of memory, for prompts of a loop of dots. A goal that
 was not reached is called missed. A model or a figure that is not there has no row.
+`--short` prints one number for each figure of each model: our rate over the best other engine's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from goals import MODELS, OURS, PEAK, READ
+from goals import MODELS, OURS, PEAK, READ, RECOMPUTED
 
 # Column -> engine; beside others, each goes by the same name.
 ENGINES = {
@@ -73,16 +74,50 @@ def rows(folder: Path, threads: int) -> Iterator[tuple[str, ...]]:
             )
 
 
+def best_ratio(figures: dict[str, Any], measure: str) -> str:
+    """Return our rate of a measure over the best other engine's; nothing if there is none."""
+    rates = figures["tokens/s, medians"].get(measure, {})
+    others = [
+        row
+        for row in figures["comparisons"]
+        if row["measure"] == measure and row["beside"] not in (READ, PEAK, RECOMPUTED)
+    ]
+    best = max(others, key=lambda row: float(rates[row["beside"]]), default=None)
+    return "" if best is None else times(best["ratio"])
+
+
+def short_rows(folder: Path, threads: int) -> Iterator[tuple[str, ...]]:
+    """Yield the models, then a row for each measure that somebody else was asked for."""
+    paths = [(model, folder / f"side_by_side-{model}-{threads}.json") for model in MODELS]
+    figures = {model: json.loads(path.read_text()) for model, path in paths if path.exists()}
+    yield (f"threads: {threads}", *figures)
+    names = dict.fromkeys(name for one in figures.values() for name in one["tokens/s, medians"])
+    for name in names:
+        ratios = [best_ratio(one, name) for one in figures.values()]
+        if any(ratios):
+            yield (name, *ratios)
+
+
+def table(folder: Path, threads: int, *, short: bool) -> str:
+    """Return the table as lines of Markdown."""
+    if short:
+        head, *body = short_rows(folder, threads)
+    else:
+        head = ("model", f"threads: {threads}", *ENGINES, "beside", "share of the bound")
+        body = list(rows(folder, threads))
+    lines = (head, ("---",) * len(head), *body)
+    return "".join("| " + " | ".join(row) + " |\n" for row in lines)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("threads", type=int)
-    threads = parser.parse_args().threads
-    head = ("model", f"threads: {threads}", *ENGINES, "beside", "share of the bound")
-    for row in (head, ("---",) * len(head), *rows(Path(os.environ["BENCH_OUT"]), threads)):
-        print("| " + " | ".join(row) + " |")
+    parser.add_argument("--short", action="store_true", help="only how far the best other is")
+    args = parser.parse_args()
+    print(table(Path(os.environ["BENCH_OUT"]), args.threads, short=args.short), end="")
 
 
 if __name__ == "__main__":

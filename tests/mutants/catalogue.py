@@ -730,6 +730,22 @@ OURS = (
         killers=(_linear("EqualsTheReferenceForEveryShape", "avx512_emulated"),),
     ),
     Mutant(
+        name="one_copy_for_all_threads",
+        sentence="Threads that lay out a token alone do so in the same place.",
+        file=PANELS,
+        old="return args.tokens == 1 ? thread : 0;",
+        new="return args.tokens == 1 ? 0 : 0;",
+        killers=("kernels/linear_panels:LinearPanels.AThreadReadsTheCopyOfATokenThatItHasMade",),
+    ),
+    Mutant(
+        name="only_the_caller_begins",
+        sentence="Of the threads of a loop only the caller makes ready what its tasks read.",
+        file="csrc/common/thread_pool.cc",
+        old="bool has_begun = loop_.call_begin == nullptr;",
+        new="bool has_begun = loop_.call_begin == nullptr || thread > 0;",
+        killers=("common/thread_pool:ThreadPool.EachThreadBeginsOnceBeforeItsFirstTask",),
+    ),
+    Mutant(
         name="int8_codes_in_file_order",
         sentence="Inputs meet int8 codes in pairs of neighbours, as int4 codes want them.",
         file=INPUT,

@@ -36,7 +36,12 @@ PREFIX = "tests/mutants/cpp/prefix.h"
 CACHE = ["common/*", "device/*", "kernels/cuda/*", "cache/*"]
 KERNELS = ["common/*", "cache/angles", "kernels/kernels", "kernels/pack", "kernels/reference/*"]
 # For each folder of tests/cpp what its programs are made of, besides one <name>_test.cc.
-PARTS = {"cache": CACHE, "kernels": KERNELS, "model": [*CACHE, *KERNELS, "model/*"]}
+PARTS = {
+    "common": ["common/*"],
+    "cache": CACHE,
+    "kernels": KERNELS,
+    "model": [*CACHE, *KERNELS, "model/*"],
+}
 TIMEOUT_S = 120
 
 
@@ -132,7 +137,7 @@ class Workshop:
             for part in PARTS[folder]
             for path in (ROOT / "csrc").glob(part + ".cc")
         }
-        shared = {"cache": [], "kernels": TABLES, "model": [*TABLES, HEAP]}[folder]
+        shared = {"kernels": TABLES, "model": [*TABLES, HEAP]}.get(folder, [])
         return [f"tests/cpp/{program}_test.cc", *shared, *sorted(products)]
 
     def compile(self, source: str, mutant: Mutant | None = None) -> Path:

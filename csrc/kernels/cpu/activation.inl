@@ -7,11 +7,13 @@ SINKSTREAM_INLINE Vec silu(Vec x) {
 }
 
 void swiglu(const SwigluArgs& args, const Launch& launch) {
-  constexpr int64_t kColumns = 1024;  // of a task: a wide row of one token is shared by threads
+  // A row of up to so many columns is not worth another thread's waking; a wider one is divided
+  // evenly.
+  constexpr int64_t kColumns = 4096;
   const int64_t chunks = (args.dim + kColumns - 1) / kColumns;
   launch.pool->run(args.rows * chunks, [&](int64_t task, int) {
-    const int64_t begin = task % chunks * kColumns;
-    const int64_t count = args.dim - begin < kColumns ? args.dim - begin : kColumns;
+    const int64_t begin = args.dim * (task % chunks) / chunks;
+    const int64_t count = args.dim * (task % chunks + 1) / chunks - begin;
     const int64_t offset = task / chunks * args.stride + begin;
     const float* gate = args.gate + offset;
     const float* up = args.up + offset;

@@ -78,17 +78,24 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
   });
 }
 
+// A token alone as in Note: [A token alone].
 template <Way kWay>
 void run_linear(const LinearArgs& args, const Launch& launch) {
   const int64_t tiles = divide_up(args.tokens, kMaxTile);
-  const Inputs inputs = place_inputs<kWay>(args);
-  launch.pool->run(tiles, [&](int64_t tile, int) {
+  const auto prepare = [&](const Inputs& inputs, int64_t tile) {
     const int size = tile_size(args.tokens - tile * kMaxTile);
     for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
-  });
+  };
+  const Inputs shared = place_inputs<kWay>(args, 0);
+  if (args.tokens > 1) launch.pool->run(tiles, [&](int64_t tile, int) { prepare(shared, tile); });
 
-  const bool has_floats = inputs.plain != nullptr || inputs.scaled != nullptr;
-  share_panels(args, launch, kMaxTile, inputs.cols * (has_floats ? 4 : 2), [&](const Share& share) {
+  const auto begin = [&](int thread) {
+    if (args.tokens == 1) prepare(place_inputs<kWay>(args, thread), 0);
+  };
+  const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
+  const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
+  share_panels(args, launch, kMaxTile, token_bytes, begin, [&](const Share& share, int thread) {
+    const Inputs inputs = place_inputs<kWay>(args, copy_of(args, thread));
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {

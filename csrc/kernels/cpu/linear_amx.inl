@@ -44,11 +44,12 @@ int band_size(int64_t tokens) {
   return kTileRows;
 }
 
-Bands place_bands(const LinearArgs& args) {
+// `copy`: of a token alone there are as many as threads.
+Bands place_bands(const LinearArgs& args, int64_t copy) {
   const int64_t size = band_size(args.tokens);
   const int64_t count = divide_up(args.tokens, size);
   const int64_t groups = divide_up(args.cols, kGroup);
-  auto* inputs = reinterpret_cast<bf16*>(args.scratch);
+  auto* inputs = reinterpret_cast<bf16*>(args.scratch + copy * linear_token_bytes(args.cols));
   return {size, count, groups, inputs,
           reinterpret_cast<float*>(inputs + count * size * groups * kGroup)};
 }
@@ -242,14 +243,23 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
   });
 }
 
+// A token alone as in Note: [A token alone].
 void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
-  const Bands bands = place_bands(args);
-  launch.pool->run(bands.count, [&](int64_t band, int) {
+  const auto prepare = [&](const Bands& bands, int64_t band) {
     for (int64_t t = 0; t < bands.size; ++t) prepare_band_token(args, bands, band, t);
-  });
+  };
+  const Bands shared = place_bands(args, 0);
+  if (args.tokens > 1) {
+    launch.pool->run(shared.count, [&](int64_t band, int) { prepare(shared, band); });
+  }
+  const auto begin = [&](int thread) {
+    if (args.tokens == 1) prepare(place_bands(args, thread), 0);
+  };
   // Threads share strips of kMostBands bands.
-  const int64_t strip = kMostBands * bands.size;
-  share_panels(args, launch, strip, bands.groups * kGroup * 2, [&](const Share& share) {
+  const int64_t strip = kMostBands * shared.size;
+  const int64_t token_bytes = shared.groups * kGroup * 2;
+  share_panels(args, launch, strip, token_bytes, begin, [&](const Share& share, int thread) {
+    const Bands bands = place_bands(args, copy_of(args, thread));
     // For a task, not for the call: a thread gets tasks, and registers that it does not release are
     // saved and loaded whenever it loses its core.
     configure_tiles(bands.size);

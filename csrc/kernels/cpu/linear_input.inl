@@ -26,7 +26,8 @@ constexpr Form form_of(WeightType type) {
 }
 
 // The inputs of one call in LinearArgs::scratch. Tile i holds the tokens from i · kMaxTile on;
-// the last one may be smaller. All regions are indexed by first token, then as in Tile.
+// the last one may be smaller. All regions are indexed by first token, then as in Tile. A token
+// alone has as many copies as there are threads.
 struct Inputs {
   int64_t cols;     // padded to kGroup
   float* plain;     // of a form that no part wants: null
@@ -38,10 +39,10 @@ struct Inputs {
 };
 
 template <Way kWay>
-Inputs place_inputs(const LinearArgs& args) {
+Inputs place_inputs(const LinearArgs& args, int64_t copy) {
   const int64_t cols = divide_up(args.cols, kGroup) * kGroup;
-  const int64_t region = (args.tokens + kMaxTile) * cols;
-  auto* scratch = reinterpret_cast<float*>(args.scratch);
+  const int64_t region = args.tokens == 1 ? cols : (args.tokens + kMaxTile) * cols;
+  auto* scratch = reinterpret_cast<float*>(args.scratch + copy * linear_token_bytes(args.cols));
   Inputs inputs{};
   inputs.cols = cols;
   inputs.sums = scratch + 2 * region;

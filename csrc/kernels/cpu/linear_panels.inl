@@ -16,6 +16,9 @@ Panel find_panel(const LinearArgs& args, int64_t index) {
   return {part, index};
 }
 
+// Which copy of the inputs a thread reads: Note: [A token alone].
+int64_t copy_of(const LinearArgs& args, int thread) { return args.tokens == 1 ? thread : 0; }
+
 // One task: all of its panels meet all of its tiles.
 struct Share {
   int64_t first_panel, end_panel;  // counted through all parts
@@ -34,11 +37,12 @@ constexpr int64_t kTasks = 16;
 // The quotient, rounded up.
 constexpr int64_t divide_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
-// Calls `body` for shares that together are all panels times all tiles of `tile_tokens`.
-// `token_bytes`: of the inputs of one token.
-template <typename Body>
+// Calls `body(share, thread)` for shares that together are all panels times all tiles of
+// `tile_tokens`, and `begin(thread)` before a thread's first one. `token_bytes`: of the inputs of
+// one token.
+template <typename Begin, typename Body>
 void share_panels(const LinearArgs& args, const Launch& launch, int64_t tile_tokens,
-                  int64_t token_bytes, const Body& body) {
+                  int64_t token_bytes, const Begin& begin, const Body& body) {
   int64_t panels = 0;
   for (int64_t i = 0; i < args.part_count; ++i) {
     panels += panel_count(args.parts[i].weights.rows);
@@ -55,12 +59,13 @@ void share_panels(const LinearArgs& args, const Launch& launch, int64_t tile_tok
   const int64_t blocks = divide_up(tiles, block);
   const int64_t chunk = panels > wanted ? panels / wanted : 1;
   const int64_t chunks = divide_up(panels, chunk);
-  launch.pool->run(blocks * chunks, [&](int64_t task, int) {
+  launch.pool->run(blocks * chunks, begin, [&](int64_t task, int thread) {
     const int64_t panel = task % chunks * chunk;
     const int64_t tile = task / chunks * block;
-    body({.first_panel = panel,
-          .end_panel = panel + chunk < panels ? panel + chunk : panels,
-          .first_tile = tile,
-          .end_tile = tile + block < tiles ? tile + block : tiles});
+    const Share share = {.first_panel = panel,
+                         .end_panel = panel + chunk < panels ? panel + chunk : panels,
+                         .first_tile = tile,
+                         .end_tile = tile + block < tiles ? tile + block : tiles};
+    body(share, thread);
   });
 }

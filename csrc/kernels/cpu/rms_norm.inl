@@ -15,16 +15,24 @@ SINKSTREAM_INLINE float sum_of_squares(const float* x, int64_t count) {
   return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+SINKSTREAM_INLINE void normalize_row(const RmsNormArgs& args, int64_t r) {
+  const float* input = args.input + r * args.input_stride;
+  float* out = args.out + r * args.out_stride;
+  const double mean = double{sum_of_squares(input, args.dim)} / static_cast<double>(args.dim);
+  const auto factor = static_cast<float>(1 / std::sqrt(mean + args.eps));
+  int64_t d = 0;
+  for (; d + kLanes <= args.dim; d += kLanes) {
+    store(out + d, load(input + d) * factor * load(args.weight + d));
+  }
+  for (; d < args.dim; ++d) out[d] = input[d] * factor * args.weight[d];
+}
+
 void rms_norm(const RmsNormArgs& args, const Launch& launch) {
-  launch.pool->run(args.rows, [&](int64_t r, int) {
-    const float* input = args.input + r * args.input_stride;
-    float* out = args.out + r * args.out_stride;
-    const double mean = double{sum_of_squares(input, args.dim)} / static_cast<double>(args.dim);
-    const auto factor = static_cast<float>(1 / std::sqrt(mean + args.eps));
-    int64_t d = 0;
-    for (; d + kLanes <= args.dim; d += kLanes) {
-      store(out + d, load(input + d) * factor * load(args.weight + d));
-    }
-    for (; d < args.dim; ++d) out[d] = input[d] * factor * args.weight[d];
+  constexpr int64_t kFloats = 8192;  // of a task: fewer are not worth another thread's waking
+  const int64_t pieces = (args.rows * args.dim + kFloats - 1) / kFloats;
+  const int64_t tasks = pieces < args.rows ? pieces : args.rows;
+  launch.pool->run(tasks, [&](int64_t task, int) {
+    const int64_t end = args.rows * (task + 1) / tasks;
+    for (int64_t r = args.rows * task / tasks; r < end; ++r) normalize_row(args, r);
   });
 }

@@ -130,6 +130,39 @@ TEST(ThreadPool, RethrowsATasksExceptionAndGoesOn) {
   EXPECT_EQ(calls.load(), 5);
 }
 
+TEST(ThreadPool, EachThreadBeginsOnceBeforeItsFirstTask) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    std::vector<int> begun(threads, 0);
+    std::atomic<int> arrived{0}, early{0};
+    const auto begin = [&](int thread) { ++begun[thread]; };
+    pool.run(0, begin, [](int64_t, int) {});
+    EXPECT_EQ(begun, std::vector<int>(threads, 0)) << "there was no task";
+    pool.run(3 * threads, begin, [&](int64_t, int thread) {
+      if (begun[thread] != 1) ++early;
+      ++arrived;
+      while (arrived < threads) std::this_thread::yield();  // so that each thread gets one
+    });
+    EXPECT_EQ(begun, std::vector<int>(threads, 1));
+    EXPECT_EQ(early.load(), 0);
+    pool.run(1, begin, [](int64_t, int thread) { EXPECT_EQ(thread, 0); });
+    EXPECT_EQ(begun[0], 2) << "a single task is begun as well";
+  }
+}
+
+TEST(ThreadPool, RethrowsTheExceptionOfABeginning) {
+  ThreadPool pool(2);
+  std::atomic<int> calls{0};
+  const auto count = [&](int64_t, int) { ++calls; };
+  for (const int64_t tasks : {1, 100}) {
+    const auto refuse = [](int) { throw std::runtime_error("no"); };
+    EXPECT_THROW(pool.run(tasks, refuse, count), std::runtime_error);
+  }
+  EXPECT_EQ(calls.load(), 0) << "a thread that has not begun takes no task";
+  pool.run(5, count);
+  EXPECT_EQ(calls.load(), 5);
+}
+
 TEST(ThreadPool, FlushesDenormalsOnEveryThreadAndRestoresTheCaller) {
   ThreadPool pool(3);
   volatile float tiny = 1e-39f;

@@ -24,7 +24,7 @@ std::vector<float> run_reference(const Matrix& matrix, const Bf16Rows& input, co
   const LinearPart part = {
       .weights = matrix.packed(), .bias = bias, .out = out.data(), .out_stride = matrix.rows};
   ThreadPool pool(1);
-  const Panels scratch = make_panels(linear_scratch_bytes(input.rows, input.cols));
+  const Panels scratch = make_panels(linear_scratch_bytes(input.rows, input.cols, pool.threads()));
   reference_kernels().linear({.input = floats.data(),
                               .input_stride = input.cols,
                               .tokens = input.rows,

@@ -37,7 +37,7 @@ void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
 std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t tokens) {
   ThreadPool pool(1);
   const std::vector<float> input = random_floats(tokens * matrix.cols, 2);
-  const Panels scratch = make_panels(linear_scratch_bytes(tokens, matrix.cols));
+  const Panels scratch = make_panels(linear_scratch_bytes(tokens, matrix.cols, pool.threads()));
   std::vector<float> out(tokens * matrix.rows);
   const LinearPart part = {
       .weights = matrix.packed(), .out = out.data(), .out_stride = matrix.rows};

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "common/thread_pool.h"
@@ -34,7 +36,8 @@ std::vector<Share> shares_of(const Shape& shape, int threads) {
   ThreadPool pool(threads);
   std::mutex mutex;
   std::vector<Share> shares;
-  share_panels(args, {&pool}, kTileTokens, shape.cols * 2, [&](const Share& share) {
+  const auto begin = [](int) {};
+  share_panels(args, {&pool}, kTileTokens, shape.cols * 2, begin, [&](const Share& share, int) {
     const std::lock_guard lock(mutex);
     shares.push_back(share);
   });
@@ -83,6 +86,28 @@ TEST(LinearPanels, BlocksAreOfAboutOneSize) {
 TEST(LinearPanels, FewPanelsOfManyTokensStillGiveEveryThreadSixteenTasks) {
   EXPECT_GE(shares_of({512, 576, {576}}, 16).size(), 16u * 16);
   EXPECT_GE(shares_of({512, 576, {16}}, 2).size(), 2u * 16);
+}
+
+TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {
+  constexpr int kThreads = 3;
+  const LinearPart part = {.weights = {WeightType::kBFloat16, 5000, 64, nullptr}};
+  for (const int64_t tokens : {1, 2}) {
+    const LinearArgs args = {.tokens = tokens, .cols = 64, .parts = &part, .part_count = 1};
+    ThreadPool pool(kThreads);
+    std::vector<std::atomic<int>> maker(kThreads);
+    std::atomic<int> begun{0}, others{0}, beyond{0};
+    const auto begin = [&](int thread) {
+      maker[copy_of(args, thread)] = thread;
+      ++begun;
+    };
+    share_panels(args, {&pool}, kTileTokens, 128, begin, [&](const Share&, int thread) {
+      while (begun < kThreads) std::this_thread::yield();
+      if (maker[copy_of(args, thread)] != thread) ++others;
+      if (copy_of(args, thread) > 0) ++beyond;
+    });
+    if (tokens == 1) EXPECT_EQ(others.load(), 0);
+    if (tokens > 1) EXPECT_EQ(beyond.load(), 0) << "there is one copy of several tokens";
+  }
 }
 
 TEST(LinearPanels, NothingIsSharedOutOfNothing) {

@@ -42,7 +42,7 @@ Inputs random_inputs(int64_t tokens, int64_t cols, InputType type, uint32_t seed
 void run(const Kernels& table, const Inputs& inputs, const std::vector<LinearPart>& parts,
          int threads = 1) {
   ThreadPool pool(threads);
-  const Panels scratch = make_panels(linear_scratch_bytes(inputs.tokens, inputs.cols));
+  const Panels scratch = make_panels(linear_scratch_bytes(inputs.tokens, inputs.cols, threads));
   table.linear({.input = inputs.token(0),
                 .input_stride = inputs.stride,
                 .tokens = inputs.tokens,
@@ -212,6 +212,41 @@ TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {
         const std::vector<float> several = run(table(), inputs, matrix, threads);
         ASSERT_TRUE(same_bits(one.data(), several.data(), static_cast<int64_t>(one.size())))
             << name_of(matrix.packed().type) << " tokens " << tokens << " threads " << threads;
+      }
+    }
+  }
+}
+
+// More threads than the rows that a tile is padded to: each has room for a token of its own.
+TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {
+  constexpr int kThreads = 40;
+  constexpr int64_t kRows = 3000, kGuard = 4096;
+  ThreadPool pool(kThreads);
+  for (const auto& [storage, cols] : {std::pair{Storage::kQ8_0, int64_t{96}},
+                                      {Storage::kQ4_1, 64},
+                                      {Storage::kF32, 33},
+                                      {Storage::kBF16, 95}}) {
+    const Matrix matrix = random_matrix(storage, kRows, cols, 7);
+    const int64_t bytes = linear_scratch_bytes(1, cols, kThreads);
+    const Panels scratch = make_panels(bytes + kGuard);
+    for (uint32_t repeat = 0; repeat < 30; ++repeat) {
+      const Inputs inputs = random_inputs(1, cols, kInputTypes[repeat % 3], repeat);
+      const std::vector<float> expected = run(table(), inputs, matrix);
+      std::memset(scratch.get(), 0xff, bytes + kGuard);  // NaN, whatever reads it as floats
+      std::vector<float> out(kRows, std::numeric_limits<float>::quiet_NaN());
+      const LinearPart part = {.weights = matrix.packed(), .out = out.data(), .out_stride = kRows};
+      table().linear({.input = inputs.token(0),
+                      .input_stride = inputs.stride,
+                      .tokens = 1,
+                      .cols = cols,
+                      .input_type = inputs.type,
+                      .parts = &part,
+                      .part_count = 1,
+                      .scratch = scratch.get()},
+                     {&pool});
+      ASSERT_TRUE(same_bits(out.data(), expected.data(), kRows)) << cols << ", " << repeat;
+      for (int64_t i = bytes; i < bytes + kGuard; ++i) {
+        ASSERT_EQ(scratch[i], std::byte{0xff}) << "writes behind the scratch";
       }
     }
   }

@@ -88,21 +88,21 @@ TEST_P(RmsNormTest, KeepsZerosFinite) {
 }
 
 TEST_P(RmsNormTest, GivesARowTheSameBitsInAnyCompany) {
-  constexpr int64_t kDim = 577;
-  const auto input = random_floats(5 * kDim, 9), weight = random_floats(kDim, 8);
-  std::vector<float> together(5 * kDim), alone(kDim);
+  constexpr int64_t kDim = 577, kRows = 100;  // several tasks, not all as long
+  const auto input = random_floats(kRows * kDim, 9), weight = random_floats(kDim, 8);
+  std::vector<float> together(kRows * kDim), alone(kDim);
   RmsNormArgs args = {.input = input.data(),
                       .input_stride = kDim,
                       .weight = weight.data(),
                       .out = together.data(),
                       .out_stride = kDim,
-                      .rows = 5,
+                      .rows = kRows,
                       .dim = kDim,
                       .eps = 1e-6f};
   norm(args, 3);
   args.rows = 1;
   args.out = alone.data();
-  for (int64_t r = 0; r < 5; ++r) {
+  for (int64_t r = 0; r < kRows; ++r) {
     args.input = input.data() + r * kDim;
     norm(args);
     EXPECT_TRUE(same_bits(together.data() + r * kDim, alone.data(), kDim)) << "row " << r;

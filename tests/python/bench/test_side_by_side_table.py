@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCH = str(Path(__file__).parents[2] / "bench")
+ROOT = Path(__file__).parents[3]
+BENCH = str(ROOT / "tests" / "bench")
 
 
 def comparison(beside: str, ratio: float, goal: float | None) -> dict[str, Any]:
@@ -44,3 +46,45 @@ def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     prompt = ("smollm2, 5 rounds", "prefill of 512", "20", "", "", "", "", "", share)
     assert list(rows(tmp_path, 2)) == [expected, prompt]
     assert list(rows(tmp_path, 1)) == []
+
+
+def test_a_short_table_is_of_the_best_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    from side_by_side_table import short_rows
+
+    names = ("llama.cpp", "OpenVINO GenAI", "transformers, window recomputed")
+    figures = {
+        "tokens/s, medians": {
+            "decode at 16": {name: rate for rate, name in enumerate(names)} | {"sinkstream": 9},
+            "prefill of 512": {"sinkstream": 20},
+        },
+        "comparisons": [
+            comparison("a plain read of memory", 0.74, 0.75),
+            *(comparison(name, 2.5 + i, None) for i, name in enumerate(names)),
+        ],
+    }
+    (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
+    figures["comparisons"] = figures["comparisons"][:1]
+    (tmp_path / "side_by_side-llama-3.2-1b-BF16-2.json").write_text(json.dumps(figures))
+    assert list(short_rows(tmp_path, 2)) == [
+        ("threads: 2", "smollm2", "llama-3.2-1b-BF16"),
+        ("decode at 16", "3.50", ""),
+    ]
+    assert list(short_rows(tmp_path, 1)) == [("threads: 1",)]
+
+
+@pytest.mark.parametrize(
+    ("mark", "threads", "short"),
+    [("threads 2", 2, False), ("threads 1", 1, False), ("short 2", 2, True)],
+)
+def test_the_page_has_the_tables_of_its_figures(
+    monkeypatch: pytest.MonkeyPatch, mark: str, threads: int, short: bool
+) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    from side_by_side_table import table
+
+    page = (ROOT / "docs" / "performance.md").read_text()
+    (found,) = re.findall(f"<!-- {mark} -->\n(.*?)<!-- end {mark} -->", page, re.DOTALL)
+    assert found == table(ROOT / "docs" / "figures" / "zen4", threads, short=short)
