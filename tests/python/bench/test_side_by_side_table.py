@@ -76,15 +76,21 @@ def test_a_short_table_is_of_the_best_others(
 
 
 @pytest.mark.parametrize(
-    ("mark", "threads", "short"),
-    [("threads 2", 2, False), ("threads 1", 1, False), ("short 2", 2, True)],
+    ("mark", "folder", "threads", "short"),
+    [
+        ("short 2", "zen4", 2, True),
+        ("threads 2", "zen4", 2, False),
+        ("threads 1", "zen4", 1, False),
+        ("whole 2", "zen4/whole", 2, True),
+        ("whole 1", "zen4/whole", 1, True),
+    ],
 )
 def test_the_page_has_the_tables_of_its_figures(
-    monkeypatch: pytest.MonkeyPatch, mark: str, threads: int, short: bool
+    monkeypatch: pytest.MonkeyPatch, mark: str, folder: str, threads: int, short: bool
 ) -> None:
     monkeypatch.syspath_prepend(BENCH)
     from side_by_side_table import table
 
     page = (ROOT / "docs" / "performance.md").read_text()
     (found,) = re.findall(f"<!-- {mark} -->\n(.*?)<!-- end {mark} -->", page, re.DOTALL)
-    assert found == table(ROOT / "docs" / "figures" / "zen4", threads, short=short)
+    assert found == table(ROOT / "docs" / "figures" / folder, threads, short=short)
