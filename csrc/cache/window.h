@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/divide_up.h"
 #include "kernels/page.h"
 
 namespace sinkstream {
@@ -52,13 +53,13 @@ struct Window {
 
   // Pages of a ring that holds every live window token and one block that is being written:
   // W live tokens never touch more blocks, wherever the block borders fall.
-  int64_t window_pages() const { return (window + kPageRows - 1) / kPageRows + 1; }
-  int64_t sink_pages() const { return (sinks + kPageRows - 1) / kPageRows; }
+  int64_t window_pages() const { return divide_up(window, kPageRows) + 1; }
+  int64_t sink_pages() const { return divide_up(sinks, kPageRows); }
 
   // The same for a sequence that will never be longer than `length` tokens.
   int64_t window_pages(int64_t length) const {
     const int64_t tokens = std::max<int64_t>(length - sinks, 1);
-    return std::min(window_pages(), (tokens + kPageRows - 1) / kPageRows);
+    return std::min(window_pages(), divide_up(tokens, kPageRows));
   }
 
   // The most pages of a layer that a sequence of this capacity needs, however it is divided into

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/divide_up.h"
+
 namespace sinkstream {
 
 template <int64_t kAlignment>
@@ -16,7 +18,7 @@ class Carver {
   T* take(int64_t count) {
     // A number, not a pointer: the base may be null.
     const auto at = reinterpret_cast<uintptr_t>(base_) + static_cast<uintptr_t>(used_);
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    used_ += divide_up(count * static_cast<int64_t>(sizeof(T)), kAlignment) * kAlignment;
     return reinterpret_cast<T*>(at);
   }
   int64_t used() const { return used_; }

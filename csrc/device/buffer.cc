@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/divide_up.h"
 
 namespace sinkstream {
 
@@ -40,7 +41,7 @@ void Buffer::make_resident(ThreadPool* threads) {
       *reinterpret_cast<volatile char*>(data_ + at) = 0;
     }
   };
-  const int64_t pieces = (bytes_ + kHugePage - 1) / kHugePage;
+  const int64_t pieces = divide_up(bytes_, kHugePage);
   if (threads != nullptr) {
     threads->run(pieces, touch);
   } else {

@@ -13,6 +13,7 @@
 // 32 bits, in any order. Weights that are no codes meet the inputs as they are.
 #pragma once
 
+#include "common/divide_up.h"
 #include "kernels/launch.h"
 #include "kernels/packed_matrix.h"
 
@@ -68,7 +69,7 @@ struct LinearArgs {
 
 // One token's inputs, for every table and every weight type: as the dot instructions want them, and
 // their sums over groups.
-constexpr int64_t linear_token_bytes(int64_t cols) { return (cols + 63) / 64 * 64 * 4 * 3; }
+constexpr int64_t linear_token_bytes(int64_t cols) { return divide_up(cols, 64) * 64 * 4 * 3; }
 
 // Enough for `tokens` or fewer on a pool of `threads`: padded to tiles, or a token alone.
 constexpr int64_t linear_scratch_bytes(int64_t tokens, int64_t cols, int64_t threads) {

@@ -23,6 +23,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/divide_up.h"
+
 namespace sinkstream {
 
 enum class WeightType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4, kInt4Minimum };
@@ -65,7 +67,7 @@ constexpr int64_t panel_bytes(WeightType type, int64_t cols) {
   }
 }
 
-constexpr int64_t panel_count(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+constexpr int64_t panel_count(int64_t rows) { return divide_up(rows, kPanelRows); }
 
 constexpr int64_t packed_bytes(WeightType type, int64_t rows, int64_t cols) {
   return panel_count(rows) * panel_bytes(type, cols);

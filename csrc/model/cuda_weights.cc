@@ -6,6 +6,7 @@
 
 #include "common/carver.h"
 #include "common/check.h"
+#include "common/divide_up.h"
 
 namespace sinkstream {
 
@@ -20,7 +21,7 @@ void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, Th
   if (threads == nullptr || first_row % cuda::kTileRows != 0) {
     return cuda::tile_rows(part, first_row, tiles);
   }
-  threads->run((part.rows + kPieceRows - 1) / kPieceRows, [&](int64_t piece, int) {
+  threads->run(divide_up(part.rows, kPieceRows), [&](int64_t piece, int) {
     const int64_t row = piece * kPieceRows;
     const PackedMatrix rows = {part.type, std::min(kPieceRows, part.rows - row), part.cols,
                                part.panel(row / kPanelRows)};

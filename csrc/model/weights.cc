@@ -4,13 +4,14 @@
 
 #include "common/check.h"
 #include "common/digest.h"
+#include "common/divide_up.h"
 
 namespace sinkstream {
 
 namespace {
 // Panels start on a cache line, so that 64-byte loads do not straddle two.
 constexpr int64_t kAlignment = 64;
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
 
 void add_spec(const DecoderSpec& spec, Digest* digest) {
   for (const int64_t number : {spec.vocab_size, spec.hidden_size, spec.intermediate_size,

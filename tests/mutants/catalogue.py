@@ -168,7 +168,7 @@ MUSEUM = (
         name="sinks_ignored",
         sentence="Sinks are kept in their pages, and no query behind them reads them.",
         file=ATTENTION,
-        old="seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;",
+        old="seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);",
         new="seen.sink_pages = span.index < span.sinks ? (span.sinks + 63) / kPageRows : 0;",
         killers=(_attention("ReadsEverySink"),),
     ),
@@ -178,10 +178,10 @@ MUSEUM = (
         sentence="Sinks are ignored where the cache is narrower than float32. Quantised types "
         "do not exist yet; float16 and bfloat16 stand for them.",
         file=ATTENTION,
-        old="seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;",
+        old="seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);",
         new="""const bool reads_sinks =
       args.shape.type == DType::kFloat32 || span.index < span.sinks;
-  seen.sink_pages = reads_sinks ? (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows : 0;""",
+  seen.sink_pages = reads_sinks ? divide_up(seen_sinks(span, end - 1), kPageRows) : 0;""",
         killers=(_attention("ReadsEverySink"),),
     ),
     Mutant(
@@ -371,8 +371,8 @@ OURS = (
         name="ring_without_a_spare",
         sentence="The ring has no page for the block that is being written.",
         file=WINDOW,
-        old="return (window + kPageRows - 1) / kPageRows + 1;",
-        new="return (window + kPageRows - 1) / kPageRows;",
+        old="return divide_up(window, kPageRows) + 1;",
+        new="return divide_up(window, kPageRows);",
         killers=(_window("NeverWritesAPieceOverALiveToken"),),
     ),
     Mutant(
@@ -664,7 +664,7 @@ OURS = (
         name="second_sink_page_ignored",
         sentence="Only the first 64 sinks are read.",
         file=ATTENTION,
-        old="seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;",
+        old="seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);",
         new="seen.sink_pages = seen_sinks(span, end - 1) > 0;",
         killers=(_attention("ReadsEverySink"),),
     ),

@@ -10,7 +10,7 @@ void swiglu(const SwigluArgs& args, const Launch& launch) {
   // A row of up to so many columns is not worth another thread's waking; a wider one is divided
   // evenly.
   constexpr int64_t kColumns = 4096;
-  const int64_t chunks = (args.dim + kColumns - 1) / kColumns;
+  const int64_t chunks = divide_up(args.dim, kColumns);
   launch.pool->run(args.rows * chunks, [&](int64_t task, int) {
     const int64_t begin = args.dim * (task % chunks) / chunks;
     const int64_t count = args.dim * (task % chunks + 1) / chunks - begin;

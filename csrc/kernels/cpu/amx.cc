@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/kernels.h"
 

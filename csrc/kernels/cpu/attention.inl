@@ -21,7 +21,7 @@ SINKSTREAM_INLINE int64_t seen_sinks(const AttentionSpan& span, int64_t token) {
 SINKSTREAM_INLINE SeenPages seen_pages(const AttentionArgs& args, const AttentionSpan& span,
                                        int64_t begin, int64_t end) {
   SeenPages seen;
-  seen.sink_pages = (seen_sinks(span, end - 1) + kPageRows - 1) / kPageRows;
+  seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);
   int64_t first = span.index + end;
   for (int64_t token = begin; token < end; ++token) {
     const int64_t its_first = args.first[span.row + token];
@@ -185,7 +185,7 @@ void attend_by_query(const AttentionArgs& args, const Launch& launch) {
   const int64_t group = args.heads / kv_heads;
   const int64_t vectors = vectors_of(head_dim);
   const auto tasks_of = [&](const AttentionSpan& span) {
-    return (span.count * group + kTaskPairs - 1) / kTaskPairs * kv_heads;
+    return divide_up(span.count * group, kTaskPairs) * kv_heads;
   };
   int64_t tasks = 0;
   for (int64_t s = 0; s < args.span_count; ++s) tasks += tasks_of(args.spans[s]);

@@ -5,8 +5,8 @@
 #include "kernels/cpu/multiply.inl"
 
 // A head's sums are kept in whole vectors; see `multiply_rows` for the last one.
-SINKSTREAM_INLINE int64_t vectors_of(int64_t head_dim) { return (head_dim + kLanes - 1) / kLanes; }
-constexpr int64_t kMostSums = (kMostHeadDim + kLanes - 1) / kLanes * kLanes;
+SINKSTREAM_INLINE int64_t vectors_of(int64_t head_dim) { return divide_up(head_dim, kLanes); }
+constexpr int64_t kMostSums = divide_up(kMostHeadDim, kLanes) * kLanes;
 
 // Queries of one key head, each of which sees at least one row of the page.
 struct QueryTile {
@@ -74,7 +74,7 @@ SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float sc
                              const float* key_scales, const float* value_scales, float& largest,
                              float& total) {
   const int64_t first = begin / kLanes * kLanes;
-  const int64_t last = (end + kLanes - 1) / kLanes * kLanes;
+  const int64_t last = divide_up(end, kLanes) * kLanes;
   const Vec nothing = broadcast(-__builtin_inff());
   Vec maximum = nothing;
   for (int64_t row = first; row < last; row += kLanes) {
@@ -168,7 +168,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                             .out_stride = kPageRows,
                             .accumulate = false,
                             .next = tile.next_keys == nullptr ? nullptr : values};
-  multiply(tile.count, score, begin / kLanes, (end + kLanes - 1) / kLanes);
+  multiply(tile.count, score, begin / kLanes, divide_up(end, kLanes));
 
   // Null, and no code at all, for types without.
   const float* key_scales = nullptr;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/kernels.h"
 

@@ -1,6 +1,7 @@
 // The table for any processor.
 #include <cmath>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/kernels.h"
 

@@ -82,16 +82,13 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
 template <Way kWay>
 void run_linear(const LinearArgs& args, const Launch& launch) {
   const int64_t tiles = divide_up(args.tokens, kMaxTile);
-  const auto prepare = [&](const Inputs& inputs, int64_t tile) {
+  const auto prepare = [&](int64_t copy, int64_t tile) {
+    const Inputs inputs = place_inputs<kWay>(args, copy);
     const int size = tile_size(args.tokens - tile * kMaxTile);
     for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
   };
+  const auto begin = lay_out_inputs(args, launch, tiles, prepare);
   const Inputs shared = place_inputs<kWay>(args, 0);
-  if (args.tokens > 1) launch.pool->run(tiles, [&](int64_t tile, int) { prepare(shared, tile); });
-
-  const auto begin = [&](int thread) {
-    if (args.tokens == 1) prepare(place_inputs<kWay>(args, thread), 0);
-  };
   const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
   const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
   share_panels(args, launch, kMaxTile, token_bytes, begin, [&](const Share& share, int thread) {

@@ -245,16 +245,12 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
 
 // A token alone as in Note: [A token alone].
 void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
-  const auto prepare = [&](const Bands& bands, int64_t band) {
+  const Bands shared = place_bands(args, 0);
+  const auto prepare = [&](int64_t copy, int64_t band) {
+    const Bands bands = place_bands(args, copy);
     for (int64_t t = 0; t < bands.size; ++t) prepare_band_token(args, bands, band, t);
   };
-  const Bands shared = place_bands(args, 0);
-  if (args.tokens > 1) {
-    launch.pool->run(shared.count, [&](int64_t band, int) { prepare(shared, band); });
-  }
-  const auto begin = [&](int thread) {
-    if (args.tokens == 1) prepare(place_bands(args, thread), 0);
-  };
+  const auto begin = lay_out_inputs(args, launch, shared.count, prepare);
   // Threads share strips of kMostBands bands.
   const int64_t strip = kMostBands * shared.size;
   const int64_t token_bytes = shared.groups * kGroup * 2;

@@ -19,6 +19,17 @@ Panel find_panel(const LinearArgs& args, int64_t index) {
 // Which copy of the inputs a thread reads: Note: [A token alone].
 int64_t copy_of(const LinearArgs& args, int thread) { return args.tokens == 1 ? thread : 0; }
 
+// Lays the inputs out by `prepare(copy, piece)`. Several tokens now, threads sharing the `pieces`;
+// a token alone, which is one piece, when a thread calls what this returns.
+template <typename Prepare>
+auto lay_out_inputs(const LinearArgs& args, const Launch& launch, int64_t pieces, Prepare prepare) {
+  const bool is_alone = args.tokens == 1;
+  if (!is_alone) launch.pool->run(pieces, [&](int64_t piece, int) { prepare(0, piece); });
+  return [prepare, is_alone](int thread) {
+    if (is_alone) prepare(thread, 0);
+  };
+}
+
 // One task: all of its panels meet all of its tiles.
 struct Share {
   int64_t first_panel, end_panel;  // counted through all parts
@@ -33,9 +44,6 @@ constexpr int64_t kLeastTokens = 32;
 // Tasks for each thread, if there is so much to do: the last one to finish is then late by a few
 // per cent at most.
 constexpr int64_t kTasks = 16;
-
-// The quotient, rounded up.
-constexpr int64_t divide_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
 // Calls `body(share, thread)` for shares that together are all panels times all tiles of
 // `tile_tokens`, and `begin(thread)` before a thread's first one. `token_bytes`: of the inputs of

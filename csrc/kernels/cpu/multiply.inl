@@ -78,7 +78,7 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
   }
   constexpr int64_t kLine = 64;
   constexpr int64_t kSize = sizeof(T) * (kPaired<T> ? 2 : 1);  // of what one column holds in a row
-  const int64_t first_line = (column * kSize + kLine - 1) / kLine * kLine;
+  const int64_t first_line = divide_up(column * kSize, kLine) * kLine;
   const int64_t last_line = product.next == nullptr ? 0 : (column + kVectors * kLanes) * kSize;
   for (; k + 1 < end; k += 2, at += 2 * columns) {
     for (int64_t line = first_line; line < last_line; line += kLine) {

@@ -29,7 +29,7 @@ SINKSTREAM_INLINE void normalize_row(const RmsNormArgs& args, int64_t r) {
 
 void rms_norm(const RmsNormArgs& args, const Launch& launch) {
   constexpr int64_t kFloats = 8192;  // of a task: fewer are not worth another thread's waking
-  const int64_t pieces = (args.rows * args.dim + kFloats - 1) / kFloats;
+  const int64_t pieces = divide_up(args.rows * args.dim, kFloats);
   const int64_t tasks = pieces < args.rows ? pieces : args.rows;
   launch.pool->run(tasks, [&](int64_t task, int) {
     const int64_t end = args.rows * (task + 1) / tasks;

@@ -1,3 +1,4 @@
+#include "common/divide_up.h"
 #include "kernels/cuda/attention_tile.cuh"
 
 namespace sinkstream::cuda {
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(4 * kWarpSize) fold_pages_kernel(AttentionArgs
 template <typename Cache>
 Status attend_pages(const AttentionArgs& args, Stream stream) {
   const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
-  const int warps = (args.heads / kv_heads + kTileRows - 1) / kTileRows;
+  const int warps = int(divide_up(args.heads / kv_heads, kTileRows));
   return launch(attend_page_kernel<Cache>, dim3(args.row_count, kv_heads, args.page_slots),
                 dim3(warps * kWarpSize), TileMemory<Cache>::bytes(warps, head_dim), stream, args);
 }
@@ -166,7 +167,7 @@ Status attend_pages_of(const AttentionArgs& args, Stream stream) {
 Status attention_decode(const AttentionArgs& args, Stream stream) {
   const Status status = attend_pages_of(args, stream);
   if (status != kSuccess) return status;
-  const int warps = int(args.pages.shape.head_dim + kFoldColumns - 1) / kFoldColumns;
+  const int warps = int(divide_up(args.pages.shape.head_dim, kFoldColumns));
   return launch(fold_pages_kernel, dim3(args.row_count, args.heads), dim3(warps * kWarpSize), 0,
                 stream, args);
 }

@@ -1,6 +1,7 @@
 // Which pages a query sees, and one head's half of a page on its way into shared memory.
 #pragma once
 
+#include "common/divide_up.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/pages.cuh"
@@ -61,7 +62,7 @@ __device__ inline int64_t seen_sinks(const SequencePages& sequence, int64_t inde
 __device__ inline SeenPages seen_pages(const SequencePages& sequence, int64_t first,
                                        int64_t index) {
   SeenPages seen = {};
-  seen.sink_pages = int((seen_sinks(sequence, index) + kPageRows - 1) / kPageRows);
+  seen.sink_pages = int(divide_up(seen_sinks(sequence, index), kPageRows));
   if (first <= index) {
     seen.first_block = (first - sequence.sinks) / kPageRows;
     seen.blocks = int((index - sequence.sinks) / kPageRows - seen.first_block + 1);

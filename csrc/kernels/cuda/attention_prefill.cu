@@ -1,3 +1,4 @@
+#include "common/divide_up.h"
 #include "kernels/cuda/attention_tile.cuh"
 
 namespace sinkstream::cuda {
@@ -182,9 +183,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
 template <typename Cache, int kMostDim>
 Status walk_pages(const AttentionArgs& args, Stream stream) {
   const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
-  const int tiles = (args.span_rows * (args.heads / kv_heads) + kTileRows - 1) / kTileRows;
+  const int tiles = int(divide_up(args.span_rows * (args.heads / kv_heads), kTileRows));
   const int warps = tiles < most_warps(head_dim) ? tiles : most_warps(head_dim);
-  const int blocks = args.row_count / args.span_rows * ((tiles + warps - 1) / warps);
+  const int blocks = args.row_count / args.span_rows * int(divide_up(tiles, warps));
   return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads), dim3(warps * kWarpSize),
                 TileMemory<Cache>::bytes(warps, head_dim), stream, args);
 }

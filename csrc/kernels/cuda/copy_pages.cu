@@ -1,5 +1,6 @@
 #include "kernels/cuda/copy_pages.h"
 
+#include "common/divide_up.h"
 #include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/portable.h"
 
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) copy_pages_kernel(CopyPagesArgs args
 Status copy_pages(const CopyPagesArgs& args, Stream stream) {
   constexpr int64_t kStretch = int64_t{kThreads} * kParts * int64_t{sizeof(uint4)};
   const int64_t bytes = args.pages.shape.bytes();
-  const auto stretches = static_cast<unsigned>((bytes + kStretch - 1) / kStretch);
+  const auto stretches = static_cast<unsigned>(divide_up(bytes, kStretch));
   return launch(copy_pages_kernel, dim3(args.count, stretches), dim3(kThreads), 0, stream, args);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/embedding.h"
 
+#include "common/divide_up.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/weights.cuh"
 
@@ -23,8 +24,8 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingArgs args)
 Status embedding(const EmbeddingArgs& args, Stream stream) {
   if (args.rows == 0) return kSuccess;
   return launch(embedding_kernel,
-                dim3(unsigned((args.table.cols + kThreads - 1) / kThreads), unsigned(args.rows)),
-                kThreads, 0, stream, args);
+                dim3(unsigned(divide_up(args.table.cols, kThreads)), unsigned(args.rows)), kThreads,
+                0, stream, args);
 }
 
 }  // namespace sinkstream::cuda

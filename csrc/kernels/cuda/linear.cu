@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/divide_up.h"
 #include "kernels/cuda/linear_products.cuh"
 #include "kernels/cuda/linear_wide.h"
 
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
 template <WeightType kType, int kInputTiles, size_t kMostShared>
 Status launch_shape(const LinearArgs& args, Stream stream) {
   using S = Shape<kType, kInputTiles, kMostShared>;
-  const auto blocks = unsigned((args.weights.rows + S::kBlockRows - 1) / S::kBlockRows);
+  const auto blocks = unsigned(divide_up(args.weights.rows, S::kBlockRows));
   return launch(linear_kernel<kType, kInputTiles, kMostShared>, dim3(blocks, unsigned(args.splits)),
                 dim3(kLinearThreads), S::kSharedBytes, stream, args);
 }

@@ -12,6 +12,7 @@
 // the next `along`.
 #pragma once
 
+#include "common/divide_up.h"
 #include "kernels/cuda/weights.h"
 
 namespace sinkstream::cuda {
@@ -37,13 +38,13 @@ constexpr int kMostSplits = 8;
 constexpr int linear_splits(int64_t rows, int64_t cols) {
   constexpr int64_t kMultiprocessors = 132, kResident = 3, kStartTiles = 2;
   constexpr int64_t kRows = kRowWarps * kTileRows;  // of a block with few inputs
-  const int64_t blocks = (rows + kRows - 1) / kRows, tiles = col_tiles(cols);
+  const int64_t blocks = divide_up(rows, kRows), tiles = col_tiles(cols);
   int best = 1;
   int64_t best_cost = 0;
   for (int splits = 1; splits <= kMostSplits; ++splits) {
     if (splits > 1 && tiles / splits < kAlong) break;  // a warp without a tile
-    const int64_t waves = (blocks * splits + kMultiprocessors - 1) / kMultiprocessors;
-    const int64_t run = (tiles + splits - 1) / splits;
+    const int64_t waves = divide_up(blocks * splits, kMultiprocessors);
+    const int64_t run = divide_up(tiles, splits);
     const int64_t cost = (waves < kResident ? kResident : waves) * (run + kStartTiles) + splits;
     if (splits == 1 || cost < best_cost) best = splits, best_cost = cost;
   }

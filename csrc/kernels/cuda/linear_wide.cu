@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/divide_up.h"
 #include "kernels/cuda/linear_products.cuh"
 
 namespace sinkstream::cuda {
@@ -253,8 +254,8 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
 
 template <WeightType kType>
 Status launch_type(const LinearArgs& args, Stream stream) {
-  const auto input_blocks = unsigned((args.rows + kWideInputs - 1) / kWideInputs);
-  const auto row_blocks = unsigned((args.weights.rows + kWideRows - 1) / kWideRows);
+  const auto input_blocks = unsigned(divide_up(args.rows, kWideInputs));
+  const auto row_blocks = unsigned(divide_up(args.weights.rows, kWideRows));
   return launch(linear_wide_kernel<kType>, dim3(input_blocks, row_blocks, unsigned(args.splits)),
                 dim3(kThreads), Shared<kType>::kBytes, stream, args);
 }

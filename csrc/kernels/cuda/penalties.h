@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/divide_up.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/logits.h"
 
@@ -45,7 +46,7 @@ struct PenaltyLayout {
     return counts_offset() + capacity * int64_t{sizeof(TokenCount)};
   }
   constexpr int64_t bytes() const {
-    return (tokens_offset() + capacity * int64_t{sizeof(int32_t)} + 15) / 16 * 16;
+    return divide_up(tokens_offset() + capacity * int64_t{sizeof(int32_t)}, 16) * 16;
   }
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/rms_norm.h"
 
+#include "common/divide_up.h"
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/portable.h"
 
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(RmsNormArgs args
 Status rms_norm(const RmsNormArgs& args, Stream stream) {
   if (args.rows == 0) return kSuccess;
   // One four for each thread, until a block has as many threads as it may.
-  const int64_t threads = (args.dim / 4 + kWarpSize - 1) / kWarpSize * kWarpSize;
+  const int64_t threads = divide_up(args.dim / 4, kWarpSize) * kWarpSize;
   return launch(rms_norm_kernel, dim3(unsigned(args.rows)),
                 dim3(unsigned(threads < kMostThreads ? threads : kMostThreads)),
                 size_t(args.dim) * sizeof(float), stream, args);

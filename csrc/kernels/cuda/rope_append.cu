@@ -2,6 +2,7 @@
 
 #include <cfloat>
 
+#include "common/divide_up.h"
 #include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/portable.h"
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppe
 
 Status rope_append(const RopeAppendArgs& args, Stream stream) {
   const int64_t heads = args.heads + 2 * args.pages.shape.kv_heads;
-  const dim3 grid(unsigned(args.rows), unsigned((heads + kWarps - 1) / kWarps));
+  const dim3 grid(unsigned(args.rows), unsigned(divide_up(heads, kWarps)));
   const dim3 block(kWarps * kWarpSize);
   switch (args.pages.shape.type) {
     case DType::kFloat16: return launch(rope_append_kernel<f16, f16>, grid, block, 0, stream, args);

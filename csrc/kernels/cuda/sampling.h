@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/divide_up.h"
 #include "kernels/cuda/penalties.h"
 #include "kernels/logits.h"
 
@@ -66,8 +67,8 @@ struct SamplingLayout {
 
   int64_t vocab;
 
-  constexpr int64_t groups() const { return (vocab + kGroup - 1) / kGroup; }
-  constexpr int64_t slices() const { return (vocab + kSlice - 1) / kSlice; }
+  constexpr int64_t groups() const { return divide_up(vocab, kGroup); }
+  constexpr int64_t slices() const { return divide_up(vocab, kSlice); }
   constexpr int64_t group_mass_offset() const { return 0; }         // uint64 [groups]
   constexpr int64_t masses_offset() const { return groups() * 8; }  // uint64 [kBuckets]
   constexpr int64_t slices_offset() const { return masses_offset() + kBuckets * 8; }
@@ -76,7 +77,7 @@ struct SamplingLayout {
   constexpr int64_t group_keys_offset() const { return ticket_offset() + 8; }  // uint32 [groups]
   constexpr int64_t values_offset() const { return group_keys_offset() + groups() * 4; }
   constexpr int64_t bytes() const {  // values: float [groups][kGroup]
-    return (values_offset() + groups() * kGroup * 4 + 15) / 16 * 16;
+    return divide_up(values_offset() + groups() * kGroup * 4, 16) * 16;
   }
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/swiglu.h"
 
+#include "common/divide_up.h"
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/portable.h"
 
@@ -28,9 +29,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
 Status swiglu(const SwigluArgs& args, Stream stream) {
   if (args.rows == 0) return kSuccess;
   constexpr int64_t kOfBlock = kThreads * kColumns;
-  return launch(swiglu_kernel,
-                dim3(unsigned((args.dim + kOfBlock - 1) / kOfBlock), unsigned(args.rows)), kThreads,
-                0, stream, args);
+  return launch(swiglu_kernel, dim3(unsigned(divide_up(args.dim, kOfBlock)), unsigned(args.rows)),
+                kThreads, 0, stream, args);
 }
 
 }  // namespace sinkstream::cuda

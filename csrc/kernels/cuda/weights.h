@@ -32,6 +32,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/divide_up.h"
 #include "kernels/packed_matrix.h"
 
 namespace sinkstream::cuda {
@@ -44,8 +45,8 @@ constexpr int kSteps = kTileCols / kStepCols;         // of a tile
 constexpr int kTileGroups = kTileCols / int{kGroup};  // groups of columns that share a scale
 constexpr int kGroupSteps = int{kGroup} / kStepCols;  // steps of such a group
 
-constexpr int64_t row_tiles(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
-constexpr int64_t col_tiles(int64_t cols) { return (cols + kTileCols - 1) / kTileCols; }
+constexpr int64_t row_tiles(int64_t rows) { return divide_up(rows, kTileRows); }
+constexpr int64_t col_tiles(int64_t cols) { return divide_up(cols, kTileCols); }
 
 // Bytes of a tile's numbers or codes; the scales begin there.
 constexpr int64_t tile_code_bytes(WeightType type) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/tables.h"
 

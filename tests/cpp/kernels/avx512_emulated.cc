@@ -1,6 +1,7 @@
 // The avx512 table in plain code, for tests alone: the same bodies as csrc/kernels/cpu/avx512.cc.
 #include <cmath>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/kernels.h"
 

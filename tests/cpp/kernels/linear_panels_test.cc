@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/divide_up.h"
 #include "common/thread_pool.h"
 #include "kernels/linear.h"
 
@@ -94,17 +95,24 @@ TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {
   for (const int64_t tokens : {1, 2}) {
     const LinearArgs args = {.tokens = tokens, .cols = 64, .parts = &part, .part_count = 1};
     ThreadPool pool(kThreads);
-    std::vector<std::atomic<int>> maker(kThreads);
-    std::atomic<int> begun{0}, others{0}, beyond{0};
-    const auto begin = [&](int thread) {
-      maker[copy_of(args, thread)] = thread;
-      ++begun;
+    const Launch launch = {&pool};
+    std::vector<std::atomic<std::thread::id>> maker(kThreads);
+    std::atomic<int> made{0}, missing{0}, others{0}, beyond{0};
+    const auto prepare = [&](int64_t copy, int64_t) {
+      maker.at(copy) = std::this_thread::get_id();
+      ++made;
     };
-    share_panels(args, {&pool}, kTileTokens, 128, begin, [&](const Share&, int thread) {
-      while (begun < kThreads) std::this_thread::yield();
-      if (maker[copy_of(args, thread)] != thread) ++others;
-      if (copy_of(args, thread) > 0) ++beyond;
+    const auto begin = lay_out_inputs(args, launch, 1, prepare);
+    EXPECT_EQ(made.load(), tokens == 1 ? 0 : 1);
+    share_panels(args, launch, kTileTokens, 128, begin, [&](const Share&, int thread) {
+      while (tokens == 1 && made < kThreads) std::this_thread::yield();  // all take part
+      const int64_t copy = copy_of(args, thread);
+      const std::thread::id by = maker.at(copy);
+      if (by == std::thread::id()) ++missing;
+      if (by != std::this_thread::get_id()) ++others;
+      if (copy > 0) ++beyond;
     });
+    EXPECT_EQ(missing.load(), 0);
     if (tokens == 1) EXPECT_EQ(others.load(), 0);
     if (tokens > 1) EXPECT_EQ(beyond.load(), 0) << "there is one copy of several tokens";
   }

@@ -40,9 +40,7 @@ Inputs random_inputs(int64_t tokens, int64_t cols, InputType type, uint32_t seed
 }
 
 void run(const Kernels& table, const Inputs& inputs, const std::vector<LinearPart>& parts,
-         int threads = 1) {
-  ThreadPool pool(threads);
-  const Panels scratch = make_panels(linear_scratch_bytes(inputs.tokens, inputs.cols, threads));
+         ThreadPool& pool, std::byte* scratch) {
   table.linear({.input = inputs.token(0),
                 .input_stride = inputs.stride,
                 .tokens = inputs.tokens,
@@ -50,8 +48,15 @@ void run(const Kernels& table, const Inputs& inputs, const std::vector<LinearPar
                 .input_type = inputs.type,
                 .parts = parts.data(),
                 .part_count = static_cast<int64_t>(parts.size()),
-                .scratch = scratch.get()},
+                .scratch = scratch},
                {&pool});
+}
+
+void run(const Kernels& table, const Inputs& inputs, const std::vector<LinearPart>& parts,
+         int threads = 1) {
+  ThreadPool pool(threads);
+  const Panels scratch = make_panels(linear_scratch_bytes(inputs.tokens, inputs.cols, threads));
+  run(table, inputs, parts, pool, scratch.get());
 }
 
 // One part, dense output.
@@ -234,16 +239,8 @@ TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {
       const std::vector<float> expected = run(table(), inputs, matrix);
       std::memset(scratch.get(), 0xff, bytes + kGuard);  // NaN, whatever reads it as floats
       std::vector<float> out(kRows, std::numeric_limits<float>::quiet_NaN());
-      const LinearPart part = {.weights = matrix.packed(), .out = out.data(), .out_stride = kRows};
-      table().linear({.input = inputs.token(0),
-                      .input_stride = inputs.stride,
-                      .tokens = 1,
-                      .cols = cols,
-                      .input_type = inputs.type,
-                      .parts = &part,
-                      .part_count = 1,
-                      .scratch = scratch.get()},
-                     {&pool});
+      run(table(), inputs, {{.weights = matrix.packed(), .out = out.data(), .out_stride = kRows}},
+          pool, scratch.get());
       ASSERT_TRUE(same_bits(out.data(), expected.data(), kRows)) << cols << ", " << repeat;
       for (int64_t i = bytes; i < bytes + kGuard; ++i) {
         ASSERT_EQ(scratch[i], std::byte{0xff}) << "writes behind the scratch";

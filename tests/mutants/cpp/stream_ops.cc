@@ -1,6 +1,7 @@
 // The ops that know about keys and places, in plain code: what most planted mistakes recompile.
 #include <cmath>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/kernels.h"
 

@@ -4,6 +4,7 @@
 // on a processor that lacks them.
 #include <cmath>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/kernels.h"
 
