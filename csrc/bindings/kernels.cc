@@ -7,6 +7,7 @@
 #include <map>
 
 #include "bindings/register.h"
+#include "common/errors.h"
 #include "common/usable_threads.h"
 #include "device/buffer.h"
 #include "device/peak_probe.h"
@@ -16,6 +17,19 @@
 namespace py = pybind11;
 
 namespace sinkstream {
+namespace {
+
+// The table amx asks the system for tile registers, once for the process.
+void check_for_tiles() {
+#if defined(__x86_64__)
+  if (amx_kernels().supported()) return;
+#endif
+  throw InvalidArgument(
+      "peak_rate: `tiles` must be False where this process has no tile registers, but is True.",
+      "tiles");
+}
+
+}  // namespace
 
 void register_kernels(py::module_& module) {
   module.def(
@@ -63,15 +77,18 @@ void register_kernels(py::module_& module) {
       "over, and return the mean bytes a second.");
   module.def(
       "peak_rate",
-      [](int threads) {
+      [](int threads, bool tiles) {
         const py::gil_scoped_release release;
+        if (tiles) check_for_tiles();
         ThreadPool pool(threads);
-        constexpr int64_t kInstructions = 400000000;  // a tenth of a second
-        const Peak peak = peak_rate(&pool, kInstructions);
+        // About a tenth of a second.
+        const Peak peak = tiles ? peak_rate(&pool, 18000000, PeakUnit::kTiles)
+                                : peak_rate(&pool, 400000000, PeakUnit::kVectors);
         return std::pair<std::string, double>(peak.instruction, peak.rate);
       },
-      py::arg("threads"),
-      "Multiply and add in registers and return (instruction, operations a second).");
+      py::arg("threads"), py::arg("tiles") = false,
+      "Multiply and add in registers, of vectors or of tiles, and return (instruction, operations "
+      "a second). Raises ValueError for tiles that this process does not have.");
   module.def(
       "find_card",
       [](const std::string& library) {

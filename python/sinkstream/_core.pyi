@@ -41,8 +41,8 @@ def read_rate(count: int, threads: int) -> float:
 def sustained_read_rate(count: int, threads: int, seconds: float) -> float:
     """Read `count` bytes in the faster of two ways, for so long; return the mean bytes a second."""
 
-def peak_rate(threads: int) -> tuple[str, float]:
-    """Multiply and add in registers and return (instruction, operations a second)."""
+def peak_rate(threads: int, tiles: bool = False) -> tuple[str, float]:
+    """Multiply and add in registers, of vectors or tiles; return (instruction, operations a s)."""
 
 def find_card(library: str) -> dict[str, Any]:
     """Say what card there is for the CUDA kernels in `library`, or why there is none."""

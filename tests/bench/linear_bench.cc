@@ -46,6 +46,15 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
   }
 }
 
+// What multiplies weights of this type.
+PeakUnit unit_of(const Kernels& kernels, WeightType type) {
+  const bool is_for_tiles = type == WeightType::kBFloat16 || is_quantized(type);
+  const bool has_tiles = std::string(kernels.name) == "amx";
+  return has_tiles && is_for_tiles && kernels.native_input == InputType::kBFloat16
+             ? PeakUnit::kTiles
+             : PeakUnit::kVectors;
+}
+
 // Many tokens, weights of one layer; the peak alternates with it.
 void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, int64_t rows,
                      int64_t cols) {
@@ -57,9 +66,11 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
     fill_panels(type, bytes, panels.data());
     Call call({type, rows, cols, panels.data()}, tokens, kernels.native_input, pool->threads());
     const double work = 2.0 * tokens * rows * cols;
+    const PeakUnit unit = unit_of(kernels, type);
     std::vector<double> rates, peaks;
     for (int repeat = 0; repeat < 30; ++repeat) {
-      peaks.push_back(peak_rate(pool, 12000000).rate);
+      peaks.push_back(unit == PeakUnit::kTiles ? peak_rate(pool, 600000, unit).rate
+                                               : peak_rate(pool, 12000000, unit).rate);
       rates.push_back(work / call.seconds(kernels, pool));
     }
     std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name_of(type), best(rates) * 1e-9,

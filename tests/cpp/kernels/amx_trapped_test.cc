@@ -10,7 +10,9 @@
 #include <optional>
 
 #include "common/check.h"
+#include "common/divide_up.h"
 #include "common/dtype.h"
+#include "device/peak_probe.h"
 #include "kernels/guarded.h"
 #include "kernels/matrix.h"
 #include "kernels/tables.h"
@@ -67,6 +69,21 @@ TEST(TrappedAmx, GivesTheBitsOfTheEmulatedTable) {
             << name_of(matrix.packed().type) << " cols " << cols << " tokens " << tokens;
       }
     }
+  }
+}
+
+// On the real unit nobody counts; that it takes the loop as it is shows there.
+TEST(TrappedAmx, ThePeakOfTilesIsOfAsManyProductsAsWereAskedFor) {
+  std::optional<emulated::TileTrap> trap;
+  if (!amx_kernels().supported()) trap.emplace();
+  ThreadPool pool(1);
+  const int64_t before = emulated::trapped_products;
+  const Peak peak = peak_rate(&pool, 61, PeakUnit::kTiles);
+  EXPECT_EQ(std::string(peak.instruction), "tdpbf16ps, 16 x 16 x 32");
+  EXPECT_GT(peak.rate, 0);
+  if (trap) {
+    EXPECT_EQ(emulated::trapped_products - before, 60) << "whole rounds of six";
+    EXPECT_FALSE(emulated::tiles::unit().is_configured) << "left for other programs to save";
   }
 }
 

@@ -64,6 +64,8 @@ inline TileInstruction decode(const ucontext_t& context) {
   return instruction;
 }
 
+inline int64_t trapped_products = 0;
+
 // Returns whether it was one of ours.
 inline bool perform(const TileInstruction& instruction) {
   const auto is = [&](int prefix, int opcode, bool has_memory) {
@@ -84,6 +86,7 @@ inline bool perform(const TileInstruction& instruction) {
     tiles::store_register(instruction.reg, instruction.address, instruction.stride);
   } else if (is(2, 0x5c, false)) {
     tiles::multiply_registers(instruction.reg, instruction.rm, instruction.vvvv);
+    ++trapped_products;
   } else {
     return false;
   }
