@@ -4,18 +4,22 @@
 
 Those of `goals.py`: beside other engines for every model, and what a bench by itself is to reach;
 and those of the parts of `engine_bench.py`, each of which names its own. What has not been measured
-is a row, too.
+is a row, too. The last lines count the verdicts, and name processors and commits of the figures.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from goals import BEST, ENGINE_PARTS, LIMITS, MODELS, Limit, goals_of
+from goals import BEST, ENGINE_PARTS, LIMITS, MODELS, OURS, Limit, goals_of, kernels_of
+
+_KERNELS = "avx512"  # whose goals stand in the place of figures of which there are none at all
 
 Row = tuple[str, str, str, str, str]  # bench, figure, found, goal, verdict
 
@@ -25,12 +29,22 @@ def verdict(is_reached: bool) -> str:
     return "reached" if is_reached else "missed"
 
 
+def kernels_in(folder: Path) -> str:
+    """Return the kernel table that figures beside other engines are of."""
+    for path in sorted(folder.glob("side_by_side-*.json")):
+        named = kernels_of(json.loads(path.read_text())["engines"].get(OURS, ""))
+        if named:
+            return named
+    return _KERNELS
+
+
 def side_by_side_rows(folder: Path, model: str, threads: int) -> Iterator[Row]:
     """Yield a row for each goal of a model beside other engines."""
     path = folder / f"side_by_side-{model}-{threads}.json"
-    comparisons = json.loads(path.read_text())["comparisons"] if path.exists() else []
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    comparisons = figures.get("comparisons", [])
     name = f"{model}, threads: {threads}"
-    for goal in goals_of(model):
+    for goal in goals_of(model, kernels_in(folder)):
         least = f">= {goal.ratio:g}"
         same = (row for row in comparisons if row["measure"] == goal.measure)
         row = next((row for row in same if is_beside(row, goal.beside, goal.ratio)), None)
@@ -83,11 +97,36 @@ def rows(folder: Path) -> Iterator[Row]:
         yield limit_row(folder, limit)
 
 
+def reports(folder: Path) -> Iterator[Path]:
+    """Yield where the figures of the table lie, as far as they are there."""
+    names = [f"side_by_side-{model}-{threads}" for model in MODELS for threads in (2, 1)]
+    names += dict.fromkeys(limit.bench for limit in LIMITS)
+    yield from (path for name in names if (path := folder / f"{name}.json").exists())
+    yield from folder.glob("engine*.json")
+
+
+def sources(folder: Path) -> Iterator[str]:
+    """Yield a line for each processor that figures of the table are of, with their commits."""
+    commits: dict[str, set[str]] = {}
+    for path in reports(folder):
+        figures = json.loads(path.read_text())
+        processor = re.sub(r", \d+ cores$", "", figures["processor"])  # as many as were used
+        commits.setdefault(processor, set()).add(figures["commit"])
+    for processor, found in commits.items():
+        yield f"{processor}; commits: {', '.join(sorted(found))}"
+
+
 def main() -> None:
     """Print the table."""
     folder = Path(os.environ.get("BENCH_OUT", "figures"))
-    for row in rows(folder):
+    table = list(rows(folder))
+    for row in table:
         print(" | ".join(row))
+    count = Counter(row[-1] for row in table)
+    words = ("reached", "missed", "not measured")
+    print(f"\n{len(table)} goals: " + ", ".join(f"{count[word]} {word}" for word in words))
+    for line in sources(folder):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@
 - `--spin`: an empty loop, counted so that it takes as long as our median token, on one core, half
   of the times before our stream and half after it: what the machine itself does to equal work.
 
-Of each: p50, p99 and their ratio. Of ours also what would show if something came back with the page
-(64 tokens) or with the ring of pages: the median of all gaps at the same place of it, the one
-farthest from p50, over p50.
+Of each: p50, p99 and their ratio; of llama.cpp also the median step that shifts. Of ours also what
+would show if something came back with the page (64 tokens) or with the ring of pages: the median of
+all gaps at the same place of it, the one farthest from p50, over p50.
 """
 
 from __future__ import annotations
@@ -40,17 +40,22 @@ class Series:
 
     name: str
     gaps: Sequence[float]
+    shifts: Sequence[int] = ()  # which of them move a cache
 
     def figures(self) -> dict[str, Any]:
         """Return what describes it."""
         p50, p99 = quantile(self.gaps, 0.5), quantile(self.gaps, 0.99)
-        return {
+        found = {
             "count": len(self.gaps),
             "p50_ms": round(p50, 3),
             "p99_ms": round(p99, 3),
             "p99_over_p50": round(p99 / p50, 3),
             "largest_ms": round(max(self.gaps), 3),
         }
+        if self.shifts:
+            shift = statistics.median(self.gaps[i] for i in self.shifts)
+            found |= {"shifts": len(self.shifts), "median_shift_over_p50": round(shift / p50, 3)}
+        return found
 
 
 def farthest_place(gaps: Sequence[float], period: int, p50: float) -> float:
@@ -66,9 +71,10 @@ def shifted(path: str, capacity: int, threads: int, tokens: int) -> Series:
     modes = [IsolatedPeer(name, path, threads) for name in ("llama.cpp", FLASH)]
     fastest = min(modes, key=lambda mode: mode.ask("decode", capacity, 32))
     seconds = fastest.ask_all("endless", capacity, tokens)
+    shifts = [int(i) for i in fastest.ask_all("shifts")]
     for mode in modes:
         mode.close()
-    return Series(f"{fastest.name}, context shift", [1000 * each for each in seconds])
+    return Series(f"{fastest.name}, context shift", [1000 * each for each in seconds], shifts)
 
 
 def plot(path: str, all_series: Sequence[Series], fill: int) -> None:

@@ -2,10 +2,12 @@
 
     python tests/bench/profile_bench.py --live 1024
     python tests/bench/profile_bench.py --prompt 512
+    python tests/bench/profile_bench.py --batch 32 --live 256
 
 A process streams for ever in a cache of `--live` tokens that is full, or reads prompts of
-`--prompt` tokens again and again. `perf` looks at its engine's threads for some seconds, and what
-it finds is added up by kind of work; then it counts the system calls of the whole process. Needs
+`--prompt` tokens again and again, or takes steps of `--batch` sequences in such caches. `perf`
+looks at the threads that compute for some seconds, and what it finds is added up by kind of work;
+then it counts the system calls of the whole process. Needs
 `perf`, and a build that has kept its symbols:
 
     pip install --no-build-isolation -C cmake.define.CMAKE_STRIP=/bin/true .
@@ -22,10 +24,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from machine import report
 from peers.peer import prompt
+
+if TYPE_CHECKING:
+    import sinkstream
 
 # The first pattern that is found in a symbol says what kind of work it is.
 KINDS = (
@@ -43,6 +50,7 @@ KINDS = (
 )
 SINKS = 4
 THREADS = ("sinkstream", "sinkstream pool")
+STEPPING = "stepping"  # the name of a thread that steps a batch itself
 
 
 def kind_of(symbol: str) -> str:
@@ -64,8 +72,20 @@ def read_samples(listing: str) -> dict[str, float]:
     return {kind: period / total for kind, period in periods.most_common()}
 
 
-def work(path: str | None, live: int, tokens: int, threads: int) -> None:
-    """Stream, or read prompts of `tokens`, until stdin is closed.
+def step(model: sinkstream.Model, batch: int, live: int) -> Iterator[None]:
+    """Take steps of a batch of sequences, behind `live` tokens each; never ends."""
+    import torch
+
+    cache = model.new_cache(batch, sinks=SINKS, window=live - SINKS)
+    ids = torch.tensor([prompt(live)]).expand(batch, -1).contiguous()
+    model.forward(ids, cache)
+    while True:
+        model.forward(ids[:, :1].contiguous(), cache)
+        yield
+
+
+def work(path: str | None, live: int, tokens: int, batch: int, threads: int) -> None:
+    """Stream, read prompts of `tokens`, or step a batch, until stdin is closed.
 
     The first line on stdout says that it is warm. Each line on stdin asks for another one: how many
     tokens were read and written so far, and how many evicted.
@@ -73,19 +93,29 @@ def work(path: str | None, live: int, tokens: int, threads: int) -> None:
     import sinkstream
 
     enough = threading.Event()
+    stepped = [0]  # tokens of batches, which the model does not count
 
     def answer(model: sinkstream.Model) -> None:
         for _ in sys.stdin:
             stats = model.stats()
             seen = stats["prompt_tokens"] + stats["generated_tokens"]
-            print(seen, stats["evicted_tokens"], flush=True)
+            evicted = stats["evicted_tokens"]
+            print(seen + stepped[0], evicted + stepped[0], flush=True)
         enough.set()
 
     window = max(live, tokens) - SINKS
     options = {"threads": threads, "sinks": SINKS, "window": window, "max_sequences": 1}
     with sinkstream.load(path, **options) as model:
         threading.Thread(target=answer, args=(model,), daemon=True).start()
-        if tokens:
+        if batch:
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(STEPPING)
+            for _ in step(model, batch, live):
+                if stepped[0] == 0:
+                    print("warm", flush=True)
+                stepped[0] += batch
+                if enough.is_set():
+                    break
+        elif tokens:
             model.generate(prompt(tokens), max_tokens=1)
             print("warm", flush=True)
             while not enough.is_set():
@@ -108,12 +138,13 @@ def perf(*words: str) -> str:
 
 
 def profile(pid: int, seconds: int) -> dict[str, float]:
-    """Return the share of each kind of work in the engine's threads."""
+    """Return the share of each kind of work in the threads that compute."""
     with tempfile.TemporaryDirectory() as folder:
         data = str(Path(folder) / "perf.data")
         perf("record", "-q", "-F", "1999", "-o", data, "-p", str(pid), "--", "sleep", str(seconds))
         listing = perf(
-            *("report", "-q", "-i", data, "--stdio", "--no-children", "--comms", ",".join(THREADS)),
+            *("report", "-q", "-i", data, "--stdio", "--no-children"),
+            *("--comms", ",".join((*THREADS, STEPPING))),
             *("--field-separator", "\t", "--fields", "period,symbol"),
         )
     shares = read_samples(listing)
@@ -150,13 +181,14 @@ def main() -> None:
     )
     parser.add_argument("--live", type=int, default=1024, help="tokens in the cache, at least 16")
     parser.add_argument("--prompt", type=int, default=0, help="read prompts of so many instead")
+    parser.add_argument("--batch", type=int, default=0, help="step so many sequences instead")
     parser.add_argument("--path", default=None, help="a checkpoint; SmolLM2 if left out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        return work(args.path, args.live, args.prompt, args.threads)
+        return work(args.path, args.live, args.prompt, args.batch, args.threads)
     if shutil.which("perf") is None:
         sys.exit("profile_bench: perf is not installed (Debian: apt-get install linux-perf).")
     command = [sys.executable, __file__, *sys.argv[1:], "--work"]
@@ -178,13 +210,16 @@ def main() -> None:
     tokens = (after - before) * args.seconds / (ended - started)
     model = Path(args.path).stem if args.path else "smollm2"
     what = f"prompt-{args.prompt}" if args.prompt else f"token-{args.live}"
+    if args.batch:
+        what = f"batch-{args.batch}-{args.live}"
     report(
         f"profile-{model}-{what}-{args.threads}",
         {
             "tokens": args.prompt or args.live,
+            "sequences": args.batch or 1,
             "threads": args.threads,
             "evicted_tokens": evicted,
-            "share of the engine's threads": {k: round(v, 4) for k, v in shares.items()},
+            "share of the threads that compute": {k: round(v, 4) for k, v in shares.items()},
             "system calls a token": {name: round(n / tokens, 2) for name, n in calls.items()},
         },
     )

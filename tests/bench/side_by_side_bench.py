@@ -9,12 +9,13 @@ The model is `smollm2`, or one of random weights in a real shape (`random_gguf.p
 Each engine runs in a process of its own and sleeps while another is measured. A round asks every
 engine for every figure once, so that a slow moment of the machine hits all of them, and each round
 begins with another engine. A plain read of 512 MB stands half a second before each figure of ours
-and after it, and around prompts a loop of the processor's widest dot or multiply-add of 16-bit
-numbers (the goal is set for vdpbf16ps); the mean of both counts, as our figure is a mean over
-tokens. All processes keep to as many cores as there are threads: on a shared machine one core reads
-memory faster than the next, and what is compared must not depend on who was put where.
-transformers decodes behind long contexts so slowly that it is asked for those in the first round
-only. Of the larger models only figures with a goal are asked for, and of ours only the default
+and after it, and around prompts a loop of what our kernel table multiplies with: tiles, dots of
+bfloat16, or multiply-adds of floats, which have no goal; the mean of both counts, as our figure is
+a mean over tokens. Each engine reads a prompt untimed before the first one that counts. All
+processes keep to as many cores as there are threads: on a shared machine one core reads memory
+faster than the next, and what is compared must not depend on who was put where. transformers
+decodes behind long contexts so slowly that it is asked for those in the first round only. Of the
+larger models only figures with a goal are asked for, and of ours only the default
 dtype; `--measure` and `--engine`, given as often as needed, choose others. An engine that is not
 installed, or does not load the file, is listed with its reason.
 The table at the end compares round by round: the median of the ratios, the smallest and largest,
@@ -45,6 +46,7 @@ from goals import (
     Goal,
     decode_at,
     goals_of,
+    kernels_of,
 )
 from machine import report
 from peers.isolated import ENGINES, IsolatedPeer
@@ -88,13 +90,13 @@ class Found:
 
 def measures_of(model: str) -> list[Measure]:
     """Return what is measured of a model when nothing else is said."""
-    named = {goal.measure for goal in goals_of(model)}
+    named = {goal.measure for goal in goals_of(model, "")}
     return [one for one in MEASURES if model == "smollm2" or one.name in named]
 
 
 def engines_of(model: str) -> list[str]:
     """Return who is asked when nothing else is said: others that have a goal, and ours once."""
-    is_recomputed = any(goal.beside == RECOMPUTED for goal in goals_of(model))
+    is_recomputed = any(goal.beside == RECOMPUTED for goal in goals_of(model, ""))
     others = [name for name in ENGINES if not name.startswith(OURS)]
     return [OURS] + [name for name in others if is_recomputed or name != RECOMPUTED]
 
@@ -133,14 +135,14 @@ class Bounds:
     peak: tuple[str, float] | None  # around prompts: a loop in registers of what, operations/s
 
 
-def probe(one: Measure, threads: int) -> Bounds:
-    """Ask the machine for what bounds a figure: means over half a second."""
+def probe(one: Measure, threads: int, kernels: str) -> Bounds:
+    """Ask the machine for what bounds a figure of a kernel table: means over half a second."""
     from sinkstream import _core
 
     read = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S)
     if one.method != "prefill":
         return Bounds(read, None)
-    peaks = [_core.peak_rate(threads) for _ in range(_PEAKS)]
+    peaks = [_core.peak_rate(threads, tiles=kernels == "amx") for _ in range(_PEAKS)]
     return Bounds(read, (peaks[0][0], statistics.harmonic_mean([rate for _, rate in peaks])))
 
 
@@ -176,15 +178,18 @@ def measure_once(
         is_slow = engine.name.startswith(TRANSFORMERS) and is_long
         if is_slow and engine.name in found.rates:
             continue
-        before = probe(one, threads) if engine.name == OURS else None
+        kernels = kernels_of(engine.description)
         try:
+            if one.method == "prefill" and engine.name not in found.rates:
+                engine.ask(one.method, *one.arguments)  # some prepare for a length that is new
+            before = probe(one, threads, kernels) if engine.name == OURS else None
             seconds = engine.ask(one.method, *one.arguments)
         except NotPossible as reason:
             found.refused[engine.name] = str(reason)
             continue
         found.rates.setdefault(engine.name, []).append(one.tokens / seconds)
         if before is not None:
-            bounds = mean(before, probe(one, threads))
+            bounds = mean(before, probe(one, threads, kernels))
             if (reached := share(one, engine, seconds, bounds)) is not None:
                 found.shares.append(reached)
     return bounds
@@ -255,8 +260,10 @@ def spread(values: list[float]) -> list[float]:
     return [round(value, 1) for value in (min(values), statistics.median(values), max(values))]
 
 
-def print_tables(found: dict[str, Found], rows: list[dict[str, Any]]) -> None:
-    """Print medians by engine, then every comparison beside its goal, to the terminal."""
+def print_tables(
+    found: dict[str, Found], rows: list[dict[str, Any]], missing: dict[str, str]
+) -> None:
+    """Print medians by engine, every comparison beside its goal, and what there is none of."""
     engines = list(dict.fromkeys(name for one in found.values() for name in one.rates))
     lines = ["", "tokens/s, medians | " + " | ".join(found)]
     for engine in engines:
@@ -270,6 +277,9 @@ def print_tables(found: dict[str, Found], rows: list[dict[str, Any]]) -> None:
         spread = f"{row['smallest']:.2f} - {row['largest']:.2f}"
         name = f"{row['measure']} | {row['beside']}"
         lines.append(f"{name} | {row['ratio']:.2f} ({spread}) | {goal}{verdict}")
+    lines += [f"not started | {engine} | {reason}" for engine, reason in missing.items()]
+    for name, one in found.items():
+        lines += [f"not possible | {name} | {who} | {why}" for who, why in one.refused.items()]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
@@ -309,10 +319,8 @@ def main() -> None:
     finally:
         for engine in engines:
             engine.close()
-    # A prompt's share of the peak has a goal where dots of bfloat16 are what multiplies.
-    has_dots = any("kernels avx512" in engine.description for engine in engines)
-    goals = [goal for goal in goals_of(args.model) if goal.beside != PEAK or has_dots]
-    rows = compare(found, goals)
+    ours = next((kernels_of(one.description) for one in engines if one.name == OURS), "")
+    rows = compare(found, goals_of(args.model, ours))
     peaks: dict[str, list[float]] = {}
     for instruction, rate in (one.peak for one in bounds if one.peak is not None):
         peaks.setdefault(instruction, []).append(rate / 1e9)
@@ -336,7 +344,7 @@ def main() -> None:
             "not possible": {name: one.refused for name, one in found.items() if one.refused},
         },
     )
-    print_tables(found, rows)
+    print_tables(found, rows, missing)
 
 
 if __name__ == "__main__":

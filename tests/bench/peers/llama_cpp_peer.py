@@ -41,6 +41,7 @@ class LlamaCpp(Peer):
         self._one = self._new_context(_CONTEXT, 1)
         self._held = 0  # tokens of the prompt that its cache begins with
         self._many: Any = None
+        self._shifts: list[int] = []
 
     def prefill(self, tokens: int) -> float:
         self._truncate(0)
@@ -81,6 +82,7 @@ class LlamaCpp(Peer):
         self._truncate(0)
         memory = llama_cpp.llama_get_memory(self._one)
         seconds: list[float] = []
+        self._shifts = []
         cached = 0
         for i in range(tokens):
             started = time.perf_counter()
@@ -90,11 +92,15 @@ class LlamaCpp(Peer):
                 llama_cpp.llama_memory_seq_rm(memory, 0, _SHIFT_KEEPS, begin)
                 llama_cpp.llama_memory_seq_add(memory, 0, begin, cached, -left)
                 cached -= left
+                self._shifts.append(i)
             self._read([200 + i % 200])
             cached += 1
             seconds.append(time.perf_counter() - started)
         self._truncate(0)
         return seconds
+
+    def shifts(self) -> list[int]:
+        return self._shifts
 
     def describe(self) -> str:
         return (

@@ -35,6 +35,10 @@ class Peer(ABC):
         """Return the seconds of each token of a stream that never holds more than `capacity`."""
         raise NotPossible("it has no endless stream that could be compared")
 
+    def shifts(self) -> list[int]:
+        """Return which tokens of the last endless stream shifted the cache before them."""
+        raise NotPossible("its cache does not shift")
+
     def evicted(self) -> int:
         """Return the tokens that have left a cache so far: a figure must not come from fewer."""
         return 0

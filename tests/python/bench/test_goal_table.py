@@ -32,6 +32,7 @@ def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     figures = {
         "model": "smollm2",
         "threads": 2,
+        "engines": {"sinkstream": "sinkstream 0.1.0, kernels avx512, inputs bfloat16"},
         "comparisons": [
             {**comparison, "ratio": 1.8, "goal": 1.8},
             {**comparison, "beside": "a plain read of memory", "ratio": 0.74, "goal": 0.75},
@@ -50,6 +51,40 @@ def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "1.80 (1.00 - 3.00)",
         ">= 1.8",
     )
+
+
+def test_a_processor_without_dots_has_no_goal_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kernels, least in (("avx2", None), ("amx", ">= 0.2"), ("avx512", ">= 0.7")):
+        others = {"engines": {"llama.cpp": "flash attention off"}, "comparisons": []}
+        (tmp_path / "side_by_side-llama-3.2-1b-Q4_0-2.json").write_text(json.dumps(others))
+        figures = {"engines": {"sinkstream": f"kernels {kernels}"}, "comparisons": []}
+        (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
+        found = [
+            row[3]
+            for row in table(tmp_path, monkeypatch)
+            if row[0] == "smollm2, threads: 1" and row[1].endswith("a loop of dots in registers")
+        ]
+        assert found == ([] if least is None else [least])
+
+
+def test_the_table_says_whose_figures_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, commit in (("latency", "0123abc"), ("protocol", "4567def"), ("session", "89abcde")):
+        processor = f"a processor, {len(name)} cores"
+        figures = {"bench": name, "processor": processor, "commit": commit, "ratio": 81}
+        (tmp_path / f"{name}.json").write_text(json.dumps(figures))
+    (tmp_path / "picture.json").write_text("[1, 2]")  # not a figure of this table, nor session's
+    monkeypatch.setenv("BENCH_OUT", str(tmp_path))
+    monkeypatch.syspath_prepend(BENCH)
+    from goal_table import main
+
+    main()
+    count, source = capsys.readouterr().out.splitlines()[-2:]
+    assert re.fullmatch(r"\d+ goals: 1 reached, 0 missed, \d+ not measured", count)
+    assert source == "a processor; commits: 0123abc, 4567def"
 
 
 def test_the_engine_has_goals_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
