@@ -37,7 +37,8 @@ int64_t failed_allocations() { return failed; }
 
 }  // namespace sinkstream
 
-// For the whole program. The array and nothrow forms of the standard library call these.
+// For the whole program. The array and nothrow forms of the standard library call these; nothing in
+// csrc takes from the heap by other means.
 void* operator new(std::size_t bytes) {
   ++sinkstream::count;
   if (!sinkstream::must_fail()) {
@@ -46,5 +47,17 @@ void* operator new(std::size_t bytes) {
   throw std::bad_alloc();
 }
 
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++sinkstream::count;
+  void* place = nullptr;
+  if (!sinkstream::must_fail() &&
+      posix_memalign(&place, static_cast<std::size_t>(alignment), bytes > 0 ? bytes : 1) == 0) {
+    return place;
+  }
+  throw std::bad_alloc();
+}
+
 void operator delete(void* place) noexcept { std::free(place); }
 void operator delete(void* place, std::size_t) noexcept { std::free(place); }
+void operator delete(void* place, std::align_val_t) noexcept { std::free(place); }
+void operator delete(void* place, std::size_t, std::align_val_t) noexcept { std::free(place); }
