@@ -1,7 +1,8 @@
 // The inner layout of a page: one layer's keys and values of 64 tokens.
 //
 // Note: [Page layout]
-// A page holds all keys, then all values; each half is [kv_heads] of
+// A page holds, for each key head, its keys and then its values, so that whoever attends with one
+// head reads one piece of memory:
 //
 //             keys                        values
 //   float32   [head_dim][64]              [64][head_dim]
@@ -12,7 +13,7 @@
 // Keys lie across tokens, so that 64 scores grow side by side without sums over lanes. The
 // bfloat16 layouts put pairs of the summed dimension together, as vdpbf16ps reads them.
 //
-// On a card both halves lie row by row, [64][head_dim] in every type, as its matrix units load them
+// On a card both lie row by row, [64][head_dim] in every type, as its matrix units load them
 // (PageLayout::kRows).
 //
 // Note: [Int8]
@@ -47,10 +48,8 @@ struct PageShape {
   constexpr bool has_scales() const { return type == DType::kInt8; }
   constexpr int64_t head_bytes() const { return scale_offset(has_scales() ? kPageRows : 0); }
   constexpr int64_t bytes() const { return 2 * kv_heads * head_bytes(); }
-  constexpr int64_t key_offset(int64_t kv_head) const { return kv_head * head_bytes(); }
-  constexpr int64_t value_offset(int64_t kv_head) const {
-    return (kv_heads + kv_head) * head_bytes();
-  }
+  constexpr int64_t key_offset(int64_t kv_head) const { return 2 * kv_head * head_bytes(); }
+  constexpr int64_t value_offset(int64_t kv_head) const { return (2 * kv_head + 1) * head_bytes(); }
   // Where the scale of token `row` lies, in bytes from the head's keys or values, if it has one.
   constexpr int64_t scale_offset(int64_t row) const {
     return kPageRows * head_dim * bytes_of(type) + row * int64_t{sizeof(float)};

@@ -1,14 +1,17 @@
-// Times attention in the shape of SmolLM2-135M: 9 query and 3 key heads of 64, 30 layers.
+// Times attention in the shapes of SmolLM2-135M and of Qwen3-0.6B.
 //
 // Decoding: one token after n cached ones, layer after layer, so that the caches of all layers
-// together stand where they stand in a real step. Prefill: 512 tokens in pieces of 64.
-// The table is chosen as everywhere: SINKSTREAM_KERNELS=avx2 forces one.
+// together stand where they stand in a real step; the same for a batch of sequences. Prefill: 512
+// tokens in pieces of 64.
+// The table is chosen as everywhere: SINKSTREAM_KERNELS=avx2 forces one. Words choose among the
+// rows: attention_bench batch qwen3-0.6b bfloat16
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "cache/window.h"
@@ -18,30 +21,40 @@
 namespace sinkstream {
 namespace {
 
-constexpr int64_t kHeads = 9;
-constexpr int64_t kLayers = 30;
 constexpr int64_t kSinks = 4;
 
-// The pages of all layers, with numbers that are finite in every type.
+struct Model {
+  const char* name;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t layers;
+};
+constexpr Model kSmollm2 = {"smollm2", 9, 3, 64, 30};
+constexpr Model kQwen3 = {"qwen3-0.6b", 16, 8, 128, 28};
+
+// The pages of some sequences in all layers, with numbers that are finite in every type.
 class Cache {
  public:
-  Cache(const Window& window, const PageShape& shape, int64_t layers) : window_(window) {
-    const int64_t per_layer = window.sink_pages() + window.window_pages();
-    memory_ = Buffer(per_layer * layers * shape.bytes(), "the pages");
+  Cache(const Window& window, const PageShape& shape, int64_t layers, int64_t sequences = 1)
+      : window_(window), sequences_(sequences) {
+    const int64_t pages = (window.sink_pages() + window.window_pages()) * sequences * layers;
+    memory_ = Buffer(pages * shape.bytes(), "the pages");
     std::mt19937 random(1);
     auto* words = reinterpret_cast<uint32_t*>(memory_.data());
-    for (int64_t i = 0; i < per_layer * layers * shape.bytes() / 4; ++i) {
+    for (int64_t i = 0; i < pages * shape.bytes() / 4; ++i) {
       words[i] = random() & 0xbbffbbff;  // at most 1 as bfloat16, at most 2 as float16
     }
-    for (int64_t page = 0; page < per_layer * layers; ++page) {
+    for (int64_t page = 0; page < pages; ++page) {
       pages_.push_back(memory_.data() + page * shape.bytes());
     }
   }
 
-  AttentionSpan span(int64_t layer, int64_t index, int64_t count) const {
+  AttentionSpan span(int64_t layer, int64_t index, int64_t count, int64_t sequence = 0) const {
     const std::byte* const* pages =
-        pages_.data() + layer * (window_.sink_pages() + window_.window_pages());
-    return {.row = 0,
+        pages_.data() +
+        (layer * sequences_ + sequence) * (window_.sink_pages() + window_.window_pages());
+    return {.row = sequence * count,
             .count = count,
             .index = index,
             .sinks = window_.sinks,
@@ -52,6 +65,7 @@ class Cache {
 
  private:
   Window window_;
+  int64_t sequences_;
   Buffer memory_;
   std::vector<const std::byte*> pages_;
 };
@@ -71,21 +85,32 @@ double fastest_time(int repeats, const Call& call) {
 
 class Bench {
  public:
-  Bench(const Kernels& kernels, DType type, int threads)
-      : kernels_(kernels), shape_{3, 64, type}, pool_(threads) {}
+  Bench(const Kernels& kernels, const Model& model, DType type, int threads)
+      : kernels_(kernels),
+        model_(model),
+        shape_{model.kv_heads, model.head_dim, type},
+        pool_(threads) {}
 
-  // One token that sees `live` keys, in each of `layers` layers.
-  void decode(int64_t live, int64_t layers) {
+  // One token of each sequence that sees `live` keys, in each of `layers` layers.
+  void decode(int64_t live, int64_t layers, int64_t sequences = 1) {
     const Window window = {.sinks = kSinks, .window = live - kSinks};
-    const Cache cache(window, shape_, layers);
-    prepare(window, live - 1, 1);
-    const double seconds = fastest_time(51, [&] {
-      for (int64_t layer = 0; layer < layers; ++layer) run(cache.span(layer, live - 1, 1));
+    const Cache cache(window, shape_, layers, sequences);
+    prepare(window, live - 1, 1, sequences);
+    std::vector<AttentionSpan> spans;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      for (int64_t s = 0; s < sequences; ++s) spans.push_back(cache.span(layer, live - 1, 1, s));
+    }
+    const double seconds = fastest_time(sequences == 1 ? 51 : 11, [&] {
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        run(spans.data() + layer * sequences, sequences);
+      }
     });
-    const double bytes = static_cast<double>(live * shape_.bytes() / kPageRows);
-    std::printf("decode  %-8s %d threads %5ld live %2ld layers %9.2f us/layer %7.1f GB/s\n",
-                name_of(shape_.type), pool_.threads(), long(live), long(layers),
-                seconds / layers * 1e6, bytes * layers / seconds / 1e9);
+    const double bytes = static_cast<double>(sequences * live * shape_.bytes() / kPageRows);
+    std::printf(
+        "decode  %-10s %-8s %d threads %5ld live %2ld sequences %2ld layers %9.2f us/layer "
+        "%7.1f GB/s\n",
+        model_.name, name_of(shape_.type), pool_.threads(), long(live), long(sequences),
+        long(layers), seconds / layers * 1e6, bytes * layers / seconds / 1e9);
   }
 
   // `count` tokens from an empty cache on, in pieces of a page.
@@ -97,35 +122,38 @@ class Bench {
     for (int64_t t = 0, piece; t < count; t += piece) {
       piece = std::min<int64_t>(window.piece(t, count - t), kPageRows);
       prepare(window, t, piece);
-      seconds += fastest_time(11, [&] { run(cache.span(0, t, piece)); });
+      const AttentionSpan span = cache.span(0, t, piece);
+      seconds += fastest_time(11, [&] { run(&span, 1); });
       for (int64_t i = t; i < t + piece; ++i) keys += static_cast<double>(i + 1);
     }
-    const double flops = keys * kHeads * shape_.head_dim * 4;
-    std::printf("prefill %-8s %d threads %5ld tokens %9.2f us/layer %7.1f Gflop/s\n",
-                name_of(shape_.type), pool_.threads(), long(count), seconds * 1e6,
+    const double flops = keys * static_cast<double>(model_.heads * shape_.head_dim * 4);
+    std::printf("prefill %-10s %-8s %d threads %5ld tokens %9.2f us/layer %7.1f Gflop/s\n",
+                model_.name, name_of(shape_.type), pool_.threads(), long(count), seconds * 1e6,
                 flops / seconds / 1e9);
   }
 
  private:
-  void prepare(const Window& window, int64_t index, int64_t rows) {
-    query_.assign(rows * kHeads * shape_.head_dim, 0.5f);
+  // `count` tokens from `index` on of each sequence.
+  void prepare(const Window& window, int64_t index, int64_t count, int64_t sequences = 1) {
+    query_.assign(count * sequences * model_.heads * shape_.head_dim, 0.5f);
     out_.resize(query_.size());
-    first_.resize(rows);
-    for (int64_t r = 0; r < rows; ++r) first_[r] = window.first(index + r);
+    first_.resize(count * sequences);
+    for (int64_t r = 0; r < count * sequences; ++r) first_[r] = window.first(index + r % count);
     pages_ = window.sink_pages() + window.window_pages();
-    scratch_ = Buffer(attention_scratch_bytes(kHeads, shape_.head_dim, pages_, pool_.threads()),
-                      "the scratch");
+    scratch_ =
+        Buffer(attention_scratch_bytes(model_.heads, shape_.head_dim, pages_, pool_.threads()),
+               "the scratch");
   }
 
-  void run(const AttentionSpan& span) {
+  void run(const AttentionSpan* spans, int64_t count) {
     kernels_.attention({.query_window = query_.data(),
                         .query_sink = query_.data(),
                         .out = out_.data(),
                         .first = first_.data(),
-                        .spans = &span,
-                        .span_count = 1,
-                        .rows = span.count,
-                        .heads = kHeads,
+                        .spans = spans,
+                        .span_count = count,
+                        .rows = static_cast<int64_t>(first_.size()),
+                        .heads = model_.heads,
                         .shape = shape_,
                         .sink_type = shape_.type,
                         .scale = 0.125f,
@@ -135,6 +163,7 @@ class Bench {
   }
 
   const Kernels& kernels_;
+  Model model_;
   PageShape shape_;
   ThreadPool pool_;
   std::vector<float> query_;
@@ -144,18 +173,36 @@ class Bench {
   Buffer scratch_;
 };
 
-void run_all() {
+// Whether `word` is one of the words on the command line, or none of its kind is.
+bool is_asked(const std::vector<std::string_view>& words, std::string_view word,
+              const std::vector<std::string_view>& kind) {
+  const auto has = [&](std::string_view one) {
+    return std::ranges::find(words, one) != words.end();
+  };
+  return has(word) || std::ranges::none_of(kind, has);
+}
+
+void run_all(const std::vector<std::string_view>& words) {
   const char* forced = std::getenv("SINKSTREAM_KERNELS");
   const ChosenKernels chosen = choose_kernels(forced == nullptr ? "" : forced);
   std::printf("kernels: %s\n", chosen.kernels.name);
   for (const DType type : {DType::kInt8, DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    if (!is_asked(words, name_of(type), {"int8", "bfloat16", "float16", "float32"})) continue;
     for (const int threads : {1, 2}) {
-      Bench bench(chosen.kernels, type, threads);
-      for (const int64_t live : {16, 1024, 2048}) {
-        bench.decode(live, 1);
-        bench.decode(live, kLayers);
+      for (const Model& model : {kSmollm2, kQwen3}) {
+        if (!is_asked(words, model.name, {kSmollm2.name, kQwen3.name})) continue;
+        Bench bench(chosen.kernels, model, type, threads);
+        if (is_asked(words, "decode", {"decode", "batch", "prefill"})) {
+          for (const int64_t live : {16, 1024, 2048}) {
+            bench.decode(live, 1);
+            bench.decode(live, model.layers);
+          }
+        }
+        if (is_asked(words, "batch", {"decode", "batch", "prefill"})) {
+          for (const int64_t sequences : {8, 32}) bench.decode(256, model.layers, sequences);
+        }
+        if (is_asked(words, "prefill", {"decode", "batch", "prefill"})) bench.prefill(512);
       }
-      bench.prefill(512);
     }
   }
 }
@@ -163,4 +210,4 @@ void run_all() {
 }  // namespace
 }  // namespace sinkstream
 
-int main() { sinkstream::run_all(); }
+int main(int count, char** words) { sinkstream::run_all({words + 1, words + count}); }

@@ -620,8 +620,8 @@ OURS = (
         name="sink_logit_of_another_head",
         sentence="Every head of a group has the sink logit of its first head.",
         file=ATTENTION,
-        old="args.sink_logits[kv_head * group + (begin + i) % group];",
-        new="args.sink_logits[kv_head * group];",
+        old="args.sink_logits[share.kv_head * group + (share.begin + i) % group];",
+        new="args.sink_logits[share.kv_head * group];",
         killers=(_scores("MeetTheDefinitionForTenWindows"),),
     ),
     Mutant(

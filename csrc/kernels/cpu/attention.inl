@@ -100,7 +100,7 @@ SINKSTREAM_INLINE void finish(const Fold& fold, const float* sums, int64_t head_
   }
 }
 
-// One key head's halves of a page.
+// One key head's parts of a page.
 struct HeadPage {
   const std::byte* keys;
   const std::byte* values;
@@ -120,15 +120,30 @@ SINKSTREAM_INLINE HeadPage head_page(const AttentionArgs& args, const AttentionS
   return {page + shape.key_offset(kv_head), page + shape.value_offset(kv_head), shape.type};
 }
 
+// The keys of page n of `seen` that the tokens [begin, end) of a span see. If some token in between
+// sees other rows than the first and the last do, these are a guess.
+SINKSTREAM_INLINE Lines key_lines(const AttentionArgs& args, const AttentionSpan& span,
+                                  const SeenPages& seen, int64_t n, int64_t kv_head, int64_t begin,
+                                  int64_t end) {
+  const HeadPage page = head_page(args, span, seen, n, kv_head);
+  const int64_t first = seen_rows(args, span, seen, n, begin).begin;
+  const int64_t last = seen_rows(args, span, seen, n, end - 1).end;
+  if (first >= last) return {};
+  const int64_t side = page.type == DType::kBFloat16 ? 2 : 1;  // dimensions side by side
+  const int64_t column = side * bytes_of(page.type);
+  return lines_of(page.keys, args.shape.head_dim / side, kPageRows * column, first * column,
+                  last * column);
+}
+
 // A span's queries that read one key head are its pairs of token and head: pair p is head p % group
 // of token p / group, with group = heads / kv_heads.
 //
 // Attends from the pairs [begin, end) to page n of `seen`, and calls
-// take(pair, fold, sums) for each pair that sees a row of it. `next_keys`: QueryTile.
+// take(pair, fold, sums) for each pair that sees a row of it. `next_keys`: see QueryTile.
 template <typename Take>
 SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan& span,
                                   const SeenPages& seen, int64_t n, int64_t kv_head, int64_t begin,
-                                  int64_t end, const void* next_keys, const Take& take) {
+                                  int64_t end, const Lines& next_keys, const Take& take) {
   const int64_t head_dim = args.shape.head_dim;
   const int64_t group = args.heads / args.shape.kv_heads;
   const bool is_sink = n < seen.sink_pages;
@@ -137,7 +152,7 @@ SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const AttentionSpan
   const Scoring scoring = {args.scale, args.soft_cap, args.slopes != nullptr};
 
   QueryTile tile;
-  tile.next_keys = next_keys;
+  tile.next_keys = &next_keys;
   TileResult result;
   int64_t pairs[kMostRows];
   for (int64_t pair = begin; pair < end; ++pair) {
@@ -190,34 +205,52 @@ void attend_by_query(const AttentionArgs& args, const Launch& launch) {
   int64_t tasks = 0;
   for (int64_t s = 0; s < args.span_count; ++s) tasks += tasks_of(args.spans[s]);
 
-  launch.pool->run(tasks, [&](int64_t task, int thread) {
+  // A task's pairs of one span, and what they see.
+  struct Share {
+    const AttentionSpan& span;
+    int64_t kv_head;
+    int64_t begin, end;                // pairs
+    int64_t first_token, after_token;  // of the span
+    SeenPages seen;
+  };
+  const auto share_of = [&](int64_t task) -> Share {
     const AttentionSpan* span = args.spans;
     for (; task >= tasks_of(*span); ++span) task -= tasks_of(*span);
-    const int64_t kv_head = task % kv_heads;
     const int64_t begin = task / kv_heads * kTaskPairs;
-    const int64_t rest = span->count * group - begin;
-    const int64_t count = rest < kTaskPairs ? rest : kTaskPairs;
-
+    const int64_t pairs = span->count * group;
+    const int64_t end = begin + kTaskPairs < pairs ? begin + kTaskPairs : pairs;
+    const int64_t first = begin / group;
+    const int64_t after = (end - 1) / group + 1;
+    return {
+        *span, task % kv_heads, begin, end, first, after, seen_pages(args, *span, first, after)};
+  };
+  const auto keys_of = [&](const Share& share, int64_t n) {
+    return key_lines(args, share.span, share.seen, n, share.kv_head, share.first_token,
+                     share.after_token);
+  };
+  launch.pool->run(tasks, [&](int64_t task, int thread) {
+    const Share share = share_of(task);
+    const int64_t count = share.end - share.begin;
     Fold folds[kTaskPairs];
     float* sums = reinterpret_cast<float*>(args.scratch) + thread * kTaskPairs * (head_dim + 16);
     for (int64_t i = 0; i < count; ++i) clear(folds[i], sums + i * vectors * kLanes, vectors);
-    const SeenPages seen = seen_pages(args, *span, begin / group, (begin + count - 1) / group + 1);
-    for (int64_t n = 0; n < seen.count(); ++n) {
-      const int64_t next = n + 1 < seen.count() ? n + 1 : n;
-      visit_page(args, *span, seen, n, kv_head, begin, begin + count,
-                 head_page(args, *span, seen, next, kv_head).keys,
-                 [&](int64_t pair, const Fold& next, const float* next_sums) {
-                   const int64_t i = pair - begin;
-                   join(folds[i], sums + i * vectors * kLanes, next, next_sums, vectors);
+    for (int64_t n = 0; n < share.seen.count(); ++n) {
+      const bool is_last = n + 1 == share.seen.count();
+      const int64_t next = task + 1 < tasks ? task + 1 : task;  // this thread's next one, mostly
+      visit_page(args, share.span, share.seen, n, share.kv_head, share.begin, share.end,
+                 is_last ? keys_of(share_of(next), 0) : keys_of(share, n + 1),
+                 [&](int64_t pair, const Fold& fold, const float* page_sums) {
+                   const int64_t i = pair - share.begin;
+                   join(folds[i], sums + i * vectors * kLanes, fold, page_sums, vectors);
                  });
     }
     for (int64_t i = 0; i < count; ++i) {
       if (args.sink_logits != nullptr) {
-        const float logit = args.sink_logits[kv_head * group + (begin + i) % group];
+        const float logit = args.sink_logits[share.kv_head * group + (share.begin + i) % group];
         join_logit(folds[i], sums + i * vectors * kLanes, logit, vectors);
       }
       finish(folds[i], sums + i * vectors * kLanes, head_dim,
-             output(args, *span, kv_head, begin + i));
+             output(args, share.span, share.kv_head, share.begin + i));
     }
   });
 }
@@ -262,16 +295,18 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
     const int64_t next = task + 1 < tasks ? task + 1 : task;  // this thread's next one, mostly
     const auto [next_s, next_n] = place_of(next);
     const AttentionSpan& span = args.spans[s];
-    visit_page(args, span, seen[s], n, kv_head, 0, span.count * group,
-               head_page(args, args.spans[next_s], seen[next_s], next_n, next % kv_heads).keys,
-               [&](int64_t pair, const Fold& fold, const float* sums) {
-                 float* to = partial(span.row + pair / group, kv_head * group + pair % group, n);
-                 for (int64_t v = 0; v < vectors; ++v) {
-                   store(to + v * kLanes, load(sums + v * kLanes));
-                 }
-                 to[vectors * kLanes] = fold.largest;
-                 to[vectors * kLanes + 1] = fold.total;
-               });
+    const AttentionSpan& next_span = args.spans[next_s];
+    visit_page(
+        args, span, seen[s], n, kv_head, 0, span.count * group,
+        key_lines(args, next_span, seen[next_s], next_n, next % kv_heads, 0, next_span.count),
+        [&](int64_t pair, const Fold& fold, const float* sums) {
+          float* to = partial(span.row + pair / group, kv_head * group + pair % group, n);
+          for (int64_t v = 0; v < vectors; ++v) {
+            store(to + v * kLanes, load(sums + v * kLanes));
+          }
+          to[vectors * kLanes] = fold.largest;
+          to[vectors * kLanes + 1] = fold.total;
+        });
   });
 
   launch.pool->run(args.rows * args.heads, [&](int64_t task, int) {

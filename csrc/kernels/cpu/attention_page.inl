@@ -16,9 +16,9 @@ struct QueryTile {
   int64_t end[kMostRows];
   float slope[kMostRows];     // of ALiBi, 0 without
   float distance[kMostRows];  // to row 0; one less to each later row
-  // Keys that are likely to be read next. If set, the page's values are asked for while its keys
-  // are read, and those keys while the values are; null if the page has been read just before.
-  const void* next_keys = nullptr;
+  // Keys that are likely to be read next: asked for while this page is read, behind its values.
+  // Null if the page has been read just before, and nothing is asked for.
+  const Lines* next_keys = nullptr;
 };
 
 // What becomes of a product of query and key: Note [Scores].
@@ -115,7 +115,7 @@ void add_values(const QueryTile& tile, Product<T> product) {
     alone.k_begin = k_begin;
     alone.k_end = k_end;
     alone.accumulate = accumulate;
-    alone.next = nullptr;
+    alone.ahead = {};
     multiply_rows<1>(alone, 0, vectors);
   };
   if (begin >= end) {  // nothing in common
@@ -148,7 +148,19 @@ void add_narrow_values(const QueryTile& tile, Product<T> product) {
   add_values(tile, product);
 }
 
-// `keys` and `values` are one head's halves of a page.
+// The lines that hold the rows [begin, end) of a head's values.
+template <typename T>
+SINKSTREAM_INLINE Lines value_lines(const T* values, int64_t head_dim, int64_t begin, int64_t end) {
+  constexpr int64_t kSide = kPaired<T> ? 2 : 1;  // rows side by side
+  const int64_t bytes = kSide * head_dim * int64_t{sizeof(T)};
+  return lines_between(reinterpret_cast<const std::byte*>(values), begin / kSide * bytes,
+                       divide_up(end, kSide) * bytes);
+}
+
+// So few values are added so fast that little can be asked for meanwhile.
+constexpr int64_t kFewRows = 8;
+
+// `keys` and `values` are one head's parts of a page.
 template <typename T>
 void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring& scoring,
                  const QueryTile& tile, TileResult& result) {
@@ -157,6 +169,18 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
   for (int q = 0; q < tile.count; ++q) {
     begin = tile.begin[q] < begin ? tile.begin[q] : begin;
     end = tile.end[q] > end ? tile.end[q] : end;
+  }
+  // What is asked for while the keys are read, and while the values are.
+  Lines behind_keys;
+  Lines behind_values;
+  if (tile.next_keys != nullptr) {
+    behind_keys = value_lines(values, head_dim, begin, end);
+    behind_values = *tile.next_keys;
+    if (end - begin <= kFewRows) {
+      ask_at_once(behind_keys);
+      behind_keys = behind_values;
+      behind_values = {};
+    }
   }
   alignas(64) float scores[kMostRows][kPageRows];
   const Product<T> score = {.a = tile.queries,
@@ -167,7 +191,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                             .out = scores[0],
                             .out_stride = kPageRows,
                             .accumulate = false,
-                            .next = tile.next_keys == nullptr ? nullptr : values};
+                            .ahead = behind_keys};
   multiply(tile.count, score, begin / kLanes, divide_up(end, kLanes));
 
   // Null, and no code at all, for types without.
@@ -196,7 +220,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                           .out = result.sums[0],
                           .out_stride = kMostSums,
                           .accumulate = false,
-                          .next = tile.next_keys};
+                          .ahead = behind_values};
   if (head_dim < kLanes) {
     add_narrow_values(tile, sum);
   } else {

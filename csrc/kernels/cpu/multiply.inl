@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cpu/cache_type.inl"
+#include "kernels/cpu/read_ahead.inl"
 
 // What one product reads and writes.
 template <typename T>
@@ -16,8 +17,8 @@ struct Product {
   int64_t k_end;
   float* out;  // [rows][out_stride]
   int64_t out_stride;
-  bool accumulate;   // goes on with the chains that `out` holds
-  const void* next;  // a block as wide that is read after this one and asked for now, or null
+  bool accumulate;  // goes on with the chains that `out` holds
+  Lines ahead;      // asked for meanwhile
 };
 
 // One vector of an even row, or of the odd row after it. `at` is its place in the even row.
@@ -51,11 +52,11 @@ SINKSTREAM_INLINE void add_row(const float* const (&a)[kRows], int64_t k, const 
   }
 }
 
-// kRows × kVectors sums in registers, from `column` of the block to `place` of `out`. The cache
-// lines that begin in these columns are asked for in the next block: together, the tiles ask for
-// all of it, at an even pace.
+// kRows × kVectors sums in registers, from `column` of the block to `place` of `out`. With every
+// two k a step of `ahead`.
 template <int kRows, int kVectors, typename T>
-SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t place) {
+SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t place,
+                                     ReadAhead ahead) {
   const float* a[kRows];
   for (int q = 0; q < kRows; ++q) a[q] = product.a[q];
   const int64_t columns = product.columns;
@@ -76,18 +77,8 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
     add_row<true>(a, k++, at, columns, sums);
     at += 2 * columns;
   }
-  constexpr int64_t kLine = 64;
-  constexpr int64_t kSize = sizeof(T) * (kPaired<T> ? 2 : 1);  // of what one column holds in a row
-  const int64_t first_line = divide_up(column * kSize, kLine) * kLine;
-  const int64_t last_line = product.next == nullptr ? 0 : (column + kVectors * kLanes) * kSize;
   for (; k + 1 < end; k += 2, at += 2 * columns) {
-    for (int64_t line = first_line; line < last_line; line += kLine) {
-      const T* next = static_cast<const T*>(product.next) + k / 2 * 2 * columns;
-      prefetch(reinterpret_cast<const std::byte*>(next) + line);
-      if constexpr (!kPaired<T>) {
-        prefetch(reinterpret_cast<const std::byte*>(next + columns) + line);
-      }
-    }
+    ahead.step();
     add_row<false>(a, k, at, columns, sums);
     // Hides that a paired row's words were loaded just now: reading them again from the first
     // cache costs less than keeping them, for which registers do not suffice.
@@ -104,11 +95,12 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
 
 // The most rows of one product, and vectors per tile: enough chains to hide the latency of fma,
 // and no more than the registers hold (16, or 32 with AVX-512). On Zen 3 with bfloat16, 3 × 4
-// instead of 3 × 3 halves the speed.
+// instead of 3 × 3 halves the speed. On Zen 4, 2 × 8 reads heads of 128 in one piece, 3 to 7 %
+// faster than in two.
 constexpr int kMostRows = kLanes == 16 ? 6 : 4;
 constexpr int tile_vectors(int rows) {
   if (rows == 1) return 8;
-  if (kLanes == 16) return 4;
+  if (kLanes == 16) return rows == 2 ? 8 : 4;
   return rows == 2 ? 4 : rows == 3 ? 3 : 2;
 }
 
@@ -120,18 +112,25 @@ void multiply_rows(const Product<T>& product, int64_t begin, int64_t end) {
   constexpr int kVectors = tile_vectors(kRows);
   const int64_t whole = product.columns / kLanes;  // vectors that lie inside
   const int64_t inside = end < whole ? end : whole;
+  // Each tile asks for a part of each run; some at the edge are narrower, and ask for nothing.
+  const int tiles = static_cast<int>(divide_up(end - begin, kVectors));
+  const int64_t steps = (product.k_end - product.k_begin) / 2;
+  int tile = 0;
+  const auto ahead = [&] { return read_ahead(product.ahead, tile++, tiles, steps); };
   int64_t v = begin;
   for (; v + kVectors <= inside; v += kVectors) {
-    multiply_tile<kRows, kVectors>(product, v * kLanes, v * kLanes);
+    multiply_tile<kRows, kVectors>(product, v * kLanes, v * kLanes, ahead());
   }
   if constexpr (kVectors > 4) {
-    for (; v + 4 <= inside; v += 4) multiply_tile<kRows, 4>(product, v * kLanes, v * kLanes);
+    for (; v + 4 <= inside; v += 4)
+      multiply_tile<kRows, 4>(product, v * kLanes, v * kLanes, ahead());
   }
   if constexpr (kVectors > 2) {
-    for (; v + 2 <= inside; v += 2) multiply_tile<kRows, 2>(product, v * kLanes, v * kLanes);
+    for (; v + 2 <= inside; v += 2)
+      multiply_tile<kRows, 2>(product, v * kLanes, v * kLanes, ahead());
   }
-  for (; v < inside; ++v) multiply_tile<kRows, 1>(product, v * kLanes, v * kLanes);
-  if (v < end) multiply_tile<kRows, 1>(product, product.columns - kLanes, v * kLanes);
+  for (; v < inside; ++v) multiply_tile<kRows, 1>(product, v * kLanes, v * kLanes, ahead());
+  if (v < end) multiply_tile<kRows, 1>(product, product.columns - kLanes, v * kLanes, ahead());
 }
 
 template <int kRows = kMostRows, typename T>

@@ -35,9 +35,9 @@ struct SequencePages {
 };
 
 // Note: [Pages on a card]
-// A page has PageShape::bytes() bytes: all keys, then all values; each half is [kv_heads] of
-// [64][head_dim] numbers, float16, bfloat16 or int8, row by row. Behind the codes of each head's
-// int8 half stand its 64 float32 scales: Note: [Int8] of kernels/page.h.
+// A page has PageShape::bytes() bytes: for each key head its keys, then its values, either
+// [64][head_dim] numbers, float16, bfloat16 or int8, row by row. Behind the codes of int8 keys and
+// of int8 values stand their 64 float32 scales: Note: [Int8] of kernels/page.h.
 struct Pages {
   const int32_t* ids = nullptr;              // in device memory
   const SequencePages* sequences = nullptr;  // in device memory

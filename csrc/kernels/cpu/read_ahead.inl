@@ -1,0 +1,59 @@
+// Memory that is asked for before it is read.
+#pragma once
+
+constexpr int64_t kLineBytes = 64;  // of a cache line
+
+// Runs of cache lines, `stride` bytes from one to the next, `lines` side by side in each.
+struct Lines {
+  const std::byte* begin = nullptr;
+  int64_t runs = 0;
+  int64_t lines = 0;
+  int64_t stride = 0;
+};
+
+// The lines that hold the bytes [begin, end) of each of some runs.
+SINKSTREAM_INLINE Lines lines_of(const std::byte* at, int64_t runs, int64_t stride, int64_t begin,
+                                 int64_t end) {
+  const int64_t first = begin / kLineBytes * kLineBytes;
+  return {at + first, runs, divide_up(end - first, kLineBytes), stride};
+}
+
+// Those that hold the bytes [begin, end), in short runs.
+SINKSTREAM_INLINE Lines lines_between(const std::byte* at, int64_t begin, int64_t end) {
+  constexpr int64_t kRunLines = 4;
+  const int64_t bytes = kRunLines * kLineBytes;
+  return {at + begin, divide_up(end - begin, bytes), kRunLines, bytes};
+}
+
+SINKSTREAM_INLINE void ask_at_once(const Lines& lines) {
+  for (int64_t run = 0; run < lines.runs; ++run) {
+    for (int64_t line = 0; line < lines.lines; ++line) {
+      prefetch(lines.begin + run * lines.stride + line * kLineBytes);
+    }
+  }
+}
+
+// Asks for lines at an even pace: a processor keeps only so many requests, and drops what comes in
+// a burst.
+struct ReadAhead {
+  const std::byte* at = nullptr;  // the next run
+  const std::byte* end = nullptr;
+  int64_t bytes = 0;  // of a run
+  int64_t stride = 0;
+  int64_t pace = 0;  // runs of a step
+
+  SINKSTREAM_INLINE void step() {
+    for (int64_t run = 0; run < pace && at < end; ++run, at += stride) {
+      for (int64_t byte = 0; byte < bytes; byte += kLineBytes) prefetch(at + byte);
+    }
+  }
+};
+
+// A part of each run for a loop of `steps`: that of loop `part` of so many, none behind the last.
+SINKSTREAM_INLINE ReadAhead read_ahead(const Lines& lines, int part, int parts, int64_t steps) {
+  if (lines.runs == 0 || part >= parts) return {};
+  const int64_t first = lines.lines * part / parts * kLineBytes;
+  const int64_t last = lines.lines * (part + 1) / parts * kLineBytes;
+  return {lines.begin + first, lines.begin + first + lines.runs * lines.stride, last - first,
+          lines.stride, divide_up(lines.runs, steps > 0 ? steps : 1)};
+}
