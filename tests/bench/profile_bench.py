@@ -34,10 +34,16 @@ from peers.peer import prompt
 if TYPE_CHECKING:
     import sinkstream
 
+# What lays inputs out, or a loop over threads that does; mangled where its types are too many.
+LAYING_OUT = (
+    r"prepare_token|^\[\.\] sinkstream::\(anonymous namespace\)::run_linear.*\(long, long\)#1\}::op"
+    r"|(run|of)<sinkstream::\(anonymous namespace\)::lay_out_inputs"
+    r"|2ofIZNS_12_GLOBAL__N_114lay_out_inputs"
+)
 # The first pattern that is found in a symbol says what kind of work it is.
 KINDS = (
     ("the system", r"^\[k\]"),
-    ("inputs of products", r"prepare_token"),
+    ("inputs of products", LAYING_OUT),
     ("products of weights", r"WeightType|run_linear|share_panels|multiply_panel|multiply_bands"),
     ("attention", r"attend|multiply_rows|multiply_tile|add_values|join|finish"),
     ("norms", r"rms_norm"),

@@ -12,6 +12,8 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 LAMBDA = "::{lambda(long, int)#1}>(long, sinkstream::"
 CORE = "[.] sinkstream::(anonymous namespace)::"
+OF = "[.] sinkstream::ThreadPool::Loop::of"
+LOOP = "_ZZN10sinkstream10ThreadPool4Loop2ofIZNS_12_GLOBAL__N_1"  # perf leaves long ones mangled
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,24 @@ def bench() -> ModuleType:
             "products of weights",
         ),
         (f"{CORE}prepare_token<(sinkstream::(anonymous namespace)::Way)1>", "inputs of products"),
+        (
+            f"[.] sinkstream::ThreadPool::run<{CORE[4:]}lay_out_inputs<{CORE[4:]}run_linear<",
+            "inputs of products",
+        ),
+        (
+            f"{OF}<{CORE[4:]}lay_out_inputs<{CORE[4:]}run_linear<",
+            "inputs of products",
+        ),
+        (
+            f"{OF}<{CORE[4:]}share_panels<{CORE[4:]}lay_out_inputs<{CORE[4:]}run_linear<",
+            "products of weights",
+        ),
+        (
+            f"{CORE}run_linear<({CORE[4:]}Way)1>(const&)::{{lambda(long, long)#1}}::operator()",
+            "inputs of products",
+        ),
+        (f"[.] {LOOP}14lay_out_inputsIZNS3_10run_linearILNS3_3WayE0", "inputs of products"),
+        (f"[.] {LOOP}12share_panelsIZNS3_14lay_out_inputsIZNS3_10run", "products of weights"),
         (f"{CORE}multiply_rows<3, sinkstream::f16>", "attention"),
         (f"{CORE}attend_by_page(sinkstream::AttentionArgs const&", "attention"),
         (f"[.] sinkstream::ThreadPool::run<{CORE[4:]}swiglu(const&){LAMBDA}", "activation"),
