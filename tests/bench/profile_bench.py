@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 # What lays inputs out, or a loop over threads that does; mangled where its types are too many.
 LAYING_OUT = (
-    r"prepare_token|^\[\.\] sinkstream::\(anonymous namespace\)::run_linear.*\(long, long\)#1\}::op"
+    r"prepare_(token|band_token)"
+    r"|^\[\.\] sinkstream::\(anonymous namespace\)::run_linear.*\(long, long\)#1\}::op"
     r"|(run|of)<sinkstream::\(anonymous namespace\)::lay_out_inputs"
     r"|2ofIZNS_12_GLOBAL__N_114lay_out_inputs"
 )
@@ -44,7 +45,7 @@ LAYING_OUT = (
 KINDS = (
     ("the system", r"^\[k\]"),
     ("inputs of products", LAYING_OUT),
-    ("products of weights", r"WeightType|run_linear|share_panels|multiply_panel|multiply_bands"),
+    ("products of weights", r"WeightType|run_linear|share_panels|multiply_(panel|bf16|share)"),
     ("attention", r"attend|multiply_rows|multiply_tile|add_values|join|finish"),
     ("norms", r"rms_norm"),
     ("rotation", r"rope"),

@@ -30,6 +30,8 @@ PANELS = "csrc/kernels/cpu/linear_panels.inl"
 DOT = "csrc/kernels/cpu/linear_dot.inl"
 PAIRS = "csrc/kernels/cpu/linear_pairs.inl"
 AMX = "csrc/kernels/cpu/linear_amx.inl"
+BANDS = "csrc/kernels/cpu/linear_bands.inl"
+ALONE = "csrc/kernels/cpu/linear_alone.inl"
 
 
 def _window(test: str) -> str:
@@ -766,14 +768,14 @@ OURS = (
         name="tail_read_past_the_panel",
         sentence="The last columns of a panel are read as a whole group, its neighbour's included.",
         file=AMX,
-        old="tiles::load<kWeights>(padded);",
-        new="tiles::load<kWeights>(group);",
+        old="multiply_group<kPanels, kBands>(padded[0], kGroupBytes, x, band_stride);",
+        new="multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);",
         killers=(_tiles("TakesNothingFromBesideItsPanels"),),
     ),
     Mutant(
         name="band_upside_down",
         sentence="The tokens of a band lie in their register from the last to the first.",
-        file=AMX,
+        file=BANDS,
         old="const int64_t token = band * bands.size + t;",
         new="const int64_t token = (band + 1) * bands.size - 1 - t;",
         killers=(
@@ -785,15 +787,39 @@ OURS = (
         name="sums_of_the_group_before",
         sentence="Sums over a group of codes begin with those of the group before.",
         file=AMX,
-        old="    tiles::clear<0>();\n",
+        old="    clear_sums<1, 1>();\n",
         new="",
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="second_panel_twice",
+        sentence="Two panels that meet bands together are the second one twice.",
+        file=AMX,
+        old="    tiles::load<kFirstWeights + 1>(weights + panel_stride);",
+        new="    tiles::load<kFirstWeights>(weights + panel_stride);",
+        killers=(_tiles("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="sums_of_a_block_lost",
+        sentence="With codes, each block of groups begins its sums anew.",
+        file=AMX,
+        old="  for (int t = 0; t < kTokens; ++t) acc[t][0] = load(sums[t]);",
+        new="  for (int t = 0; t < kTokens; ++t) acc[t][0] = Vec{};",
+        killers=(_tiles("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="one_chain_for_a_token_alone",
+        sentence="A token alone adds the products of even and odd columns in one chain.",
+        file=ALONE,
+        old="odd = fma(weights.odd, broadcast(x[2 * pair + 1]), odd);",
+        new="even = fma(weights.odd, broadcast(x[2 * pair + 1]), even);",
+        killers=(_tiles("GivesATokenTheSameBitsInEveryBatch"),),
     ),
     Mutant(
         name="tiles_kept",
         sentence="A thread keeps its tile registers after its task.",
         file=AMX,
-        old="    tiles::release();\n",
+        old="  if (is_configured) tiles::release();\n",
         new="",
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
     ),

@@ -91,7 +91,8 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   const Inputs shared = place_inputs<kWay>(args, 0);
   const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
   const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
-  share_panels(args, launch, kMaxTile, token_bytes, begin, [&](const Share& share, int thread) {
+  const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
+  share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
     const Inputs inputs = place_inputs<kWay>(args, copy_of(args, thread));
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);

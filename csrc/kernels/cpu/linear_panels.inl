@@ -45,27 +45,36 @@ constexpr int64_t kLeastTokens = 32;
 // per cent at most.
 constexpr int64_t kTasks = 16;
 
-// Calls `body(share, thread)` for shares that together are all panels times all tiles of
-// `tile_tokens`, and `begin(thread)` before a thread's first one. `token_bytes`: of the inputs of
-// one token.
+// What the products of a call ask of its tasks.
+struct Grain {
+  int64_t tile_tokens;                // in a tile
+  int64_t token_bytes;                // of the inputs of one token
+  int64_t cache_bytes = kCacheBytes;  // for the inputs of a block
+  int64_t panels = 1;                 // that stay together; the last task has what is left
+};
+
+// Calls `body(share, thread)` for shares that together are all panels times all tiles, and
+// `begin(thread)` before a thread's first one.
 template <typename Begin, typename Body>
-void share_panels(const LinearArgs& args, const Launch& launch, int64_t tile_tokens,
-                  int64_t token_bytes, const Begin& begin, const Body& body) {
+void share_panels(const LinearArgs& args, const Launch& launch, const Grain& grain,
+                  const Begin& begin, const Body& body) {
   int64_t panels = 0;
   for (int64_t i = 0; i < args.part_count; ++i) {
     panels += panel_count(args.parts[i].weights.rows);
   }
   if (panels == 0 || args.tokens == 0) return;
   const int64_t wanted = kTasks * launch.pool->threads();
-  const int64_t tiles = divide_up(args.tokens, tile_tokens);
-  const int64_t fitting = kCacheBytes / token_bytes;
-  const int64_t most = divide_up(fitting > kLeastTokens ? fitting : kLeastTokens, tile_tokens);
+  const int64_t grains = divide_up(panels, grain.panels);
+  const int64_t tiles = divide_up(args.tokens, grain.tile_tokens);
+  const int64_t fitting = grain.cache_bytes / grain.token_bytes;
+  const int64_t most =
+      divide_up(fitting > kLeastTokens ? fitting : kLeastTokens, grain.tile_tokens);
   // Of one size, and more of them where panels alone do not make enough tasks.
   const int64_t fewest = divide_up(tiles, most);
-  const int64_t sharing = divide_up(wanted, panels);
+  const int64_t sharing = divide_up(wanted, grains);
   const int64_t block = divide_up(tiles, fewest > sharing ? fewest : sharing);
   const int64_t blocks = divide_up(tiles, block);
-  const int64_t chunk = panels > wanted ? panels / wanted : 1;
+  const int64_t chunk = (grains > wanted ? grains / wanted : 1) * grain.panels;
   const int64_t chunks = divide_up(panels, chunk);
   launch.pool->run(blocks * chunks, begin, [&](int64_t task, int thread) {
     const int64_t panel = task % chunks * chunk;

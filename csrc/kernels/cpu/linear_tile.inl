@@ -29,8 +29,8 @@ constexpr int kMaxTile = kLanes == 4 ? 2 : kLanes == 8 ? 6 : 8;
 constexpr int kTileSizes[] = {1, 2, 4, kMaxTile};  // those up to kMaxTile are in use
 
 // How far ahead weights are asked for. Measured by tests/bench/linear_bench.cc: for one token on
-// Zen 3, with sixteen lanes for up to 32 on Zen 4; beside the tile unit, which asks likewise, not
-// yet.
+// Zen 3, with sixteen lanes for up to 32 on Zen 4. The tile unit's bfloat16 weights are asked for
+// likewise, its codes as linear_alone.inl says.
 constexpr int64_t prefetch_bytes(WeightType type) {
   if (kLanes < 16 || type == WeightType::kBFloat16) return 4096;
   return is_quantized(type) ? 8192 : 16384;

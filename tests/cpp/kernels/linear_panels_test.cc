@@ -23,6 +23,7 @@ constexpr int64_t kTileTokens = 8;
 struct Shape {
   int64_t tokens, cols;
   std::vector<int64_t> rows;  // of each part
+  int64_t together = 1;       // panels that stay in one task
 };
 
 std::vector<Share> shares_of(const Shape& shape, int threads) {
@@ -38,11 +39,33 @@ std::vector<Share> shares_of(const Shape& shape, int threads) {
   std::mutex mutex;
   std::vector<Share> shares;
   const auto begin = [](int) {};
-  share_panels(args, {&pool}, kTileTokens, shape.cols * 2, begin, [&](const Share& share, int) {
+  const Grain grain = {
+      .tile_tokens = kTileTokens, .token_bytes = shape.cols * 2, .panels = shape.together};
+  share_panels(args, {&pool}, grain, begin, [&](const Share& share, int) {
     const std::lock_guard lock(mutex);
     shares.push_back(share);
   });
   return shares;
+}
+
+void expect_one_meeting_each(const Shape& shape, int threads) {
+  int64_t panels = 0;
+  for (const int64_t count : shape.rows) panels += panel_count(count);
+  const int64_t tiles = divide_up(shape.tokens, kTileTokens);
+  std::vector<int> meetings(panels * tiles);
+  for (const Share& share : shares_of(shape, threads)) {
+    ASSERT_LT(share.first_panel, share.end_panel);
+    ASSERT_LT(share.first_tile, share.end_tile);
+    ASSERT_EQ(share.first_panel % shape.together, 0);
+    ASSERT_TRUE(share.end_panel % shape.together == 0 || share.end_panel == panels);
+    for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
+      for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
+        ++meetings.at(panel * tiles + tile);
+      }
+    }
+  }
+  ASSERT_EQ(std::count(meetings.begin(), meetings.end(), 1), panels * tiles)
+      << shape.tokens << " tokens, " << shape.cols << " columns, " << panels << " panels";
 }
 
 TEST(LinearPanels, EveryPanelMeetsEveryTileOnce) {
@@ -51,21 +74,9 @@ TEST(LinearPanels, EveryPanelMeetsEveryTileOnce) {
       for (const int64_t cols : {1, 576, 1536, 8192, 1000000}) {
         for (const std::vector<int64_t>& rows :
              {std::vector<int64_t>{1}, {16, 0, 17}, {576, 192, 192}, {5000, 5000}}) {
-          int64_t panels = 0;
-          for (const int64_t count : rows) panels += panel_count(count);
-          const int64_t tiles = divide_up(tokens, kTileTokens);
-          std::vector<int> meetings(panels * tiles);
-          for (const Share& share : shares_of({tokens, cols, rows}, threads)) {
-            ASSERT_LT(share.first_panel, share.end_panel);
-            ASSERT_LT(share.first_tile, share.end_tile);
-            for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
-              for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
-                ++meetings.at(panel * tiles + tile);
-              }
-            }
+          for (const int64_t together : {1, 2}) {
+            expect_one_meeting_each({tokens, cols, rows, together}, threads);
           }
-          ASSERT_EQ(std::count(meetings.begin(), meetings.end(), 1), panels * tiles)
-              << tokens << " tokens, " << cols << " columns, " << panels << " panels";
         }
       }
     }
@@ -104,7 +115,8 @@ TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {
     };
     const auto begin = lay_out_inputs(args, launch, 1, prepare);
     EXPECT_EQ(made.load(), tokens == 1 ? 0 : 1);
-    share_panels(args, launch, kTileTokens, 128, begin, [&](const Share&, int thread) {
+    const Grain grain = {.tile_tokens = kTileTokens, .token_bytes = 128};
+    share_panels(args, launch, grain, begin, [&](const Share&, int thread) {
       while (tokens == 1 && made < kThreads) std::this_thread::yield();  // all take part
       const int64_t copy = copy_of(args, thread);
       const std::thread::id by = maker.at(copy);
