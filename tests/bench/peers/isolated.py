@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
+import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -41,29 +43,43 @@ class IsolatedPeer:
 
     def ask(self, what: str, *arguments: int) -> float:
         """Call a method of `Peer` that returns a number, by its name."""
-        self._pipe.send((what, arguments))
+        self._send((what, arguments))
         number: float = self._answer()
         return number
 
     def ask_all(self, what: str, *arguments: int) -> list[float]:
         """Call a method of `Peer` that returns many numbers, by its name."""
-        self._pipe.send((what, arguments))
+        self._send((what, arguments))
         numbers: list[float] = self._answer()
         return numbers
 
     def close(self) -> None:
-        """End the process."""
-        self._pipe.send(None)
+        """End the process, if it has not ended by itself."""
+        with contextlib.suppress(NotPossible):
+            self._send(None)
         self._process.join()
+
+    def _send(self, request: object) -> None:
+        try:
+            self._pipe.send(request)
+        except OSError:
+            raise NotPossible(self._ending()) from None
 
     def _answer(self) -> Any:
         try:
             kind, value = self._pipe.recv()
-        except EOFError:
-            raise NotPossible("its process ended without an answer") from None
+        except (EOFError, OSError):
+            raise NotPossible(self._ending()) from None
         if kind == "failure":
             raise NotPossible(value)
         return value
+
+    def _ending(self) -> str:
+        """Return how a process ended that has closed its end of the pipe."""
+        self._process.join()
+        code = self._process.exitcode or 0
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"its process ended {how}, without an answer"
 
 
 def _reason(error: Exception) -> str:
