@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <random>
 
 #include "kernels/guarded.h"
 #include "kernels/matrix.h"
@@ -157,6 +158,41 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
           const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
           ASSERT_TRUE(same_bits(apart.data(), &together[first * matrix.rows], count * matrix.rows))
               << name_of(matrix.packed().type) << " batch " << batch << " at " << first;
+        }
+      }
+    }
+  }
+}
+
+// What vectors and a tile unit might not agree on: numbers that vanish or overflow, infinities.
+TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int64_t kTokens = 17, kCols = 96, kRows = 33;
+  const std::vector<float> edges = {0x1p-149f, -0x1p-130f,   0x1p-126f, -0x1.02p-125f, 0x1p-100f,
+                                    0x1p127f,  -0x1.fep127f, 0.0f,      -0.0f,         1.0f};
+  std::mt19937 random(23);
+  for (const Storage storage : kStorages) {
+    const Matrix matrix = random_matrix(storage, kRows, kCols, 24);
+    Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 25);
+    for (int64_t token = 0; token < kTokens; ++token) {
+      float* const x = &inputs.numbers[inputs.offset + token * inputs.stride];
+      for (int64_t i = 0; i < kCols; ++i) {
+        if (token < 9) x[i] *= 0x1p-126f;  // sums that vanish, in part
+        if (random() % 4 == 0) x[i] = edges[random() % edges.size()];
+      }
+      if (token % 5 == 4) x[random() % kCols] = token % 2 == 0 ? kInfinity : -kInfinity;
+    }
+    const std::vector<float> together = run(table(), inputs, matrix);
+    for (const int64_t batch : {1, 2, 3, 8}) {
+      for (int64_t first = 0; first < kTokens; first += batch) {
+        const int64_t count = std::min(batch, kTokens - first);
+        const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
+        for (int64_t i = 0; i < count * kRows; ++i) {
+          const float expected = together[first * kRows + i];
+          ASSERT_TRUE(std::isnan(expected) ? std::isnan(apart[i])
+                                           : same_bits(&apart[i], &expected, 1))
+              << name_of(matrix.packed().type) << " token " << first + i / kRows << ": " << apart[i]
+              << " in a batch of " << batch << ", " << expected << " among all";
         }
       }
     }
