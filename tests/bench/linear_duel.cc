@@ -63,6 +63,10 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!SINKSTREAM_TABLE().supported()) {  // which is what asks for a tile unit's registers, too
+    std::fprintf(stderr, "linear_duel: this processor cannot run %s\n", SINKSTREAM_TABLE().name);
+    return 1;
+  }
   ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 1);
   std::printf("%s, threads: %d, base over new (middle half of the turns)\n",
               SINKSTREAM_TABLE().name, pool.threads());

@@ -26,6 +26,7 @@
 constexpr int kMostPanels = 2;
 constexpr int kMostBands = 2;
 constexpr int64_t kBlockGroups = 12;
+constexpr int64_t kBlockGroupsOfOne = 3;  // for one band: so memory is asked at an even pace
 constexpr int kMostBandsOfCodes = 8;
 
 // Inputs that stay in the second cache: half of what processors with the unit have. Each block of
@@ -201,8 +202,9 @@ void multiply_codes(const Tile& tile) {
   alignas(64) std::byte weights[kBlockGroups * kGroupBytes];
   alignas(64) float sums[kMostBandsOfCodes * kTokens][kPanelRows];
   __builtin_memset(sums, 0, bands * kTokens * sizeof(sums[0]));
-  for (int64_t first = 0; first < groups; first += kBlockGroups) {
-    const int64_t count = groups - first < kBlockGroups ? groups - first : kBlockGroups;
+  const int64_t most = bands > 1 ? kBlockGroups : kBlockGroupsOfOne;
+  for (int64_t first = 0; first < groups; first += most) {
+    const int64_t count = groups - first < most ? groups - first : most;
     const std::byte* const block = tile.panel + first * group_bytes(kType);
     const int64_t outputs =
         first + count == groups ? divide_up(tile.tokens, count) : 0;  // to ask for

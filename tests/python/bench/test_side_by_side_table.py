@@ -82,6 +82,7 @@ def test_a_short_table_is_of_the_best_others(
         ("threads 2", "zen4", 2, False),
         ("threads 1", "zen4", 1, False),
         ("batches 2", "zen4/batches", 2, False),
+        ("amx 2", "amx", 2, False),
         ("whole 2", "zen4/whole", 2, True),
         ("whole 1", "zen4/whole", 1, True),
     ],
