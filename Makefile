@@ -163,11 +163,11 @@ test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mi
 # other engines come as wheels, transformers and gguf with the tools of the tests. Where the
 # processor has AMX, clang compiles it if there is one: GCC 12 moves stores across its loads of the
 # tile unit's configuration, and it ends by a general protection fault.
-CLANG = $(notdir $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name)))))
+CLANG = $(notdir $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name) 2>/dev/null))))
 PEER_COMPILER = $(if $(shell grep -m1 -o amx_tile /proc/cpuinfo 2>/dev/null),$(if \
   $(CLANG),CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))))
 $(VENV)/.bench-tools: pyproject.toml $(VENV)/.build-tools
-	$(BIN)/python backend/requirements.py bench | $(PEER_COMPILER) xargs $(BIN)/pip install --quiet
+	$(BIN)/python backend/requirements.py bench | $(PEER_COMPILER) xargs $(BIN)/pip install --quiet $(if $(PEER_COMPILER),--no-cache-dir)
 	@touch $@
 
 $(VENV)/.plot-tools: pyproject.toml $(VENV)/.torch

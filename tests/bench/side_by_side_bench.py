@@ -25,6 +25,7 @@ and the goal (`goals.py`). Needs the extra `bench`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
@@ -212,6 +213,15 @@ def measure(
     return found, bounds
 
 
+def evicted_by(engines: list[IsolatedPeer]) -> dict[str, int]:
+    """Return how many tokens each engine has evicted, but for those that have ended."""
+    evicted = {}
+    for engine in engines:
+        with contextlib.suppress(NotPossible):
+            evicted[engine.name] = int(engine.ask("evicted"))
+    return evicted
+
+
 def ratios_to(found: Found, beside: str) -> tuple[str, list[float]]:
     """Return whom our rates are compared with, and the ratios round by round; none if nobody."""
     if beside in (READ, PEAK):
@@ -315,7 +325,7 @@ def main() -> None:
         raise SystemExit(f"side_by_side: no engine could be started: {missing}")
     try:
         found, bounds = measure(measures, engines, args.rounds, args.threads)
-        evicted = {engine.name: int(engine.ask("evicted")) for engine in engines}
+        evicted = evicted_by(engines)
     finally:
         for engine in engines:
             engine.close()

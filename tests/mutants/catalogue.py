@@ -792,11 +792,11 @@ OURS = (
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
     ),
     Mutant(
-        name="second_panel_twice",
-        sentence="Two panels that meet bands together are the second one twice.",
+        name="first_panel_twice",
+        sentence="Two panels that meet bands together are the first one twice.",
         file=AMX,
         old="    tiles::load<kFirstWeights + 1>(weights + panel_stride);",
-        new="    tiles::load<kFirstWeights>(weights + panel_stride);",
+        new="    tiles::load<kFirstWeights + 1>(weights);",
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
     ),
     Mutant(
@@ -806,6 +806,14 @@ OURS = (
         old="  for (int t = 0; t < kTokens; ++t) acc[t][0] = load(sums[t]);",
         new="  for (int t = 0; t < kTokens; ++t) acc[t][0] = Vec{};",
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="pair_across_parts",
+        sentence="The last panel of a part is taken together with the first of the next.",
+        file=AMX,
+        old="const int64_t panels = left < most ? left : most;",
+        new="const int64_t panels = left < 0 ? left : most;",
+        killers=(_tiles("WritesEachPartOfAnOddNumberOfPanelsAlone"),),
     ),
     Mutant(
         name="one_chain_for_a_token_alone",

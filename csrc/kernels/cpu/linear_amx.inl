@@ -1,6 +1,6 @@
 // linear with bfloat16 inputs through the tile unit: bfloat16 weights, and codes of 8 and 4 bits,
-// which become bfloat16 on the way. Everything else is for `linear_without_tiles`, which the file
-// that includes this one defines.
+// which become bfloat16 on the way, but for a token alone (linear_alone.inl). Everything else is
+// for `linear_without_tiles`, which the file that includes this one defines.
 //
 // A group of a panel is a register of weights, a group of a band one of inputs. For every output,
 // whatever band its token is in and whatever that band's size:
@@ -138,7 +138,7 @@ void multiply_bf16(const Tile& tile) {
   for (int64_t g = 0; g < groups; ++g) {
     if (tile.asks) {
       prefetch_group<WeightType::kBFloat16>(group);
-      if (kPanels == 2) prefetch_group<WeightType::kBFloat16>(group + panel_stride);
+      if constexpr (kPanels == 2) prefetch_group<WeightType::kBFloat16>(group + panel_stride);
     }
     ask_for_outputs(tile, kBands * g, kBands * (g + 1));
     multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);

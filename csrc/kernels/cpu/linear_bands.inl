@@ -23,6 +23,9 @@ int band_size(int64_t tokens) {
   return kTileRows;
 }
 
+// A token's share of the scratch holds its inputs twice, and its sums.
+static_assert(linear_token_bytes(kGroup) >= kGroup * 2 + kGroup * 4 + 4);
+
 // `copy`: of a token alone there are as many as threads.
 Bands place_bands(const LinearArgs& args, int64_t copy) {
   const int64_t size = band_size(args.tokens);
@@ -54,14 +57,14 @@ SINKSTREAM_INLINE void prepare_group(const Bands& bands, int64_t entry, const fl
 void prepare_band_token(const LinearArgs& args, const Bands& bands, int64_t band, int64_t t) {
   const int64_t token = band * bands.size + t;
   const bool is_padding = token >= args.tokens;
-  const float* x = args.input + token * args.input_stride;
+  const float* const x = is_padding ? nullptr : args.input + token * args.input_stride;
   int64_t entry = band * bands.groups * bands.size + t;
-  for (int64_t left = args.cols; left > 0; left -= kGroup, x += kGroup, entry += bands.size) {
-    if (!is_padding && left >= kGroup) {
-      prepare_group(bands, entry, x);
+  for (int64_t col = 0; col < args.cols; col += kGroup, entry += bands.size) {
+    if (!is_padding && args.cols - col >= kGroup) {
+      prepare_group(bands, entry, x + col);
     } else {
       float some[kGroup] = {};
-      if (!is_padding) __builtin_memcpy(some, x, left * 4);
+      if (!is_padding) __builtin_memcpy(some, x + col, (args.cols - col) * 4);
       prepare_group(bands, entry, some);
     }
   }

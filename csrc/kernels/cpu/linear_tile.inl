@@ -60,7 +60,8 @@ constexpr int64_t run_bytes(WeightType type) {
   }
 }
 
-// One panel and one tile of tokens.
+// One panel and one tile of tokens. Beside the tile unit: one or two panels, one behind the other,
+// and bands of tokens as linear_bands.inl lays them out.
 struct Tile {
   const std::byte* panel;
   int64_t cols;

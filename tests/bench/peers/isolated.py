@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import multiprocessing
 import os
-import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,7 +31,9 @@ class IsolatedPeer:
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, name, path, threads))
+        self._process = context.Process(
+            target=_serve, args=(theirs, name, path, threads), daemon=True
+        )
         self._process.start()
         theirs.close()
         try:
@@ -57,7 +58,7 @@ class IsolatedPeer:
         """End the process, if it has not ended by itself."""
         with contextlib.suppress(NotPossible):
             self._send(None)
-        self._process.join()
+        self._join()
 
     def _send(self, request: object) -> None:
         try:
@@ -74,11 +75,18 @@ class IsolatedPeer:
             raise NotPossible(value)
         return value
 
+    def _join(self) -> None:
+        """Wait for the process, but not for ever: a foreign library's threads may keep it."""
+        self._process.join(timeout=30)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+
     def _ending(self) -> str:
         """Return how a process ended that has closed its end of the pipe."""
-        self._process.join()
+        self._join()
         code = self._process.exitcode or 0
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"its process ended {how}, without an answer"
 
 

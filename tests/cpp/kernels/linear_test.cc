@@ -164,37 +164,70 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
   }
 }
 
-// What vectors and a tile unit might not agree on: numbers that vanish or overflow, infinities.
+bool same_or_both_nan(float a, float b) {
+  return std::isnan(a) ? std::isnan(b) : same_bits(&a, &b, 1);
+}
+
+// What vectors and a tile unit might not agree on: numbers that vanish, that overflow, infinities
+// and NaN, which is NaN whatever its payload. A token has small ones or large ones, no others.
 TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr int64_t kTokens = 17, kCols = 96, kRows = 33;
-  const std::vector<float> edges = {0x1p-149f, -0x1p-130f,   0x1p-126f, -0x1.02p-125f, 0x1p-100f,
-                                    0x1p127f,  -0x1.fep127f, 0.0f,      -0.0f,         1.0f};
+  constexpr int64_t kTokens = 17, kSmall = 9, kCols = 96, kRows = 33;
+  const float small[] = {0x1p-149f, -0x1p-130f, 0x1p-126f, -0x1.02p-125f, 0x1p-120f, 0.0f, -0.0f};
+  const float large[] = {0x1p127f, -0x1.fep127f, 0x1p100f, -1.0f, kInfinity, std::nanf("")};
   std::mt19937 random(23);
+  int tiny = 0, zeros = 0, infinite = 0, nan = 0;  // outputs
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, kRows, kCols, 24);
     Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 25);
     for (int64_t token = 0; token < kTokens; ++token) {
       float* const x = &inputs.numbers[inputs.offset + token * inputs.stride];
+      const uint32_t most = token % 3 == 0 ? 4 : 6;  // of the large ones: infinity and NaN or not
       for (int64_t i = 0; i < kCols; ++i) {
-        if (token < 9) x[i] *= 0x1p-126f;  // sums that vanish, in part
-        if (random() % 4 == 0) x[i] = edges[random() % edges.size()];
+        if (token < kSmall) {
+          x[i] = token == 0 ? small[random() % 3] : small[random() % 7];
+        } else if (random() % 16 == 0) {
+          x[i] = large[random() % most];
+        }
       }
-      if (token % 5 == 4) x[random() % kCols] = token % 2 == 0 ? kInfinity : -kInfinity;
     }
     const std::vector<float> together = run(table(), inputs, matrix);
+    for (const float x : together) {
+      tiny += x != 0 && std::abs(x) < 0x1p-100f;
+      zeros += x == 0;
+      infinite += std::isinf(x);
+      nan += std::isnan(x);
+    }
     for (const int64_t batch : {1, 2, 3, 8}) {
       for (int64_t first = 0; first < kTokens; first += batch) {
         const int64_t count = std::min(batch, kTokens - first);
         const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
         for (int64_t i = 0; i < count * kRows; ++i) {
-          const float expected = together[first * kRows + i];
-          ASSERT_TRUE(std::isnan(expected) ? std::isnan(apart[i])
-                                           : same_bits(&apart[i], &expected, 1))
+          ASSERT_TRUE(same_or_both_nan(apart[i], together[first * kRows + i]))
               << name_of(matrix.packed().type) << " token " << first + i / kRows << ": " << apart[i]
-              << " in a batch of " << batch << ", " << expected << " among all";
+              << " in a batch of " << batch << ", " << together[first * kRows + i] << " among all";
         }
       }
+    }
+  }
+  EXPECT_GT(tiny, 100);
+  EXPECT_GT(infinite, 10);
+  EXPECT_GT(nan, 10);
+}
+
+// So many rows and tokens for one thread that a task has more bands than meet codes together, and
+// more groups than are unpacked together.
+TEST_P(LinearTest, GivesATokenTheSameBitsInALongTask) {
+  constexpr int64_t kRows = 513, kCols = 416, kTokens = 273, kFew = 7;
+  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
+    const Matrix matrix = random_matrix(storage, kRows, kCols, 26);
+    const Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 27);
+    const std::vector<float> together = run(table(), inputs, matrix);
+    for (int64_t first = 0; first < kTokens; first += 5 * kFew) {
+      const int64_t count = std::min(kFew, kTokens - first);
+      const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
+      ASSERT_TRUE(same_bits(apart.data(), &together[first * kRows], count * kRows))
+          << name_of(matrix.packed().type) << " tokens from " << first;
     }
   }
 }
@@ -307,6 +340,31 @@ TEST_P(LinearTest, GivesAPartTheSameBitsBesideOtherParts) {
       const std::vector<float> alone = run(table(), inputs, matrices[i]);
       EXPECT_TRUE(same_bits(outs[i].get(), alone.data(), outs[i].count()))
           << name_of(matrices[i].packed().type);
+    }
+  }
+}
+
+// Panels that a part has too few of to go in pairs.
+TEST_P(LinearTest, WritesEachPartOfAnOddNumberOfPanelsAlone) {
+  constexpr int64_t kCols = 96;
+  const Matrix matrices[] = {
+      random_matrix(Storage::kBF16, 48, kCols, 28), random_matrix(Storage::kBF16, 16, kCols, 29),
+      random_matrix(Storage::kQ4_1, 16, kCols, 30), random_matrix(Storage::kBF16, 33, kCols, 31)};
+  for (const int64_t tokens : {1, 9, 40}) {
+    const Inputs inputs = random_inputs(tokens, kCols, table().native_input, 32);
+    std::vector<Guarded> outs;
+    std::vector<LinearPart> parts;
+    for (const Matrix& matrix : matrices) outs.emplace_back(tokens * matrix.rows);
+    for (size_t i = 0; i < std::size(matrices); ++i) {
+      parts.push_back(
+          {.weights = matrices[i].packed(), .out = outs[i].get(), .out_stride = matrices[i].rows});
+    }
+    run(table(), inputs, parts);
+    for (size_t i = 0; i < std::size(matrices); ++i) {
+      EXPECT_TRUE(outs[i].is_intact());
+      const std::vector<float> alone = run(table(), inputs, matrices[i]);
+      EXPECT_TRUE(same_bits(outs[i].get(), alone.data(), outs[i].count()))
+          << "part " << i << ", " << tokens << " tokens";
     }
   }
 }
