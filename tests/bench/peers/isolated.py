@@ -39,7 +39,7 @@ class IsolatedPeer:
         try:
             self.description: str = self._answer()
         except NotPossible:
-            self._process.join()
+            self._join()
             raise
 
     def ask(self, what: str, *arguments: int) -> float:
