@@ -76,6 +76,17 @@ void register_kernels(py::module_& module) {
       "Read `count` bytes of memory in the faster of two ways, again and again until `seconds` are "
       "over, and return the mean bytes a second.");
   module.def(
+      "read_times",
+      [](int64_t count, int threads, int64_t reads) {
+        const py::gil_scoped_release release;
+        const Buffer memory(count, "the read probe");
+        ThreadPool pool(threads);
+        return read_times(memory.data(), count, &pool, reads);
+      },
+      py::arg("count"), py::arg("threads"), py::arg("reads"),
+      "Read `count` bytes of memory in the faster of two ways, `reads` times, and return the "
+      "seconds of each: how evenly a machine gives what a token needs.");
+  module.def(
       "peak_rate",
       [](int threads, bool tiles) {
         const py::gil_scoped_release release;

@@ -1,6 +1,5 @@
 #include "device/read_probe.h"
 
-#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -34,8 +33,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 template <int kCache>
-double rate_of(const std::byte* bytes, int64_t count, ThreadPool* pool) {
-  const int64_t chunks = count / kChunk;
+double seconds_of(const std::byte* bytes, int64_t chunks, ThreadPool* pool) {
   std::vector<uint64_t> sums(pool->threads() * 8);  // a cache line for each thread
   const Clock::time_point start = Clock::now();
   pool->run(chunks, [&](int64_t chunk, int thread) {
@@ -44,29 +42,55 @@ double rate_of(const std::byte* bytes, int64_t count, ThreadPool* pool) {
   const double seconds = seconds_since(start);
   volatile uint64_t used = sums[0];  // or the compiler would leave out the reading
   (void)used;
-  return static_cast<double>(chunks * kChunk) / seconds;
+  return seconds;
 }
+
+// Reads so many chunks, and returns the seconds that it took.
+using Read = double(const std::byte* bytes, int64_t chunks, ThreadPool* pool);
+
+// The way that is faster just now, each of which reads everything once.
+struct Faster {
+  Read* read;
+  double seconds;
+};
+
+Faster faster_way(const std::byte* bytes, int64_t chunks, ThreadPool* pool) {
+  const double first = seconds_of<kFirstCache>(bytes, chunks, pool);
+  const double second = seconds_of<kSecondCache>(bytes, chunks, pool);
+  if (first < second) return {seconds_of<kFirstCache>, first};
+  return {seconds_of<kSecondCache>, second};
+}
+
+double bytes_of(int64_t chunks) { return static_cast<double>(chunks * kChunk); }
 
 }  // namespace
 
 double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool) {
-  return std::max(rate_of<kFirstCache>(bytes, count, pool),
-                  rate_of<kSecondCache>(bytes, count, pool));
+  const int64_t chunks = count / kChunk;
+  return bytes_of(chunks) / faster_way(bytes, chunks, pool).seconds;
 }
 
 double sustained_read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool,
                            double seconds) {
-  const bool is_first_faster =
-      rate_of<kFirstCache>(bytes, count, pool) > rate_of<kSecondCache>(bytes, count, pool);
-  const auto rate = is_first_faster ? rate_of<kFirstCache> : rate_of<kSecondCache>;
+  const int64_t chunks = count / kChunk;
+  Read* read = faster_way(bytes, chunks, pool).read;
   const Clock::time_point start = Clock::now();
-  double times = 0;  // of one byte, added up
+  double reading = 0;
   int64_t reads = 0;
   do {
-    times += 1 / rate(bytes, count, pool);
+    reading += read(bytes, chunks, pool);
     ++reads;
   } while (seconds_since(start) < seconds);
-  return static_cast<double>(reads) / times;
+  return static_cast<double>(reads) * bytes_of(chunks) / reading;
+}
+
+std::vector<double> read_times(const std::byte* bytes, int64_t count, ThreadPool* pool,
+                               int64_t reads) {
+  const int64_t chunks = count / kChunk;
+  Read* read = faster_way(bytes, chunks, pool).read;
+  std::vector<double> times(reads);
+  for (double& seconds : times) seconds = read(bytes, chunks, pool);
+  return times;
 }
 
 }  // namespace sinkstream

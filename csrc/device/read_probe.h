@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/thread_pool.h"
 
@@ -16,5 +17,9 @@ double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool);
 // The mean of the faster way, begun again and again until `seconds` are over, at least once: beside
 // work that takes as long, on a machine whose pace changes.
 double sustained_read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool, double seconds);
+
+// Seconds of each of `reads` reads, one after the other, all in the way that was faster before.
+std::vector<double> read_times(const std::byte* bytes, int64_t count, ThreadPool* pool,
+                               int64_t reads);
 
 }  // namespace sinkstream

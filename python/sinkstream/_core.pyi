@@ -41,6 +41,9 @@ def read_rate(count: int, threads: int) -> float:
 def sustained_read_rate(count: int, threads: int, seconds: float) -> float:
     """Read `count` bytes in the faster of two ways, for so long; return the mean bytes a second."""
 
+def read_times(count: int, threads: int, reads: int) -> list[float]:
+    """Read `count` bytes in the faster of two ways, so many times; return the seconds of each."""
+
 def peak_rate(threads: int, tiles: bool = False) -> tuple[str, float]:
     """Multiply and add in registers, of vectors or tiles; return (instruction, operations a s)."""
 

@@ -8,6 +8,8 @@
   stay, half of the others leave, and the rest move up. Needs `pip install llama-cpp-python`.
 - `--spin`: an empty loop, counted so that it takes as long as our median token, on one core, half
   of the times before our stream and half after it: what the machine itself does to equal work.
+- `--reads`: so many plain reads of memory that take as long, on as many threads as a token has,
+  half before and half after likewise: what the machine does to work that waits for memory.
 
 Of each: p50, p99 and their ratio; of llama.cpp also the median step that shifts. Of ours also what
 would show if something came back with the page (64 tokens) or with the ring of pages: the median of
@@ -27,11 +29,11 @@ from typing import Any
 
 from figures import quantile
 from machine import report
-from noise import empty_loops
+from noise import empty_loops, plain_reads
 
 PAGE = 64
 FLASH = "llama.cpp, flash attention"
-COLOURS = ("#0072b2", "#e69f00", "#999999")  # told apart by colour-blind readers, too
+COLOURS = ("#0072b2", "#e69f00", "#999999", "#009e73")  # told apart by colour-blind readers, too
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--llama", type=int, default=0, help="tokens of llama.cpp's")
     parser.add_argument("--spin", type=int, default=2_000, help="empty loops")
+    parser.add_argument("--reads", type=int, default=2_000, help="plain reads of memory")
     parser.add_argument("--window", type=int, default=1020)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--path", default=None)
@@ -116,6 +119,7 @@ def main() -> None:
     capacity, threads = model.capacity.tokens, model.runtime["threads"]
     milliseconds = 1000 / model.generate("Once", max_tokens=200).stats.tokens_per_s
     loops = empty_loops(milliseconds, args.spin // 2)
+    reads = plain_reads(milliseconds, args.reads // 2, threads)
     stamps = array("d")
     stream = model.stream(
         "Once upon a time", max_tokens=args.tokens, ignore_eos=True, seed=1, temperature=1.0
@@ -128,6 +132,7 @@ def main() -> None:
     path = model.path
     model.close()
     loops += empty_loops(milliseconds, args.spin - args.spin // 2)
+    reads += plain_reads(milliseconds, args.reads - args.reads // 2, threads)
     ours = Series("sinkstream", gaps)
     p50 = quantile(gaps, 0.5)
     after = gaps[fill:]
@@ -153,6 +158,8 @@ def main() -> None:
         all_series.append(shifted(path, capacity, threads, args.llama))
     if args.spin:
         all_series.append(Series("an empty loop on one core", loops))
+    if args.reads:
+        all_series.append(Series("a plain read of memory", reads))
     found["beside"] = {series.name: series.figures() for series in all_series[1:]}
     report("latency", found)
     if args.plot:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 
+_PROBE_BYTES = 512 << 20
+_PROBE_S = 0.5
+
 
 def empty_loops(milliseconds: float, count: int) -> list[float]:
     """Return the milliseconds of equal empty loops on one core that take about so long."""
@@ -18,3 +21,11 @@ def empty_loops(milliseconds: float, count: int) -> list[float]:
     turns = 100_000
     turns = round(turns * milliseconds / statistics.median(loop(turns) for _ in range(21)))
     return [loop(turns) for _ in range(count)]
+
+
+def plain_reads(milliseconds: float, count: int, threads: int) -> list[float]:
+    """Return the milliseconds of equal plain reads of memory that take about so long."""
+    from sinkstream import _core
+
+    size = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S) * milliseconds / 1000
+    return [1000 * seconds for seconds in _core.read_times(round(size), threads, count)]

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "device/buffer.h"
 #include "device/peak_probe.h"
@@ -34,6 +36,20 @@ TEST(ReadProbe, ReadsOnceAtLeastAndUntilItsTimeIsOver) {
     EXPECT_LT(rate, kMost) << seconds;
     EXPECT_GE(taken.count(), seconds);
   }
+}
+
+TEST(ReadProbe, GivesTheTimeOfEachRead) {
+  const Buffer memory(int64_t{8} << 20, "the test");
+  ThreadPool pool(2);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<double> times = read_times(memory.data(), memory.bytes(), &pool, 5);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  ASSERT_EQ(times.size(), 5u);
+  for (const double seconds : times) {
+    EXPECT_GT(memory.bytes() / seconds, kLeast);
+    EXPECT_LT(memory.bytes() / seconds, kMost);
+  }
+  EXPECT_LE(std::accumulate(times.begin(), times.end(), 0.0), taken.count());
 }
 
 TEST(PeakProbe, GivesOperationsASecondOnAnyNumberOfThreads) {

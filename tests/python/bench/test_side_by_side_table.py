@@ -82,9 +82,10 @@ def test_a_short_table_is_of_the_best_others(
         ("threads 2", "zen4", 2, False),
         ("threads 1", "zen4", 1, False),
         ("batches 2", "zen4/batches", 2, False),
+        ("zen5 2", "zen5", 2, False),
         ("amx 2", "amx", 2, False),
-        ("whole 2", "zen4/whole", 2, True),
-        ("whole 1", "zen4/whole", 1, True),
+        ("whole 2", "zen5/whole", 2, True),
+        ("whole 1", "zen5/whole", 1, True),
     ],
 )
 def test_the_page_has_the_tables_of_its_figures(
