@@ -29,7 +29,7 @@ from typing import Any
 
 from figures import quantile
 from machine import report
-from noise import empty_loops, plain_reads
+from noise import empty_loops, plain_reads, read_size
 
 PAGE = 64
 FLASH = "llama.cpp, flash attention"
@@ -119,7 +119,8 @@ def main() -> None:
     capacity, threads = model.capacity.tokens, model.runtime["threads"]
     milliseconds = 1000 / model.generate("Once", max_tokens=200).stats.tokens_per_s
     loops = empty_loops(milliseconds, args.spin // 2)
-    reads = plain_reads(milliseconds, args.reads // 2, threads)
+    size = read_size(milliseconds, threads) if args.reads else 0  # one for both halves
+    reads = plain_reads(size, args.reads // 2, threads) if args.reads else []
     stamps = array("d")
     stream = model.stream(
         "Once upon a time", max_tokens=args.tokens, ignore_eos=True, seed=1, temperature=1.0
@@ -132,7 +133,8 @@ def main() -> None:
     path = model.path
     model.close()
     loops += empty_loops(milliseconds, args.spin - args.spin // 2)
-    reads += plain_reads(milliseconds, args.reads - args.reads // 2, threads)
+    if args.reads:
+        reads += plain_reads(size, args.reads - args.reads // 2, threads)
     ours = Series("sinkstream", gaps)
     p50 = quantile(gaps, 0.5)
     after = gaps[fill:]

@@ -23,9 +23,16 @@ def empty_loops(milliseconds: float, count: int) -> list[float]:
     return [loop(turns) for _ in range(count)]
 
 
-def plain_reads(milliseconds: float, count: int, threads: int) -> list[float]:
-    """Return the milliseconds of equal plain reads of memory that take about so long."""
+def read_size(milliseconds: float, threads: int) -> int:
+    """Return the bytes that a plain read of memory takes about so long for, just now."""
     from sinkstream import _core
 
-    size = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S) * milliseconds / 1000
-    return [1000 * seconds for seconds in _core.read_times(round(size), threads, count)]
+    rate = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S)
+    return round(rate * milliseconds / 1000)
+
+
+def plain_reads(size: int, count: int, threads: int) -> list[float]:
+    """Return the milliseconds of each of so many plain reads of as many bytes of memory."""
+    from sinkstream import _core
+
+    return [1000 * seconds for seconds in _core.read_times(size, threads, count)]

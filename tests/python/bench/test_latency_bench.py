@@ -34,5 +34,6 @@ def test_plain_reads_are_as_long_as_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(_core, "sustained_read_rate", lambda *_: 40e9)
     monkeypatch.setattr(_core, "read_times", read_times)
-    assert noise.plain_reads(2.5, 3, threads=2) == [2.0] * 3
+    size = noise.read_size(2.5, threads=2)
+    assert noise.plain_reads(size, 3, threads=2) == [2.0] * 3
     assert asked == [(100_000_000, 2, 3)]
