@@ -191,7 +191,8 @@ bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goa
 	$(BENCH)/perplexity_bench.py
 	$(BENCH)/protocol_bench.py --window 1020 --tokens 3000
 	$(BENCH)/memory_bench.py --tokens 100000
-	$(BENCH)/latency_bench.py --tokens 100000 --llama 20000 --spin 20000 --reads 20000 --plot $(FIGURES)/latency.png
+	$(BENCH)/latency_bench.py --tokens 100000 --llama 20000 --spin 20000 --plot $(FIGURES)/latency.png
+	$(BENCH)/noise_bench.py
 	@$(BENCH)/goal_table.py
 
 # SmolLM2, and random weights in real shapes (6.5 GB of files below build/models).

@@ -15,6 +15,18 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
+def spread(milliseconds: Sequence[float]) -> dict[str, float]:
+    """Return what describes how evenly equal work is done."""
+    p50, p99 = quantile(milliseconds, 0.5), quantile(milliseconds, 0.99)
+    return {
+        "count": len(milliseconds),
+        "p50_ms": round(p50, 3),
+        "p99_ms": round(p99, 3),
+        "p99_over_p50": round(p99 / p50, 3),
+        "largest_ms": round(max(milliseconds), 3),
+    }
+
+
 @dataclass(frozen=True)
 class Line:
     """A line through points by least squares."""

@@ -5,30 +5,23 @@ from __future__ import annotations
 import statistics
 import time
 
-_PROBE_BYTES = 512 << 20
-_PROBE_S = 0.5
+
+def _loop(turns: int) -> float:
+    started = time.perf_counter()
+    for _ in range(turns):
+        pass
+    return 1000 * (time.perf_counter() - started)
 
 
-def empty_loops(milliseconds: float, count: int) -> list[float]:
-    """Return the milliseconds of equal empty loops on one core that take about so long."""
-
-    def loop(turns: int) -> float:
-        started = time.perf_counter()
-        for _ in range(turns):
-            pass
-        return 1000 * (time.perf_counter() - started)
-
+def loop_turns(milliseconds: float) -> int:
+    """Return how many turns of an empty loop on one core take about so long, just now."""
     turns = 100_000
-    turns = round(turns * milliseconds / statistics.median(loop(turns) for _ in range(21)))
-    return [loop(turns) for _ in range(count)]
+    return round(turns * milliseconds / statistics.median(_loop(turns) for _ in range(21)))
 
 
-def read_size(milliseconds: float, threads: int) -> int:
-    """Return the bytes that a plain read of memory takes about so long for, just now."""
-    from sinkstream import _core
-
-    rate = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S)
-    return round(rate * milliseconds / 1000)
+def empty_loops(turns: int, count: int) -> list[float]:
+    """Return the milliseconds of each of so many empty loops of as many turns, on one core."""
+    return [_loop(turns) for _ in range(count)]
 
 
 def plain_reads(size: int, count: int, threads: int) -> list[float]:

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 
 from figures import gaps_ms, quantile
-from noise import empty_loops
+from noise import empty_loops, loop_turns
 
 from engine.row import Outcome, Row
 from engine.setting import Readers, Setting, endless, prompt
@@ -59,7 +59,7 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
     undisturbed = gaps_ms(before) + gaps_ms(after)
     disturbed = gaps_ms(during)
     usual, p99 = statistics.median(undisturbed), quantile(disturbed, 0.99)
-    loops = empty_loops(usual, sizes.loops)
+    loops = empty_loops(loop_turns(usual), sizes.loops)
     rows = [
         Row("undisturbed gap, median", usual, "ms",
             beside=f"before {statistics.median(gaps_ms(before)):.3g}, "

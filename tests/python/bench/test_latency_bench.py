@@ -18,22 +18,3 @@ def test_steps_that_shift_are_beside_the_median(monkeypatch: pytest.MonkeyPatch)
     found = Series("llama.cpp", gaps, [7, 14]).figures()
     assert (found["shifts"], found["median_shift_over_p50"]) == (2, 2.0)
     assert "shifts" not in Series("sinkstream", gaps).figures()
-
-
-def test_plain_reads_are_as_long_as_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCH)
-    import noise
-
-    from sinkstream import _core
-
-    asked = []
-
-    def read_times(count: int, threads: int, reads: int) -> list[float]:
-        asked.append((count, threads, reads))
-        return [0.002] * reads
-
-    monkeypatch.setattr(_core, "sustained_read_rate", lambda *_: 40e9)
-    monkeypatch.setattr(_core, "read_times", read_times)
-    size = noise.read_size(2.5, threads=2)
-    assert noise.plain_reads(size, 3, threads=2) == [2.0] * 3
-    assert asked == [(100_000_000, 2, 3)]
