@@ -708,6 +708,14 @@ OURS = (
         killers=(_linear("GivesATokenTheSameBitsInEveryBatch"),),
     ),
     Mutant(
+        name="middle_codes_left_in_place",
+        sentence="A token alone adds codes that were masked where they stand without shifting them.",
+        file=INT16,
+        old="chain[c][t][v] >> (4 * c)",
+        new="chain[c][t][v]",
+        killers=(_linear("GivesATokenTheSameBitsInEveryBatch", "avx512_emulated"),),
+    ),
+    Mutant(
         name="last_tile_of_a_block_left_out",
         sentence="Many tokens are taken in blocks, and a block leaves out its last ones.",
         file=PANELS,
