@@ -84,6 +84,18 @@ void ThreadPool::run_erased(int64_t tasks, const Loop& loop) {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+void ThreadPool::offer_cores() {
+  offers_.fetch_add(1, std::memory_order_relaxed);  // seen no later than the next generation
+  std::this_thread::yield();
+}
+
+// Offers a worker's core if that was asked for since the last time.
+void ThreadPool::take_offer(uint32_t* seen) {
+  const uint32_t offers = offers_.load(std::memory_order_relaxed);
+  if (offers == std::exchange(*seen, offers)) return;
+  std::this_thread::yield();
+}
+
 void ThreadPool::take_tasks(int thread) {
   bool has_begun = loop_.call_begin == nullptr;
   try {
@@ -107,9 +119,11 @@ void ThreadPool::take_tasks(int thread) {
 void ThreadPool::work(int thread) {
   const FlushDenormals flush;
   uint32_t seen = 0;
+  uint32_t offers = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins; ++spin) {
       if (generation_.load(std::memory_order_acquire) != seen) break;
+      take_offer(&offers);
       pause_briefly();
       if (spin % kPatience == kPatience - 1) std::this_thread::yield();
     }
@@ -120,6 +134,7 @@ void ThreadPool::work(int thread) {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
+    take_offer(&offers);
     take_tasks(thread);
     busy_.fetch_sub(1, std::memory_order_release);
   }

@@ -49,6 +49,10 @@ class ThreadPool {
     run_erased(tasks, loop);
   }
 
+  // Between loops, by who calls `run`: lets threads that wait for a core of the pool's go first,
+  // once. The caller offers its core here, each worker before its next task.
+  void offer_cores();
+
  private:
   // A loop without the types of its functions.
   struct Loop {
@@ -67,6 +71,7 @@ class ThreadPool {
 
   void run_erased(int64_t tasks, const Loop& loop);
   void take_tasks(int thread);
+  void take_offer(uint32_t* seen);
   void work(int thread);
   void stop();
 
@@ -83,6 +88,7 @@ class ThreadPool {
   std::vector<Share> shares_;  // [threads()]
 
   alignas(64) std::atomic<uint32_t> generation_{0};  // one more for each loop, and for the end
+  std::atomic<uint32_t> offers_{0};                  // one more each time that cores are offered
   alignas(64) std::atomic<int> busy_{0};             // workers that have not finished the loop
   std::atomic<int> parked_{0};
   std::atomic<bool> stopping_{false};

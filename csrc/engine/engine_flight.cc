@@ -5,10 +5,10 @@
 // Nothing is under way when somebody else is to see or change what a sequence has: the host draws a
 // token of its own, a job runs between two steps, a sequence is to end early, the engine closes, or
 // there is nothing to launch. settle() sees to that.
-#include <thread>
 
 #include "common/check.h"
 #include "common/fail_point.h"
+#include "common/thread_pool.h"
 #include "engine/engine.h"
 #include "sampling/draw_errors.h"
 
@@ -131,9 +131,9 @@ void Engine::deliver() {
   SINKSTREAM_FAIL_POINT("step.delivered");
   record_step(&flight.record);
   flights_.remove_oldest();
-  // A consumer that has been woken onto this core would wait until the scheduler takes it from a
-  // thread that computes, often a whole step later: it goes first.
-  std::this_thread::yield();
+  // A consumer that has been woken onto one of these cores would wait until the scheduler takes it
+  // from a thread that computes, often a whole step later: it goes first.
+  options_.threads->offer_cores();
 }
 
 void Engine::deliver_row(FlightRow row, const DrawnToken* token, const float* logits,

@@ -756,6 +756,15 @@ OURS = (
         killers=("common/thread_pool:ThreadPool.EachThreadBeginsOnceBeforeItsFirstTask",),
     ),
     Mutant(
+        name="workers_keep_their_cores",
+        sentence="Only the thread that asks offers its core; a worker goes on computing.",
+        file="csrc/common/thread_pool.cc",
+        old="""    take_offer(&offers);
+    take_tasks(thread);""",
+        new="    take_tasks(thread);",
+        killers=("common/thread_pool:ThreadPool.EachWorkerOffersItsCoreBeforeTheNextTask",),
+    ),
+    Mutant(
         name="int8_codes_in_file_order",
         sentence="Inputs meet int8 codes in pairs of neighbours, as int4 codes want them.",
         file=INPUT,

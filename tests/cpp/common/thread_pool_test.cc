@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +17,19 @@
 #include <string>
 
 #include "common/errors.h"
+
+namespace {
+
+thread_local bool is_caller = false;
+std::atomic<int> yields_of_workers{0};
+
+}  // namespace
+
+// In the place of the C library's: what std::this_thread::yield() calls.
+extern "C" int sched_yield() noexcept {
+  if (!is_caller) ++yields_of_workers;
+  return static_cast<int>(syscall(SYS_sched_yield));
+}
 
 namespace sinkstream {
 namespace {
@@ -105,6 +121,20 @@ TEST(ThreadPool, WakesParkedWorkers) {
     pool.run(10, [&](int64_t, int) { ++calls; });
     EXPECT_EQ(calls.load(), 10);
   }
+}
+
+// Without being asked a worker waits for some 20 µs before it yields; loops follow faster here.
+TEST(ThreadPool, EachWorkerOffersItsCoreBeforeTheNextTask) {
+  ThreadPool pool(3);
+  is_caller = true;
+  pool.run(3, [](int64_t, int) {});
+  for (int round = 0; round < 1000; ++round) {
+    const int before = yields_of_workers.load();
+    pool.offer_cores();
+    pool.run(3, [](int64_t, int) {});
+    ASSERT_GE(yields_of_workers.load() - before, 2) << "round " << round;
+  }
+  is_caller = false;
 }
 
 TEST(ThreadPool, UsesNoProcessorTimeWhenIdle) {

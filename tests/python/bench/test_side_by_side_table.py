@@ -83,6 +83,7 @@ def test_a_short_table_is_of_the_best_others(
         ("threads 1", "zen4", 1, False),
         ("batches 2", "zen4/batches", 2, False),
         ("zen5 2", "zen5", 2, False),
+        ("zen1 2", "zen1", 2, False),
         ("amx 2", "amx", 2, False),
         ("whole 2", "zen5/whole", 2, True),
         ("whole 1", "zen5/whole", 1, True),
