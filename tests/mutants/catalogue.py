@@ -709,7 +709,7 @@ OURS = (
     ),
     Mutant(
         name="middle_codes_left_in_place",
-        sentence="A token alone adds codes that were masked where they stand without shifting them.",
+        sentence="A token alone adds codes masked where they stand, and does not shift the sums.",
         file=INT16,
         old="chain[c][t][v] >> (4 * c)",
         new="chain[c][t][v]",
