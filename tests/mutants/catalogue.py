@@ -759,9 +759,8 @@ OURS = (
         name="workers_keep_their_cores",
         sentence="Only the thread that asks offers its core; a worker goes on computing.",
         file="csrc/common/thread_pool.cc",
-        old="""    take_offer(&offers);
-    take_tasks(thread);""",
-        new="    take_tasks(thread);",
+        old="if (offers == std::exchange(*seen, offers)) return;",
+        new="if (offers >= std::exchange(*seen, offers)) return;",
         killers=("common/thread_pool:ThreadPool.EachWorkerOffersItsCoreBeforeTheNextTask",),
     ),
     Mutant(
