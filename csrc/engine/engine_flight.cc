@@ -5,7 +5,6 @@
 // Nothing is under way when somebody else is to see or change what a sequence has: the host draws a
 // token of its own, a job runs between two steps, a sequence is to end early, the engine closes, or
 // there is nothing to launch. settle() sees to that.
-
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/thread_pool.h"

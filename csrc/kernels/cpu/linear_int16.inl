@@ -5,10 +5,11 @@
 // group's scale it takes the place of `sum` in Note: [One order along K].
 //
 // Note: [Middle codes in place]
-// Two of four 4-bit codes stand in the middle of their sixteen bits. A full tile shifts them down;
-// a token alone has registers left for four chains, one for each place. There the middle codes are
-// masked where they stand, as 16 and 256 times the code, and the chain is shifted down once for
-// the group. It stays below 15 · 256 · 32767 · 8 < 2^30.
+// As in Note: [Codes in place], but for two of the four codes of sixteen bits. A full tile shifts
+// them down; a token alone has registers left for four chains, one for each place. There the middle
+// codes are masked where they stand, as 16 and 256 times the code, and their chains are shifted
+// down once for the group. They stay below 15 · 256 · 32767 · 8 < 2^30. The topmost code is shifted
+// down by itself, as ever.
 
 // Two codes of each row, as pairs along K of sixteen bits: pair `pair` in [0, 16) of a group. Of
 // int4 they are the columns 2 · pair and the next one; of int8, word by word of four columns, the
