@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <map>
+#include <vector>
 
 #include "bindings/register.h"
 #include "common/errors.h"
@@ -28,6 +29,21 @@ void check_for_tiles() {
       "peak_rate: `tiles` must be False where this process has no tile registers, but is True.",
       "tiles");
 }
+
+// Keeps its memory between reads: memory that is given back keeps the system busy for a while, and
+// what is measured next with it.
+class PlainReads {
+ public:
+  explicit PlainReads(int64_t count) : memory_(count, "the read probe") {}
+
+  std::vector<double> times(int threads, int64_t reads) const {
+    ThreadPool pool(threads);
+    return read_times(memory_.data(), memory_.bytes(), &pool, reads);
+  }
+
+ private:
+  Buffer memory_;
+};
 
 }  // namespace
 
@@ -75,17 +91,14 @@ void register_kernels(py::module_& module) {
       py::arg("count"), py::arg("threads"), py::arg("seconds"),
       "Read `count` bytes of memory in the faster of two ways, again and again until `seconds` are "
       "over, and return the mean bytes a second.");
-  module.def(
-      "read_times",
-      [](int64_t count, int threads, int64_t reads) {
-        const py::gil_scoped_release release;
-        const Buffer memory(count, "the read probe");
-        ThreadPool pool(threads);
-        return read_times(memory.data(), count, &pool, reads);
-      },
-      py::arg("count"), py::arg("threads"), py::arg("reads"),
-      "Read `count` bytes of memory in the faster of two ways, `reads` times, and return the "
-      "seconds of each: how evenly a machine gives what a token needs.");
+  py::class_<PlainReads>(module, "PlainReads",
+                         "Memory that is read whole, again and again: how evenly a machine gives "
+                         "what a token needs.")
+      .def(py::init<int64_t>(), py::arg("count"), py::call_guard<py::gil_scoped_release>())
+      .def("times", &PlainReads::times, py::arg("threads"), py::arg("reads"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Read all of it in the faster of two ways, `reads` times, and return the seconds of "
+           "each.");
   module.def(
       "peak_rate",
       [](int threads, bool tiles) {

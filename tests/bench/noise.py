@@ -1,7 +1,9 @@
-"""What the machine itself does to pieces of work that are all the same."""
+"""What the machine does to pieces of work that are all the same, and what threads do meanwhile."""
 
 from __future__ import annotations
 
+import os
+import pathlib
 import statistics
 import time
 
@@ -24,8 +26,24 @@ def empty_loops(turns: int, count: int) -> list[float]:
     return [_loop(turns) for _ in range(count)]
 
 
-def plain_reads(size: int, count: int, threads: int) -> list[float]:
-    """Return the milliseconds of each of so many plain reads of as many bytes of memory."""
-    from sinkstream import _core
+class ThreadClocks:
+    """What the system counts of each thread of this process whose name begins with so much."""
 
-    return [1000 * seconds for seconds in _core.read_times(size, threads, count)]
+    def __init__(self, prefix: str) -> None:
+        self.names: list[str] = []
+        self._files: list[int] = []
+        for folder in sorted(pathlib.Path("/proc/self/task").iterdir()):
+            name = (folder / "comm").read_text().strip()
+            if name.startswith(prefix):
+                self.names.append(name)
+                self._files.append(os.open(folder / "schedstat", os.O_RDONLY))
+
+    def read(self) -> list[tuple[float, float]]:
+        """Return of each thread the milliseconds that it ran and that it waited for a core."""
+        fields = [os.pread(file, 64, 0).split() for file in self._files]
+        return [(int(ran) / 1e6, int(waited) / 1e6) for ran, waited, *_ in fields]
+
+    def close(self) -> None:
+        """Close the system's files."""
+        while self._files:
+            os.close(self._files.pop())
