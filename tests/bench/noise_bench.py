@@ -15,7 +15,8 @@ in the last, but for what comes and goes within a token.
 
 So the late ones, of more than 1.1 times p50, are looked at by themselves: how much longer than in
 the others each of the engine's threads ran, waited for a core that another thread had, and slept.
-A thread that runs longer for the same work had a slower core, or one that the machine took away.
+A thread that runs longer for the same work had a slower core, or one that the machine took away, or
+waited for the other threads, for which it spins.
 """
 
 from __future__ import annotations
