@@ -6,6 +6,8 @@
 
 #include "kernels/cpu/linear_input.inl"
 
+#include "kernels/cpu/linear_ahead.inl"
+
 #include "kernels/cpu/linear_int16.inl"
 
 // The same with bfloat16 dot instructions, in linear_dot.inl; only tables that have them use it.
@@ -55,7 +57,7 @@ const void* input_of(const Inputs& inputs, Form form, int64_t first) {
 
 template <Way kWay>
 void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile,
-                    bool asks) {
+                    bool asks, const LinesAhead& ahead) {
   const LinearPart& part = *panel.part;
   const int64_t first = tile * kMaxTile;
   const int64_t row = panel.index * kPanelRows;
@@ -75,6 +77,7 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
       .tokens = tokens,
       .accumulate = part.accumulate,
       .asks = asks,
+      .ahead = ahead,
   });
 }
 
@@ -94,10 +97,14 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
     const Inputs inputs = place_inputs<kWay>(args, copy_of(args, thread));
+    const int64_t askers = askers_of(args, share);
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
+      const PanelAhead ahead = ahead_of(share, askers, found, panel);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
-        multiply_panel<kWay>(args, inputs, found, tile, tile == share.first_tile);
+        const int64_t place = tile - share.first_tile;
+        multiply_panel<kWay>(args, inputs, found, tile, place == 0 && ahead.own,
+                             ahead.of_tile(place));
       }
     }
   });

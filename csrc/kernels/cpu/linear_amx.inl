@@ -137,8 +137,9 @@ void multiply_bf16(const Tile& tile) {
   clear_sums<kPanels, kBands>();
   for (int64_t g = 0; g < groups; ++g) {
     if (tile.asks) {
-      prefetch_group<WeightType::kBFloat16>(group);
-      if constexpr (kPanels == 2) prefetch_group<WeightType::kBFloat16>(group + panel_stride);
+      prefetch_group<WeightType::kBFloat16, kTokens>(group);
+      if constexpr (kPanels == 2)
+        prefetch_group<WeightType::kBFloat16, kTokens>(group + panel_stride);
     }
     ask_for_outputs(tile, kBands * g, kBands * (g + 1));
     multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);
@@ -291,6 +292,7 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
       .tokens = tokens < count * bands.size ? tokens : count * bands.size,
       .accumulate = part.accumulate,
       .asks = asks,
+      .ahead = {},
   });
 }
 

@@ -42,9 +42,10 @@ void multiply_tile_dot(const Tile& tile) {
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
   const UintVec table = code_table<kType>();
+  LinesAhead ahead = tile.ahead;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    if (tile.asks) prefetch_group<kType>(group);
+    ask_for_weights<kType, kTokens>(tile.asks, group, &ahead);
     add_group_dot<kType, kTokens>(group, x, sums, table, acc);
     group += group_bytes(kType);
     x += kStep;

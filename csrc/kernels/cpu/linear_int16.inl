@@ -79,9 +79,10 @@ void multiply_tile_int16(const Tile& tile) {
   const float* scales = tile.scales;
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
+  LinesAhead ahead = tile.ahead;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    if (tile.asks) prefetch_group<kType>(group);
+    ask_for_weights<kType, kTokens>(tile.asks, group, &ahead);
     add_group_int16<kType, kTokens>(group, x, scales, sums, acc);
     group += group_bytes(kType);
     x += kStep;

@@ -49,6 +49,40 @@ struct ReadAhead {
   }
 };
 
+// The same for lines that lie side by side.
+struct LinesAhead {
+  const std::byte* at = nullptr;  // the next line
+  const std::byte* end = nullptr;
+  int64_t pace = 0;  // bytes of a step
+
+  SINKSTREAM_INLINE void step() {
+    if (at >= end) return;
+    const std::byte* const until = at + pace;
+    do {
+      prefetch(at);
+      at += kLineBytes;
+    } while (at < until);
+  }
+};
+
+// Lines side by side in equal parts, each for a loop of its own.
+struct LineParts {
+  const std::byte* begin = nullptr;
+  int64_t bytes = 0;  // of a part
+  int64_t pace = 0;   // bytes of a step
+
+  SINKSTREAM_INLINE LinesAhead part(int64_t index) const {
+    return {begin + index * bytes, begin + (index + 1) * bytes, pace};
+  }
+};
+
+// `bytes` in so many parts, for loops of `steps`.
+SINKSTREAM_INLINE LineParts line_parts(const std::byte* begin, int64_t bytes, int64_t parts,
+                                       int64_t steps) {
+  const int64_t lines = divide_up(divide_up(bytes, kLineBytes), parts);
+  return {begin, lines * kLineBytes, divide_up(lines, steps > 0 ? steps : 1) * kLineBytes};
+}
+
 // A part of each run for a loop of `steps`: that of loop `part` of so many, none behind the last.
 SINKSTREAM_INLINE ReadAhead read_ahead(const Lines& lines, int part, int parts, int64_t steps) {
   if (lines.runs == 0 || part >= parts) return {};

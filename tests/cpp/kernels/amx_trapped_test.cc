@@ -12,6 +12,7 @@
 #include "common/check.h"
 #include "common/divide_up.h"
 #include "common/dtype.h"
+#include "common/processor.h"
 #include "device/peak_probe.h"
 #include "kernels/guarded.h"
 #include "kernels/matrix.h"
