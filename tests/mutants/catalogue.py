@@ -32,6 +32,7 @@ PAIRS = "csrc/kernels/cpu/linear_pairs.inl"
 AMX = "csrc/kernels/cpu/linear_amx.inl"
 BANDS = "csrc/kernels/cpu/linear_bands.inl"
 ALONE = "csrc/kernels/cpu/linear_alone.inl"
+AHEAD = "csrc/kernels/cpu/linear_ahead.inl"
 
 
 def _window(test: str) -> str:
@@ -68,6 +69,10 @@ def _append(test: str) -> str:
 
 def _linear(test: str, table: str = "generic") -> str:
     return f"kernels/linear:Tables/LinearTest.{test}/{table}"
+
+
+def _ahead(inputs: str) -> str:
+    return f"kernels/linear_ahead:Inputs/LinearAhead.AsksForEveryLineWhateverTheTiles/{inputs}"
 
 
 def _tiles(test: str) -> str:
@@ -738,6 +743,22 @@ OURS = (
         old="number_of_byte<2>(words) >> 16 | number_of_byte<3>(words)",
         new="number_of_byte<3>(words) >> 16 | number_of_byte<2>(words)",
         killers=(_linear("EqualsTheReferenceForEveryShape", "avx512_emulated"),),
+    ),
+    Mutant(
+        name="padded_tiles_ask_for_nothing",
+        sentence="A tile of five to seven tokens, which is padded to eight, asks for no weights.",
+        file=AHEAD,
+        old="(rest > 0 && tile_size(rest) == kMaxTile)",
+        new="(rest > 0 && tile_size(rest) > kMaxTile)",
+        killers=(_ahead("float32"), _ahead("bfloat16"), _ahead("int16")),
+    ),
+    Mutant(
+        name="the_first_tile_asks_for_the_next_panel_alone",
+        sentence="Of the tiles that ask for the next panel together only the first one does.",
+        file=AHEAD,
+        old="return behind.part(place - begin);",
+        new="return behind.part(0);",
+        killers=(_ahead("float32"), _ahead("bfloat16"), _ahead("int16")),
     ),
     Mutant(
         name="one_copy_for_all_threads",
