@@ -7,24 +7,24 @@
 namespace sinkstream {
 namespace {
 
-bool is_amd_family(unsigned wanted) {
+// The family of a processor of AMD's; -1 for others.
+int amd_family() {
 #if defined(__x86_64__)
-  unsigned version, name[3], features[2];
-  if (__get_cpuid(0, &version, &name[0], &name[2], &name[1]) == 0) return false;
-  if (name[0] != signature_AMD_ebx || name[1] != signature_AMD_edx ||
-      name[2] != signature_AMD_ecx) {
-    return false;
-  }
-  if (__get_cpuid(1, &version, &name[0], &features[0], &features[1]) == 0) return false;
-  const unsigned base = version >> 8 & 0xf, extended = version >> 20 & 0xff;
-  return (base == 0xf ? base + extended : base) == wanted;
-#else
-  return wanted == 0;  // no such family
+  uint32_t a, b, c, d;
+  const bool is_amd = __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_AMD_ebx &&
+                      c == signature_AMD_ecx && d == signature_AMD_edx;
+  if (is_amd && __get_cpuid(1, &a, &b, &c, &d) != 0) return family_of(a);
 #endif
+  return -1;
 }
 
 }  // namespace
 
-const bool kFirstCacheServesAhead = is_amd_family(26);
+int family_of(uint32_t version) {
+  const uint32_t base = version >> 8 & 0xf, extended = version >> 20 & 0xff;
+  return static_cast<int>(base == 0xf ? base + extended : base);
+}
+
+const bool kFirstCacheServesAhead = amd_family() == 26;
 
 }  // namespace sinkstream

@@ -6,18 +6,21 @@
     python tests/bench/package_duel.py /tmp/base /tmp/new --model qwen3-0.6b-BF16 --models models/
 
 Each build has a process of its own, with its own copy of the weights, and both are asked for the
-same figure before either is asked for the next. Ratios above 1: the second one is faster.
+same figure before either is asked for the next. Ratios above 1: the second one is faster. The
+Python that runs this needs the package, too, to find SmolLM2.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from pathlib import Path
 
 from machine import report
 from peers.isolated import IsolatedPeer
+from peers.peer import NotPossible
 from side_by_side_bench import MEASURES, Measure, find_model
 
 
@@ -27,9 +30,14 @@ def start(folder: Path, path: str, threads: int) -> IsolatedPeer:
         sys.exit(f"package_duel: {folder} must hold an installed sinkstream, but does not.")
     sys.path.insert(0, str(folder))
     try:
-        return IsolatedPeer("sinkstream", path, threads)
+        peer = IsolatedPeer("sinkstream", path, threads)
     finally:
         sys.path.remove(str(folder))
+    cores = {file for file in peer.mapped_files() if file.name.startswith("_core.")}
+    if not any(core.is_relative_to(folder) for core in cores):
+        peer.close()
+        sys.exit(f"package_duel: Python must take sinkstream from {folder}, but takes {cores}.")
+    return peer
 
 
 def compare(one: Measure, base: IsolatedPeer, new: IsolatedPeer, turns: int) -> dict[str, object]:
@@ -40,10 +48,9 @@ def compare(one: Measure, base: IsolatedPeer, new: IsolatedPeer, turns: int) -> 
             found = peer.ask(one.method, *one.arguments)
             if turn > 0:  # the first one warms up
                 seconds[peer].append(found)
-    ratios = sorted(a / b for a, b in zip(seconds[base], seconds[new], strict=True))
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    line = f"{one.name}: {middle:.3f} ({low:.3f} - {high:.3f})"
-    print(line, file=sys.stderr, flush=True)
+    ratios = [a / b for a, b in zip(seconds[base], seconds[new], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    print(f"{one.name}: {middle:.3f} ({low:.3f} - {high:.3f})", file=sys.stderr, flush=True)
     return {
         "base": one.tokens / statistics.median(seconds[base]),
         "new": one.tokens / statistics.median(seconds[new]),
@@ -63,15 +70,23 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="as in side_by_side_bench.py")
     parser.add_argument("--models", type=Path, default=Path("models"), help="random weights")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=15, help="at least 2")
+    parser.add_argument("--turns", type=int, default=15, help="at least 3")
     parser.add_argument("--measure", action="append", choices=names, help="may be repeated")
     args = parser.parse_args()
-    if args.turns < 2:
-        parser.error(f"--turns must be at least 2, but is {args.turns}.")
+    if args.turns < 3:
+        parser.error(f"--turns must be at least 3, but is {args.turns}.")
     path = find_model(args.model, args.models)
-    base, new = (start(folder.resolve(), path, args.threads) for folder in (args.base, args.new))
-    chosen = [names[name] for name in args.measure or names]
-    figures = {one.name: compare(one, base, new, args.turns) for one in chosen}
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # and both to come
+    folders = args.base.resolve(), args.new.resolve()
+    base, new = (start(folder, path, args.threads) for folder in folders)
+    figures: dict[str, object] = {"folders": [str(folder) for folder in folders]}
+    figures["builds"] = [base.description, new.description]
+    for one in [names[name] for name in args.measure or names]:
+        try:
+            figures[one.name] = compare(one, base, new, args.turns)
+        except NotPossible as reason:
+            figures[one.name] = str(reason)
+            print(f"{one.name}: {reason}", file=sys.stderr, flush=True)
     for peer in (base, new):
         peer.close()
     report(f"package_duel-{args.model}-{args.threads}", {"turns": args.turns, **figures})

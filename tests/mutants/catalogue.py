@@ -71,8 +71,8 @@ def _linear(test: str, table: str = "generic") -> str:
     return f"kernels/linear:Tables/LinearTest.{test}/{table}"
 
 
-def _ahead(inputs: str) -> str:
-    return f"kernels/linear_ahead:Inputs/LinearAhead.AsksForEveryLineWhateverTheTiles/{inputs}"
+def _ahead(test: str) -> str:
+    return f"kernels/linear_ahead:Inputs/LinearAhead.{test}/bfloat16"
 
 
 def _tiles(test: str) -> str:
@@ -750,15 +750,34 @@ OURS = (
         file=AHEAD,
         old="(rest > 0 && tile_size(rest) == kMaxTile)",
         new="(rest > 0 && tile_size(rest) > kMaxTile)",
-        killers=(_ahead("float32"), _ahead("bfloat16"), _ahead("int16")),
+        killers=(_ahead("AsksForEveryLineWhateverTheTiles"),),
     ),
     Mutant(
-        name="the_first_tile_asks_for_the_next_panel_alone",
-        sentence="Of the tiles that ask for the next panel together only the first one does.",
+        name="the_panel_at_hand_is_asked_for_again",
+        sentence="Tiles that ask together ask for the panel that they meet, not for the next one.",
         file=AHEAD,
-        old="return behind.part(place - begin);",
-        new="return behind.part(0);",
-        killers=(_ahead("float32"), _ahead("bfloat16"), _ahead("int16")),
+        old="line_parts(at(next), bytes_of(next),",
+        new="line_parts(at(panel), bytes_of(next),",
+        killers=(
+            _ahead("AsksForTheMatrixThatFollowsWhereverItLies"),
+            "kernels/linear_ahead:PanelAhead.SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet",
+        ),
+    ),
+    Mutant(
+        name="a_part_is_asked_for_at_once",
+        sentence="A tile asks for all of its part with the first group.",
+        file="csrc/kernels/cpu/read_ahead.inl",
+        old="divide_up(lines, steps > 0 ? steps : 1) * kLineBytes",
+        new="divide_up(lines, 1) * kLineBytes",
+        killers=("kernels/linear_ahead:LinesAhead.CoverAPieceOnceAtAnEvenPace",),
+    ),
+    Mutant(
+        name="the_other_cache_is_asked",
+        sentence="Weights are asked for into the cache that serves them worse.",
+        file="csrc/kernels/cpu/simd.inl",
+        old="__builtin_prefetch(address, 0, kFirstCache ? 3 : 2);",
+        new="__builtin_prefetch(address, 0, kFirstCache ? 2 : 3);",
+        killers=(_ahead("AsksIntoTheCacheThatServesAhead"),),
     ),
     Mutant(
         name="one_copy_for_all_threads",

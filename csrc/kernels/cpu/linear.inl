@@ -95,12 +95,13 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
   const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
   const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
+  const int64_t panels = count_panels(args);
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
     const Inputs inputs = place_inputs<kWay>(args, copy_of(args, thread));
     const int64_t askers = askers_of(args, share);
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
-      const PanelAhead ahead = ahead_of(share, askers, found, panel);
+      const PanelAhead ahead = ahead_of(args, share, askers, panel, panels);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
         const int64_t place = tile - share.first_tile;
         multiply_panel<kWay>(args, inputs, found, tile, place == 0 && ahead.own,

@@ -7,6 +7,14 @@ struct Panel {
   int64_t index;
 };
 
+int64_t count_panels(const LinearArgs& args) {
+  int64_t panels = 0;
+  for (int64_t i = 0; i < args.part_count; ++i) {
+    panels += panel_count(args.parts[i].weights.rows);
+  }
+  return panels;
+}
+
 Panel find_panel(const LinearArgs& args, int64_t index) {
   const LinearPart* part = args.parts;
   while (index >= panel_count(part->weights.rows)) {
@@ -58,10 +66,7 @@ struct Grain {
 template <typename Begin, typename Body>
 void share_panels(const LinearArgs& args, const Launch& launch, const Grain& grain,
                   const Begin& begin, const Body& body) {
-  int64_t panels = 0;
-  for (int64_t i = 0; i < args.part_count; ++i) {
-    panels += panel_count(args.parts[i].weights.rows);
-  }
+  const int64_t panels = count_panels(args);
   if (panels == 0 || args.tokens == 0) return;
   const int64_t wanted = kTasks * launch.pool->threads();
   const int64_t grains = divide_up(panels, grain.panels);

@@ -91,8 +91,8 @@ struct Tile {
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // [1, size]; the rest of the tile is padding
   bool accumulate;
-  bool asks;         // for its own weights, a little ahead
-  LinesAhead ahead;  // what a tile of kMaxTile tokens asks for instead with sixteen lanes
+  bool asks;  // for its own weights, a little ahead; with sixteen lanes the tile unit's alone
+  LinesAhead ahead;  // what a tile of kMaxTile tokens asks for with sixteen lanes
 };
 using TileKernel = void(const Tile&);
 

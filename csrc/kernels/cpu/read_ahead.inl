@@ -57,7 +57,7 @@ struct LinesAhead {
 
   SINKSTREAM_INLINE void step() {
     if (at >= end) return;
-    const std::byte* const until = at + pace;
+    const std::byte* const until = at + pace < end ? at + pace : end;
     do {
       prefetch(at);
       at += kLineBytes;
@@ -65,22 +65,27 @@ struct LinesAhead {
   }
 };
 
-// Lines side by side in equal parts, each for a loop of its own.
+// Lines side by side in parts, each for a loop of its own: equal ones, but for what the last have
+// less.
 struct LineParts {
   const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
   int64_t bytes = 0;  // of a part
   int64_t pace = 0;   // bytes of a step
 
   SINKSTREAM_INLINE LinesAhead part(int64_t index) const {
-    return {begin + index * bytes, begin + (index + 1) * bytes, pace};
+    const std::byte* const from = begin + index * bytes;
+    return {from, from + bytes < end ? from + bytes : end, pace};
   }
 };
 
-// `bytes` in so many parts, for loops of `steps`.
+// The lines of `bytes`, of none if that is below 1, in so many parts, for loops of `steps`.
 SINKSTREAM_INLINE LineParts line_parts(const std::byte* begin, int64_t bytes, int64_t parts,
                                        int64_t steps) {
+  if (bytes < 1) return {};
   const int64_t lines = divide_up(divide_up(bytes, kLineBytes), parts);
-  return {begin, lines * kLineBytes, divide_up(lines, steps > 0 ? steps : 1) * kLineBytes};
+  return {begin, begin + bytes, lines * kLineBytes,
+          divide_up(lines, steps > 0 ? steps : 1) * kLineBytes};
 }
 
 // A part of each run for a loop of `steps`: that of loop `part` of so many, none behind the last.

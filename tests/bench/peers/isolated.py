@@ -7,6 +7,7 @@ import importlib
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from peers.peer import NotPossible, Peer
@@ -53,6 +54,11 @@ class IsolatedPeer:
         self._send((what, arguments))
         numbers: list[float] = self._answer()
         return numbers
+
+    def mapped_files(self) -> set[Path]:
+        """Return the files that the process has in its memory: programs and libraries."""
+        lines = Path(f"/proc/{self._process.pid}/maps").read_text().splitlines()
+        return {Path(words[5]) for line in lines if len(words := line.split(maxsplit=5)) == 6}
 
     def close(self) -> None:
         """End the process, if it has not ended by itself."""

@@ -21,9 +21,16 @@ std::string field(const std::string& wanted) {
   return "";
 }
 
+TEST(Processor, HasTheFamilyOfItsVersion) {
+  EXPECT_EQ(family_of(0x00b00f21), 26);
+  EXPECT_EQ(family_of(0x00a20f10), 25);
+  EXPECT_EQ(family_of(0x00800f12), 23);
+  EXPECT_EQ(family_of(0x000806f8), 6);  // 0xf alone is extended
+}
+
 TEST(Processor, IsOneWhoseFirstCacheServesAheadByWhatTheSystemSaysOfIt) {
-  const bool is_zen5 = field("vendor_id") == "AuthenticAMD" && field("cpu family") == "26";
-  EXPECT_EQ(kFirstCacheServesAhead, is_zen5);
+  const bool is_family_26 = field("vendor_id") == "AuthenticAMD" && field("cpu family") == "26";
+  EXPECT_EQ(kFirstCacheServesAhead, is_family_26);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "common/divide_up.h"
 #include "common/dtype.h"
+#include "common/processor.h"
 #include "kernels/kernels.h"
 
 namespace sinkstream {
