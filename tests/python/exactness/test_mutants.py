@@ -50,7 +50,7 @@ def test_every_mistake_can_still_be_planted(planted: Mutant) -> None:
     assert planted.killers
     for killer in planted.killers:
         program, name = killer.split(":", 1)
-        suite, case = name.split(".")  # a suite of many cases stands behind its name, as theirs do
+        suite, case = name.split(".")  # of Prefix/Suite.Case/parameter or Suite.Case
         suite, case = suite.split("/")[-1], case.split("/")[0]
         source = (ROOT / "tests" / "cpp" / f"{program}_test.cc").read_text(encoding="utf-8")
         assert re.search(rf"^TEST(_P)?\({suite}, {case}\)", source, re.MULTILINE), killer
