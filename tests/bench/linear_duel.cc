@@ -43,17 +43,17 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
     fill_panels(type, panels.bytes(), panels.data());
     const PackedMatrix weights = {type, rows, cols, panels.data()};
     const Kernels* const tables[] = {&base_kernels(), &SINKSTREAM_TABLE()};
-    Call calls[] = {{weights, tokens, tables[0]->native_input, pool->threads()},
-                    {weights, tokens, tables[1]->native_input, pool->threads()}};
+    const InputType input = base_kernels().native_input;  // of both
+    Call calls[] = {{weights, tokens, input, pool->threads()},
+                    {weights, tokens, input, pool->threads()}};
     for (const int which : {0, 1}) calls[which].seconds(*tables[which], pool);
     const size_t count = static_cast<size_t>(tokens * rows);
     const bool same_bits =
         std::memcmp(calls[0].out.get(), calls[1].out.get(), count * sizeof(float)) == 0;
     std::vector<double> ratios;
     for (int turn = 0; turn < turns; ++turn) {
-      double seconds[2] = {};
-      for (const int i :
-           {0, 1, 2, 3}) {  // each in the memory of both calls, once first and once last
+      double seconds[2] = {};  // each in the memory of both calls, once first and once last
+      for (int i = 0; i < 4; ++i) {
         const int which = (i ^ i >> 1 ^ turn) & 1;
         seconds[which] += calls[i / 2].seconds(*tables[which], pool);
       }

@@ -101,7 +101,7 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
     const int64_t askers = askers_of(args, share);
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
-      const PanelAhead ahead = ahead_of(args, share, askers, panel, panels);
+      const PanelAhead ahead = ahead_of(args, share, askers, found, panel, panels);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
         const int64_t place = tile - share.first_tile;
         multiply_panel<kWay>(args, inputs, found, tile, place == 0 && ahead.own,

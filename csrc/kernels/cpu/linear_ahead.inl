@@ -29,8 +29,8 @@ struct PanelAhead {
 };
 
 // `number`: of the panel, counted through all parts, of `panels`.
-PanelAhead ahead_of(const LinearArgs& args, const Share& share, int64_t askers, int64_t number,
-                    int64_t panels) {
+PanelAhead ahead_of(const LinearArgs& args, const Share& share, int64_t askers, const Panel& panel,
+                    int64_t number, int64_t panels) {
   PanelAhead ahead;
   ahead.own = askers < 2 || number == share.first_panel;
   if (askers == 0) return ahead;
@@ -39,7 +39,6 @@ PanelAhead ahead_of(const LinearArgs& args, const Share& share, int64_t askers, 
     return panel_bytes(panel.part->weights.type, args.cols);
   };
   const int64_t groups = args.cols / kGroup;
-  const Panel panel = find_panel(args, number);
   const int64_t bytes = bytes_of(panel);
   const Panel next = number + 1 < panels ? find_panel(args, number + 1) : Panel{};
   // Two panels and a block of inputs stay in a core's second cache together.

@@ -7,9 +7,7 @@
 template <WeightType kType>
 SINKSTREAM_INLINE void ask_for_codes(const std::byte* group) {
   constexpr int64_t kAhead = 2048;
-  for (int64_t line = 0; line < group_bytes(kType); line += 64) {
-    __builtin_prefetch(group + kAhead + line, 0, 3);
-  }
+  prefetch_group_into<kType, true>(group, kAhead);
 }
 
 // Both numbers of a pair of codes, those of 8 bits 2^24 times as large, as in pairs_at.

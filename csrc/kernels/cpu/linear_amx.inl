@@ -138,8 +138,9 @@ void multiply_bf16(const Tile& tile) {
   for (int64_t g = 0; g < groups; ++g) {
     if (tile.asks) {
       prefetch_group<WeightType::kBFloat16, kTokens>(group);
-      if constexpr (kPanels == 2)
+      if constexpr (kPanels == 2) {
         prefetch_group<WeightType::kBFloat16, kTokens>(group + panel_stride);
+      }
     }
     ask_for_outputs(tile, kBands * g, kBands * (g + 1));
     multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);

@@ -45,12 +45,11 @@ constexpr int64_t group_bytes(WeightType type) {
   return is_quantized(type) ? block_bytes(type) : panel_bytes(type, kGroup);
 }
 
-// Asks for what is needed so far behind a group.
+// Asks for what is needed `distance` bytes behind a group.
 template <WeightType kType, bool kFirstCache>
-SINKSTREAM_INLINE void prefetch_group_into(const std::byte* group) {
-  const std::byte* const ahead = group + prefetch_bytes(kType, kFirstCache);
+SINKSTREAM_INLINE void prefetch_group_into(const std::byte* group, int64_t distance) {
   for (int64_t line = 0; line < group_bytes(kType); line += kLineBytes) {
-    prefetch_into<kFirstCache>(ahead + line);
+    prefetch_into<kFirstCache>(group + distance + line);
   }
 }
 
@@ -60,9 +59,9 @@ template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
   constexpr bool kWaits = kLanes == 16 && kType == WeightType::kBFloat16 && kTokens == 1;
   if (!kWaits && asks_first_cache()) {
-    prefetch_group_into<kType, true>(group);
+    prefetch_group_into<kType, true>(group, prefetch_bytes(kType, true));
   } else {
-    prefetch_group_into<kType, false>(group);
+    prefetch_group_into<kType, false>(group, prefetch_bytes(kType, false));
   }
 }
 

@@ -172,18 +172,21 @@ struct Call {
   Share share = {.first_panel = 1, .end_panel = 5, .first_tile = 0, .end_tile = 4};
 
   const std::byte* panel(int64_t index) const { return part.weights.panel(index); }
+  PanelAhead ahead(int64_t number) const {
+    return ahead_of(args, share, 4, find_panel(args, number), number, 6);
+  }
 };
 
 TEST(PanelAhead, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
   const Call call;
   const int64_t bytes = panel_bytes(WeightType::kBFloat16, 576);
-  const PanelAhead first = ahead_of(call.args, call.share, 4, 1, 6);
+  const PanelAhead first = call.ahead(1);
   EXPECT_TRUE(first.own);
   EXPECT_EQ(first.of_tile(0).end, call.panel(2));  // what follows is for the others
   EXPECT_EQ(first.of_tile(1).at, call.panel(2));
   EXPECT_EQ(first.of_tile(3).end, call.panel(3));
   for (const int64_t number : {2, 3, 4}) {  // the last of them goes on to the share behind it
-    const PanelAhead ahead = ahead_of(call.args, call.share, 4, number, 6);
+    const PanelAhead ahead = call.ahead(number);
     EXPECT_FALSE(ahead.own);
     for (int64_t tile = 0; tile < 4; ++tile) {
       EXPECT_EQ(ahead.of_tile(tile).at, call.panel(number + 1) + tile * bytes / 4);
@@ -195,14 +198,14 @@ TEST(PanelAhead, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
 TEST(PanelAhead, AsksForNothingBehindTheLastPanel) {
   Call call;
   call.share.end_panel = 6;
-  const PanelAhead last = ahead_of(call.args, call.share, 4, 5, 6);
+  const PanelAhead last = call.ahead(5);
   for (int64_t tile = 0; tile < 4; ++tile) EXPECT_EQ(last.of_tile(tile).at, nullptr);
 }
 
 TEST(PanelAhead, LeavesPanelsThatTheCacheCannotHoldToTheFirstTile) {
   Call call;
   call.args.cols = call.part.weights.cols = kCacheBytes;  // numbers alone; nothing is read
-  const PanelAhead ahead = ahead_of(call.args, call.share, 4, 2, 6);
+  const PanelAhead ahead = call.ahead(2);
   EXPECT_TRUE(ahead.own);
   EXPECT_NE(ahead.of_tile(0).at, nullptr);
   EXPECT_EQ(ahead.of_tile(1).at, nullptr);
