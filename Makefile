@@ -26,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PACKAGE_SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
   $(shell find backend cmake csrc python -type f -not -name '*.pyc')
 TEST_SOURCES := $(shell find tests/cpp -type f)
-CXX_FILES = $(shell find csrc tests/cpp tests/mutants -name '*.h' -o -name '*.cc' -o -name '*.inl' \
+CXX_FILES = $(shell find csrc tests/cpp tests/mutants benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
 
 # One command serves the installed package and the C++ tests: one build folder, compiled once.
@@ -159,7 +159,7 @@ test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mi
 
 # --- figures --------------------------------------------------------------------------------
 
-# Each file in tests/bench says what it measures. llama.cpp is compiled when it is installed; the
+# Each file in benchmarks says what it measures. llama.cpp is compiled when it is installed; the
 # other engines come as wheels, transformers and gguf with the tools of the tests. Where the
 # processor has AMX, clang compiles it if there is one: GCC 12 moves stores across its loads of the
 # tile unit's configuration, and it ends by a general protection fault.
@@ -176,7 +176,7 @@ $(VENV)/.plot-tools: pyproject.toml $(VENV)/.torch
 
 BENCH_OUT ?= $(BUILD)/figures
 FIGURES := $(BENCH_OUT)
-BENCH := BENCH_OUT=$(BENCH_OUT) $(BIN)/python tests/bench
+BENCH := BENCH_OUT=$(BENCH_OUT) $(BIN)/python benchmarks
 
 # Everything that has a goal, which takes hours; a table of goals is the end of it.
 .PHONY: bench

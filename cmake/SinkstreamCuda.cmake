@@ -1,6 +1,6 @@
-# The CUDA kernels, as a library of their own that is loaded where there is a card: `_cuda`, beside
+# The CUDA kernels, as a library of their own that is loaded where there is a GPU: `_cuda`, beside
 # `_core`. It knows neither torch nor Python, links the CUDA runtime statically, exports one symbol
-# and needs no driver to be loaded. Built wherever nvcc is; a machine for building needs no card.
+# and needs no driver to be loaded. Built wherever nvcc is; a machine for building needs no GPU.
 
 set(SINKSTREAM_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF, or AUTO where nvcc is found")
 if(NOT SINKSTREAM_CUDA MATCHES "^(ON|OFF|AUTO)$")
@@ -21,7 +21,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 
-# Machine code for Hopper, and PTX that the driver of any card from Ampere on compiles.
+# Machine code for Hopper, and PTX that the driver of any GPU from Ampere on compiles.
 set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual)
 enable_language(CUDA)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
@@ -36,7 +36,7 @@ foreach(kind STANDARD EXTENSION)
   endif()
 endforeach()
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/kernels/cuda/*.cu)
+file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/kernels/cuda/*.cu csrc/kernels/cuda/*/*.cu)
 add_library(_cuda MODULE ${cuda_sources})
 target_include_directories(_cuda PRIVATE csrc)
 # Constants and shapes come from headers that host code shares. Kernels say fma where they mean it:

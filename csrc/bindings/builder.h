@@ -11,7 +11,7 @@
 namespace sinkstream {
 
 struct ModelBuilder {
-  // `fields`: DecoderSpec.as_dict() of python/sinkstream/spec.py.
+  // `fields`: DecoderSpec.as_dict() of python/sinkstream/checkpoint/spec.py.
   explicit ModelBuilder(const pybind11::dict& fields);
 
   DecoderSpec spec;

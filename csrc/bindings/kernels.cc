@@ -11,9 +11,9 @@
 #include "common/errors.h"
 #include "common/usable_threads.h"
 #include "device/buffer.h"
-#include "device/peak_probe.h"
-#include "device/read_probe.h"
-#include "kernels/cuda/card.h"
+#include "kernels/cuda/gpu.h"
+#include "probes/peak.h"
+#include "probes/read.h"
 
 namespace py = pybind11;
 
@@ -114,21 +114,21 @@ void register_kernels(py::module_& module) {
       "Multiply and add in registers, of vectors or of tiles, and return (instruction, operations "
       "a second). Raises ValueError for tiles that this process does not have.");
   module.def(
-      "find_card",
+      "find_gpu",
       [](const std::string& library) {
-        const cuda::CardSearch found = cuda::find_card(library);
-        const cuda::CardFacts& facts = found.facts;
-        py::dict card;
-        card["problem"] = found.problem;
-        card["name"] = facts.name;
-        card["capability"] = py::make_tuple(facts.major, facts.minor);
-        card["multiprocessors"] = facts.multiprocessors;
-        card["total_bytes"] = facts.total_bytes;
-        card["free_bytes"] = facts.free_bytes;
-        return card;
+        const cuda::GpuSearch found = cuda::find_gpu(library);
+        const cuda::GpuFacts& facts = found.facts;
+        py::dict gpu;
+        gpu["problem"] = found.problem;
+        gpu["name"] = facts.name;
+        gpu["capability"] = py::make_tuple(facts.major, facts.minor);
+        gpu["multiprocessors"] = facts.multiprocessors;
+        gpu["total_bytes"] = facts.total_bytes;
+        gpu["free_bytes"] = facts.free_bytes;
+        return gpu;
       },
       py::arg("library"),
-      "Say what card there is for the CUDA kernels in `library`, or why there is none.");
+      "Say what GPU there is for the CUDA kernels in `library`, or why there is none.");
   module.def("usable_threads", &usable_threads,
              "Count the cores that the affinity mask and the CPU quota allow.");
 }

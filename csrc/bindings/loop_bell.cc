@@ -1,4 +1,4 @@
-// The bell class: what python/sinkstream/aio.py has an event loop watch.
+// The bell class: what python/sinkstream/streams/aio.py has an event loop watch.
 #include "engine/loop_bell.h"
 
 #include <cerrno>

@@ -6,11 +6,11 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/builder.h"
-#include "bindings/native_model.h"
 #include "bindings/register.h"
 #include "bindings/session.h"
 #include "bindings/stream.h"
 #include "common/errors.h"
+#include "runtime/loaded_model.h"
 
 namespace py = pybind11;
 
@@ -21,18 +21,18 @@ namespace {
 // Frees a model without the GIL, because its thread is joined; in a forked child, where the threads
 // do not exist, leaves it behind.
 struct ModelDeleter {
-  void operator()(NativeModel* model) const {
+  void operator()(LoadedModel* model) const {
     if (!model->engine().is_owner_process()) return;
     const py::gil_scoped_release release;
     delete model;
   }
 };
-using ModelHolder = std::unique_ptr<NativeModel, ModelDeleter>;
+using ModelHolder = std::unique_ptr<LoadedModel, ModelDeleter>;
 
-// The card's kernels where one was asked for. Throws InvalidArgument where there is none.
-const cuda::Plugin* card_of(const std::string& device, const py::object& library) {
+// The GPU's kernels where one was asked for. Throws InvalidArgument where there is none.
+const cuda::Plugin* gpu_of(const std::string& device, const py::object& library) {
   if (device != "cuda") return nullptr;
-  const cuda::CardSearch found = cuda::find_card(library.cast<std::string>());
+  const cuda::GpuSearch found = cuda::find_gpu(library.cast<std::string>());
   if (found.plugin == nullptr) {
     throw InvalidArgument(
         cat("load: `device` must be \"cpu\" on this machine, but is \"cuda\": ", found.problem),
@@ -43,7 +43,7 @@ const cuda::Plugin* card_of(const std::string& device, const py::object& library
 
 ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
                        std::shared_ptr<TokenTable> tokens, std::vector<int32_t> end_token_ids) {
-  NativeOptions native;
+  LoadOptions native;
   native.dtype = options["dtype"].cast<std::string>();
   native.kv_dtype = options["kv_dtype"].cast<std::string>();
   native.sinks = options["sinks"].cast<int64_t>();
@@ -52,12 +52,12 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.prefill_chunk = options["prefill_chunk"].cast<int64_t>();
   native.threads = options["threads"].cast<int64_t>();
   native.kernels = options["kernels"].cast<std::string>();
-  native.card = card_of(options["device"].cast<std::string>(), options["cuda_library"]);
+  native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const py::gil_scoped_release release;
   // What reading the header and building the tokenizer has left free goes back to the system first,
   // so that a load's peak is its weights and its cache.
   malloc_trim(0);
-  return ModelHolder(new NativeModel(builder.spec, std::move(builder.store), native,
+  return ModelHolder(new LoadedModel(builder.spec, std::move(builder.store), native,
                                      std::move(tokens), std::move(end_token_ids)));
 }
 
@@ -80,7 +80,7 @@ class Borrowed {
   ForwardCache* cache_;
 };
 
-void check_own(const char* where, const NativeModel& model, const ForwardCache& cache) {
+void check_own(const char* where, const LoadedModel& model, const ForwardCache& cache) {
   if (cache.model == model.serial()) return;
   throw InvalidArgument(
       cat(where, ": `cache` must have been made by this model, but another one made it."), "cache");
@@ -92,7 +92,7 @@ void look_for_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cache) {
+at::Tensor forward(LoadedModel& model, const at::Tensor& ids, ForwardCache* cache) {
   if (ids.scalar_type() != at::kLong || ids.device().type() != at::kCPU) {
     throw py::type_error("forward: `ids` must be an int64 tensor on the CPU.");
   }
@@ -127,14 +127,14 @@ at::Tensor forward(NativeModel& model, const at::Tensor& ids, ForwardCache* cach
   return logits;
 }
 
-std::unique_ptr<ForwardCache> copy_of(const NativeModel& model, ForwardCache& cache) {
+std::unique_ptr<ForwardCache> copy_of(const LoadedModel& model, ForwardCache& cache) {
   check_own("copy", model, cache);
   const Borrowed borrowed(&cache);
   const py::gil_scoped_release release;
   return model.copy_of(cache);
 }
 
-void evict_range(NativeModel& model, ForwardCache& cache, int64_t start, int64_t end) {
+void evict_range(LoadedModel& model, ForwardCache& cache, int64_t start, int64_t end) {
   check_own("evict_range", model, cache);
   const Borrowed borrowed(&cache);
   const py::gil_scoped_release release;
@@ -174,15 +174,15 @@ void register_cache(py::module_& module) {
 
 void register_model(py::module_& module) {
   register_cache(module);
-  py::class_<NativeModel, ModelHolder>(module, "Model")
+  py::class_<LoadedModel, ModelHolder>(module, "Model")
       .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
            py::arg("end_token_ids"))
-      .def("close", &NativeModel::close, py::call_guard<py::gil_scoped_release>())
-      .def("fingerprint", &NativeModel::fingerprint, py::call_guard<py::gil_scoped_release>())
+      .def("close", &LoadedModel::close, py::call_guard<py::gil_scoped_release>())
+      .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<py::gil_scoped_release>())
       .def("forward", &forward, py::arg("ids"), py::arg("cache").none(true))
       .def(
           "new_cache",
-          [](const NativeModel& self, int64_t batch, int64_t sinks, int64_t window) {
+          [](const LoadedModel& self, int64_t batch, int64_t sinks, int64_t window) {
             const py::gil_scoped_release release;
             return self.new_cache(batch, Window{sinks, window});
           },
@@ -191,85 +191,84 @@ void register_model(py::module_& module) {
       .def("evict_range", &evict_range, py::arg("cache"), py::arg("start"), py::arg("end"))
       .def(
           "submit",
-          [](NativeModel& self, const py::object& request, const SessionHandle* session) {
+          [](LoadedModel& self, const py::object& request, const SessionHandle* session) {
             return submit_from_python(self.engine(), request,
                                       session == nullptr ? nullptr : session->session());
           },
           py::arg("request"), py::arg("session").none(true) = py::none())
       .def(
           "open_session",
-          [](NativeModel& self, std::optional<int64_t> sinks, const std::vector<int32_t>& ids) {
+          [](LoadedModel& self, std::optional<int64_t> sinks, const std::vector<int32_t>& ids) {
             return std::make_unique<SessionHandle>(self.engine().open_session(sinks, ids));
           },
-          py::arg("sinks").none(true), py::arg("beginning"),
-          py::call_guard<py::gil_scoped_release>())
+          py::arg("sinks").none(true), py::arg("prompt"), py::call_guard<py::gil_scoped_release>())
       .def(
           "fork_session",
-          [](NativeModel& self, const SessionHandle& session) {
+          [](LoadedModel& self, const SessionHandle& session) {
             return std::make_unique<SessionHandle>(self.engine().fork_session(*session.session()));
           },
           py::arg("session"), py::call_guard<py::gil_scoped_release>())
       .def(
           "contents_of",
-          [](NativeModel& self, const SessionHandle& session) {
+          [](LoadedModel& self, const SessionHandle& session) {
             return contents_of(self.engine(), session);
           },
           py::arg("session"))
       .def(
           "restore_session",
-          [](NativeModel& self, int64_t sinks, const py::dict& contents) {
+          [](LoadedModel& self, int64_t sinks, const py::dict& contents) {
             return restore_session(self.engine(), sinks, contents);
           },
           py::arg("sinks"), py::arg("contents"))
       .def(
           "take_back",
-          [](NativeModel& self, const SessionHandle& session, const StreamHandle& turn) {
+          [](LoadedModel& self, const SessionHandle& session, const StreamHandle& turn) {
             self.engine().take_back(*session.session(), turn.shared());
           },
           py::arg("session"), py::arg("turn"), py::call_guard<py::gil_scoped_release>())
       .def(
           "ids_of",
-          [](NativeModel& self, const SessionHandle& session) {
+          [](LoadedModel& self, const SessionHandle& session) {
             return self.engine().ids_of(*session.session());
           },
           py::arg("session"), py::call_guard<py::gil_scoped_release>())
       .def(
           "last_token",
-          [](NativeModel& self, const SessionHandle& session) {
+          [](LoadedModel& self, const SessionHandle& session) {
             return self.engine().last_token(*session.session());
           },
           py::arg("session"), py::call_guard<py::gil_scoped_release>())
-      .def("stats", [](NativeModel& self) { return stats_for_python(self.engine()); })
+      .def("stats", [](LoadedModel& self) { return stats_for_python(self.engine()); })
       .def(
           "steps",
-          [](NativeModel& self, int64_t begin) { return steps_for_python(self.engine(), begin); },
+          [](LoadedModel& self, int64_t begin) { return steps_for_python(self.engine(), begin); },
           py::arg("begin"))
       .def(
           "phase_changes",
-          [](NativeModel& self, int64_t begin) {
+          [](LoadedModel& self, int64_t begin) {
             return phase_changes_for_python(self.engine(), begin);
           },
           py::arg("begin"))
       .def(
-          "finish_step", [](NativeModel& self) { self.engine().between_steps([] {}); },
+          "finish_step", [](LoadedModel& self) { self.engine().between_steps([] {}); },
           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("served_by",
-                             [](const NativeModel& self) { return self.kernels().served_by; })
+                             [](const LoadedModel& self) { return self.kernels().served_by; })
       .def_property_readonly("kernels",
-                             [](const NativeModel& self) { return self.kernels().kernels.name; })
-      .def_property_readonly("threads", &NativeModel::threads)
-      .def_property_readonly("is_on_card", &NativeModel::is_on_card)
+                             [](const LoadedModel& self) { return self.kernels().kernels.name; })
+      .def_property_readonly("threads", &LoadedModel::threads)
+      .def_property_readonly("is_on_gpu", &LoadedModel::is_on_gpu)
       .def_property_readonly("dtype",
-                             [](const NativeModel& self) { return name_of(self.input_type()); })
+                             [](const LoadedModel& self) { return name_of(self.input_type()); })
       .def_property_readonly("kv_dtype",
-                             [](const NativeModel& self) { return name_of(self.cache_type()); })
-      .def_property_readonly("prefill_chunk", &NativeModel::prefill_chunk)
-      .def_property_readonly("weight_bytes", &NativeModel::weight_bytes)
-      .def_property_readonly("weight_bytes_per_token", &NativeModel::weight_bytes_per_token)
-      .def_property_readonly("scratch_bytes", &NativeModel::scratch_bytes)
-      .def_property_readonly("cache_bytes", &NativeModel::cache_bytes)
-      .def_property_readonly("bytes_per_token", &NativeModel::bytes_per_token)
-      .def_property_readonly("bytes_per_sequence", &NativeModel::bytes_per_sequence);
+                             [](const LoadedModel& self) { return name_of(self.cache_type()); })
+      .def_property_readonly("prefill_chunk", &LoadedModel::prefill_chunk)
+      .def_property_readonly("weight_bytes", &LoadedModel::weight_bytes)
+      .def_property_readonly("weight_bytes_per_token", &LoadedModel::weight_bytes_per_token)
+      .def_property_readonly("scratch_bytes", &LoadedModel::scratch_bytes)
+      .def_property_readonly("cache_bytes", &LoadedModel::cache_bytes)
+      .def_property_readonly("bytes_per_token", &LoadedModel::bytes_per_token)
+      .def_property_readonly("bytes_per_sequence", &LoadedModel::bytes_per_sequence);
 }
 
 }  // namespace sinkstream

@@ -1,5 +1,5 @@
-// The session class: what python/sinkstream/session.py is built on. What needs the engine is a
-// method of the model.
+// The session class: what python/sinkstream/sessions/session.py is built on. What needs the engine
+// is a method of the model.
 #include "bindings/session.h"
 
 #include <pybind11/numpy.h>
@@ -28,14 +28,14 @@ py::dict stats_of(const SessionHandle& self) {
 }  // namespace
 
 py::dict contents_of(Engine& engine, const SessionHandle& session) {
-  SessionPlace place;
+  SessionState state;
   py::array_t<uint8_t> keys_values;
   py::array_t<float> scales;
   {
     const py::gil_scoped_release release;
     engine.read_session(*session.session(), [&](const Session& held) {
       const SnapshotShape shape = snapshot_shape(*held.cache);
-      place = held.place();
+      state = held.state();
       uint8_t* bytes;
       float* scale = nullptr;
       {
@@ -49,11 +49,11 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
     });
   }
   py::dict contents;
-  contents["length"] = place.sequence.length;
-  contents["begin"] = place.sequence.begin;
-  contents["ids"] = place.ids;
-  contents["owed"] = place.owed;
-  contents["turns"] = place.turns;
+  contents["length"] = state.sequence.length;
+  contents["begin"] = state.sequence.begin;
+  contents["ids"] = state.ids;
+  contents["pending"] = state.pending;
+  contents["turns"] = state.turns;
   contents["keys_values"] = keys_values;
   contents["scales"] = scales;
   return contents;
@@ -61,12 +61,12 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
 
 std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
                                                const py::dict& contents) {
-  SessionPlace place;
-  place.sequence.length = contents["length"].cast<int64_t>();
-  place.sequence.begin = contents["begin"].cast<int64_t>();
-  place.ids = contents["ids"].cast<std::vector<int32_t>>();
-  place.owed = contents["owed"].cast<std::optional<int32_t>>();
-  place.turns = contents["turns"].cast<int64_t>();
+  SessionState state;
+  state.sequence.length = contents["length"].cast<int64_t>();
+  state.sequence.begin = contents["begin"].cast<int64_t>();
+  state.ids = contents["ids"].cast<std::vector<int32_t>>();
+  state.pending = contents["pending"].cast<std::optional<int32_t>>();
+  state.turns = contents["turns"].cast<int64_t>();
   const auto keys_values = contents["keys_values"].cast<py::array_t<uint8_t, py::array::c_style>>();
   const auto scales = contents["scales"].cast<py::array_t<float, py::array::c_style>>();
   const auto* bytes = reinterpret_cast<const std::byte*>(keys_values.data());
@@ -74,13 +74,13 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   const int64_t byte_count = keys_values.size(), scale_count = scales.size();
   const py::gil_scoped_release release;
   return std::make_unique<SessionHandle>(
-      engine.restore_session(sinks, place, [&](SequenceCache* cache) {
+      engine.restore_session(sinks, state, [&](SequenceCache* cache) {
         SnapshotShape shape = snapshot_shape(*cache);
-        shape.live = static_cast<int64_t>(place.ids.size());
+        shape.live = static_cast<int64_t>(state.ids.size());
         SINKSTREAM_CHECK(shape.bytes() == byte_count &&
                              shape.scale_bytes() == scale_count * int64_t{sizeof(float)},
                          "a saved session has ", byte_count, " and ", scale_count);
-        restore(cache, place.sequence, bytes, scale);
+        restore(cache, state.sequence, bytes, scale);
       }));
 }
 

@@ -23,7 +23,7 @@ class SessionHandle {
   std::shared_ptr<Session> session_;
 };
 
-// What a session consists of, as a dictionary that python/sinkstream/saved_session.py reads.
+// What a session consists of, as a dictionary that python/sinkstream/sessions/saved.py reads.
 pybind11::dict contents_of(Engine& engine, const SessionHandle& session);
 // A session with such contents. Throws InternalError where sizes do not agree.
 std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,

@@ -1,4 +1,4 @@
-// The stream class: what python/sinkstream/stream.py is built on.
+// The stream class: what python/sinkstream/streams/stream.py is built on.
 #include "bindings/stream.h"
 
 #include <pybind11/stl.h>

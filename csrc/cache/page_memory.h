@@ -1,4 +1,4 @@
-// Where the bytes of pages lie: the host's memory, or a card's, which the host does not read.
+// Where the bytes of pages lie: the host's memory, or a GPU's, which the host does not read.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class PageMemory {
   virtual void write(std::byte* to, const std::byte* from_host, int64_t bytes) = 0;
 
   // The pages are needed no more.
-  virtual void give_back() = 0;
+  virtual void release() = 0;
 };
 
 class HostPages : public PageMemory {
@@ -40,7 +40,7 @@ class HostPages : public PageMemory {
   void spoil(std::byte* at, int64_t bytes) override;
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
-  void give_back() override { memory_.give_back(); }
+  void release() override { memory_.release(); }
 
  private:
   Buffer memory_;

@@ -39,7 +39,7 @@ class PagePool {
   std::byte* page(int32_t id) const { return memory_->data() + id * shape_.bytes(); }
 
   // The pages are needed no more.
-  void give_back() { memory_->give_back(); }
+  void release() { memory_->release(); }
 
   // Lends one page; the caller has seen that `free_pages()` suffices.
   int32_t acquire();

@@ -54,12 +54,12 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
   // Which of the other's pages hold tokens of a layer, by their places here.
   std::vector<int64_t> theirs(own, -1);
   for (int64_t t = 0; t < std::min(count, window_.sinks); t = window_.page_end(t)) {
-    theirs[place(t)] = other.place(t);
+    theirs[page_ordinal(t)] = other.page_ordinal(t);
   }
   // A whole one takes along the token that only its last query saw: it counts as live.
   const int64_t first = is_whole && count > 0 ? window_.first(count - 1) : window_.first(count);
   for (int64_t t = first; t < count; t = window_.page_end(t)) {
-    theirs[place(t)] = other.place(t);
+    theirs[page_ordinal(t)] = other.page_ordinal(t);
   }
   const int64_t full_of_sinks = pages_saved(window_, 1, count);
   const int64_t full_of_sinks_there = pages_saved(window_, 1, other.next_index());
@@ -91,13 +91,14 @@ SequenceCache::~SequenceCache() {
 }
 
 Slot SequenceCache::slot(int64_t layer, int64_t index) const {
-  std::byte* page = pages_[layer * pages_per_layer() + place(index)];
+  std::byte* page = pages_[layer * pages_per_layer() + page_ordinal(index)];
   return {page, window_.is_sink(index) ? index % kPageRows : window_.row(index)};
 }
 
 void SequenceCache::make_writable(int64_t count) {
   for (int64_t t = next_index(); t < next_index() + count; t = window_.page_end(t)) {
-    for (int64_t i = place(t); i < static_cast<int64_t>(ids_.size()); i += pages_per_layer()) {
+    for (int64_t i = page_ordinal(t); i < static_cast<int64_t>(ids_.size());
+         i += pages_per_layer()) {
       if (pool_->holders(ids_[i]) == 1) continue;
       ids_[i] = pool_->own(ids_[i]);
       pages_[i] = pool_->page(ids_[i]);
@@ -135,7 +136,7 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   };
   for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < layers(); ++layer) {
-      const int64_t page = layer * pages_per_layer() + place(i);
+      const int64_t page = layer * pages_per_layer() + page_ordinal(i);
       if (pool_->holders(ids_[page]) > 1) continue;  // somebody else may see them still
       const Slot at = slot(layer, i);
       for (int64_t h = 0; h < shape.kv_heads; ++h) {

@@ -57,8 +57,8 @@ class SequenceCache {
   }
   // Where the token of this index belongs.
   Slot slot(int64_t layer, int64_t index) const;
-  // The place of its page among those of a layer: sink pages, then the ring.
-  int64_t place(int64_t index) const {
+  // The number of its page among those of a layer: sink pages, then the ring.
+  int64_t page_ordinal(int64_t index) const {
     if (window_.is_sink(index)) return index / kPageRows;
     return sink_page_count_ + window_.block(index) % window_page_count_;
   }
@@ -78,13 +78,13 @@ class SequenceCache {
   // `count` tokens have been written to every layer.
   void advance(int64_t count);
 
-  // Where a model is a step ahead of its caller (model/token_drawer.h):
+  // Where a model is a step ahead of its caller (model/device_sampler.h):
   // A step has been launched that writes the next `count` tokens.
   void go_ahead(int64_t count);
   // The first `count` of them have been written, and count.
   void arrive(int64_t count);
   // Those under way will never count: their rows are written anew.
-  void forget_ahead() { ahead_ = 0; }
+  void forget_in_flight() { ahead_ = 0; }
 
   // Forgets all tokens and keeps the pages.
   void restart();

@@ -123,19 +123,19 @@ void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales)
               reinterpret_cast<std::byte*>(scales));
 }
 
-void restore(SequenceCache* cache, const SequencePlace& place, const std::byte* keys_values,
+void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales) {
   SINKSTREAM_CHECK(cache->length() == 0, "a snapshot is restored into a sequence of ",
                    cache->length(), " tokens");
-  SINKSTREAM_CHECK(place.length >= 0 && place.length <= cache->max_length(), "a sequence made for ",
-                   cache->max_length(), " tokens is restored with ", place.length);
-  SINKSTREAM_CHECK(place.begin >= 0 && place.begin <= place.length, "a sequence of ", place.length,
-                   " tokens is restored with a cut at ", place.begin);
+  SINKSTREAM_CHECK(state.length >= 0 && state.length <= cache->max_length(), "a sequence made for ",
+                   cache->max_length(), " tokens is restored with ", state.length);
+  SINKSTREAM_CHECK(state.begin >= 0 && state.begin <= state.length, "a sequence of ", state.length,
+                   " tokens is restored with a cut at ", state.begin);
   Window window = cache->window();
-  window.begin = place.begin;
-  move_tokens(*cache, window, place.length, keys_values,
+  window.begin = state.begin;
+  move_tokens(*cache, window, state.length, keys_values,
               reinterpret_cast<const std::byte*>(scales));
-  cache->resume(place.length, place.begin);
+  cache->resume(state.length, state.begin);
 }
 
 }  // namespace sinkstream

@@ -33,7 +33,7 @@ SnapshotShape snapshot_shape(const SequenceCache& cache);
 void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales);
 
 // Where the sequence stood whose tokens a snapshot holds.
-struct SequencePlace {
+struct SequenceState {
   int64_t length = 0;  // SequenceCache::length
   int64_t begin = 0;   // Window::begin, in [0, length]
 };
@@ -41,7 +41,7 @@ struct SequencePlace {
 // Gives the tokens to a cache that has none yet, of the same S, W, layers and page shape: what is
 // appended then gets the same bits as behind the original. How long either was made to become may
 // differ.
-void restore(SequenceCache* cache, const SequencePlace& place, const std::byte* keys_values,
+void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales);
 
 }  // namespace sinkstream

@@ -37,7 +37,7 @@ struct NonFiniteLogits : Error {
       : Error(message, "logits"), index(index) {}
   int64_t index;  // of the token that they were for; below 0 where there is no stream
 };
-// The card, or its driver, has failed.
+// The GPU, or its driver, has failed.
 struct DeviceError : Error {
   using Error::Error;
 };

@@ -49,7 +49,7 @@ void Buffer::make_resident(ThreadPool* threads) {
   }
 }
 
-void Buffer::give_back() {
+void Buffer::release() {
   if (data_ != nullptr) madvise(data_, bytes_, MADV_DONTNEED);
 }
 

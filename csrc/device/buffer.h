@@ -28,7 +28,7 @@ class Buffer {
   }
 
   // Gives the memory back to the system and keeps the addresses: zeros are read there from now on.
-  void give_back();
+  void release();
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }

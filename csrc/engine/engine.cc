@@ -55,21 +55,22 @@ EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& mod
 
 Engine::Engine(LanguageModel& model, EngineOptions options)
     : model_(model),
-      drawer_(model.drawer()),
+      device_sampler_(model.drawer()),
       options_(with_fitting_chunk(std::move(options), model)),
       end_tokens_(options_.end_token_ids),
       flights_(options_.max_sequences),
-      logits_(drawer_ ? 0 : static_cast<size_t>(options_.max_sequences * model.vocab())),
+      logits_(device_sampler_ ? 0 : static_cast<size_t>(options_.max_sequences * model.vocab())),
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
-  if (drawer_ != nullptr) {
-    SINKSTREAM_CHECK(drawer_->places() >= options_.max_sequences, "the model draws for ",
-                     drawer_->places(), " sequences, but ", options_.max_sequences, " may run");
-    free_places_.resize(static_cast<size_t>(options_.max_sequences));
-    std::iota(free_places_.rbegin(), free_places_.rend(), 0);
+  if (device_sampler_ != nullptr) {
+    SINKSTREAM_CHECK(device_sampler_->seats() >= options_.max_sequences, "the model draws for ",
+                     device_sampler_->seats(), " sequences, but ", options_.max_sequences,
+                     " may run");
+    free_seats_.resize(static_cast<size_t>(options_.max_sequences));
+    std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
   }
   totals_.pages = options_.pool->pages();
-  share_stats();
+  publish_stats();
   thread_ = start_quiet_thread("sinkstream", [this] { run(); });
 }
 
@@ -143,7 +144,7 @@ void Engine::check(const Request& request) const {
   check_text(request.params);
 }
 
-void Engine::hand_over(std::unique_ptr<Sequence> sequence) {
+void Engine::enqueue(std::unique_ptr<Sequence> sequence) {
   SINKSTREAM_FAIL_POINT("submit.checked");
   {
     const std::lock_guard lock(mutex_);
@@ -165,7 +166,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request) {
   auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
                                              options_.tokens.get(), stream, options_.now());
   check_fits(*sequence);
-  hand_over(std::move(sequence));
+  enqueue(std::move(sequence));
   return stream;
 }
 
@@ -216,10 +217,10 @@ Recorder::PhaseChanges Engine::phase_changes_since(int64_t number) const {
 void Engine::run() {
   const FlushDenormals flush;
   try {
-    while (collect()) {
+    while (take_arrivals()) {
       SINKSTREAM_FAIL_POINT("step.collected");
-      if (!taken_jobs_.empty() || flights_.want_logits()) settle();
-      end_early();
+      if (!taken_jobs_.empty() || flights_.want_logits()) deliver_all();
+      end_cancelled_and_late();
       end_closed_sessions();
       run_jobs();  // which may want the memory that has just come back
       unpark();
@@ -227,26 +228,26 @@ void Engine::run() {
       if constexpr (kHasFailPoints) check_invariants();
       if (!plan_.empty()) {
         stuck_since_.reset();
-        act();
-      } else if (flights_.under_way() > 0) {
-        settle();
-        forget_ended();
+        run_step();
+      } else if (flights_.in_flight() > 0) {
+        deliver_all();
+        remove_ended();
       } else {
-        rest();
+        wait_for_work();
       }
     }
-    settle();
+    deliver_all();
     end_all([] { return nullptr; });
   } catch (...) {
     die(std::current_exception());
   }
   due_bells_->ring();
-  refuse_jobs();
+  fail_jobs();
   end_sessions();
 }
 
 // Takes over what callers have handed in. Returns whether the engine is still open.
-bool Engine::collect() {
+bool Engine::take_arrivals() {
   bool is_open;
   {
     const std::lock_guard lock(mutex_);
@@ -298,15 +299,15 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
 
 // Sequences that are cancelled or out of time end in whatever phase they are; those that want no
 // token never begin.
-void Engine::end_early() {
+void Engine::end_cancelled_and_late() {
   const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     const auto reason = sequence->maybe_early_end(now);
     if (!reason) continue;
-    settle();  // it is given what is under way, and may end by that
+    deliver_all();  // it is given what is under way, and may end by that
     if (sequence->phase != Phase::kFinished) end(*sequence, *reason, sequence->failure);
   }
-  forget_ended();
+  remove_ended();
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
     std::optional<FinishReason> reason = sequence->maybe_early_end(now);
@@ -335,23 +336,22 @@ void Engine::unpark() {
 void Engine::plan() {
   waiting_views_.clear();
   const size_t places = static_cast<size_t>(options_.max_sequences) - running_.size();
-  beginnings_.clear();
+  shared_prefixes_.clear();
   for (size_t i = 0; i < std::min(places, waiting_.size()); ++i) {
     const Sequence& sequence = *waiting_[i];
-    const Beginning beginning = beginning_of(sequence);
-    beginnings_.push_back(beginning);
-    waiting_views_.push_back(
-        {.pages = sequence.pages - beginning.saved_pages,
-         .unread = sequence.prompt_tokens - beginning.count,
-         .length = sequence.session ? sequence.cache->length() : beginning.count,
-         .wants_reply = sequence.wants_reply()});
+    const SharedPrefix shared = shared_prefix_of(sequence);
+    shared_prefixes_.push_back(shared);
+    waiting_views_.push_back({.pages = sequence.pages - shared.saved_pages,
+                              .unread = sequence.prompt_tokens - shared.count,
+                              .length = sequence.session ? sequence.cache->length() : shared.count,
+                              .wants_reply = sequence.wants_reply()});
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
     running_views_.push_back({.is_runnable = s->phase != Phase::kParked && s->has_more_to_launch(),
                               .unread = s->unread(),
                               .length = s->cache->next_index(),
-                              .last_turn = s->last_turn,
+                              .last_step = s->last_step,
                               .wants_reply = s->wants_reply()});
   }
   const StepLimits limits{.free_pages = options_.pool->free_pages(),
@@ -364,20 +364,20 @@ void Engine::plan() {
 
 // Nothing can run. Sleeps until somebody rings or is out of time. If sequences wait for memory,
 // whoever holds it is parked or idle, and nothing here can change that: patience has an end, too.
-void Engine::rest() {
-  share_stats();
+void Engine::wait_for_work() {
+  publish_stats();
   due_bells_->ring();
-  Clock::time_point end = nearest_deadline();
+  Clock::time_point end = next_deadline();
   if (!waiting_.empty() && !stuck_since_) stuck_since_ = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
-    end = std::min(end, end_of_patience(*sequence));
+    end = std::min(end, memory_wait_limit(*sequence));
   }
   if (end == kNoDeadline) return bell_->wait();
   bell_->wait_for(end - options_.now());
-  refuse_waiting();
+  fail_waiting();
 }
 
-Clock::time_point Engine::nearest_deadline() const {
+Clock::time_point Engine::next_deadline() const {
   Clock::time_point nearest = kNoDeadline;
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     nearest = std::min(nearest, sequence->deadline);
@@ -389,15 +389,15 @@ Clock::time_point Engine::nearest_deadline() const {
 }
 
 // A sequence that came when nothing could run any more waits as long as the others did.
-Clock::time_point Engine::end_of_patience(const Sequence& sequence) const {
+Clock::time_point Engine::memory_wait_limit(const Sequence& sequence) const {
   return std::max(*stuck_since_, sequence.submitted) + kPatience;
 }
 
-void Engine::refuse_waiting() {
+void Engine::fail_waiting() {
   const Clock::time_point now = options_.now();
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
     // What ends early in any case does so in the next round, however late this one comes.
-    if (now < end_of_patience(*sequence) || sequence->maybe_early_end(now)) return false;
+    if (now < memory_wait_limit(*sequence) || sequence->maybe_early_end(now)) return false;
     end(*sequence, FinishReason::kError,
         std::make_exception_ptr(CapacityError(
             cat("stream: the cache has room for ", options_.max_sequences,
@@ -408,13 +408,13 @@ void Engine::refuse_waiting() {
   });
 }
 
-void Engine::look_at_pages() {
+void Engine::update_page_stats() {
   totals_.free_pages = options_.pool->free_pages();
   totals_.shared_pages = options_.pool->shared_pages();
 }
 
-void Engine::share_stats() {
-  look_at_pages();
+void Engine::publish_stats() {
+  update_page_stats();
   recorder_.share(totals_);
 }
 
@@ -455,7 +455,7 @@ void Engine::end_all(const std::function<std::exception_ptr()>& make_error) {
   arrived_.clear();
   arrivals_.clear();
   totals_.running = totals_.waiting = totals_.parked = 0;
-  share_stats();
+  publish_stats();
 }
 
 // The cache's contents are unknown now, so nobody can go on.
@@ -474,7 +474,7 @@ void Engine::die(const std::exception_ptr& cause) noexcept {
 }
 
 // Callers that came too late to be served.
-void Engine::refuse_jobs() {
+void Engine::fail_jobs() {
   const std::lock_guard lock(mutex_);
   for (std::vector<Job*>* jobs : {&taken_jobs_, &jobs_}) {
     for (Job* job : *jobs) {

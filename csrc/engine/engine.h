@@ -20,9 +20,9 @@
 #include "engine/flight.h"
 #include "engine/recorder.h"
 #include "engine/sequence.h"
-#include "engine/step.h"
+#include "engine/step_planner.h"
+#include "model/device_sampler.h"
 #include "model/language_model.h"
-#include "model/token_drawer.h"
 
 namespace sinkstream {
 
@@ -57,11 +57,11 @@ class Engine {
   // Sessions: conversations that keep their memory. All of these wait for the steps under way at
   // most, and throw EngineDead where there is no engine any more.
 
-  // Takes the memory of a session at once, or throws CapacityError. What `beginning` has in common
+  // Takes the memory of a session at once, or throws CapacityError. What `prompt` has in common
   // with a live session of the same sinks and window is shared and counts as read: tokens() tells
   // how much.
   std::shared_ptr<Session> open_session(std::optional<int64_t> sinks,
-                                        const std::vector<int32_t>& beginning);
+                                        const std::vector<int32_t>& prompt);
   // The session's next turn: behind what it has in its cache. With max_tokens = 0 it only reads.
   // Throws what `submit` throws, InvalidArgument if the session is closed, and SessionBusy if a
   // turn is running; of a cancelled one it waits for the end.
@@ -73,9 +73,9 @@ class Engine {
   void take_back(Session& session, const std::shared_ptr<TokenStream>& turn);
   // Calls `read` in this thread while nobody writes to the session; everybody else goes on.
   void read_session(Session& session, const std::function<void(const Session&)>& read);
-  // A session that goes on from `place`. `write` is called in this thread, to restore the keys and
-  // values of a cache that has none; everybody else goes on.
-  std::shared_ptr<Session> restore_session(int64_t sinks, const SessionPlace& place,
+  // A session that continues from `state`. `write` is called in this thread, to restore the keys
+  // and values of a cache that has none; everybody else goes on.
+  std::shared_ptr<Session> restore_session(int64_t sinks, const SessionState& state,
                                            const std::function<void(SequenceCache*)>& write);
   // The ids of the session's live tokens, in order; last, the reply's last one, which enters the
   // cache with the next turn.
@@ -120,73 +120,74 @@ class Engine {
   void check_text(const SamplingParams& params) const;
   void check_fits(const Sequence& sequence) const;
   std::shared_ptr<TokenStream> make_stream();
-  void hand_over(std::unique_ptr<Sequence> sequence);
-  void hold(Session& session);
+  void enqueue(std::unique_ptr<Sequence> sequence);
+  void acquire(Session& session);
 
   // The thread: everything below, in the order of its life. engine.cc
   void run();
-  bool collect();
+  bool take_arrivals();
   void count_arrivals(const std::vector<std::unique_ptr<Sequence>>& arrivals);
   void run_jobs();
   void finish_job(Job* job, std::exception_ptr failure);
-  void end_early();
+  void end_cancelled_and_late();
   void unpark();
   void plan();
   void check_invariants() const;  // in tests; invariants.cc
-  void rest();
-  Clock::time_point nearest_deadline() const;
-  void refuse_waiting();
-  Clock::time_point end_of_patience(const Sequence& sequence) const;
-  void look_at_pages();
-  void share_stats();
+  void wait_for_work();
+  Clock::time_point next_deadline() const;
+  void fail_waiting();
+  Clock::time_point memory_wait_limit(const Sequence& sequence) const;
+  void update_page_stats();
+  void publish_stats();
   void note_phase(const Sequence& sequence, FinishReason reason = FinishReason::kStop);
   void end_all(const std::function<std::exception_ptr()>& make_error);
   void die(const std::exception_ptr& cause) noexcept;
-  void refuse_jobs();
+  void fail_jobs();
 
   // Sessions, as the thread sees them. engine_sessions.cc
-  struct Beginning {
+  struct SharedPrefix {
     const Session* session = nullptr;  // null: there is none
     int64_t count = 0;                 // of its first tokens
     int64_t saved_pages = 0;           // that whoever begins so need not take
   };
-  Beginning beginning_with(const Session* session, int64_t count) const;
-  Beginning longest_beginning(const Window& window, std::span<const int32_t> prompt) const;
-  Beginning beginning_of(const Sequence& sequence) const;
+  SharedPrefix shared_prefix_with(const Session* session, int64_t count) const;
+  SharedPrefix longest_shared_prefix(const Window& window, std::span<const int32_t> prompt) const;
+  SharedPrefix shared_prefix_of(const Sequence& sequence) const;
   void make_cache(std::optional<SequenceCache>* cache, const Window& window, int64_t max_length,
-                  const Beginning& beginning);
-  void add_session(const std::shared_ptr<Session>& session, const Beginning& beginning);
+                  const SharedPrefix& shared);
+  void add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared);
   void end_turn(Sequence& sequence);
   void end_closed_sessions();
   void end_sessions();
 
   // One step of it, in its order. engine_step.cc
-  void act();
+  void run_step();
   void admit();
-  void give_cache(Sequence& sequence, const Beginning& beginning);
-  void account(int64_t count, Sequence& sequence, StepRecord* record);
+  void attach_cache(Sequence& sequence, const SharedPrefix& shared);
+  void count_progress(int64_t count, Sequence& sequence, StepRecord* record);
   Sampled sample(const Sequence& sequence, const float* logits);
   void take_token(Sequence& sequence, const Sampled& sampled);
   void time_token(Sequence& sequence);
   void stage_token(Sequence& sequence, const Sampled& sampled);
   void publish(Sequence& sequence);
   void end(Sequence& sequence, FinishReason reason, std::exception_ptr error = nullptr);
-  void forget_ended();
+  void remove_ended();
   void record_step(StepRecord* record);
 
   // Its way to the model and back. engine_flight.cc
-  void begin_drawing(Sequence& sequence);
-  void end_drawing(Sequence& sequence);
+  void begin_sampling(Sequence& sequence);
+  void end_sampling(Sequence& sequence);
   void launch(Flight& flight);
   void forward(const Flight& flight);
-  void launch_ahead(const Flight& flight);
-  DrawnStep await(const Flight& flight);
+  void launch_next(const Flight& flight);
+  SampledStep await(const Flight& flight);
   void deliver();
-  void deliver_row(FlightRow row, const DrawnToken* token, const float* logits, StepRecord* record);
-  void settle();
+  void deliver_row(FlightRow row, const SampledToken* token, const float* logits,
+                   StepRecord* record);
+  void deliver_all();
 
   LanguageModel& model_;
-  TokenDrawer* const drawer_;  // the model's; null: tokens are drawn here
+  DeviceSampler* const device_sampler_;  // the model's; null: tokens are drawn here
   const EngineOptions options_;
   const TokenSet end_tokens_;
   const OwnerProcess owner_;
@@ -209,15 +210,15 @@ class Engine {
   std::vector<std::shared_ptr<Session>> sessions_;  // that have pages
   StepPlanner planner_;
   std::vector<WaitingView> waiting_views_;
-  std::vector<Beginning> beginnings_;  // of waiting_views_
+  std::vector<SharedPrefix> shared_prefixes_;  // of waiting_views_
   std::vector<RunningView> running_views_;
   StepPlan plan_;
   Flights flights_;
-  std::vector<int64_t> free_places_;  // of the drawer, where there is one
-  std::vector<ForwardSpan> spans_;    // of the step that is being launched
-  std::vector<DrawSpan> draw_spans_;  // the same, for the drawer
-  std::vector<float> logits_;         // [max_sequences, vocab], where there is no drawer
-  SamplerScratch scratch_;            // for one row
+  std::vector<int64_t> free_seats_;       // of the drawer, where there is one
+  std::vector<ForwardSpan> spans_;        // of the step that is being launched
+  std::vector<SampleSpan> sample_spans_;  // the same, for the drawer
+  std::vector<float> logits_;             // [max_sequences, vocab], where there is no drawer
+  SamplerScratch scratch_;                // for one row
   std::optional<Clock::time_point> stuck_since_;  // sequences wait, and nobody runs
   EngineStats totals_;
 

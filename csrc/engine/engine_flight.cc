@@ -4,26 +4,26 @@
 // Note: [When the engine waits]
 // Nothing is under way when somebody else is to see or change what a sequence has: the host draws a
 // token of its own, a job runs between two steps, a sequence is to end early, the engine closes, or
-// there is nothing to launch. settle() sees to that.
+// there is nothing to launch. deliver_all() sees to that.
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/thread_pool.h"
 #include "engine/engine.h"
-#include "sampling/draw_errors.h"
+#include "sampling/sample_errors.h"
 
 namespace sinkstream {
 
 namespace {
 
-using Wants = DrawSpan::Wants;
+using Wants = SampleSpan::Wants;
 
 // What a row of the sequence is to give.
 Wants wants_of(const Sequence& sequence, bool wants_token) {
   if (!wants_token) return Wants::kNothing;
-  return sequence.draws_on_host() ? Wants::kLogits : Wants::kToken;
+  return sequence.samples_on_host() ? Wants::kLogits : Wants::kToken;
 }
 
-Sampled sampled_of(const DrawnToken& drawn, int64_t index, int64_t vocab) {
+Sampled sampled_of(const SampledToken& drawn, int64_t index, int64_t vocab) {
   if (!drawn.is_finite) throw non_finite_logits(index, "some are not");
   if (drawn.token < 0) throw no_token_left(index, vocab);
   return {.token = drawn.token, .logprob = drawn.logprob, .top = {}};
@@ -31,25 +31,26 @@ Sampled sampled_of(const DrawnToken& drawn, int64_t index, int64_t vocab) {
 
 }  // namespace
 
-// Gives an admitted sequence a place to draw at.
-void Engine::begin_drawing(Sequence& sequence) {
-  if (drawer_ == nullptr) return;
+// Gives an admitted sequence a seat of the device sampler.
+void Engine::begin_sampling(Sequence& sequence) {
+  if (device_sampler_ == nullptr) return;
   const std::vector<int32_t> seen =
       sequence.session
           ? sequence.session->tokens.ids()
           : std::vector<int32_t>(sequence.prompt.begin(), sequence.prompt.begin() + sequence.read);
-  drawer_->begin_drawing(free_places_.back(), sequence.sampler.params(), sequence.window, seen);
-  sequence.place = free_places_.back();
-  free_places_.pop_back();
+  device_sampler_->begin_sampling(free_seats_.back(), sequence.sampler.params(), sequence.window,
+                                  seen);
+  sequence.seat = free_seats_.back();
+  free_seats_.pop_back();
 }
 
 // What it held of steps is free, though one may be under way: Note [Dropped rows] in flight.h.
-void Engine::end_drawing(Sequence& sequence) {
-  if (sequence.place < 0) return;
+void Engine::end_sampling(Sequence& sequence) {
+  if (sequence.seat < 0) return;
   flights_.drop_rows_of(sequence);
-  sequence.cache->forget_ahead();
-  free_places_.push_back(sequence.place);
-  sequence.place = -1;
+  sequence.cache->forget_in_flight();
+  free_seats_.push_back(sequence.seat);
+  sequence.seat = -1;
 }
 
 void Engine::launch(Flight& flight) {
@@ -58,15 +59,15 @@ void Engine::launch(Flight& flight) {
   });
   for (const PlanRow& row : plan_.rows) {
     Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
-    sequence.last_turn = flight.record.step;
+    sequence.last_step = flight.record.step;
     sequence.cache->make_writable(row.count);
     flight.rows.push_back({&sequence, row.count, wants_of(sequence, row.wants_logits)});
   }
   if (flight.rows.empty()) {  // nobody whom the plan has admitted could begin
-  } else if (drawer_ == nullptr) {
+  } else if (device_sampler_ == nullptr) {
     forward(flight);
   } else {
-    launch_ahead(flight);
+    launch_next(flight);
   }
   flights_.add();
 }
@@ -82,31 +83,31 @@ void Engine::forward(const Flight& flight) {
   model_.forward(spans_, logits_.data());
 }
 
-void Engine::launch_ahead(const Flight& flight) {
-  draw_spans_.clear();
+void Engine::launch_next(const Flight& flight) {
+  sample_spans_.clear();
   for (const FlightRow& row : flight.rows) {
     const Sequence& sequence = *row.sequence;
-    const bool is_drawn_there = sequence.unread() == 0 && !sequence.draws_on_host();
-    draw_spans_.push_back(
+    const bool is_drawn_there = sequence.unread() == 0 && !sequence.samples_on_host();
+    sample_spans_.push_back(
         {.cache = sequence.cache,
          .ahead = sequence.ahead(),
          .tokens = is_drawn_there ? nullptr : sequence.tokens_behind(sequence.ahead()),
          .count = row.count,
-         .place = sequence.place,
+         .seat = sequence.seat,
          .wants = row.wants});
   }
-  drawer_->launch(draw_spans_);
+  device_sampler_->launch(sample_spans_);
   for (const FlightRow& row : flight.rows) {
     row.sequence->cache->go_ahead(row.count);
-    row.sequence->drawing += row.wants != Wants::kNothing;
+    row.sequence->sampling += row.wants != Wants::kNothing;
   }
 }
 
 // The results of the oldest step under way, in the order of its rows.
-DrawnStep Engine::await(const Flight& flight) {
-  if (drawer_ == nullptr) return {.tokens = {}, .logits = logits_.data()};
+SampledStep Engine::await(const Flight& flight) {
+  if (device_sampler_ == nullptr) return {.tokens = {}, .logits = logits_.data()};
   if (flight.rows.empty()) return {};
-  const DrawnStep drawn = drawer_->await();
+  const SampledStep drawn = device_sampler_->await();
   const auto wanted = std::count_if(flight.rows.begin(), flight.rows.end(),
                                     [](const auto& row) { return row.wants == Wants::kToken; });
   SINKSTREAM_CHECK(std::ssize(drawn.tokens) == wanted, "a step gives ", drawn.tokens.size(),
@@ -116,10 +117,10 @@ DrawnStep Engine::await(const Flight& flight) {
 
 void Engine::deliver() {
   Flight& flight = flights_.oldest();
-  const DrawnStep drawn = await(flight);
+  const SampledStep drawn = await(flight);
   flight.record.forward_end = options_.now();
   SINKSTREAM_FAIL_POINT("step.deliver");
-  const DrawnToken* token = drawn.tokens.data();
+  const SampledToken* token = drawn.tokens.data();
   const float* logits = drawn.logits;
   for (const FlightRow& row : flight.rows) {
     if (row.sequence != nullptr) deliver_row(row, token, logits, &flight.record);
@@ -135,15 +136,15 @@ void Engine::deliver() {
   options_.threads->offer_cores();
 }
 
-void Engine::deliver_row(FlightRow row, const DrawnToken* token, const float* logits,
+void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* logits,
                          StepRecord* record) {
   Sequence& sequence = *row.sequence;
   try {
-    if (drawer_ != nullptr) {
+    if (device_sampler_ != nullptr) {
       sequence.cache->arrive(row.count);
-      sequence.drawing -= row.wants != Wants::kNothing;
+      sequence.sampling -= row.wants != Wants::kNothing;
     }
-    account(row.count, sequence, record);
+    count_progress(row.count, sequence, record);
     if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, logits));
     if (row.wants == Wants::kToken) {
       take_token(sequence, sampled_of(*token, sequence.cache->length(), model_.vocab()));
@@ -161,8 +162,8 @@ void Engine::deliver_row(FlightRow row, const DrawnToken* token, const float* lo
 }
 
 // Delivers whatever is under way.
-void Engine::settle() {
-  while (flights_.under_way() > 0) deliver();
+void Engine::deliver_all() {
+  while (flights_.in_flight() > 0) deliver();
 }
 
 }  // namespace sinkstream

@@ -16,7 +16,7 @@ class Held {
  public:
   explicit Held(Session& session) : session_(&session) {}
   ~Held() {
-    if (session_ != nullptr) session_->let_go();
+    if (session_ != nullptr) session_->release();
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
@@ -27,7 +27,7 @@ class Held {
   Session* session_;
 };
 
-int64_t common_beginning(const LiveTokens& tokens, std::span<const int32_t> prompt, int64_t most) {
+int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt, int64_t most) {
   most = std::min(most, static_cast<int64_t>(prompt.size()));
   int64_t count = 0;
   while (count < most && tokens.at(count) == prompt[static_cast<size_t>(count)]) ++count;
@@ -39,7 +39,7 @@ int64_t common_beginning(const LiveTokens& tokens, std::span<const int32_t> prom
 // ---- what callers do -------------------------------------------------------------------------
 
 // Waits for the end of a turn that is cancelled already.
-void Engine::hold(Session& session) {
+void Engine::acquire(Session& session) {
   owner_.check("session");
   const auto check_not_closed = [&] {
     if (!session.is_closed()) return;
@@ -53,7 +53,7 @@ void Engine::hold(Session& session) {
     // one which has ended is not in the way, and one which is about to end is waited for.
     const std::shared_ptr<TokenStream> turn = session.turn();
     const bool is_ending = turn && turn->is_cancelled() && !turn->finish_reason();
-    if (session.try_hold()) return;
+    if (session.try_acquire()) return;
     SINKSTREAM_FAIL_POINT("session.is_held");
     check_not_closed();
     if (!is_ending) {
@@ -66,16 +66,16 @@ void Engine::hold(Session& session) {
 }
 
 std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
-                                              const std::vector<int32_t>& beginning) {
+                                              const std::vector<int32_t>& prompt) {
   const Window window = window_of("session", sinks);
-  if (!beginning.empty()) check_prompt(beginning);
+  if (!prompt.empty()) check_prompt(prompt);
   auto session = std::make_shared<Session>(bell_, window);
   const auto work = [&] {
-    const Beginning shared = longest_beginning(window, beginning);
+    const SharedPrefix shared = longest_shared_prefix(window, prompt);
     add_session(session, shared);
-    session->tokens.append(std::span(beginning).first(static_cast<size_t>(shared.count)));
+    session->tokens.append(std::span(prompt).first(static_cast<size_t>(shared.count)));
     session->is_ready = true;
-    session->share_stats();
+    session->publish_stats();
   };
   between_steps(work, "session");
   return session;
@@ -84,29 +84,29 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
 std::shared_ptr<TokenStream> Engine::submit(Request request,
                                             const std::shared_ptr<Session>& session) {
   check(request);
-  hold(*session);
+  acquire(*session);
   Held held(*session);
   auto stream = make_stream();
   auto sequence = std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(),
                                              stream, options_.now());
   session->set_turn(stream);
   if (session->is_closed()) stream->cancel();  // `close` may have cancelled the turn before
-  hand_over(std::move(sequence));
+  enqueue(std::move(sequence));
   held.keep();
   return stream;
 }
 
 std::shared_ptr<Session> Engine::fork_session(Session& session) {
-  hold(session);
+  acquire(session);
   const Held held(session);
   auto fork = std::make_shared<Session>(bell_, session.window());
   const auto work = [&] {
     fork->tokens = session.tokens;
-    fork->owed = session.owed;
+    fork->pending = session.pending;
     fork->turns = session.turns;
-    add_session(fork, beginning_with(&session, session.cache->length()));
+    add_session(fork, shared_prefix_with(&session, session.cache->length()));
     fork->is_ready = true;
-    fork->share_stats();
+    fork->publish_stats();
   };
   between_steps(work, "session");
   return fork;
@@ -123,11 +123,11 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   };
   check_last();
   turn->cancel();
-  hold(session);
+  acquire(session);
   const Held held(session);
   check_last();  // another turn may have come in between
   const auto work = [&] {
-    const std::optional<Session::Beginning> before = session.last_turn;
+    const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
     if (!before) {
       throw InvalidArgument(
           "cancel: `keep` must be \"partial\", because the turn has been taken back already, but "
@@ -147,34 +147,34 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
           "stays.");
     }
     session.tokens.rewind(before->length);
-    session.owed = before->owed;
-    session.last_turn.reset();
+    session.pending = before->pending;
+    session.checkpoint.reset();
     session.turns = before->turns;
-    session.share_stats();
-    share_stats();
+    session.publish_stats();
+    publish_stats();
   };
   between_steps(work, "cancel");
 }
 
 void Engine::read_session(Session& session, const std::function<void(const Session&)>& read) {
-  hold(session);
+  acquire(session);
   const Held held(session);
   read(session);
 }
 
-std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionPlace& place,
+std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionState& state,
                                                  const std::function<void(SequenceCache*)>& write) {
   const Window window = window_of("load_session", sinks);
   auto session = std::make_shared<Session>(bell_, window);
-  session->try_hold();  // nobody else knows it
+  session->try_acquire();  // nobody else knows it
   const Held held(*session);
   const auto take_memory = [&] { add_session(session, {}); };
   const auto go_on = [&] {
-    session->tokens.restore(place.ids, place.sequence.length);
-    session->owed = place.owed;
-    session->turns = place.turns;
+    session->tokens.restore(state.ids, state.sequence.length);
+    session->pending = state.pending;
+    session->turns = state.turns;
     session->is_ready = true;
-    session->share_stats();
+    session->publish_stats();
   };
   try {
     between_steps(take_memory, "load_session");
@@ -192,66 +192,66 @@ std::vector<int32_t> Engine::ids_of(Session& session) {
   const auto work = [&] {
     if (!session.cache) throw InvalidArgument("session: it must be open, but has been closed.");
     ids = session.tokens.ids();
-    if (session.owed) ids.push_back(*session.owed);
+    if (session.pending) ids.push_back(*session.pending);
   };
   between_steps(work, "session");
   return ids;
 }
 
 std::optional<int32_t> Engine::last_token(Session& session) {
-  hold(session);
+  acquire(session);
   const Held held(session);
-  if (session.owed || session.tokens.length() == 0) return session.owed;
+  if (session.pending || session.tokens.length() == 0) return session.pending;
   return session.tokens.at(session.tokens.length() - 1);
 }
 
 // ---- the thread ------------------------------------------------------------------------------
 
 // The first `count` tokens of a session.
-Engine::Beginning Engine::beginning_with(const Session* session, int64_t count) const {
+Engine::SharedPrefix Engine::shared_prefix_with(const Session* session, int64_t count) const {
   return {session, count, SequenceCache::pages_saved(session->window(), options_.layers, count)};
 }
 
 // Most of the prompt's first tokens that a session with the same sinks and window has.
-Engine::Beginning Engine::longest_beginning(const Window& window,
-                                            std::span<const int32_t> prompt) const {
+Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
+                                                   std::span<const int32_t> prompt) const {
   const Session* best = nullptr;
   int64_t most = 0;
   for (const std::shared_ptr<Session>& session : sessions_) {
     const Window& other = session->window();
     const bool fits = other.sinks == window.sinks && other.window == window.window;
     if (!fits || !session->is_ready) continue;
-    const int64_t count = common_beginning(session->tokens, prompt, session->cache->shareable());
+    const int64_t count = common_prefix(session->tokens, prompt, session->cache->shareable());
     if (count <= most) continue;
     best = session.get();
     most = count;
   }
-  return best == nullptr ? Beginning() : beginning_with(best, most);
+  return best == nullptr ? SharedPrefix() : shared_prefix_with(best, most);
 }
 
 // What a waiting sequence need not read. Its last token is read in any case: it gives the logits.
-Engine::Beginning Engine::beginning_of(const Sequence& sequence) const {
+Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
   if (sequence.session) return {};
-  return longest_beginning(
+  return longest_shared_prefix(
       sequence.window,
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
 // Takes all pages that a sequence of this length will ever need but does not share.
 void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& window,
-                        int64_t max_length, const Beginning& beginning) {
-  if (beginning.session != nullptr) {
-    cache->emplace(*beginning.session->cache, max_length, beginning.count);
+                        int64_t max_length, const SharedPrefix& shared) {
+  if (shared.session != nullptr) {
+    cache->emplace(*shared.session->cache, max_length, shared.count);
   } else {
     cache->emplace(options_.pool, window, options_.layers, max_length);
   }
 }
 
 // Gives a session its pages, or throws CapacityError.
-void Engine::add_session(const std::shared_ptr<Session>& session, const Beginning& beginning) {
+void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared) {
   const Window& window = session->window();
   const int64_t pages =
-      SequenceCache::pages_needed(window, options_.layers, kEndlessLength) - beginning.saved_pages;
+      SequenceCache::pages_needed(window, options_.layers, kEndlessLength) - shared.saved_pages;
   const int64_t free = options_.pool->free_pages();
   if (pages > free) {
     throw CapacityError(cat("session: it needs ", pages, " pages of cache, but ", free,
@@ -259,26 +259,26 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const Beginnin
                             "larger `max_sequences`."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing fails once it has pages
-  make_cache(&session->cache, window, kEndlessLength, beginning);
+  make_cache(&session->cache, window, kEndlessLength, shared);
   sessions_.push_back(session);
-  share_stats();
+  publish_stats();
 }
 
 void Engine::end_turn(Sequence& sequence) {
   Session& session = *sequence.session;
   if (sequence.read == 0) {  // as if it had not been
-    session.owed = sequence.owed;
-    if (session.last_turn) session.turns = session.last_turn->turns;
+    session.pending = sequence.pending;
+    if (session.checkpoint) session.turns = session.checkpoint->turns;
   } else if (sequence.last_token >= 0) {
-    session.owed = sequence.last_token;
+    session.pending = sequence.last_token;
   }
-  session.share_stats();
-  session.let_go();
+  session.publish_stats();
+  session.release();
 }
 
 void Engine::end_closed_sessions() {
   std::erase_if(sessions_, [](const std::shared_ptr<Session>& session) {
-    if (!session->is_closed() || !session->try_hold()) return false;
+    if (!session->is_closed() || !session->try_acquire()) return false;
     session->end();
     return true;
   });
@@ -289,11 +289,11 @@ void Engine::end_closed_sessions() {
 void Engine::end_sessions() {
   for (const std::shared_ptr<Session>& session : sessions_) {
     session->close();
-    while (!session->try_hold()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!session->try_acquire()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     session->end();
   }
   sessions_.clear();
-  share_stats();
+  publish_stats();
 }
 
 }  // namespace sinkstream

@@ -9,14 +9,14 @@ namespace sinkstream {
 
 // Where the model draws its tokens itself, the step before this one is delivered, and this one by
 // the next act or settle.
-void Engine::act() {
+void Engine::run_step() {
   Flight& flight = flights_.begin(options_.now());
   SINKSTREAM_FAIL_POINT("step.admit");
   admit();
   SINKSTREAM_FAIL_POINT("step.forward");
   launch(flight);
-  if (drawer_ == nullptr || flights_.under_way() == 2) deliver();
-  forget_ended();
+  if (device_sampler_ == nullptr || flights_.in_flight() == 2) deliver();
+  remove_ended();
 }
 
 void Engine::admit() {
@@ -29,8 +29,8 @@ void Engine::admit() {
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
     note_phase(sequence);
     try {
-      if (!sequence.session) give_cache(sequence, beginnings_[static_cast<size_t>(i)]);
-      begin_drawing(sequence);
+      if (!sequence.session) attach_cache(sequence, shared_prefixes_[static_cast<size_t>(i)]);
+      begin_sampling(sequence);
       sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, sequence.prompt_tokens);
       sequence.stream->publish(sequence.stats);
@@ -40,22 +40,22 @@ void Engine::admit() {
   }
 }
 
-void Engine::give_cache(Sequence& sequence, const Beginning& beginning) {
-  make_cache(&sequence.own_cache, sequence.window, sequence.max_length, beginning);
+void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
+  make_cache(&sequence.own_cache, sequence.window, sequence.max_length, shared);
   sequence.cache = &*sequence.own_cache;
-  sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(beginning.count)));
-  sequence.read = sequence.stats.cached_tokens = beginning.count;
+  sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(shared.count)));
+  sequence.read = sequence.stats.cached_tokens = shared.count;
   sequence.stats.live_tokens = sequence.cache->live();
 }
 
 // The `count` tokens of its row are in the cache now.
-void Engine::account(int64_t count, Sequence& sequence, StepRecord* record) {
+void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* record) {
   StreamBatch& staged = sequence.stream->staged();
   const std::span<const int32_t> ids(sequence.tokens_behind(0), static_cast<size_t>(count));
   sequence.sampler.append(ids);
   if (sequence.session) {
     sequence.session->tokens.append(ids);
-    sequence.session->share_stats();
+    sequence.session->publish_stats();
   }
   if (sequence.is_reading()) {
     sequence.read += count;
@@ -158,19 +158,19 @@ void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr err
     --totals_.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
-  end_drawing(sequence);
+  end_sampling(sequence);
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
   ++totals_.finished.at(static_cast<size_t>(reason));
   note_phase(sequence, reason);
-  share_stats();
+  publish_stats();
   if (sequence.session) end_turn(sequence);
   SINKSTREAM_FAIL_POINT("step.finish");
   sequence.stream->finish(reason, std::move(error), sequence.stats);
 }
 
-void Engine::forget_ended() {
+void Engine::remove_ended() {
   std::erase_if(running_, [](const auto& s) { return s->phase == Phase::kFinished; });
 }
 
@@ -178,7 +178,7 @@ void Engine::record_step(StepRecord* record) {
   record->end = options_.now();
   totals_.step_times.add(std::chrono::nanoseconds(record->end - record->begin).count());
   ++totals_.steps;
-  look_at_pages();
+  update_page_stats();
   record->free_pages = totals_.free_pages;
   recorder_.add_step(*record, totals_);
 }

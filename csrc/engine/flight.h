@@ -3,7 +3,7 @@
 //
 // Note: [Dropped rows]
 // A sequence that ends when its token is delivered may have a row in the step that follows, which
-// is under way by then. That row's result is dropped, and nobody waits for it: the pages, the place
+// is under way by then. That row's result is dropped, and nobody waits for it: the pages, the seat
 // and the session are free at once. Whoever gets them is computed by a later launch, and launches
 // and changes of pages take effect in their order (cache/page_memory.h), so that the row is written
 // before anything of the next owner's. It has never counted in a length, so that the session goes
@@ -17,14 +17,14 @@
 
 #include "engine/recorder.h"
 #include "engine/sequence.h"
-#include "model/token_drawer.h"
+#include "model/device_sampler.h"
 
 namespace sinkstream {
 
 struct FlightRow {
   Sequence* sequence = nullptr;  // null: it has ended since, and what comes is dropped
   int64_t count = 0;             // tokens that the row appends
-  DrawSpan::Wants wants = DrawSpan::Wants::kNothing;
+  SampleSpan::Wants wants = SampleSpan::Wants::kNothing;
 };
 
 struct Flight {
@@ -39,7 +39,7 @@ class Flights {
     for (Flight& flight : flights_) flight.rows.reserve(static_cast<size_t>(max_sequences));
   }
 
-  int64_t under_way() const { return launched_ - delivered_; }
+  int64_t in_flight() const { return launched_ - delivered_; }
   // The number of the step that is being launched or delivered, or of the one that comes next.
   int64_t at() const { return is_delivering_ ? delivered_ : launched_; }
 
@@ -77,7 +77,7 @@ class Flights {
   // Whether the host must draw a token before its sequence can go on.
   bool want_logits() const {
     bool want = false;
-    for_each_row([&](const FlightRow& row) { want |= row.wants == DrawSpan::Wants::kLogits; });
+    for_each_row([&](const FlightRow& row) { want |= row.wants == SampleSpan::Wants::kLogits; });
     return want;
   }
   // The sequence has ended: nothing that is under way is its own any more.

@@ -51,9 +51,9 @@ void check_pages(const EngineState& state, Report* report) {
 
 // ---- sequences -------------------------------------------------------------------------------
 
-void check_waiting(size_t place, const Sequence& sequence, Report* report) {
+void check_waiting(size_t index, const Sequence& sequence, Report* report) {
   const auto expect = [&](bool holds, const auto&... what) {
-    report->expect(holds, "waiting sequence ", place, " ", what...);
+    report->expect(holds, "waiting sequence ", index, " ", what...);
   };
   expect(sequence.phase == Phase::kWaiting, "is in phase ", name_of(sequence.phase));
   expect(!sequence.own_cache, "holds pages");
@@ -62,9 +62,9 @@ void check_waiting(size_t place, const Sequence& sequence, Report* report) {
   expect(!sequence.stream->finish_reason(), "has a stream that has ended");
 }
 
-void check_running(size_t place, const Sequence& sequence, Report* report) {
+void check_running(size_t index, const Sequence& sequence, Report* report) {
   const auto expect = [&](bool holds, const auto&... what) {
-    report->expect(holds, "running sequence ", place, " ", what...);
+    report->expect(holds, "running sequence ", index, " ", what...);
   };
   const Phase phase = sequence.phase;
   expect(phase == Phase::kPrefill || phase == Phase::kDecode || phase == Phase::kParked,
@@ -96,27 +96,27 @@ void check_running(size_t place, const Sequence& sequence, Report* report) {
 // ---- steps under way -------------------------------------------------------------------------
 
 // What steps under way append to a sequence and draw for it, by its own account and by theirs.
-void check_ahead(const EngineState& state, size_t place, const Sequence& sequence, Report* report) {
+void check_ahead(const EngineState& state, size_t index, const Sequence& sequence, Report* report) {
   if (sequence.cache == nullptr) return;
   int64_t tokens = 0, drawn = 0;
   state.flights.for_each_row([&](const FlightRow& row) {
     if (row.sequence != &sequence) return;
     tokens += row.count;
-    drawn += row.wants != DrawSpan::Wants::kNothing;
+    drawn += row.wants != SampleSpan::Wants::kNothing;
   });
   const SequenceCache& cache = *sequence.cache;
-  report->expect(cache.ahead() == tokens && sequence.drawing == drawn, "running sequence ", place,
-                 " believes that ", cache.ahead(), " tokens of it and ", sequence.drawing,
+  report->expect(cache.ahead() == tokens && sequence.sampling == drawn, "running sequence ", index,
+                 " believes that ", cache.ahead(), " tokens of it and ", sequence.sampling,
                  " draws are under way, but there are ", tokens, " and ", drawn);
-  report->expect(cache.next_index() <= cache.max_length(), "running sequence ", place,
+  report->expect(cache.next_index() <= cache.max_length(), "running sequence ", index,
                  " will have ", cache.next_index(), " tokens in a cache for ", cache.max_length());
 }
 
 // At most one step is under way when the next one is planned, and its rows belong to sequences that
 // run, or to nobody.
 void check_flights(const EngineState& state, Report* report) {
-  const int64_t most = state.places > 0 ? 1 : 0;
-  report->expect(state.flights.under_way() <= most, state.flights.under_way(),
+  const int64_t most = state.seats > 0 ? 1 : 0;
+  report->expect(state.flights.in_flight() <= most, state.flights.in_flight(),
                  " steps are under way, but at most ", most, " may be");
   state.flights.for_each_row([&](const FlightRow& row) {
     const auto is_it = [&row](const auto& sequence) { return sequence.get() == row.sequence; };
@@ -125,22 +125,22 @@ void check_flights(const EngineState& state, Report* report) {
   });
 }
 
-// Every place is free or one sequence's own.
-void check_places(const EngineState& state, Report* report) {
-  thread_local std::vector<int64_t> owners;  // [places]; kept, so that a check takes no memory
-  owners.assign(static_cast<size_t>(state.places), 0);
-  const auto count = [&](int64_t place) {
-    const bool exists = place >= 0 && place < state.places;
-    report->expect(exists, "somebody has place ", place, " of ", state.places);
-    if (exists) ++owners[static_cast<size_t>(place)];
+// Every seat is free or one sequence's own.
+void check_seats(const EngineState& state, Report* report) {
+  thread_local std::vector<int64_t> owners;  // [seats]; kept, so that a check takes no memory
+  owners.assign(static_cast<size_t>(state.seats), 0);
+  const auto count = [&](int64_t seat) {
+    const bool exists = seat >= 0 && seat < state.seats;
+    report->expect(exists, "somebody has seat ", seat, " of ", state.seats);
+    if (exists) ++owners[static_cast<size_t>(seat)];
   };
-  std::for_each(state.free_places.begin(), state.free_places.end(), count);
+  std::for_each(state.free_seats.begin(), state.free_seats.end(), count);
   for (const auto& sequence : state.running) {
-    if (sequence->place >= 0 || state.places > 0) count(sequence->place);
+    if (sequence->seat >= 0 || state.seats > 0) count(sequence->seat);
   }
-  for (int64_t place = 0; place < state.places; ++place) {
-    const int64_t owned = owners[static_cast<size_t>(place)];
-    report->expect(owned == 1, "place ", place, " has ", owned, " owners");
+  for (int64_t seat = 0; seat < state.seats; ++seat) {
+    const int64_t owned = owners[static_cast<size_t>(seat)];
+    report->expect(owned == 1, "seat ", seat, " has ", owned, " owners");
   }
 }
 
@@ -167,10 +167,10 @@ struct RowOf {
   int64_t unread;
 };
 
-RowOf row_of(const EngineState& state, int64_t place) {
+RowOf row_of(const EngineState& state, int64_t number) {
   const int64_t running = count_of(state.running.size());
-  const auto index = static_cast<size_t>(place < running ? place : place - running);
-  if (place >= running) return {*state.waiting[index], state.views.at(index).unread};
+  const auto index = static_cast<size_t>(number < running ? number : number - running);
+  if (number >= running) return {*state.waiting[index], state.views.at(index).unread};
   const Sequence& sequence = *state.running[index];
   return {sequence, sequence.unread()};
 }
@@ -195,8 +195,8 @@ void check_plan(const EngineState& state, Report* report) {
   report->expect(plan.admit >= 0 && plan.admit <= waiting, "the plan admits ", plan.admit, " of ",
                  waiting, " waiting sequences");
   const int64_t admitted = std::clamp<int64_t>(plan.admit, 0, waiting);
-  const int64_t places = count_of(state.running.size()) + admitted;
-  report->expect(places <= state.limits.max_sequences, "after the plan ", places,
+  const int64_t sequences = count_of(state.running.size()) + admitted;
+  report->expect(sequences <= state.limits.max_sequences, "after the plan ", sequences,
                  " sequences run, but at most ", state.limits.max_sequences, " may");
   int64_t pages = 0;
   for (int64_t i = 0; i < admitted; ++i) pages += state.views.at(static_cast<size_t>(i)).pages;
@@ -207,8 +207,9 @@ void check_plan(const EngineState& state, Report* report) {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlanRow& row = plan.rows[i];
     tokens += row.count;
-    const bool exists = row.sequence >= 0 && row.sequence < places;
-    report->expect(exists, "the plan's row ", i, " is of sequence ", row.sequence, " of ", places);
+    const bool exists = row.sequence >= 0 && row.sequence < sequences;
+    report->expect(exists, "the plan's row ", i, " is of sequence ", row.sequence, " of ",
+                   sequences);
     const auto same = [&row](const PlanRow& other) { return other.sequence == row.sequence; };
     report->expect(std::none_of(plan.rows.begin(), plan.rows.begin() + count_of(i), same),
                    "the plan has two rows of sequence ", row.sequence);
@@ -230,7 +231,7 @@ std::vector<std::string> violations(const EngineState& state) {
     check_ahead(state, i, *state.running[i], &report);
   }
   check_flights(state, &report);
-  check_places(state, &report);
+  check_seats(state, &report);
   check_plan(state, &report);
   return std::move(report.found);
 }
@@ -244,8 +245,8 @@ void Engine::check_invariants() const {
                   .pool = *options_.pool,
                   .gauges = totals_,
                   .flights = flights_,
-                  .free_places = free_places_,
-                  .places = drawer_ == nullptr ? 0 : options_.max_sequences,
+                  .free_seats = free_seats_,
+                  .seats = device_sampler_ == nullptr ? 0 : options_.max_sequences,
                   .plan = plan_,
                   .views = waiting_views_,
                   .limits = {.free_pages = options_.pool->free_pages(),

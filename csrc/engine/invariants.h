@@ -12,7 +12,7 @@
 #include "engine/engine_stats.h"
 #include "engine/flight.h"
 #include "engine/sequence.h"
-#include "engine/step.h"
+#include "engine/step_planner.h"
 
 namespace sinkstream {
 
@@ -24,8 +24,8 @@ struct EngineState {
   const PagePool& pool;  // nobody else holds pages of it
   const EngineStats& gauges;
   const Flights& flights;
-  const std::vector<int64_t>& free_places;
-  int64_t places = 0;  // at which sequences can draw; 0 where they do not
+  const std::vector<int64_t>& free_seats;
+  int64_t seats = 0;  // at which sequences can draw; 0 where they do not
   const StepPlan& plan;
   const std::vector<WaitingView>& views;  // of the first waiting ones, which the plan was made from
   StepLimits limits;                      // that the plan was made under

@@ -11,8 +11,8 @@ int64_t length_of(const std::vector<int32_t>& prompt, const SamplingParams& para
   return static_cast<int64_t>(prompt.size()) + *params.max_tokens;
 }
 
-std::vector<int32_t> with_owed(std::optional<int32_t> owed, std::vector<int32_t> prompt) {
-  if (owed) prompt.insert(prompt.begin(), *owed);
+std::vector<int32_t> with_pending(std::optional<int32_t> pending, std::vector<int32_t> prompt) {
+  if (pending) prompt.insert(prompt.begin(), *pending);
   return prompt;
 }
 
@@ -43,7 +43,7 @@ Sequence::Sequence(Request request, const Window& request_window, int64_t layers
 
 Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTable* table,
                    std::shared_ptr<TokenStream> out, Clock::time_point now)
-    : prompt(with_owed(of->owed, std::move(request.prompt))),
+    : prompt(with_pending(of->pending, std::move(request.prompt))),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(of->window()),
       max_length(kEndlessLength),
@@ -53,7 +53,7 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, request.continues_text),
       session(std::move(of)),
-      owed(session->owed),
+      pending(session->pending),
       cache(&*session->cache),
       length_before(cache->length()),
       evicted_before(cache->evicted()),

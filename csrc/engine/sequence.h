@@ -54,10 +54,10 @@ struct Sequence {
   // Whether it has prompt left, or wants more tokens than have been drawn or are being drawn.
   bool has_more_to_launch() const {
     const std::optional<int64_t>& most = sampler.params().max_tokens;
-    return unread() > 0 || !most || stats.generated_tokens + drawing < *most;
+    return unread() > 0 || !most || stats.generated_tokens + sampling < *most;
   }
   // Who wants the likeliest tokens, too, is drawn for by the host, whoever draws for the others.
-  bool draws_on_host() const { return place < 0 || sampler.params().logprobs > 0; }
+  bool samples_on_host() const { return seat < 0 || sampler.params().logprobs > 0; }
 
   std::vector<int32_t> prompt;  // given back once it has been read
   const int64_t prompt_tokens;
@@ -70,16 +70,16 @@ struct Sequence {
   Sampler sampler;
   ReplyText text;
   const std::shared_ptr<Session> session;  // null: it keeps nothing
-  const std::optional<int32_t> owed;       // by the session, before this turn
+  const std::optional<int32_t> pending;    // by the session, before this turn
   std::optional<SequenceCache> own_cache;  // from its admission to its end, where it has no session
   SequenceCache* cache = nullptr;          // its session's or its own one; null before and after
 
   Phase phase = Phase::kWaiting;
   int64_t read = 0;            // prompt tokens in the cache
   int32_t last_token = -1;     // sampled, and not in the cache yet; below 0: there is none
-  int64_t last_turn = -1;      // the step that it last took part in
-  int64_t place = -1;          // of the model's TokenDrawer, while it runs; below 0: it has none
-  int64_t drawing = 0;         // tokens of it that steps under way draw, or the host for them
+  int64_t last_step = -1;      // the step that it last took part in
+  int64_t seat = -1;           // of the model's DeviceSampler, while it runs; below 0: it has none
+  int64_t sampling = 0;        // tokens of it that steps under way draw, or the host for them
   std::exception_ptr failure;  // it ends with this as soon as nothing of it is under way
   int64_t length_before = 0;   // tokens in its session's cache
   int64_t evicted_before = 0;  // tokens that had left it

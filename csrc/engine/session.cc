@@ -27,7 +27,7 @@ SessionStats Session::stats() const {
   return stats_;
 }
 
-void Session::let_go() {
+void Session::release() {
   held_.store(false, std::memory_order_release);
   if (is_closed()) engine_bell_->ring();  // which has waited for this
 }
@@ -44,16 +44,16 @@ void Session::end() {
 }
 
 void Session::begin_turn(bool replies) {
-  last_turn = {tokens.length(), turns, owed};
-  owed.reset();
+  checkpoint = {tokens.length(), turns, pending};
+  pending.reset();
   if (replies) ++turns;
 }
 
-SessionPlace Session::place() const {
-  return {{cache->length(), cache->window().begin}, tokens.ids(), owed, turns};
+SessionState Session::state() const {
+  return {{cache->length(), cache->window().begin}, tokens.ids(), pending, turns};
 }
 
-void Session::share_stats() {
+void Session::publish_stats() {
   SessionStats now;
   now.turns = turns;
   now.tokens = cache->length();

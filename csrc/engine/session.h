@@ -33,10 +33,10 @@ struct SessionStats {
 };
 
 // Where a saved session stood; its keys and values are a snapshot (cache/snapshot.h).
-struct SessionPlace {
-  SequencePlace sequence;
+struct SessionState {
+  SequenceState sequence;
   std::vector<int32_t> ids;  // of the live tokens, in order
-  std::optional<int32_t> owed;
+  std::optional<int32_t> pending;
   int64_t turns = 0;
 };
 
@@ -56,22 +56,22 @@ class Session {
   // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
   // Returns whether the caller holds it from now on: nobody did.
-  bool try_hold() { return !held_.exchange(true, std::memory_order_acq_rel); }
+  bool try_acquire() { return !held_.exchange(true, std::memory_order_acq_rel); }
   // The stream of the turn that runs, or of the last one while somebody keeps it.
   std::shared_ptr<TokenStream> turn() const;
 
   // ---- whoever holds it ----
 
-  void let_go();
+  void release();
   void set_turn(const std::shared_ptr<TokenStream>& stream);
 
   // ---- the engine thread; whoever holds it may read ----
 
   // How it stood before the last turn, which can be taken back until something else happens.
-  struct Beginning {
+  struct TurnCheckpoint {
     int64_t length = 0;
     int64_t turns = 0;
-    std::optional<int32_t> owed;
+    std::optional<int32_t> pending;
   };
 
   // `replies`: the turn is not only read.
@@ -82,13 +82,13 @@ class Session {
   std::optional<SequenceCache> cache;  // none before the engine has given it one, and after its end
   LiveTokens tokens;                   // in the cache
   // The reply's last token: sampled, and not in the cache until the next turn begins with it.
-  std::optional<int32_t> owed;
-  std::optional<Beginning> last_turn;
+  std::optional<int32_t> pending;
+  std::optional<TurnCheckpoint> checkpoint;
   int64_t turns = 0;
   bool is_ready = false;  // false: it is being restored, and the rest is not for the engine yet
-  SessionPlace place() const;
+  SessionState state() const;
   // What `stats()` shows is brought up to date.
-  void share_stats();
+  void publish_stats();
 
  private:
   const std::shared_ptr<Doorbell> engine_bell_;

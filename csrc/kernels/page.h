@@ -13,7 +13,7 @@
 // Keys lie across tokens, so that 64 scores grow side by side without sums over lanes. The
 // bfloat16 layouts put pairs of the summed dimension together, as vdpbf16ps reads them.
 //
-// On a card both lie row by row, [64][head_dim] in every type, as its matrix units load them
+// On a GPU both lie row by row, [64][head_dim] in every type, as its matrix units load them
 // (PageLayout::kRows).
 //
 // Note: [Int8]
@@ -37,7 +37,7 @@ namespace sinkstream {
 
 constexpr int64_t kPageRows = 64;
 
-enum class PageLayout : uint8_t { kPanels, kRows };  // of a processor's kernels, and of a card's
+enum class PageLayout : uint8_t { kPanels, kRows };  // of a processor's kernels, and of a GPU's
 
 struct PageShape {
   int64_t kv_heads = 0;

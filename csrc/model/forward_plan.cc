@@ -41,13 +41,13 @@ void ForwardPlan::make(std::span<const ForwardSpan> spans) {
   for (const ForwardSpan& span : spans) {
     SINKSTREAM_CHECK(span.count >= 1, "a span has ", span.count, " tokens");
     cut(span, &joinable);
-    place(span);
+    add_rows(span);
     wanted += wanted_of(span);
   }
 }
 
 // Lists what each row is: its token, index, rank and oldest visible window token.
-void ForwardPlan::place(const ForwardSpan& span) {
+void ForwardPlan::add_rows(const ForwardSpan& span) {
   const SequenceCache& cache = *span.cache;
   for (int64_t i = 0; i < span.count; ++i) {
     const int64_t t = cache.length() + span.ahead + i;

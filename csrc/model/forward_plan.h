@@ -1,9 +1,9 @@
 // What the rows of one forward are, and in which rounds their keys are written and their queries
-// run. Computes no number of a model; the decoders of processor and card read the same plan.
+// run. Computes no number of a model; the decoders of processor and GPU read the same plan.
 //
 // Note: [Scratch pages]
 // A ring has room for one block more than is live, so of a long span only a piece can be written
-// before queries run: Window::piece. A card has too little to do with 64 rows. It has a few pages
+// before queries run: Window::piece. A GPU has too little to do with 64 rows. It has a few pages
 // beside all rings, in its scratch memory: blocks of a piece whose pages in the ring still hold
 // keys that are seen are written there, and queries read them there. Once a layer's queries have
 // run, those that stay in the ring are copied to their pages, and the next layer uses the same
@@ -77,7 +77,7 @@ struct ForwardPlan {
   int64_t wanted = 0;  // rows whose logits are wanted
 
  private:
-  void place(const ForwardSpan& span);
+  void add_rows(const ForwardSpan& span);
   void cut(const ForwardSpan& span, bool* joinable);
   void add(Piece piece, bool joins);
 

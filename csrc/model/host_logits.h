@@ -1,8 +1,8 @@
-// Logits on their way from a card to the host: they come as the splits of a linear map, into pinned
-// memory, and are added up there in the order in which the card adds them.
+// Logits on their way from a GPU to the host: they come as the splits of a linear map, into pinned
+// memory, and are added up there in the order in which the GPU adds them.
 #pragma once
 
-#include "kernels/cuda/card.h"
+#include "kernels/cuda/gpu.h"
 #include "kernels/cuda/rows.h"
 
 namespace sinkstream {
@@ -26,7 +26,7 @@ class HostLogits {
   void add_up(int64_t rows, float* logits) const;
   const float* add_up(int64_t rows);
 
-  void give_back() { memory_.reset(); }
+  void release() { memory_.reset(); }
 
  private:
   // [splits][rows][vocab]
@@ -35,7 +35,7 @@ class HostLogits {
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
   Shape shape_;
-  cuda::CardBlock memory_;  // pinned
+  cuda::GpuBlock memory_;  // pinned
 };
 
 }  // namespace sinkstream

@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-class TokenDrawer;
+class DeviceSampler;
 
 // Which of a span's tokens want logits.
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
@@ -21,7 +21,7 @@ struct ForwardSpan {
   int64_t count = 0;                // at least 1
   LogitsOf logits = LogitsOf::kNone;
   int64_t ahead = 0;  // tokens of its sequence that are computed but not counted in the cache's
-                      // length yet: token_drawer.h
+                      // length yet: device_sampler.h
 };
 
 class LanguageModel {
@@ -38,7 +38,7 @@ class LanguageModel {
   virtual void forward(std::span<const ForwardSpan> spans, float* logits) = 0;
 
   // Where it draws tokens itself; null: the engine draws them from its logits.
-  virtual TokenDrawer* drawer() { return nullptr; }
+  virtual DeviceSampler* drawer() { return nullptr; }
 };
 
 }  // namespace sinkstream

@@ -1,5 +1,5 @@
 // A model whose weights and pages somebody keeps: what loading and the Python side need of a
-// decoder, on a processor or on a card.
+// decoder, on a processor or on a GPU.
 #pragma once
 
 #include "kernels/page.h"
@@ -19,7 +19,7 @@ class WeightedModel : public LanguageModel {
   virtual void evict_range(SequenceCache* cache, int64_t begin, int64_t end) = 0;
 
   // The scratch is needed no more.
-  virtual void give_back() = 0;
+  virtual void release() = 0;
 };
 
 }  // namespace sinkstream

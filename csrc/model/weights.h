@@ -38,7 +38,7 @@ class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
 
-  // `slot` is one of the names in python/sinkstream/spec.py. A vector has one column.
+  // `slot` is one of the names in python/sinkstream/checkpoint/spec.py. A vector has one column.
   void declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols);
   // Memory becomes resident as it is written.
   void allocate();
@@ -50,7 +50,7 @@ class WeightStore {
   DecoderWeights finish() const;
 
   // The weights are needed no more.
-  void give_back() { memory_.give_back(); }
+  void release() { memory_.release(); }
 
   int64_t rows(const std::string& slot) const { return declared(slot).rows; }
   int64_t row_bytes(const std::string& slot) const;  // of one row in the file

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/philox.h"
-#include "sampling/draw_errors.h"
+#include "sampling/sample_errors.h"
 
 namespace sinkstream {
 

@@ -16,6 +16,7 @@ from sinkstream import _build
 
 _build.check_torch_version()
 
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec  # noqa: E402
 from sinkstream.errors import (  # noqa: E402
     Cancelled,
     CapacityError,
@@ -29,11 +30,11 @@ from sinkstream.errors import (  # noqa: E402
     SinkstreamError,
 )
 from sinkstream.loading import load  # noqa: E402
-from sinkstream.metrics import prometheus_text  # noqa: E402
 from sinkstream.model import Cache, Capacity, Model  # noqa: E402
-from sinkstream.session import Session, SessionStats  # noqa: E402
-from sinkstream.spec import DecoderSpec, RopeSpec  # noqa: E402
-from sinkstream.stream import (  # noqa: E402
+from sinkstream.observe.metrics import prometheus_text  # noqa: E402
+from sinkstream.observe.tracing import trace  # noqa: E402
+from sinkstream.sessions.session import Session, SessionStats  # noqa: E402
+from sinkstream.streams.stream import (  # noqa: E402
     Evicted,
     Finished,
     Prefill,
@@ -43,7 +44,6 @@ from sinkstream.stream import (  # noqa: E402
     Stream,
     Token,
 )
-from sinkstream.tracing import trace  # noqa: E402
 
 __version__ = _build.version()
 

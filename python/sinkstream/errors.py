@@ -61,7 +61,7 @@ class NonFiniteLogits(SinkstreamError, RuntimeError):
 
 
 class DeviceError(SinkstreamError, RuntimeError):
-    """The card, or its driver, has failed; what the driver says is in the message."""
+    """The GPU, or its driver, has failed; what the driver says is in the message."""
 
     code = "device"
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NoReturn
 
-from sinkstream import _core, cards, logs
+from sinkstream import _core, devices
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
-from sinkstream.checkpoint.open import open_tensors, with_text
+from sinkstream.checkpoint.open import open_tensors
 from sinkstream.checkpoint.shown import shown
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.model import Model, ModelOptions
-from sinkstream.numbers import as_choice, as_int
-from sinkstream.text.token_bytes import TokenBytes, token_bytes
+from sinkstream.observe import logs
+from sinkstream.opening import with_text
+from sinkstream.request.checks import as_choice, as_int
+from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 
 DType = Literal["auto", "float32", "bfloat16", "int16"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
@@ -49,12 +53,12 @@ def load(
     Args:
         path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). None means
             the environment variable SINKSTREAM_MODEL, and without it `"smollm2"`.
-        device: `"cpu"`, `"cuda"` (the first card that is visible), or `"auto"`, which is the
+        device: `"cpu"`, `"cuda"` (the first GPU that is visible), or `"auto"`, which is the
             processor.
         dtype: What activations are rounded to before they are multiplied with weights:
             `"float32"` (not at all), `"bfloat16"`, `"int16"` (beside weights of 8 and 4 bits: 16
             bits, with one scale for 32 numbers), or `"auto"`, which takes what this processor
-            multiplies fastest. A card multiplies bfloat16. Sums are always float32.
+            multiplies fastest. A GPU multiplies bfloat16. Sums are always float32.
         quantize: None: weights stay in the type of the file.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half of float16's bytes, with a scale for each token and head, and
@@ -102,7 +106,7 @@ def load(
         threads=0 if threads is None else _choose_threads(threads),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
         device=device,
-        cuda_library=cards.library(),
+        cuda_library=devices.library(),
     )
     opened = open_tensors(path, revision=revision)
     with ExitStack() as at_the_end:
@@ -118,8 +122,29 @@ def load(
         checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
         _finish_reading(builder, checkpoint, progress)
         model = Model(builder, checkpoint, options, tokens)
-        logs.model_loaded(model)
+        _log_loaded(model)
         return model
+
+
+def _log_loaded(model: Model) -> None:
+    """Log what a model takes and runs on."""
+    if not logs.logger.isEnabledFor(logging.INFO):
+        return
+    capacity, runtime = model.capacity, model.runtime
+    logs.logger.info(
+        "load: %s (%s): %d bytes of weights, %d of cache, %d of scratch; %d sequences of "
+        "%d sinks + %d window; %s kernels, %d threads",
+        Path(model.path).name,
+        model.spec.family,
+        capacity.weight_bytes,
+        capacity.cache_bytes,
+        capacity.scratch_bytes,
+        capacity.max_sequences,
+        capacity.sinks,
+        capacity.window,
+        runtime["kernels"],
+        runtime["threads"],
+    )
 
 
 def _choose_window(trained: int, sinks: int, window: int | None) -> int:

@@ -12,23 +12,24 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from sinkstream import _core, open_models
+from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import Checkpoint
+from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import EngineDead
-from sinkstream.numbers import as_int
-from sinkstream.params import (
+from sinkstream.observe import open_models
+from sinkstream.request.checks import as_int
+from sinkstream.request.options import (
     Sampling,
     StreamOptions,
     StreamRequest,
     complete_options,
     make_request,
 )
-from sinkstream.session import Host, Session, load_session, open_session
-from sinkstream.spec import DecoderSpec
-from sinkstream.stream import Result, Stream
+from sinkstream.sessions.session import Host, Session, load_session, open_session
+from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.token_bytes import TokenBytes
-from sinkstream.text.turns import TurnFormat, probe_turns
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.turns.turns import TurnFormat, probe_turns
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -252,7 +253,7 @@ class Model:
         """Return how it computes: kernel tables, types and threads, as `sinkstream info` shows."""
         native = self._native
         return {
-            "device": "cuda" if native.is_on_card else "cpu",
+            "device": "cuda" if native.is_on_gpu else "cpu",
             "kernels": native.kernels,
             "served_by": dict(native.served_by),
             "dtype": native.dtype,
@@ -275,7 +276,7 @@ class Model:
         """Return the engine's counters, gauges and histograms as a plain dictionary.
 
         All of them belong to one moment, so that sums agree; only `queue_lag` is read a moment
-        later. `docs/observability.md` has the list with units.
+        later. `docs/monitoring.md` has the list with units.
 
         Returns:
             Now: `is_dead`; requests that are `waiting` for memory or `running`, the `parked` ones

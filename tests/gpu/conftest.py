@@ -1,4 +1,4 @@
-"""A card, real or emulated, and checkpoints; without a card nothing here can pass."""
+"""A GPU, real or emulated, and checkpoints; without a GPU nothing here can pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream import cards
+from sinkstream import devices
 from tests.data import tiny
 from tests.gpu.sizes import SINKS, SIZES
 
@@ -19,11 +19,11 @@ WriteOnce = Callable[[str], Path]
 
 
 def pytest_sessionstart() -> None:
-    """End at once where there is no card: tests that are skipped would look like a success."""
+    """End at once where there is no GPU: tests that are skipped would look like a success."""
     # A key that is read though it is not live then shows in every result.
     os.environ.setdefault("SINKSTREAM_POISON_PAGES", "1")
-    if isinstance(found := cards.find(), str):
-        pytest.exit(f"tests/gpu: there must be a card, but {found}", returncode=1)
+    if isinstance(found := devices.find(), str):
+        pytest.exit(f"tests/gpu: there must be a GPU, but {found}", returncode=1)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> WriteOnce:
 
 @pytest.fixture
 def load(tiny_folder: WriteOnce) -> Load:
-    """Load a tiny checkpoint by name, or a file by path, onto the card unless told otherwise."""
+    """Load a tiny checkpoint by name, or a file by path, onto the GPU unless told otherwise."""
 
     def load_one(name: str | Path = "llama", **options: Any) -> sinkstream.Model:
         asked: dict[str, Any] = {

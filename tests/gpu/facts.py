@@ -1,8 +1,8 @@
-"""What every result has to name: the card, its driver, the tools, and the commit.
+"""What every result has to name: the GPU, its driver, the tools, and the commit.
 
     python -m tests.gpu.facts FILE [--rehearse]
 
-Ends with 1 if there is no card, or not what the other parts need.
+Ends with 1 if there is no GPU, or not what the other parts need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from tests.bench.machine import commit, processor
+from benchmarks.machine import commit, processor
 
 NEEDED = (
     "gguf",
@@ -63,11 +63,11 @@ def tree() -> str:
 
 
 def gather() -> dict[str, object]:
-    """Return all facts; none of them starts anything on the card."""
+    """Return all facts; none of them starts anything on the GPU."""
     smi = output("nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader")
     return {
         "commit": tree(),
-        "card": smi.splitlines()[0] if smi else "none",
+        "gpu": smi.splitlines()[0] if smi else "none",
         "nvcc": line_with("release", output("nvcc", "--version")),
         "compute_sanitizer": shutil.which("compute-sanitizer") or "missing",
         "cmake": output("cmake", "--version").splitlines()[0],
@@ -83,7 +83,7 @@ def main() -> int:
     """Write the facts, and judge them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--rehearse", action="store_true", help="a card may be missing")
+    parser.add_argument("--rehearse", action="store_true", help="a GPU may be missing")
     args = parser.parse_args()
     facts = gather()
     args.file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -95,10 +95,10 @@ def main() -> int:
     missing = [name for name, found in packages.items() if found == "missing"]
     if missing:
         print(f"facts: packages must be installed, but are missing: {', '.join(missing)}.")
-    has_card = shutil.which("nvidia-smi") is not None
-    if not has_card:
-        print("facts: there must be a card, but there is no nvidia-smi.")
-    return 1 if missing or not has_card else 0
+    has_gpu = shutil.which("nvidia-smi") is not None
+    if not has_gpu:
+        print("facts: there must be a GPU, but there is no nvidia-smi.")
+    return 1 if missing or not has_gpu else 0
 
 
 if __name__ == "__main__":

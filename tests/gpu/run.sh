@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds, tests and measures on a machine with an NVIDIA card and no network, in less than nine
+# Builds, tests and measures on a machine with an NVIDIA GPU and no network, in less than nine
 # minutes:
 #
 #   tests/gpu/run.sh [--only PART,…] [--tests EXPRESSION] [--bench WORD,…] [--wheels FOLDER]
@@ -9,7 +9,7 @@
 #   --tests     what `pytest -k` takes
 #   --bench     figures whose subject and name have one of the words: "8b", "trace", "rate 64 at"
 #   --wheels    packages that this machine lacks; installed beside the build, not into the system
-#   --rehearse  on an emulated card (build/tests/cpp/_cuda_emulated.so, or what
+#   --rehearse  on an emulated GPU (build/tests/cpp/_cuda_emulated.so, or what
 #               $SINKSTREAM_CUDA_LIBRARY names), with the package that $PYTHON finds, a tiny model and
 #               a few tokens; nothing is built
 #

@@ -1,4 +1,4 @@
-"""Small models' twenty tokens on the card, for a tool that watches every access.
+"""Small models' twenty tokens on the GPU, for a tool that watches every access.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.sanitized FOLDER
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import sinkstream
-from tests.bench.random_gguf import write
+from benchmarks.random_gguf import write
 from tests.data import tiny
 from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import prompt

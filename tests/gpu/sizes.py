@@ -1,6 +1,6 @@
-"""How much the tests of a card do: enough to find something there, or a few tokens in a rehearsal.
+"""How much the tests of a GPU do: enough to find something there, or a few tokens in a rehearsal.
 
-A rehearsal runs everything on an emulated card, which is some ten thousand times slower.
+A rehearsal runs everything on an emulated GPU, which is some ten thousand times slower.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ SHORT = Sizes(
     cache_types=("float16",),
 )
 SIZES = SHORT if IS_REHEARSAL else FULL
-KINDS = ("BF16", "F16", "Q4_0", "Q4_1", "Q8_0")  # of weights, of tests/bench/random_gguf.py
+KINDS = ("BF16", "F16", "Q4_0", "Q4_1", "Q8_0")  # of weights, of benchmarks/random_gguf.py
 SINKS = 4

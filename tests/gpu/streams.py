@@ -1,4 +1,4 @@
-"""Prompts, options and comparisons that the tests of a card share."""
+"""Prompts, options and comparisons that the tests of a GPU share."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def gather(work: Path, out: Path) -> Report:
 def as_text(report: Report) -> str:
     """Return the summary that is printed."""
     facts = report["facts"] or {}
-    lines = [f"{name}: {facts[name]}" for name in ("card", "commit", "nvcc") if name in facts]
+    lines = [f"{name}: {facts[name]}" for name in ("gpu", "commit", "nvcc") if name in facts]
     if "packages" in facts:
         lines.append(f"torch {facts['packages']['torch']}, python {facts['python']}")
     lines.append("")

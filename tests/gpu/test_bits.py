@@ -29,7 +29,7 @@ def test_decode_equals_prefill_in_chunks(load: Load, kv_dtype: str) -> None:
 @pytest.mark.parametrize("kind", KINDS[:1] if IS_REHEARSAL else KINDS)
 def test_many_rows_have_the_bits_of_few(load: Load, tmp_path: Path, kind: str) -> None:
     pytest.importorskip("gguf")
-    from tests.bench.random_gguf import write
+    from benchmarks.random_gguf import write
 
     # Of 9 and 24 tiles along K, each of four turns has several, and each stage comes again.
     path = write("layer", kind, tmp_path)
@@ -79,7 +79,7 @@ def test_the_same_request_gives_the_same_bits_in_another_load(load: Load) -> Non
     assert results[0] == results[1]
 
 
-def test_two_models_share_a_card(load: Load) -> None:
+def test_two_models_share_a_gpu(load: Load) -> None:
     def run(model: sinkstream.Model, into: list[object]) -> None:
         for seed in range(1 if IS_REHEARSAL else 8):
             into.append(bits(model.stream(prompt(9, seed), **DRAWN, seed=seed).result()))

@@ -1,4 +1,4 @@
-"""What goes wrong on a card: cancels at any moment, no card, no memory."""
+"""What goes wrong on a GPU: cancels at any moment, no GPU, no memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from sinkstream import cards
+from sinkstream import devices
 from sinkstream.errors import CapacityError
 from tests.gpu.conftest import Load, WriteOnce
 from tests.gpu.sizes import IS_REHEARSAL, SIZES
@@ -57,8 +57,8 @@ def test_a_storm_of_cancels_leaves_nothing_behind(load: Load) -> None:
         assert all(result == bits(expected) for result in neighbours)
 
 
-@pytest.mark.skipif(IS_REHEARSAL, reason="nothing hides an emulated card")
-def test_hidden_cards_are_said_so_in_a_sentence(tiny_folder: WriteOnce) -> None:
+@pytest.mark.skipif(IS_REHEARSAL, reason="nothing hides an emulated GPU")
+def test_hidden_gpus_are_said_so_in_a_sentence(tiny_folder: WriteOnce) -> None:
     code = "import sinkstream, sys; sinkstream.load(sys.argv[1], device='cuda')"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tiny_folder("llama"))],
@@ -69,17 +69,17 @@ def test_hidden_cards_are_said_so_in_a_sentence(tiny_folder: WriteOnce) -> None:
     )
     assert done.returncode == 1
     assert (
-        'load: `device` must be "cpu" on this machine, but is "cuda": no card is visible. Is '
+        'load: `device` must be "cpu" on this machine, but is "cuda": no GPU is visible. Is '
         "CUDA_VISIBLE_DEVICES set?"
     ) in done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:load. sinks")
-def test_memory_that_the_card_lacks_is_a_capacity_error_with_numbers(load: Load) -> None:
+def test_memory_that_the_gpu_lacks_is_a_capacity_error_with_numbers(load: Load) -> None:
     with pytest.raises(CapacityError) as caught:
         load(max_sequences=4096, window=700_000)  # a terabyte of keys and values
     words = str(caught.value)
-    assert words.startswith("memory: the card does not give the ")
+    assert words.startswith("memory: the GPU does not give the ")
     assert " MiB are free" in words
     with load() as model:  # and nothing is broken
         assert len(model.stream(prompt(3), **DRAWN).result().token_ids) == SIZES.reply
@@ -87,7 +87,7 @@ def test_memory_that_the_card_lacks_is_a_capacity_error_with_numbers(load: Load)
 
 def test_a_closed_model_gives_its_memory_back(load: Load) -> None:
     def free_bytes() -> int:
-        found = cards.find()
+        found = devices.find()
         assert not isinstance(found, str), found
         return found.free_bytes
 

@@ -1,4 +1,4 @@
-"""Whole models on the card give the processor's logits, far past the window."""
+"""Whole models on the GPU give the processor's logits, far past the window."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TEXT = torch.tensor([prompt(SIZES.text)])
 
 
 def difference(load: Load, model: str | Path, ids: torch.Tensor, kv_dtype: str) -> float:
-    with load(model, kv_dtype=kv_dtype) as card, load(model, kv_dtype=kv_dtype, device="cpu") as us:
-        assert card.runtime["device"] == "cuda"
-        got, expected = card.new_cache(), us.new_cache()
-        error = error_of(card.forward(ids, got), us.forward(ids, expected))
+    with load(model, kv_dtype=kv_dtype) as gpu, load(model, kv_dtype=kv_dtype, device="cpu") as us:
+        assert gpu.runtime["device"] == "cuda"
+        got, expected = gpu.new_cache(), us.new_cache()
+        error = error_of(gpu.forward(ids, got), us.forward(ids, expected))
         assert got.evicted == expected.evicted == ids.shape[1] - SINKS - SIZES.window
     return error
 
@@ -44,7 +44,7 @@ def test_the_logits_are_the_processors_in_the_shapes_of_smollm2(
     load: Load, tmp_path: Path, kind: str
 ) -> None:
     pytest.importorskip("gguf")
-    from tests.bench.random_gguf import write
+    from benchmarks.random_gguf import write
 
     path = write("smollm2-135m", kind, tmp_path)
     assert difference(load, path, TEXT[:, :700], "float16") < TOLERANCE
@@ -52,8 +52,8 @@ def test_the_logits_are_the_processors_in_the_shapes_of_smollm2(
 
 def test_the_logits_are_the_processors_without_a_window(load: Load) -> None:
     ids = TEXT[:, :300]
-    with load() as card, load(device="cpu") as us:
-        assert error_of(card.forward(ids), us.forward(ids)) < TOLERANCE
+    with load() as gpu, load(device="cpu") as us:
+        assert error_of(gpu.forward(ids), us.forward(ids)) < TOLERANCE
 
 
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)

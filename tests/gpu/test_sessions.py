@@ -1,4 +1,4 @@
-"""Conversations on a card, and between a card and a processor."""
+"""Conversations on a GPU, and between a GPU and a processor."""
 
 from __future__ import annotations
 

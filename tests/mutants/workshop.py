@@ -33,14 +33,14 @@ TABLES = [
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
-CACHE = ["common/*", "device/*", "kernels/cuda/*", "cache/*"]
+CACHE = ["common/*", "device/*", "kernels/cuda/*", "kernels/cuda/linear/*", "cache/*"]
 KERNELS = ["common/*", "cache/angles", "kernels/kernels", "kernels/pack", "kernels/reference/*"]
 # For each folder of tests/cpp what its programs are made of, besides one <name>_test.cc.
 PARTS = {
     "common": ["common/*"],
     "cache": CACHE,
     "kernels": KERNELS,
-    "model": [*CACHE, *KERNELS, "model/*"],
+    "model": [*CACHE, *KERNELS, "model/*", "model/cpu/*", "model/cuda/*"],
 }
 TIMEOUT_S = 120
 

@@ -16,13 +16,13 @@ namespace {
 
 #include "kernels/cpu/simd_avx512.inl"
 
-#include "kernels/cpu/tiles_amx.inl"
+#include "kernels/cpu/linear/amx_instructions.inl"
 
 void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
   avx512_kernels().linear(args, launch);
 }
 
-#include "kernels/cpu/linear_amx.inl"
+#include "kernels/cpu/linear/amx.inl"
 
 // Linux gives a process the tile registers only when it asks, since they make the frames of its
 // signals 8 KB larger; it refuses if a thread has an alternate stack too small for them. What it

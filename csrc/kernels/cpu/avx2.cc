@@ -14,15 +14,15 @@ namespace {
 #include "kernels/cpu/simd_avx2.inl"
 
 #include "kernels/cpu/activation.inl"
-#include "kernels/cpu/append.inl"
-#include "kernels/cpu/attention.inl"
+#include "kernels/cpu/attention/append.inl"
+#include "kernels/cpu/attention/attention.inl"
+#include "kernels/cpu/attention/evict.inl"
+#include "kernels/cpu/attention/rope.inl"
 #include "kernels/cpu/embedding.inl"
-#include "kernels/cpu/evict.inl"
-#include "kernels/cpu/linear.inl"
-#include "kernels/cpu/logits.inl"
+#include "kernels/cpu/linear/linear.inl"
 #include "kernels/cpu/rms_norm.inl"
-#include "kernels/cpu/rope.inl"
-#include "kernels/cpu/sample.inl"
+#include "kernels/cpu/sampling/logits.inl"
+#include "kernels/cpu/sampling/sample.inl"
 
 bool is_supported() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

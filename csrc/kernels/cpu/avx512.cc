@@ -14,16 +14,16 @@ namespace {
 #include "kernels/cpu/simd_avx512.inl"
 
 #include "kernels/cpu/activation.inl"
-#include "kernels/cpu/append.inl"
-#include "kernels/cpu/attention.inl"
+#include "kernels/cpu/attention/append.inl"
+#include "kernels/cpu/attention/attention.inl"
+#include "kernels/cpu/attention/evict.inl"
+#include "kernels/cpu/attention/rope.inl"
 #include "kernels/cpu/embedding.inl"
-#include "kernels/cpu/evict.inl"
-#include "kernels/cpu/linear.inl"
-#include "kernels/cpu/linear_dot.inl"
-#include "kernels/cpu/logits.inl"
+#include "kernels/cpu/linear/dot.inl"
+#include "kernels/cpu/linear/linear.inl"
 #include "kernels/cpu/rms_norm.inl"
-#include "kernels/cpu/rope.inl"
-#include "kernels/cpu/sample.inl"
+#include "kernels/cpu/sampling/logits.inl"
+#include "kernels/cpu/sampling/sample.inl"
 
 bool is_supported() {
   return __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&

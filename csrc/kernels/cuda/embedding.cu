@@ -1,8 +1,8 @@
 #include "kernels/cuda/embedding.h"
 
 #include "common/divide_up.h"
+#include "kernels/cuda/linear/weights.cuh"
 #include "kernels/cuda/portable.h"
-#include "kernels/cuda/weights.cuh"
 
 namespace sinkstream::cuda {
 namespace {

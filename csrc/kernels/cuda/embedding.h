@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/linear/weights.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/cuda/weights.h"
 
 namespace sinkstream::cuda {
 

@@ -1,17 +1,17 @@
-// Every op of the card's kernels, as a table of functions: the core calls them through the plugin,
+// Every op of the GPU's kernels, as a table of functions: the core calls them through the plugin,
 // and tests call the same sources through the emulator. Each header has the op's contract.
 #pragma once
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/copy_pages.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/copy_pages.h"
+#include "kernels/cuda/attention/evict.h"
+#include "kernels/cuda/attention/rope_append.h"
 #include "kernels/cuda/embedding.h"
-#include "kernels/cuda/evict.h"
-#include "kernels/cuda/linear.h"
-#include "kernels/cuda/logits.h"
-#include "kernels/cuda/penalties.h"
+#include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/rms_norm.h"
-#include "kernels/cuda/rope_append.h"
-#include "kernels/cuda/sample.h"
+#include "kernels/cuda/sampling/logits.h"
+#include "kernels/cuda/sampling/penalties.h"
+#include "kernels/cuda/sampling/sample.h"
 #include "kernels/cuda/swiglu.h"
 
 namespace sinkstream::cuda {

@@ -2,7 +2,7 @@
 
 extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*
 sinkstream_cuda_plugin() {
-  static const sinkstream::cuda::Plugin plugin = {.runtime = sinkstream::cuda::card_runtime(),
+  static const sinkstream::cuda::Plugin plugin = {.runtime = sinkstream::cuda::gpu_runtime(),
                                                   .ops = sinkstream::cuda::all_ops()};
   return &plugin;
 }

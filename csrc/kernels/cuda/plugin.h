@@ -18,7 +18,7 @@ struct Plugin {
   Ops ops;
 };
 
-const Runtime& card_runtime();
+const Runtime& gpu_runtime();
 
 }  // namespace sinkstream::cuda
 

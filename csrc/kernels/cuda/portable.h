@@ -6,7 +6,7 @@
 //   kernels    __global__ void __launch_bounds__(n) name(Args args): arguments by value, trivially
 //              copyable, and local variables that need no destructor
 //   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status;
-//              shared_limit(): the bytes of shared memory that a block may have on this card
+//              shared_limit(): the bytes of shared memory that a block may have on this GPU
 //   indices    threadIdx, blockIdx, blockDim, gridDim
 //   shared     SHARED(type, name, [n][m]), from a 16-byte border on; DYNAMIC_SHARED(type, name),
 //              from a 128-byte border on, once in a kernel. A bare __shared__ does not compile in
@@ -92,16 +92,16 @@ __device__ inline uint32_t pack<f16>(float first, float second) {
   return word;
 }
 
-// e^x to about 2 units in the last place: the fast path of the card, the library's elsewhere.
+// e^x to about 2 units in the last place: the fast path of the GPU, the library's elsewhere.
 __device__ inline float exp_approx(float x) { return __expf(x); }
 
-// Asked once: a process has one card. Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have
+// Asked once: a process has one GPU. Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have
 // 99, 9.0 and 10.0 have 227.
 inline size_t shared_limit() {
   static const size_t limit = [] {
-    int card = 0, bytes = 48 * 1024;  // what any card has, should the driver not say
-    if (cudaGetDevice(&card) != cudaSuccess ||
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) !=
+    int gpu = 0, bytes = 48 * 1024;  // what any GPU has, should the driver not say
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu) !=
             cudaSuccess) {
       cudaGetLastError();  // or the next launch would find it
     }

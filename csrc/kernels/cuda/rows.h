@@ -34,7 +34,7 @@ struct SequencePages {
   std::byte* scratch = nullptr;
 };
 
-// Note: [Pages on a card]
+// Note: [Pages on a GPU]
 // A page has PageShape::bytes() bytes: for each key head its keys, then its values, either
 // [64][head_dim] numbers, float16, bfloat16 or int8, row by row. Behind the codes of int8 keys and
 // of int8 values stand their 64 float32 scales: Note: [Int8] of kernels/page.h.

@@ -24,11 +24,11 @@ Status versions(int32_t* driver, int32_t* runtime) {
   return settled(status != cudaSuccess ? status : cudaRuntimeGetVersion(runtime));
 }
 
-Status count_cards(int32_t* count) { return settled(cudaGetDeviceCount(count)); }
+Status count_gpus(int32_t* count) { return settled(cudaGetDeviceCount(count)); }
 
-Status describe(int32_t card, CardFacts* facts) {
+Status describe(int32_t gpu, GpuFacts* facts) {
   cudaDeviceProp properties;
-  if (const cudaError_t status = cudaGetDeviceProperties(&properties, card); status != cudaSuccess)
+  if (const cudaError_t status = cudaGetDeviceProperties(&properties, gpu); status != cudaSuccess)
     return settled(status);
   std::strncpy(facts->name, properties.name, sizeof(facts->name) - 1);
   facts->major = properties.major;
@@ -38,7 +38,7 @@ Status describe(int32_t card, CardFacts* facts) {
   if (const cudaError_t status = cudaGetDevice(&before); status != cudaSuccess)
     return settled(status);
   size_t free_bytes = 0, total_bytes = 0;
-  cudaError_t status = cudaSetDevice(card);
+  cudaError_t status = cudaSetDevice(gpu);
   if (status == cudaSuccess) status = cudaMemGetInfo(&free_bytes, &total_bytes);
   facts->free_bytes = static_cast<int64_t>(free_bytes);
   facts->total_bytes = static_cast<int64_t>(total_bytes);
@@ -82,7 +82,7 @@ Status let_wait(Stream stream, Event event) {
   return settled(cudaStreamWaitEvent(stream, native(event)));
 }
 
-// Of this thread alone: what others do on the card meanwhile is none of the graph's business.
+// Of this thread alone: what others do on the GPU meanwhile is none of the graph's business.
 Status begin_capture(Stream stream) {
   return settled(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }
@@ -104,11 +104,11 @@ void free_graph(Graph graph) { cudaGraphExecDestroy(native(graph)); }
 
 }  // namespace
 
-const Runtime& card_runtime() {
+const Runtime& gpu_runtime() {
   static constexpr Runtime runtime = {
       .message = message,
       .versions = versions,
-      .count_cards = count_cards,
+      .count_gpus = count_gpus,
       .describe = describe,
       .new_stream = new_stream,
       .free_stream = free_stream,

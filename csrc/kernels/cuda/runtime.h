@@ -1,4 +1,4 @@
-// What of the CUDA runtime the core needs, as a table of functions: the plugin fills it on a card,
+// What of the CUDA runtime the core needs, as a table of functions: the plugin fills it on a GPU,
 // and tests fill it with an emulated one. No CUDA header here.
 //
 // Every function that can fail gives a Status, 0 for success, which `message` explains.
@@ -14,7 +14,7 @@ namespace sinkstream::cuda {
 using Event = struct EventBody*;  // cudaEvent_t
 using Graph = struct GraphBody*;  // cudaGraphExec_t
 
-struct CardFacts {
+struct GpuFacts {
   char name[128] = {};
   int32_t major = 0, minor = 0;  // compute capability
   int32_t multiprocessors = 0;
@@ -26,8 +26,8 @@ struct Runtime {
   const char* (*message)(Status);
   // Versions as 1000 · major + 10 · minor; 0 where there is no driver.
   Status (*versions)(int32_t* driver, int32_t* runtime);
-  Status (*count_cards)(int32_t* count);
-  Status (*describe)(int32_t card, CardFacts* facts);
+  Status (*count_gpus)(int32_t* count);
+  Status (*describe)(int32_t gpu, GpuFacts* facts);
 
   // A stream that does not wait for the default one.
   Status (*new_stream)(Stream* stream);
@@ -35,11 +35,11 @@ struct Runtime {
   // Until everything that was given to the stream has been done.
   Status (*finish)(Stream stream);
 
-  // Memory of the card, 256-byte aligned, holding anything.
+  // Memory of the GPU, 256-byte aligned, holding anything.
   Status (*new_memory)(int64_t bytes, std::byte** memory);
   void (*free_memory)(std::byte* memory);
 
-  // Host memory that a card reads and writes by itself.
+  // Host memory that a GPU reads and writes by itself.
   Status (*new_pinned)(int64_t bytes, std::byte** memory);
   void (*free_pinned)(std::byte* memory);
   // Between any two memories, in the stream's order.

@@ -9,7 +9,6 @@ from sinkstream.checkpoint.checkpoint import (
     TextFormat,
     row_bytes,
 )
-from sinkstream.checkpoint.open import open_checkpoint
 
 __all__ = [
     "BLOCK",
@@ -18,6 +17,5 @@ __all__ = [
     "Storage",
     "TensorSource",
     "TextFormat",
-    "open_checkpoint",
     "row_bytes",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sinkstream.spec import DecoderSpec, Slot
+from sinkstream.checkpoint.spec import DecoderSpec, Slot
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -95,6 +96,22 @@ class TextFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class FolderText:
+    """Where the text format of a Hugging Face folder is described."""
+
+    folder: Path
+    config: Mapping[str, Any] = field(repr=False)
+    """What config.json holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufText:
+    """Where the text format of a GGUF file is described."""
+
+    metadata: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorsOnly:
     """An open checkpoint, but for its text.
 
@@ -107,7 +124,7 @@ class TensorsOnly:
     """One for each of `slots(spec)`, in that order; shapes are checked."""
     source: Source
     generation: Mapping[str, Any]
-    read_text: Callable[[], TextFormat]
+    text: FolderText | GgufText
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.ranges import NUMBERS, WHOLE
+from sinkstream.request.ranges import NUMBERS, WHOLE
 
 # By our names: how a GGUF file calls them.
 _GGUF_NAMES = {

@@ -8,9 +8,9 @@ from typing import cast
 from sinkstream.checkpoint.checkpoint import Storage, TensorSource
 from sinkstream.checkpoint.families.family import WeightNames
 from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.spec import DecoderSpec, Slot, slots
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
-from sinkstream.spec import DecoderSpec, Slot, slots
 
 _MAX_LISTED = 20
 PLAIN: tuple[Storage, ...] = ("BF16", "F16", "F32")

@@ -1,52 +1,21 @@
-"""Opens any kind of checkpoint, and checks what its tokenizer and its numbers say of each other."""
+"""Opens any kind of checkpoint but for its text: what it is, and where its tensors lie."""
 
 from __future__ import annotations
 
 import os
 
-from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, TextFormat
-from sinkstream.checkpoint.folder import open_folder
-from sinkstream.checkpoint.gguf_checkpoint import open_gguf
+from sinkstream.checkpoint.checkpoint import TensorsOnly
+from sinkstream.checkpoint.formats.folder import open_folder
+from sinkstream.checkpoint.formats.gguf import open_gguf
 from sinkstream.checkpoint.names import resolve
 from sinkstream.checkpoint.shown import shown
 from sinkstream.errors import CheckpointError
 
 
-def open_checkpoint(
-    path: str | os.PathLike[str] | None = None, *, revision: str | None = None
-) -> Checkpoint:
-    """Open a checkpoint: describe it, check it, and leave its tensors in their files.
-
-    Args:
-        path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. None:
-            `$SINKSTREAM_MODEL`, or else "smollm2".
-        revision: Branch, tag or commit of a hub repository.
-
-    Returns:
-        The checkpoint. Its `source` holds the files open until `source.close()`.
-
-    Raises:
-        CheckpointError: It is missing, damaged, of an unknown kind, or does not fit its own
-            description.
-
-    Example:
-        >>> checkpoint = open_checkpoint("smollm2")
-        >>> checkpoint.spec.layers
-        30
-        >>> checkpoint.source.close()
-    """
-    opened = open_tensors(path, revision=revision)
-    try:
-        return with_text(opened)
-    except BaseException:
-        opened.source.close()
-        raise
-
-
 def open_tensors(
     path: str | os.PathLike[str] | None = None, *, revision: str | None = None
 ) -> TensorsOnly:
-    """Open a checkpoint but for its text, as `open_checkpoint` does; `with_text` completes it."""
+    """Open a checkpoint without its text; the arguments and errors are `open_checkpoint`'s."""
     found = resolve(path, revision).absolute()  # so that "." has a name in errors
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(
@@ -54,40 +23,3 @@ def open_tensors(
             "safetensors file. Give the folder that holds it."
         )
     return open_folder(found) if found.is_dir() else open_gguf(found)
-
-
-def with_text(opened: TensorsOnly) -> Checkpoint:
-    """Read the text format of a checkpoint, check it, and return the whole. Closes nothing.
-
-    Raises:
-        CheckpointError: The text format is damaged, of an unknown kind, or does not fit the model.
-    """
-    text = opened.read_text()
-    _check_vocabulary(text, opened.spec.vocab_size)
-    return Checkpoint(
-        path=opened.path,
-        spec=opened.spec,
-        text=text,
-        tensors=opened.tensors,
-        source=opened.source,
-        generation=opened.generation,
-    )
-
-
-def _check_vocabulary(text: TextFormat, rows: int) -> None:
-    """Refuse a tokenizer that can say an id for which the model has no row."""
-    ids = {"end_token_ids": set(text.end_token_ids)}
-    if text.bos_token_id is not None:
-        ids["bos_token_id"] = {text.bos_token_id}
-    sizes = ""
-    if text.tokenizer is not None:
-        ids["the tokenizer's ids"] = set(text.vocabulary.values())
-        count = len(ids["the tokenizer's ids"])
-        sizes = f" The model has a vocabulary of {rows} tokens, the tokenizer one of {count}."
-    for name, values in ids.items():
-        wrong = [value for value in values if not 0 <= value < rows]
-        if wrong:
-            raise CheckpointError(
-                f"load: {name} must lie in [0, {rows}), the model's vocabulary, but reach "
-                f"{max(wrong)}.{sizes}"
-            )

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.spec import Pairing, RopeSpec
 from sinkstream.errors import CheckpointError
-from sinkstream.spec import Pairing, RopeSpec
 
 _MAX_BASE = 1e12
 _MAX_FACTOR = 1e6

@@ -20,8 +20,8 @@ from sinkstream.cli import options
 from sinkstream.cli.info import processor_name
 from sinkstream.cli.loading import load_model
 from sinkstream.errors import InvalidArgument
-from sinkstream.events import Token
 from sinkstream.model import Model
+from sinkstream.streams.events import Token
 
 _PROBE_BYTES = 512 << 20  # more than any cache holds
 _PROMPT = 512

@@ -17,7 +17,7 @@ from sinkstream.cli.conversations import MOST, Conversations
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.talk import Talk, note
 from sinkstream.errors import InvalidArgument
-from sinkstream.params import StreamOptions
+from sinkstream.request.options import StreamOptions
 
 FAILED = 2
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
-from sinkstream.session import Session
-from sinkstream.stream import Stream
+from sinkstream.sessions.session import Session
+from sinkstream.streams.stream import Stream
 
 Sinks = int | Literal["system"] | None
 

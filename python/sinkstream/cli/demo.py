@@ -16,7 +16,7 @@ from sinkstream.cli.loading import load_model
 from sinkstream.cli.memory import resident_bytes
 from sinkstream.cli.screen import open_screen
 from sinkstream.model import Model
-from sinkstream.stream import Stats, Stream
+from sinkstream.streams.stream import Stats, Stream
 
 # A small window shows eviction within seconds. The sampling keeps a small model readable in it: at
 # temperature 0.7 it falls into loops, and the penalties act on what the window still holds.

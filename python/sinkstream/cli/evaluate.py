@@ -33,7 +33,7 @@ from sinkstream.evaluate.books import Book, pick_book, read_books
 from sinkstream.evaluate.files import write_json
 from sinkstream.evaluate.pictures import check_picture
 from sinkstream.model import Model
-from sinkstream.numbers import as_choice
+from sinkstream.request.checks import as_choice
 
 # Columns of a table that goes into a file; a terminal has its own width.
 _FILE_WIDTH = 110

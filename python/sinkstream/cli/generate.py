@@ -18,7 +18,7 @@ import sinkstream
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.screen import printable
-from sinkstream.stream import Event, Finished, Prefill, Stream, Token
+from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
 
 # A prompt shorter than this is read before a bar could be seen.
 _LONG_PROMPT = 512

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 import sinkstream
-from sinkstream import _core, cards
+from sinkstream import _core, devices
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.model import Model
@@ -88,7 +88,7 @@ def collect(model: Model) -> Facts:
             "instructions": " ".join(instructions()),
             "threads": runtime["threads"],
         },
-        "card": card_facts(),
+        "gpu": gpu_facts(),
         "kernels": {
             "tables here": " ".join(name for name, here in _core.kernel_tables() if here),
             "tables of this build": " ".join(name for name, _ in _core.kernel_tables()),
@@ -104,17 +104,17 @@ def collect(model: Model) -> Facts:
     }
 
 
-def card_facts() -> dict[str, object]:
-    """Return what there is to say of a card, or why there is none."""
-    card = cards.find()
-    if isinstance(card, str):
-        return {"none": card}
+def gpu_facts() -> dict[str, object]:
+    """Return what there is to say of a GPU, or why there is none."""
+    gpu = devices.find()
+    if isinstance(gpu, str):
+        return {"none": gpu}
     return {
-        "name": card.name,
-        "compute capability": ".".join(map(str, card.capability)),
-        "multiprocessors": card.multiprocessors,
-        "memory bytes": card.total_bytes,
-        "free bytes": card.free_bytes,
+        "name": gpu.name,
+        "compute capability": ".".join(map(str, gpu.capability)),
+        "multiprocessors": gpu.multiprocessors,
+        "memory bytes": gpu.total_bytes,
+        "free bytes": gpu.free_bytes,
     }
 
 

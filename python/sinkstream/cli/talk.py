@@ -16,7 +16,7 @@ from sinkstream.cli.conversations import Conversation, Conversations
 from sinkstream.cli.generate import write_text
 from sinkstream.cli.screen import printable
 from sinkstream.errors import SinkstreamError
-from sinkstream.params import StreamOptions
+from sinkstream.request.options import StreamOptions
 
 _TWICE_S = 1.0  # two Ctrl-C within this time are meant
 

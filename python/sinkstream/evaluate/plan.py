@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from sinkstream.errors import InvalidArgument
 from sinkstream.evaluate.tokens import Ids
 from sinkstream.model import Model
-from sinkstream.numbers import as_choice, as_int
+from sinkstream.request.checks import as_choice, as_int
 
 Method = Literal["dense", "protocol", "recompute", "sinks", "window"]
 

@@ -21,7 +21,7 @@ from sinkstream.evaluate.pictures import (
 )
 from sinkstream.evaluate.recall_result import RecallResult
 from sinkstream.evaluate.result import Z95, Difference, PerplexityResult, perplexity_of
-from sinkstream.numbers import as_choice
+from sinkstream.request.checks import as_choice
 
 
 def plot_perplexity(

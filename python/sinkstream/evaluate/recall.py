@@ -20,7 +20,7 @@ from sinkstream.evaluate.recall_tasks import (
 )
 from sinkstream.evaluate.tokens import encoder
 from sinkstream.model import Model
-from sinkstream.numbers import as_bool, as_int
+from sinkstream.request.checks import as_bool, as_int
 
 _MAX = 1 << 31
 

@@ -17,7 +17,7 @@ from sinkstream.evaluate.result import PerplexityResult, perplexity_of
 from sinkstream.evaluate.state import RunState, describe_run, load_state, save_state, start_run
 from sinkstream.evaluate.tokens import Ids, IdsOrText, as_ids, count_bytes
 from sinkstream.model import Model
-from sinkstream.numbers import as_int
+from sinkstream.request.checks import as_int
 
 # Seconds between two saved states: what a crash may cost.
 _SAVE_EVERY_S = 30.0

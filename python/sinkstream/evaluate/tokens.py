@@ -12,7 +12,7 @@ import torch
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.text.plain_text import PlainEncoder, check_characters
-from sinkstream.text.token_bytes import token_bytes
+from sinkstream.text.tokenizers.token_bytes import token_bytes
 
 Ids = npt.NDArray[np.int64]
 IdsOrText = str | Sequence[int] | torch.Tensor | npt.NDArray[np.integer[Any]]

@@ -8,7 +8,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.numbers import as_int
+from sinkstream.request.checks import as_int
 from sinkstream.streaming_llm import enabled
 from sinkstream.streaming_llm.cache_layer import SinkLayer, StreamingCache
 from sinkstream.streaming_llm.families import CachePlan, plan_cache

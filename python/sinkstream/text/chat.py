@@ -22,12 +22,12 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument import PROMPT, Argument
-from sinkstream.text.control_tokens import ControlLiterals, control_tokens
-from sinkstream.text.mask import Mask
-from sinkstream.text.pieces import Passage, Piece
 from sinkstream.text.plain_text import PlainEncoder, check_characters
-from sinkstream.text.sandbox import TemplateSandbox
-from sinkstream.text.template_limits import Limits
+from sinkstream.text.templates.limits import Limits
+from sinkstream.text.templates.mask import Mask
+from sinkstream.text.templates.pieces import Passage, Piece
+from sinkstream.text.templates.sandbox import TemplateSandbox
+from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
 
 ROLES = ("assistant", "system", "tool", "user")
 MAX_TEMPLATE_CHARACTERS = 64 << 10

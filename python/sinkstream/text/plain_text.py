@@ -12,8 +12,8 @@ from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument import PROMPT, Argument
-from sinkstream.text.control_tokens import control_tokens
-from sinkstream.text.panics import without_panics
+from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.panics import without_panics
 
 
 class PlainEncoder:

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
-from sinkstream.text.control_tokens import ControlLiterals, control_tokens
 from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 

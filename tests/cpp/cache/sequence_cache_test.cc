@@ -198,7 +198,7 @@ TEST(SequenceCache, CountsWhatIsUnderWayOnlyOnceItHasArrived) {
   EXPECT_EQ(cache.ahead(), 5);
   EXPECT_THROW(cache.arrive(6), InternalError) << "fewer are under way";
   EXPECT_THROW(cache.go_ahead(20), InternalError) << "it was made for 40";
-  cache.forget_ahead();
+  cache.forget_in_flight();
   EXPECT_EQ(cache.next_index(), 16);
   EXPECT_NO_THROW(cache.go_ahead(24));
 }

@@ -27,7 +27,7 @@ struct Marked {
 
   SequenceCache cache;
   std::vector<uint32_t> marks;
-  std::deque<int64_t> under_way;  // tokens of each step
+  std::deque<int64_t> in_flight;  // tokens of each step
 };
 
 std::vector<uint32_t> first_marks(const Marked& one, int64_t count) {
@@ -51,12 +51,12 @@ void go_ahead(Marked* one, int64_t count, std::mt19937* random) {
     one->marks.push_back(mark);
   }
   one->cache.go_ahead(count);
-  one->under_way.push_back(count);
+  one->in_flight.push_back(count);
 }
 
 void arrive(Marked* one) {
-  one->cache.arrive(one->under_way.front());
-  one->under_way.pop_front();
+  one->cache.arrive(one->in_flight.front());
+  one->in_flight.pop_front();
 }
 
 void write(Marked* one, int64_t count, std::mt19937* random) {
@@ -206,7 +206,7 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
       auto one = std::next(all.begin(), below(static_cast<int64_t>(all.size())));
       switch (below(10)) {
         case 0:
-          if (pool.free_pages() >= each && one->under_way.empty()) {
+          if (pool.free_pages() >= each && one->in_flight.empty()) {
             all.emplace_back(one->marks, one->cache, kEndless, one->cache.length());
           }
           break;
@@ -221,7 +221,7 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
           break;
         case 3: {
           const int64_t length = below(one->cache.length() + 1);
-          if (!one->under_way.empty()) break;
+          if (!one->in_flight.empty()) break;
           if (one->cache.can_rewind(length) && one->cache.rewind(length)) {
             one->marks.resize(static_cast<size_t>(length));
           }
@@ -229,12 +229,12 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
         }
         case 4:  // it has ended while a token that nobody wants is under way
           if (one->cache.ahead() != 1) break;
-          one->cache.forget_ahead();
-          one->under_way.clear();
+          one->cache.forget_in_flight();
+          one->in_flight.clear();
           one->marks.pop_back();
           break;
         default: {
-          if (one->under_way.size() == 2 || (!one->under_way.empty() && below(2) == 0)) {
+          if (one->in_flight.size() == 2 || (!one->in_flight.empty() && below(2) == 0)) {
             arrive(&*one);
             break;
           }

@@ -85,7 +85,7 @@ struct Copied {
     snapshot(cache, keys_values.data(), scales.data());
   }
   SnapshotShape shape;
-  SequencePlace place;
+  SequenceState place;
   std::vector<std::byte> keys_values;
   std::vector<float> scales;
 };
@@ -225,7 +225,7 @@ TEST_P(SnapshotOfType, RestoresWhatACutHasLeft) {
   }
 }
 
-// A memory whose addresses the host cannot follow, as a card's.
+// A memory whose addresses the host cannot follow, as a GPU's.
 class FarPages : public PageMemory {
  public:
   explicit FarPages(int64_t bytes) : bytes_(bytes) {}
@@ -242,7 +242,7 @@ class FarPages : public PageMemory {
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override {
     std::memcpy(near(to), from_host, bytes);
   }
-  void give_back() override {}
+  void release() override {}
 
  private:
   static constexpr uintptr_t kFar = 4096;  // nothing is mapped there
@@ -252,7 +252,7 @@ class FarPages : public PageMemory {
   std::vector<std::byte> bytes_;
 };
 
-TEST_P(SnapshotOfType, MovesBetweenAProcessorAndACard) {
+TEST_P(SnapshotOfType, MovesBetweenAProcessorAndAGpu) {
   std::mt19937 random(6);
   for (const int64_t sinks : {0, 4, 65}) {
     for (const int64_t length : {1, 40, 66, 300}) {
@@ -338,7 +338,7 @@ TEST(Snapshot, IsRestoredOnceAndWithinTheSequence) {
   Pooled original(window, DType::kFloat16);
   append(&original.cache, 20, &random);
   const Copied copied(original.cache);
-  const auto put = [&](SequenceCache* cache, SequencePlace place) {
+  const auto put = [&](SequenceCache* cache, SequenceState place) {
     restore(cache, place, copied.keys_values.data(), nullptr);
   };
   EXPECT_THROW(put(&original.cache, copied.place), InternalError);  // it has tokens

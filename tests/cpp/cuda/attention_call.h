@@ -1,4 +1,4 @@
-// Calls of the card's attention over the streams that the CPU's tests read, and what the reference
+// Calls of the GPU's attention over the streams that the CPU's tests read, and what the reference
 // makes of the same numbers.
 #pragma once
 
@@ -8,13 +8,13 @@
 #include <limits>
 #include <vector>
 
-#include "cuda/card_pages.h"
+#include "cuda/device_pages.h"
 #include "kernels/attention_fixture.h"
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 namespace sinkstream::cuda {
 
-inline constexpr DType kCardTypes[] = {DType::kBFloat16, DType::kFloat16, DType::kInt8};
+inline constexpr DType kGpuTypes[] = {DType::kBFloat16, DType::kFloat16, DType::kInt8};
 
 // bfloat16, as it was written.
 using Bits = std::vector<uint16_t>;
@@ -35,11 +35,11 @@ inline void feed(TestStream* stream, int64_t begin, int64_t end, ThreadPool* poo
 
 // One call over pieces of one or several streams, which have been appended before and share heads,
 // shape and scale. Their pages are those of layer 1. The scratch is NaN.
-class CardCall {
+class GpuCall {
  public:
   // `idle`: how many idle rows follow each piece.
-  CardCall(const std::vector<Piece>& pieces, ThreadPool* pool, int idle = 0)
-      : pieces_(pieces), pool_(pool), spec_(pieces[0].stream->spec()), card_(layers_of(pieces)) {
+  GpuCall(const std::vector<Piece>& pieces, ThreadPool* pool, int idle = 0)
+      : pieces_(pieces), pool_(pool), spec_(pieces[0].stream->spec()), gpu_(layers_of(pieces)) {
     for (const Piece& piece : pieces) add(piece, idle);
   }
 
@@ -49,13 +49,13 @@ class CardCall {
   Bits prefill(int32_t span_rows) { return run(attention_prefill, span_rows); }
 
   // Blocks [block, end) of the first piece's stream are found in scratch pages, not in the ring.
-  void move_to_scratch(int64_t block, int64_t end) { card_.move_to_scratch(0, 1, block, end); }
+  void move_to_scratch(int64_t block, int64_t end) { gpu_.move_to_scratch(0, 1, block, end); }
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   int64_t row_size() const { return spec_.heads * spec_.shape.head_dim; }
   bool is_idle(int64_t row) const { return rows_[row].sequence < 0; }
 
-  // One row by the reference, with the queries that the card is given.
+  // One row by the reference, with the queries that the GPU is given.
   std::vector<float> expected(int64_t row) const {
     const TokenRow& at = rows_[row];
     const AttentionSpan span = pieces_[at.sequence].stream->span(0, at.index, 1);
@@ -147,7 +147,7 @@ class CardCall {
         .rows = rows_.data(),
         .row_count = static_cast<int32_t>(rows()),
         .heads = static_cast<int32_t>(spec_.heads),
-        .pages = card_.pages(1),
+        .pages = gpu_.pages(1),
         .scale = spec_.scale,
         .soft_cap = spec_.soft_cap,
         .slopes = spec_.slopes.empty() ? nullptr : spec_.slopes.data(),
@@ -169,7 +169,7 @@ class CardCall {
   StreamSpec spec_;
   std::vector<TokenRow> rows_;
   Queries window_, sink_;
-  CardPool card_;
+  GpuPool gpu_;
   int32_t sequences_ = 0;
   int32_t page_slots_ = 0;
 };

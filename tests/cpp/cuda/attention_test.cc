@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 #include <array>
 #include <memory>
@@ -14,7 +14,7 @@ using emulator::in_every_order;
 
 // Of the table's bfloat16, which covers chains of roundings: the output is bfloat16, which alone is
 // off by up to 4e-3, and so are the weights, unless they are float16.
-double card_tolerance(DType type) {
+double gpu_tolerance(DType type) {
   return tolerance_of(DType::kBFloat16) / (type == DType::kFloat16 ? 8 : 3);
 }
 
@@ -22,7 +22,7 @@ double card_tolerance(DType type) {
 TestStream make_stream(const StreamSpec& spec) { return TestStream(spec, reference_kernels()); }
 
 // Whether every `step`-th row is what the reference makes of the same numbers.
-void expect_reference(const CardCall& call, const Bits& bits, const std::string& what, DType type,
+void expect_reference(const GpuCall& call, const Bits& bits, const std::string& what, DType type,
                       int64_t step) {
   const std::vector<float> out = floats_of(bits);
   for (int64_t row = 0; row < call.rows(); row += step) {
@@ -30,14 +30,14 @@ void expect_reference(const CardCall& call, const Bits& bits, const std::string&
     const std::vector<float> expected = call.expected(row);
     const double error = worst_error(out.data() + row * call.row_size(), expected.data(),
                                      call.row_size(), largest_of(expected));
-    EXPECT_LE(error, card_tolerance(type)) << what << " row " << row;
+    EXPECT_LE(error, gpu_tolerance(type)) << what << " row " << row;
   }
 }
 
 // Calls attention for consecutive tokens, in all three ways, which must find the same bits, and
 // those what the reference finds.
 Bits expect_one_result(const Piece& piece, ThreadPool* pool, int64_t step = 1) {
-  CardCall call({piece}, pool);
+  GpuCall call({piece}, pool);
   const std::string what = cat(text_of(piece.stream->spec()), " from ", piece.index);
   const Bits out = call.decode();
   EXPECT_EQ(call.prefill(static_cast<int32_t>(piece.count)), out) << what;
@@ -91,12 +91,12 @@ TEST_P(CudaAttentionOfType, MatchesTheReferenceForEveryShape) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, CudaAttentionOfType, testing::ValuesIn(kCardTypes),
+INSTANTIATE_TEST_SUITE_P(Types, CudaAttentionOfType, testing::ValuesIn(kGpuTypes),
                          [](const auto& type) { return name_of(type.param); });
 
 TEST(CudaAttention, GivesTheSameBitsInEveryOrderOfThreads) {
   ThreadPool pool(1);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     TestStream stream = make_stream(make_spec(4, 70, 34, 2, 48, type));
     feed(&stream, 0, 140, &pool);
     stream.append(140, 4, &pool);
@@ -110,7 +110,7 @@ TEST(CudaAttention, GivesTheSameBitsInEveryOrderOfThreads) {
 
 TEST(CudaAttention, FoldsMorePagesThanAWarpHasLanes) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     StreamSpec spec = make_spec(4, 64 * 70, 2, 1, 80, type);
     spec.sink_logits = {1, -2};
     spec.slopes = {0.02f, -0.01f};  // the largest score rises from page to page, and falls
@@ -126,7 +126,7 @@ TEST(CudaAttention, FoldsMorePagesThanAWarpHasLanes) {
 
 TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     std::vector<std::unique_ptr<TestStream>> streams;
     std::vector<Piece> pieces;
     for (const auto& [sinks, window, length] :
@@ -139,7 +139,7 @@ TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
       pieces.push_back({streams.back().get(), length, 1});
     }
     for (const int idle : {0, 2}) {
-      CardCall together(pieces, &pool, idle);
+      GpuCall together(pieces, &pool, idle);
       const Bits out = together.decode();
       EXPECT_EQ(together.prefill(1), out);
       const int64_t size = together.row_size();
@@ -154,12 +154,12 @@ TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
 
 TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     TestStream stream = make_stream(make_spec(4, 90, 6, 2, 32, type));
     feed(&stream, 0, 110, &pool);
     const Bits alone = expect_one_result({&stream, 100, 10}, &pool);
     for (const int idle : {1, 40}) {
-      CardCall call({{&stream, 100, 10}}, &pool, idle);
+      GpuCall call({{&stream, 100, 10}}, &pool, idle);
       const Bits out = call.prefill(10 + idle);
       EXPECT_EQ(Bits(out.begin(), out.begin() + alone.size()), alone);
       EXPECT_EQ(Bits(out.begin() + alone.size(), out.end()), Bits(idle * call.row_size(), 0xFFFF));
@@ -169,14 +169,14 @@ TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
 
 TEST(CudaAttention, FindsBlocksInScratchPages) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     TestStream stream = make_stream(make_spec(70, 150, 3, 1, 48, type));
     feed(&stream, 0, 70 + 256, &pool);
     stream.append(70 + 256, 20, &pool);  // of block 4
     const Piece piece = {&stream, 70 + 256, 20};
-    const Bits expected = CardCall({piece}, &pool).prefill(20);
+    const Bits expected = GpuCall({piece}, &pool).prefill(20);
     for (const int64_t block : {4, 2}) {
-      CardCall call({piece}, &pool);
+      GpuCall call({piece}, &pool);
       call.move_to_scratch(block, 5);
       EXPECT_EQ(call.decode(), expected) << name_of(type) << " from block " << block;
       EXPECT_EQ(call.prefill(20), expected) << name_of(type) << " from block " << block;
@@ -187,14 +187,14 @@ TEST(CudaAttention, FindsBlocksInScratchPages) {
 // Values alone as well: a weight of zero times NaN would be NaN.
 TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     const StreamSpec spec = make_spec(4, 40, 3, 1, 48, type);
     const auto read = [&](bool poisoned) {
       TestStream stream = make_stream(spec);
       feed(&stream, 0, 68, &pool);
       stream.append(68, 60, &pool);
       if (poisoned) stream.poison(80);
-      CardCall call({{&stream, 68, 60}}, &pool);
+      GpuCall call({{&stream, 68, 60}}, &pool);
       const Bits out = call.prefill(60);
       EXPECT_EQ(call.decode(), out);
       return floats_of(out);
@@ -214,7 +214,7 @@ TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
 
 TEST(CudaAttention, AveragesWhatScoresTheSame) {
   ThreadPool pool(1);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     StreamSpec spec = make_spec(4, 100, 2, 1, 32, type);
     spec.scale = 0;
     TestStream stream = make_stream(spec);
@@ -225,7 +225,7 @@ TEST(CudaAttention, AveragesWhatScoresTheSame) {
 
 TEST(CudaAttention, MatchesTheReferenceForScoresHundredsApart) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     for (const float scale : {-3.0f, 20.0f, 300.0f}) {
       StreamSpec spec = make_spec(4, 100, 3, 1, 32, type);
       spec.scale = scale;
@@ -258,7 +258,7 @@ std::vector<StreamSpec> special_specs(int64_t sinks, int64_t window, DType type)
 
 TEST(CudaAttention, BendsScoresAsTheReference) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     for (const auto& [sinks, window] : {std::pair{4, 60}, {1, 1}, {66, 130}}) {
       for (const StreamSpec& spec : special_specs(sinks, window, type)) {
         TestStream stream = make_stream(spec);
@@ -274,7 +274,7 @@ TEST(CudaAttention, BendsScoresAsTheReference) {
 
 TEST(CudaAttention, TakesALogitOfMinusInfinityForNone) {
   ThreadPool pool(1);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     const StreamSpec plain = make_spec(4, 40, 3, 1, 32, type);
     StreamSpec neutral = plain;
     neutral.sink_logits = {-INFINITY, -INFINITY, -INFINITY};
@@ -290,7 +290,7 @@ TEST(CudaAttention, TakesALogitOfMinusInfinityForNone) {
 
 TEST(CudaAttention, IsAsExactAtIndexTenMillion) {
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     for (const int64_t start : {int64_t{10'000'000}, int64_t{1'000'000'000'000}}) {
       std::vector<StreamSpec> specs = special_specs(4, 90, type);
       if (start > 10'000'000) specs.erase(specs.begin(), specs.end() - 1);

@@ -4,16 +4,16 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/card.h"
+#include "kernels/cuda/gpu.h"
 
 #include "cuda/device_array.h"
-#include "cuda/emulated_card.h"
+#include "cuda/emulated_gpu.h"
 #include "cuda/tiles.h"
 
 namespace sinkstream::cuda {
 namespace {
 
-// The least that has a loop through the card: an embedding, a norm, a map to logits and a draw,
+// The least that has a loop through the GPU: an embedding, a norm, a map to logits and a draw,
 // whose tokens are what the next step begins with.
 struct TokenLoop {
   static constexpr int64_t kVocab = 97, kHidden = 64, kRows = 3;
@@ -24,13 +24,13 @@ struct TokenLoop {
       ids[r] = sampled_id(kRows - 1 - r);
       drawn[r] = static_cast<int32_t>(random() % kVocab);
       tokens[r] = {.sequence = r};
-      wanted[r] = {.seed = random(), .place = -1 - ids[r]};  // another than its row
+      wanted[r] = {.seed = random(), .seat = -1 - ids[r]};  // another than its row
     }
     for (int64_t i = 0; i < kHidden; ++i) weight[i] = 1;
   }
 
   // What changes from step to step; the host writes it before each.
-  void place(int64_t index) {
+  void set_index(int64_t index) {
     for (int64_t r = 0; r < kRows; ++r) tokens[r].index = index + r;
   }
 
@@ -87,7 +87,7 @@ struct TokenLoop {
                       nullptr);
   }
 
-  std::vector<int32_t> tokens_drawn() const { return {drawn.get(), drawn.get() + kRows}; }
+  std::vector<int32_t> tokens_sampled() const { return {drawn.get(), drawn.get() + kRows}; }
 
   Tiles table = tiles_of(random_matrix(Storage::kBF16, kVocab, kHidden, 1));
   Tiles output = tiles_of(random_matrix(Storage::kQ8_0, kVocab, kHidden, 2));
@@ -112,12 +112,12 @@ TEST(Capture, ReplaysAStepOverWhatLiesInMemoryThen) {
 
   std::vector<std::vector<int32_t>> steps;
   for (int64_t index = 0; index < 12; ++index) {
-    direct.place(index);
-    captured.place(index);
+    direct.set_index(index);
+    captured.set_index(index);
     ASSERT_EQ(direct.step(), kSuccess);
     ASSERT_EQ(runtime.launch_graph(graph, nullptr), kSuccess);
-    ASSERT_EQ(captured.tokens_drawn(), direct.tokens_drawn()) << "token " << index;
-    steps.push_back(direct.tokens_drawn());
+    ASSERT_EQ(captured.tokens_sampled(), direct.tokens_sampled()) << "token " << index;
+    steps.push_back(direct.tokens_sampled());
   }
   EXPECT_NE(steps.front(), steps.back());
   runtime.free_graph(graph);

@@ -1,4 +1,4 @@
-#include "kernels/cuda/copy_pages.h"
+#include "kernels/cuda/attention/copy_pages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "model/cuda_decoder.h"
+#include "model/cuda/decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "common/errors.h"
 
-#include "cuda/card_model.h"
-#include "cuda/emulated_card.h"
+#include "cuda/emulated_gpu.h"
+#include "cuda/gpu_model.h"
 #include "cuda_emulator/block.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/tolerance.h"
@@ -20,39 +20,38 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// One model twice: on the processor, and on a card.
+// One model twice: on the processor, and on a GPU.
 struct Twins {
   explicit Twins(DType cache_type, const std::map<std::string, Storage>& stored = {},
-                 const DecoderSpec& spec = card_spec())
+                 const DecoderSpec& spec = gpu_spec())
       : processor(generic_kernels(), 2, {InputType::kBFloat16, cache_type, kMostTokens}, spec,
                   stored),
-        card(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
-             {cache_type, kMostTokens, 8, 4}) {}
+        gpu(processor.spec, processor.packed(), cuda::emulated_plugin(), nullptr, &threads,
+            {cache_type, kMostTokens, 8, 4}) {}
 
   static constexpr int64_t kMostTokens = 320;
-  int64_t vocab() const { return card.vocab(); }
+  int64_t vocab() const { return gpu.vocab(); }
   int64_t layers() const { return processor.spec.layers; }
-  WeightedModel& model(bool on_card) {
-    return on_card ? static_cast<WeightedModel&>(card) : *processor.decoder;
+  WeightedModel& model(bool on_gpu) {
+    return on_gpu ? static_cast<WeightedModel&>(gpu) : *processor.decoder;
   }
 
   RandomDecoder processor;
   ThreadPool threads{2};
-  CudaDecoder card;
+  CudaDecoder gpu;
 };
 
-PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_card) {
-  const PageShape shape = twins.model(on_card).page_shape();
-  if (!on_card) return PagePool(shape, pages, true);
-  return card_pool(cuda::emulated_plugin(), shape, pages);
+PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_gpu) {
+  const PageShape shape = twins.model(on_gpu).page_shape();
+  if (!on_gpu) return PagePool(shape, pages, true);
+  return gpu_pool(cuda::emulated_plugin(), shape, pages);
 }
 
 // Sequences of one window, with poisoned pages of their own.
 struct Sequences {
-  Sequences(Twins& twins, const Window& window, bool on_card, int64_t count = 1)
-      : pool(poisoned_pool(twins,
-                           count * SequenceCache::pages_needed(window, twins.layers(), kEndless),
-                           on_card)) {
+  Sequences(Twins& twins, const Window& window, bool on_gpu, int64_t count = 1)
+      : pool(poisoned_pool(
+            twins, count * SequenceCache::pages_needed(window, twins.layers(), kEndless), on_gpu)) {
     for (int64_t i = 0; i < count; ++i) {
       caches.push_back(std::make_unique<SequenceCache>(&pool, window, twins.layers(), kEndless));
     }
@@ -64,13 +63,13 @@ struct Sequences {
 };
 
 // The logits of all tokens, read in pieces of `chunk`.
-std::vector<float> logits_of(Twins& twins, bool on_card, SequenceCache* cache,
+std::vector<float> logits_of(Twins& twins, bool on_gpu, SequenceCache* cache,
                              const std::vector<int32_t>& tokens, int64_t chunk) {
   const int64_t count = std::ssize(tokens);
   std::vector<float> logits(count * twins.vocab(), NAN);
   for (int64_t t = 0; t < count; t += chunk) {
     const ForwardSpan span{cache, tokens.data() + t, std::min(chunk, count - t), LogitsOf::kAll};
-    twins.model(on_card).forward({&span, 1}, logits.data() + t * twins.vocab());
+    twins.model(on_gpu).forward({&span, 1}, logits.data() + t * twins.vocab());
   }
   return logits;
 }
@@ -152,7 +151,7 @@ TEST_P(CudaDecoderOfType, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
     }
     if (spans.empty()) continue;
     std::vector<float> logits(expected.size(), NAN);
-    twins.card.forward(spans, logits.data());
+    twins.gpu.forward(spans, logits.data());
     ASSERT_TRUE(same_bits(logits, expected)) << "step " << step;
   }
 }
@@ -166,7 +165,7 @@ TEST_P(CudaDecoderOfType, CutsAsTheProcessorDoes) {
     logits_of(twins, false, &here[0], before, 170);
     logits_of(twins, true, &there[0], before, 170);
     twins.processor.decoder->evict_range(&here[0], begin, end);
-    twins.card.evict_range(&there[0], begin, end);
+    twins.gpu.evict_range(&there[0], begin, end);
     EXPECT_EQ(there[0].live(), here[0].live());
     const auto after = random_tokens(140, twins.vocab(), 5);
     const auto expected = logits_of(twins, false, &here[0], after, 140);
@@ -174,7 +173,7 @@ TEST_P(CudaDecoderOfType, CutsAsTheProcessorDoes) {
     expect_near(logits_of(twins, true, &there[0], after, chunk), expected, GetParam());
   }
   Sequences there(twins, window, true);
-  EXPECT_THROW(twins.card.evict_range(&there[0], 3, 5), InvalidArgument);
+  EXPECT_THROW(twins.gpu.evict_range(&there[0], 3, 5), InvalidArgument);
 }
 
 TEST_P(CudaDecoderOfType, IsAsCloseAtIndexTenMillion) {
@@ -215,7 +214,7 @@ TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
 
 // Whoever reads what parts of a map leave knows one number of splits.
 TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
-  DecoderSpec spec = card_spec();
+  DecoderSpec spec = gpu_spec();
   spec.layers = 1;
   spec.hidden_size = 768;
   spec.intermediate_size = 2144;
@@ -239,7 +238,7 @@ TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
   expect_near(logits, expected, DType::kFloat16);
 }
 
-TEST(CudaDecoder, GivesTheSameBitsOnACardWithLittleSharedMemory) {
+TEST(CudaDecoder, GivesTheSameBitsOnAGpuWithLittleSharedMemory) {
   const auto logits = [](DType cache_type) {
     Twins twins(cache_type);
     const auto tokens = random_tokens(200, twins.vocab(), 2);
@@ -270,8 +269,8 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     expected.insert(expected.end(), alone.begin() + kBefore * twins.vocab(), alone.end());
   }
   for (const int64_t max_sequences : {8, 1}) {
-    CudaDecoder card(twins.processor.spec, twins.processor.packed(), cuda::emulated_plugin(),
-                     nullptr, nullptr, {DType::kInt8, Twins::kMostTokens, max_sequences, 4});
+    CudaDecoder gpu(twins.processor.spec, twins.processor.packed(), cuda::emulated_plugin(),
+                    nullptr, nullptr, {DType::kInt8, Twins::kMostTokens, max_sequences, 4});
     std::vector<std::unique_ptr<Sequences>> together;
     std::vector<ForwardSpan> spans;
     for (size_t i = 0; i < asked.size(); ++i) {
@@ -279,7 +278,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
       together.push_back(std::make_unique<Sequences>(twins, window, true));
       SequenceCache* cache = &(*together[i])[0];
       const ForwardSpan before{cache, tokens[i].data(), kBefore, LogitsOf::kNone};
-      card.forward({&before, 1}, nullptr);
+      gpu.forward({&before, 1}, nullptr);
       spans.push_back({cache, tokens[i].data() + kBefore, count, LogitsOf::kAll});
     }
     ForwardPlan plan(Twins::kMostTokens,
@@ -287,7 +286,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     plan.make(spans);
     EXPECT_EQ(plan.rounds.size(), max_sequences == 1 ? 2u : 1u);
     std::vector<float> logits(expected.size(), NAN);
-    card.forward(spans, logits.data());
+    gpu.forward(spans, logits.data());
     EXPECT_TRUE(same_bits(logits, expected)) << plan.rounds.size() << " rounds";
   }
 }
@@ -322,7 +321,7 @@ TEST(CudaDecoder, ALongChunkBehindACutIsWhatSmallOnesAre) {
       Sequences there(twins, window, true);
       logits_of(twins, true, &there[0], before, 110);
       if (from_the_middle) {
-        twins.card.evict_range(&there[0], 20, 60);
+        twins.gpu.evict_range(&there[0], 20, 60);
       } else {
         there[0].evict_for_space(50);
       }
@@ -352,7 +351,7 @@ TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
       fork.emplace(other, kEndless, 150);
       fork->make_writable(220);
       const ForwardSpan span{&*fork, long_chunk.data(), 220, LogitsOf::kNone};
-      twins.card.forward({&span, 1}, nullptr);
+      twins.gpu.forward({&span, 1}, nullptr);
     } else {
       fork.emplace(&pool, window, twins.layers(), kEndless);
       logits_of(twins, true, &*fork, before, 150);
@@ -392,20 +391,20 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
     FAIL() << "heads of 14 numbers were taken";
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
-                 "load: the size of a head must be a multiple of 16 to run on a card, but is 14. "
+                 "load: the size of a head must be a multiple of 16 to run on a GPU, but is 14. "
                  "Use `device=\"cpu\"`.");
   }
 }
 
 TEST(CudaDecoder, RefusesAWindowOfMorePagesThanAGridHas) {
-  RandomDecoder any(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, card_spec());
+  RandomDecoder any(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, gpu_spec());
   try {
     const CudaDecoder decoder(any.spec, any.packed(), cuda::emulated_plugin(), nullptr, nullptr,
                               {.pages = 65'536});
     FAIL() << "65,536 pages were taken";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
-                 "load: `sinks` and `window` must have at most 65535 pages of 64 tokens on a card, "
+                 "load: `sinks` and `window` must have at most 65535 pages of 64 tokens on a GPU, "
                  "but have 65536.");
   }
 }

@@ -1,10 +1,10 @@
-#include "model/cuda_weights.h"
+#include "model/cuda/weights.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "cuda/emulated_card.h"
+#include "cuda/emulated_gpu.h"
 #include "model/random_decoder.h"
 
 namespace sinkstream {
@@ -17,9 +17,9 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   spec.intermediate_size = 1100;
   const RandomDecoder model(generic_kernels(), 1, {}, spec);
   const cuda::Runtime& runtime = cuda::emulated_plugin().runtime;
-  const CudaWeights alone = copy_to_card(spec, model.packed(), runtime, nullptr, nullptr);
+  const CudaWeights alone = copy_to_gpu(spec, model.packed(), runtime, nullptr, nullptr);
   ThreadPool pool(3);
-  const CudaWeights together = copy_to_card(spec, model.packed(), runtime, nullptr, &pool);
+  const CudaWeights together = copy_to_gpu(spec, model.packed(), runtime, nullptr, &pool);
   ASSERT_EQ(together.bytes, alone.bytes);
   EXPECT_EQ(std::memcmp(together.memory.get(), alone.memory.get(), alone.bytes), 0);
   // The last row of a stack of parts is the last part's.
@@ -44,7 +44,7 @@ TEST(CudaWeights, OfMapsThatReadTheSameInputKeepTheirTypes) {
                             {{"layers.0.v", Storage::kF16}, {"layers.0.gate", Storage::kBF16}});
   const DecoderSpec& spec = model.spec;
   const CudaWeights weights =
-      copy_to_card(spec, model.packed(), cuda::emulated_plugin().runtime, nullptr, nullptr);
+      copy_to_gpu(spec, model.packed(), cuda::emulated_plugin().runtime, nullptr, nullptr);
   const auto expect_parts = [&](const CudaMap& map, std::vector<WeightType> types,
                                 std::vector<int64_t> rows) {
     ASSERT_EQ(map.parts.size(), types.size());

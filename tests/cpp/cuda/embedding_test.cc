@@ -13,7 +13,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-// A random table, as a file's numbers and as a card has it.
+// A random table, as a file's numbers and as a GPU has it.
 struct Table {
   Matrix matrix;
   DeviceArray<std::byte> tiles;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda_emulator/orders.h"
-#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/linear/matrix.h"
 
 namespace sinkstream::cuda {
 namespace {
@@ -231,7 +231,7 @@ TEST(Emulator, EachSharedVariableIsItself) {
   for (const uintptr_t address : out) EXPECT_EQ(address % 16, 0u);
 }
 
-TEST(Emulator, LaunchesFailAsOnACard) {
+TEST(Emulator, LaunchesFailAsOnAGpu) {
   int count = 0, turns[64];
   const auto status = [&](dim3 grid, dim3 block, size_t dynamic_bytes) {
     return launch(turns_kernel, grid, block, dynamic_bytes, Stream{}, &count, turns);

@@ -1,4 +1,4 @@
-#include "kernels/cuda/evict.h"
+#include "kernels/cuda/attention/evict.h"
 
 #include <gtest/gtest.h>
 
@@ -49,15 +49,15 @@ std::vector<SequenceSlot> slots_of(const Window& window, const std::vector<int64
 }
 
 // Moves tokens of a sequence whose layers 1 and 2 are these streams. Another one has other places.
-void evict_on_card(const std::vector<const TestStream*>& layers, const Moves& moves,
-                   const Turn& turn) {
+void evict_on_gpu(const std::vector<const TestStream*>& layers, const Moves& moves,
+                  const Turn& turn) {
   StreamSpec beside = layers[0]->spec();
   beside.window.sinks += 64;
   const TestStream bystander(beside, reference_kernels());
-  CardPool card({{&bystander}, {nullptr, layers[0], layers[1]}});
+  GpuPool gpu({{&bystander}, {nullptr, layers[0], layers[1]}});
   const Window& window = layers[0]->spec().window;
   const auto from = slots_of(window, moves.from), to = slots_of(window, moves.to);
-  EXPECT_EQ(evict({.pages = card.pages(1),
+  EXPECT_EQ(evict({.pages = gpu.pages(1),
                    .layers = 2,
                    .sequence = 1,
                    .from = from.data(),
@@ -66,8 +66,8 @@ void evict_on_card(const std::vector<const TestStream*>& layers, const Moves& mo
                    .rotation = turn.rotation()},
                   Stream{}),
             kSuccess);
-  EXPECT_TRUE(card.is_intact());
-  card.read_back();
+  EXPECT_TRUE(gpu.is_intact());
+  gpu.read_back();
 }
 
 // All rows of all live tokens, as stored: codes and scales, too, where they are told apart.
@@ -99,7 +99,7 @@ constexpr Case kCases[] = {{48, 48, Pairing::kHalf},
 TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
   constexpr int64_t kLength = 500;
   ThreadPool pool(2);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     for (const auto& [head_dim, rotary_dim, pairing] : kCases) {
       for (const auto& [older, distance] : {std::pair{1, 1}, {90, 3}, {40, 64}, {0, 9}}) {
         StreamSpec spec = make_spec(4, 130, 2, 2, head_dim, type), other = spec;
@@ -116,7 +116,7 @@ TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
             feed(&expected[layer], kLength - 200, kLength, &pool);
             evict_by_reference(&expected[layer], moves, turn);
           }
-          evict_on_card({&found[0], &found[1]}, moves, turn);
+          evict_on_gpu({&found[0], &found[1]}, moves, turn);
           for (int layer = 0; layer < 2; ++layer) {
             const auto rows = live_rows(found[layer], kLength);
             const auto wanted = live_rows(expected[layer], kLength);
@@ -134,13 +134,13 @@ TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
 
 TEST(CudaEvict, LeavesWhatIsNoNumberNoNumber) {
   ThreadPool pool(1);
-  for (const DType type : kCardTypes) {
+  for (const DType type : kGpuTypes) {
     const StreamSpec spec = make_spec(4, 130, 2, 1, 32, type);
     TestStream stream(spec, reference_kernels()), other(spec, reference_kernels());
     feed(&stream, 0, 300, &pool);
     const int64_t first = spec.window.first(300);
     stream.poison(first + 1);
-    evict_on_card({&stream, &other}, cut(first, 3, 10), Turn(spec, 10));
+    evict_on_gpu({&stream, &other}, cut(first, 3, 10), Turn(spec, 10));
     for (const Half half : {Half::kKeys, Half::kValues}) {
       for (int64_t i = 0; i < 3; ++i) {
         for (const float x : stored_row(stream.slot(first + 10 + i), spec.shape, half, 0)) {

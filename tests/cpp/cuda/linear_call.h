@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/tiles.h"
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 #include "kernels/guarded.h"
 
 namespace sinkstream::cuda {

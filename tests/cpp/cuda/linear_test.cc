@@ -1,4 +1,4 @@
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/linear_wide.h"
+#include "kernels/cuda/linear/wide.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "cuda/linear_call.h"
 #include "cuda_emulator/block.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/cuda/linear_plan.h"
+#include "kernels/cuda/linear/plan.h"
 
 namespace sinkstream::cuda {
 namespace {
@@ -85,8 +85,8 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
   });
 }
 
-// Cards of compute capability 8.6, 8.9 and 12.0: fewer bytes on their way, and no blocks of many.
-TEST(CudaLinearWide, ACardWithLittleSharedMemoryGivesTheSameBits) {
+// GPUs of compute capability 8.6, 8.9 and 12.0: fewer bytes on their way, and no blocks of many.
+TEST(CudaLinearWide, AGpuWithLittleSharedMemoryGivesTheSameBits) {
   constexpr size_t kLittle = 99 * 1024;
   for (const Storage storage : kStorages) {
     const Tiles tiles = tiles_of(random_matrix(storage, 40, 1440, 1));

@@ -1,4 +1,4 @@
-#include "kernels/cuda/logits.h"
+#include "kernels/cuda/sampling/logits.h"
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST(CudaLogits, EqualTheReferenceBitForBit) {
         SCOPED_TRACE(cat(order.name, ", vocab ", vocab, ", splits ", splits));
         const SamplingCase c = random_case(vocab, splits, vocab + splits);
         const SamplingAnswer expected = run_reference(c, splits);
-        const SamplingAnswer found = run_on_card(c, splits);
+        const SamplingAnswer found = run_on_gpu(c, splits);
         ASSERT_EQ(found.sampled.is_finite, 1);
         EXPECT_NEAR(found.sampled.log_sum_exp, expected.sampled.log_sum_exp, 1e-6);
         expect_same_bits(found.values, expected.values);
@@ -62,7 +62,7 @@ TEST(CudaLogits, EqualTheReferenceBitForBit) {
 TEST(CudaLogits, NeutralValuesChangeNothing) {
   SamplingCase c;
   c.logits = normal_row(1000, 4, 1);
-  expect_same_bits(run_on_card(c).values, c.logits);
+  expect_same_bits(run_on_gpu(c).values, c.logits);
 }
 
 TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {
@@ -81,7 +81,7 @@ TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {
         }
       }
     }
-    for (const SamplingAnswer& found : run_on_card(cases)) {
+    for (const SamplingAnswer& found : run_on_gpu(cases)) {
       ASSERT_EQ(found.sampled.is_finite, 0) << "vocab " << vocab;
       ASSERT_EQ(found.sampled.token, -1);
       ASSERT_EQ(found.id, 0);
@@ -93,7 +93,7 @@ TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {
 TEST(CudaLogits, ExtremeFiniteOnesAreFinite) {
   SamplingCase c;
   c.logits = {FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, -0.0f, 0.0f, 1};
-  const SamplingAnswer found = run_on_card(c);
+  const SamplingAnswer found = run_on_gpu(c);
   EXPECT_EQ(found.sampled.is_finite, 1);
   EXPECT_EQ(found.sampled.log_sum_exp, FLT_MAX);
   EXPECT_EQ(found.sampled.token, 0);
@@ -104,12 +104,12 @@ TEST(CudaLogits, LogSumExpHoldsAtTheEndsOfTheRange) {
   for (const float value : {-1e4f, 0.0f, 1e4f}) {
     SamplingCase c;
     c.logits.assign(20000, value);
-    EXPECT_NEAR(run_on_card(c).sampled.log_sum_exp, value + std::log(20000.0), 1e-6);
+    EXPECT_NEAR(run_on_gpu(c).sampled.log_sum_exp, value + std::log(20000.0), 1e-6);
   }
   for (const float value : {FLT_MAX, -FLT_MAX}) {
     SamplingCase c;
     c.logits.assign(99, value);
-    EXPECT_EQ(run_on_card(c).sampled.log_sum_exp, value);
+    EXPECT_EQ(run_on_gpu(c).sampled.log_sum_exp, value);
   }
 }
 
@@ -125,7 +125,7 @@ TEST(CudaLogits, OnlyABiasOfMinusInfinityForbids) {
         c.wanted.temperature = temperature;
         c.wanted.repetition_penalty = repetition;
         c.wanted.frequency_penalty = frequency;
-        const SamplingAnswer found = run_on_card(c);
+        const SamplingAnswer found = run_on_gpu(c);
         expect_same_bits(found.values, run_reference(c).values);
         for (int i = 0; i < 5; ++i) {
           EXPECT_EQ(std::isfinite(found.values[i]), i != 2) << "token " << i;
@@ -143,7 +143,7 @@ TEST(CudaLogits, AreChangedOnBothSidesOfASlicesBorder) {
   c.history = {8191, 8192, 8193, 0};
   c.sinks = 0;
   c.wanted.presence_penalty = 0.5f;
-  const std::vector<float> values = run_on_card(c).values;
+  const std::vector<float> values = run_on_gpu(c).values;
   EXPECT_EQ(values[0], 1.5f);
   EXPECT_EQ(values[1], 2);
   EXPECT_EQ(values[8190], 2);

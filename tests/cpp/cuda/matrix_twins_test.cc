@@ -7,7 +7,7 @@
 
 #include "common/dtype.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/linear/matrix.h"
 
 namespace sinkstream::cuda {
 namespace {

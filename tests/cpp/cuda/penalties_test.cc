@@ -1,4 +1,4 @@
-#include "kernels/cuda/penalties.h"
+#include "kernels/cuda/sampling/penalties.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "common/errors.h"
 #include "cuda/sampling_fixture.h"
-#include "kernels/cuda/penalties.cuh"
+#include "kernels/cuda/sampling/penalties.cuh"
 
 namespace sinkstream::cuda {
 namespace {

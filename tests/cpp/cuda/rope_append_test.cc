@@ -1,4 +1,4 @@
-#include "kernels/cuda/rope_append.h"
+#include "kernels/cuda/attention/rope_append.h"
 
 #include <gtest/gtest.h>
 
@@ -163,7 +163,7 @@ struct Step {
   }
 };
 
-Output run_on_card(const Shape& shape, const std::vector<RowSpec>& rows) {
+Output run_on_gpu(const Shape& shape, const std::vector<RowSpec>& rows) {
   const Step step(shape, rows);
   Output out;
   EXPECT_EQ(rope_append(step.args(out), {}), kSuccess);
@@ -174,7 +174,7 @@ uint16_t rounded_bits(DType page_type, float x) {
   return page_type == DType::kFloat16 ? to_f16(x).bits : to_bf16(x).bits;
 }
 
-// Copies one row of a page of the processor's layout to a page of the card's.
+// Copies one row of a page of the processor's layout to a page of the GPU's.
 void copy_row(const PageShape& shape, const std::byte* from, int64_t row, std::byte* to) {
   const int64_t bytes = bytes_of(shape.type);
   for (int64_t h = 0; h < shape.kv_heads; ++h) {
@@ -301,7 +301,7 @@ TEST(CudaRopeAppend, EqualsTheReferenceBitForBitAndWritesNothingElse) {
     for (const Shape& shape : shapes()) {
       SCOPED_TRACE(cat(order.name, ", ", text_of(shape)));
       const Output expected = run_reference(shape, kRows);
-      const Output found = run_on_card(shape, kRows);
+      const Output found = run_on_gpu(shape, kRows);
       EXPECT_EQ(found.query_window, expected.query_window);
       EXPECT_EQ(found.query_sink, expected.query_sink);
       ASSERT_EQ(found.pool.size(), expected.pool.size());
@@ -312,13 +312,13 @@ TEST(CudaRopeAppend, EqualsTheReferenceBitForBitAndWritesNothingElse) {
 
 TEST(CudaRopeAppend, ARowDependsOnNoOther) {
   for (const Shape& shape : shapes()) {
-    const Output together = run_on_card(shape, kRows);
+    const Output together = run_on_gpu(shape, kRows);
     const int64_t width = shape.heads * shape.head_dim;
     Output alone;
     for (size_t r = 0; r < kRows.size(); ++r) {
       if (kRows[r].sequence < 0) continue;
       // Behind an idle row, so at another place.
-      const Output one = run_on_card(shape, {{-1, 0}, kRows[r]});
+      const Output one = run_on_gpu(shape, {{-1, 0}, kRows[r]});
       for (int64_t i = 0; i < width; ++i) {
         ASSERT_EQ(one.query_window[width + i], together.query_window[r * width + i]);
         ASSERT_EQ(one.query_sink[width + i], together.query_sink[r * width + i]);

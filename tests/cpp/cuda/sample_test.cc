@@ -1,4 +1,4 @@
-#include "kernels/cuda/sample.h"
+#include "kernels/cuda/sampling/sample.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 // Probabilities are compared within this: Note [Weights are integers].
 constexpr double kTolerance = 1e-6;
 
-// The card's kernels and the reference see denormals as zeros, and so do the tests.
+// The GPU's kernels and the reference see denormals as zeros, and so do the tests.
 class CudaSample : public testing::Test {
   const FlushDenormals flush_;
 };
@@ -158,7 +158,7 @@ TEST_F(CudaSample, KeepsAndDrawsWhatTheReferenceDoes) {
       const std::vector<Filter> filters = filters_of(vocab);
       std::vector<SamplingCase> cases;
       for (const Filter& filter : filters) cases.push_back(case_of(row, filter, ++seed));
-      const std::vector<SamplingAnswer> found = run_on_card(cases);
+      const std::vector<SamplingAnswer> found = run_on_gpu(cases);
       for (size_t i = 0; i < filters.size(); ++i) {
         expect_like_reference(cases[i], row, filters[i], found[i]);
       }
@@ -178,7 +178,7 @@ TEST_F(CudaSample, DoesSoInEveryOrderOfThreadsOverSeveralSlices) {
     for (const Row* row : {&spread, &flat}) {
       for (const Filter& filter : filters) cases.push_back(case_of(*row, filter, 5));
     }
-    const std::vector<SamplingAnswer> found = run_on_card(cases);
+    const std::vector<SamplingAnswer> found = run_on_gpu(cases);
     for (size_t i = 0; i < cases.size(); ++i) {
       expect_like_reference(cases[i], i < filters.size() ? spread : flat,
                             filters[i % filters.size()], found[i]);
@@ -200,7 +200,7 @@ TEST_F(CudaSample, HoldsForTheVocabulariesOfRealModels) {
     for (const Filter& filter : {Filter{0, 0.95, 0.05}, {40, 0.9999, 0}}) {
       for (const Row* any : {&row, &equal}) {
         const SamplingCase c = case_of(*any, filter, 77);
-        expect_like_reference(c, *any, filter, run_on_card(c));
+        expect_like_reference(c, *any, filter, run_on_gpu(c));
       }
     }
   }
@@ -220,13 +220,13 @@ TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {
       cases.push_back(c);
       places.push_back(place);
     }
-    const std::vector<SamplingAnswer> found = run_on_card(cases);
+    const std::vector<SamplingAnswer> found = run_on_gpu(cases);
     for (size_t i = 0; i < cases.size(); ++i) ASSERT_EQ(found[i].id, places[i]);
   }
   SamplingCase zeros;  // all are equal to a kernel that flushes denormals
   zeros.logits = {-1, -0.0f, 0.0f, 1e-45f};
   zeros.wanted.greedy = 1;
-  EXPECT_EQ(run_on_card(zeros).id, 1);
+  EXPECT_EQ(run_on_gpu(zeros).id, 1);
 }
 
 TEST_F(CudaSample, SaysWhenEveryTokenIsForbidden) {
@@ -239,7 +239,7 @@ TEST_F(CudaSample, SaysWhenEveryTokenIsForbidden) {
     cases[2].wanted.top_k = 3;
     cases[2].wanted.top_p = 0.5;
     cases[2].min_p = 0.1;
-    for (const SamplingAnswer& found : run_on_card(cases)) {
+    for (const SamplingAnswer& found : run_on_gpu(cases)) {
       EXPECT_EQ(found.sampled.token, -1);
       EXPECT_EQ(found.sampled.is_finite, 1);
       EXPECT_EQ(found.id, 0);
@@ -262,7 +262,7 @@ TEST_F(CudaSample, TheOnlyAllowedTokenIsAlwaysDrawn) {
     cases.back().wanted.top_p = filter.top_p;
     cases.back().min_p = filter.min_p;
   }
-  for (const SamplingAnswer& found : run_on_card(cases)) ASSERT_EQ(found.id, 777);
+  for (const SamplingAnswer& found : run_on_gpu(cases)) ASSERT_EQ(found.id, 777);
 }
 
 TEST_F(CudaSample, ExtremeTemperaturesGoFromTheLikeliestToAll) {
@@ -272,10 +272,10 @@ TEST_F(CudaSample, ExtremeTemperaturesGoFromTheLikeliestToAll) {
   cold.wanted.top_p = 0.999;
   const int64_t likeliest =
       std::max_element(cold.logits.begin(), cold.logits.end()) - cold.logits.begin();
-  EXPECT_EQ(run_on_card(cold).id, likeliest);
+  EXPECT_EQ(run_on_gpu(cold).id, likeliest);
   SamplingCase hot = cold;
   hot.wanted.temperature = 100;
-  const SamplingAnswer found = run_on_card(hot);
+  const SamplingAnswer found = run_on_gpu(hot);
   EXPECT_GT(kept(found, found.threshold).size(), 2900u);
 }
 
@@ -294,7 +294,7 @@ TEST_F(CudaSample, DrawsFollowTheProbabilities) {
       cases[r].wanted.seed = static_cast<uint64_t>(r) << 33;
       cases[r].index = step;
     }
-    for (const SamplingAnswer& found : run_on_card(cases)) ++observed[found.id];
+    for (const SamplingAnswer& found : run_on_gpu(cases)) ++observed[found.id];
   }
   double chi_square = 0;
   for (int id = 0; id < kVocab; ++id) {
@@ -315,7 +315,7 @@ TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {
       cases.back().wanted.seed = seed;
     }
   }
-  const std::vector<SamplingAnswer> found = run_on_card(cases);
+  const std::vector<SamplingAnswer> found = run_on_gpu(cases);
   for (size_t i = 0; i < cases.size(); ++i) {
     const double at = uniform(cases[i].wanted.seed, static_cast<uint64_t>(cases[i].index));
     EXPECT_EQ(found[i].id, static_cast<int32_t>(at * 4096));
@@ -330,7 +330,7 @@ TEST_F(CudaSample, AStepFindsNothingOfTheOneBefore) {
   for (const Row* row : {&steep, &flat}) {
     for (const Filter& filter : {top_p, top_k, both, none, top_k}) {
       const SamplingCase c = case_of(*row, filter, ++seed);
-      expect_like_reference(c, *row, filter, run_on_card({c}, 1, &scratch)[0]);
+      expect_like_reference(c, *row, filter, run_on_gpu({c}, 1, &scratch)[0]);
     }
   }
 }
@@ -357,9 +357,9 @@ TEST_F(CudaSample, ARowDependsOnNoOther) {
   for (SamplingCase& c : mixed) c.is_idle = true;
   const int places[] = {7, 3, 0, 5, 1, 8};
   for (int i = 0; i < 6; ++i) mixed[places[i]] = cases[i];
-  const std::vector<SamplingAnswer> together = run_on_card(mixed, 2);
+  const std::vector<SamplingAnswer> together = run_on_gpu(mixed, 2);
   for (int i = 0; i < 6; ++i) {
-    const SamplingAnswer alone = run_on_card(cases[i], 2);
+    const SamplingAnswer alone = run_on_gpu(cases[i], 2);
     const SamplingAnswer& found = together[places[i]];
     EXPECT_EQ(found.sampled.is_finite, alone.sampled.is_finite);
     EXPECT_EQ(found.id, alone.id);

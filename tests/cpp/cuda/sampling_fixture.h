@@ -13,8 +13,8 @@
 #include "common/philox.h"
 #include "cuda/device_array.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/cuda/logits.h"
-#include "kernels/cuda/sample.h"
+#include "kernels/cuda/sampling/logits.h"
+#include "kernels/cuda/sampling/sample.h"
 #include "kernels/kernels.h"
 #include "sampling/penalty_ring.h"
 
@@ -44,9 +44,9 @@ inline constexpr int64_t kTableCapacity = 40;
 
 // All rows have one vocabulary. Each is written with a stride of 3 floats more than that. `used`:
 // the memory between the launches, as a step before has left it.
-inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& cases,
-                                               int splits = 1,
-                                               DeviceArray<std::byte>* used = nullptr) {
+inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& cases,
+                                              int splits = 1,
+                                              DeviceArray<std::byte>* used = nullptr) {
   const auto rows = static_cast<int64_t>(cases.size());
   const auto vocab = static_cast<int64_t>(cases[0].logits.size()) / splits;
   const int64_t stride = vocab + 3;
@@ -68,7 +68,7 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
     wanted[r].log_min_p = std::log(c.min_p);
     wanted[r].bias_begin = static_cast<int32_t>(bias.size());
     wanted[r].bias_count = static_cast<int32_t>(c.bias.size());
-    wanted[r].place = static_cast<int32_t>(rows + 1 - r);  // of two more than there are rows
+    wanted[r].seat = static_cast<int32_t>(rows + 1 - r);  // of two more than there are rows
     bias.insert(bias.end(), c.bias.begin(), c.bias.end());
     if (c.history.empty()) continue;
     wanted[r].penalties = static_cast<int32_t>(rows - 1 - r);
@@ -114,14 +114,14 @@ inline std::vector<SamplingAnswer> run_on_card(const std::vector<SamplingCase>& 
             kSuccess);
   for (int64_t r = 0; r < rows; ++r) {
     answers[r].sampled = sampled[r];
-    answers[r].id = ids[wanted[r].place];
+    answers[r].id = ids[wanted[r].seat];
     answers[r].threshold = thresholds[r];
   }
   return answers;
 }
 
-inline SamplingAnswer run_on_card(const SamplingCase& one, int splits = 1) {
-  return run_on_card(std::vector<SamplingCase>{one}, splits)[0];
+inline SamplingAnswer run_on_gpu(const SamplingCase& one, int splits = 1) {
+  return run_on_gpu(std::vector<SamplingCase>{one}, splits)[0];
 }
 
 // The same row by the reference; `uniform` instead of the draw if it is not negative.

@@ -1,4 +1,4 @@
-// Matrices as the card's kernels read them, and inputs as they want them.
+// Matrices as the GPU's kernels read them, and inputs as they want them.
 #pragma once
 
 #include <limits>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "kernels/cuda/weights.h"
+#include "kernels/cuda/linear/weights.h"
 #include "kernels/matrix.h"
 
 namespace sinkstream::cuda {

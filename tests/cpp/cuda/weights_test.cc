@@ -1,4 +1,4 @@
-#include "kernels/cuda/weights.h"
+#include "kernels/cuda/linear/weights.h"
 
 #include <gtest/gtest.h>
 

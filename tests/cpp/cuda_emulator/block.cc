@@ -284,7 +284,7 @@ void Block::run() {
   }
 }
 
-// What a card says before it runs anything.
+// What a GPU says before it runs anything.
 Status check(const Grid& grid) {
   const auto is_within = [](const dim3& size, uint64_t x, uint64_t y, uint64_t z) {
     return size.x >= 1 && size.x <= x && size.y >= 1 && size.y <= y && size.z >= 1 && size.z <= z;

@@ -42,7 +42,7 @@ struct Grid {
   const void* kernel;
 };
 
-// Runs it to its end. What a card would refuse returns a Status other than success; rethrows what a
+// Runs it to its end. What a GPU would refuse returns a Status other than success; rethrows what a
 // thread threw, and a Fault of the block's own.
 Status run(const Grid& grid);
 
@@ -61,7 +61,7 @@ int lane();
 // What a block may have of shared memory, in bytes. Changed while nothing runs.
 inline size_t shared_limit = 227 * 1024;  // as sm_90
 
-// A card with less, while this lives.
+// A GPU with less, while this lives.
 class SharedLimit {
  public:
   explicit SharedLimit(size_t bytes) : before_(shared_limit) { shared_limit = bytes; }
@@ -89,7 +89,8 @@ bool take_copy(int groups, Copy* copy);
 
 void fence();
 
-// What a lane has of a product's factors, as numbers: Note: [Fragments] of kernels/cuda/matrix.h.
+// What a lane has of a product's factors, as numbers: Note: [Fragments] of
+// kernels/cuda/linear/matrix.h.
 struct Fragment {
   float a[8];  // a[2r] and a[2r + 1] are the pair of word r
   float b[4];  // likewise

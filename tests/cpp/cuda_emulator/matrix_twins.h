@@ -1,5 +1,6 @@
-// The plain twins of kernels/cuda/matrix.h, for the emulator. Note: [Fragments] there says which
-// number is where; an error that a loader of fragments and its twin share shows only on a card.
+// The plain twins of kernels/cuda/linear/matrix.h, for the emulator. Note: [Fragments] there says
+// which number is where; an error that a loader of fragments and its twin share shows only on a
+// GPU.
 #pragma once
 
 #include "cuda_emulator/emulator.h"

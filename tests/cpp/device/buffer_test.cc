@@ -44,7 +44,7 @@ TEST(Buffer, ReservedIsZeroAndTakesNoMemoryBeforeItIsWritten) {
 TEST(Buffer, GivenBackIsZeroAgain) {
   Buffer buffer(5 * kPage, "a test");
   std::fill(buffer.as<char>(), buffer.as<char>() + buffer.bytes(), 'x');
-  buffer.give_back();
+  buffer.release();
   EXPECT_EQ(resident_pages(buffer), 0);
   EXPECT_EQ(buffer.as<char>()[4 * kPage], 0);
 }

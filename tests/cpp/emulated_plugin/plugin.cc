@@ -1,6 +1,6 @@
-// The emulated card as a library of its own, for tests of the whole package: what `_cuda` is on a
-// machine with a card.
-#include "cuda/emulated_card.h"
+// The emulated GPU as a library of its own, for tests of the whole package: what `_cuda` is on a
+// machine with a GPU.
+#include "cuda/emulated_gpu.h"
 
 extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*
 sinkstream_cuda_plugin() {

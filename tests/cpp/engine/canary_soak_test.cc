@@ -63,16 +63,16 @@ constexpr Count kCounts[] = {
 
 struct Conversation {
   std::shared_ptr<Session> session;
-  Ids ids;               // all that was said, the last one of a reply included
-  bool is_owed = false;  // that one is not in the cache yet
-  int32_t secret = 0;    // which it says in every turn, beside those of whom it goes on from
+  Ids ids;                  // all that was said, the last one of a reply included
+  bool is_pending = false;  // that one is not in the cache yet
+  int32_t secret = 0;       // which it says in every turn, beside those of whom it goes on from
 };
 
 // All that came of a turn.
 struct Heard {
   Ids ids;
   std::vector<Ids> secrets;  // that the model saw when it said each of them; rising
-  int64_t read = 0;          // tokens of the turn that are in the cache, an owed one included
+  int64_t read = 0;          // tokens of the turn that are in the cache, an pending one included
 };
 
 // One thread, and its conversations.
@@ -119,13 +119,13 @@ class Person {
 
   // `make` gives a session that goes on from the first of `ids`, as many as it has seen.
   template <typename Make>
-  void add(const Ids& ids, bool is_owed, int64_t* count, const Make& make) {
+  void add(const Ids& ids, bool is_pending, int64_t* count, const Make& make) {
     try {
       auto one = std::make_unique<Conversation>();
       one->session = make();
-      const int64_t seen = one->session->stats().tokens + is_owed;
+      const int64_t seen = one->session->stats().tokens + is_pending;
       one->ids.assign(ids.begin(), ids.begin() + seen);
-      one->is_owed = is_owed;
+      one->is_pending = is_pending;
       one->secret = next_secret();
       conversations_.push_back(std::move(one));
       ++*count;
@@ -150,22 +150,23 @@ class Person {
 
   void fork(size_t place) {
     const Conversation& one = *conversations_[place];
-    add(one.ids, one.is_owed, &counts_.forked, [&] { return engine_.fork_session(*one.session); });
+    add(one.ids, one.is_pending, &counts_.forked,
+        [&] { return engine_.fork_session(*one.session); });
   }
 
   void save_and_load(size_t place) {
     const Conversation& one = *conversations_[place];
     std::vector<std::byte> rows;
-    SessionPlace at;
+    SessionState at;
     engine_.read_session(*one.session, [&](const Session& session) {
       rows.resize(static_cast<size_t>(snapshot_shape(*session.cache).bytes()));
       snapshot(*session.cache, rows.data(), nullptr);
-      at = session.place();
+      at = session.state();
     });
     const Ids ids = one.ids;
-    const bool is_owed = one.is_owed;
+    const bool is_pending = one.is_pending;
     if (one_in(2)) close(place);
-    add(ids, is_owed, &counts_.loaded, [&] {
+    add(ids, is_pending, &counts_.loaded, [&] {
       return engine_.restore_session(kWindow.sinks, at, [&](SequenceCache* cache) {
         restore(cache, at.sequence, rows.data(), nullptr);
       });
@@ -213,12 +214,12 @@ class Person {
     }
     const Heard heard = hear(turn, one_in(4) ? static_cast<int64_t>(below(6)) : kNever);
     const size_t length_before = one.ids.size();
-    const bool was_owed = one.is_owed;
+    const bool was_pending = one.is_pending;
     take_over(*turn, heard);
     if (testing::Test::HasFailure()) return;
     if (one_in(8) && take_back(turn)) {
       one.ids.resize(length_before);
-      one.is_owed = was_owed;
+      one.is_pending = was_pending;
     }
     EXPECT_EQ(engine_.ids_of(*one.session), live_ids(one));
   }
@@ -258,12 +259,12 @@ class Person {
   // What was said belongs to the conversation now: just this, and it depends on nothing else.
   void take_over(const Turn& turn, const Heard& heard) {
     Conversation& one = *turn.conversation;
-    const int64_t read = std::max<int64_t>(heard.read - one.is_owed, 0);
+    const int64_t read = std::max<int64_t>(heard.read - one.is_pending, 0);
     ASSERT_LE(read, std::ssize(turn.text));
     const bool is_whole = read == std::ssize(turn.text);
     ASSERT_TRUE(is_whole || (turn.is_cancelled && heard.ids.empty()));
     counts_.cut_prompts += heard.read > 0 && !is_whole;
-    if (heard.read > 0) one.is_owed = !heard.ids.empty();
+    if (heard.read > 0) one.is_pending = !heard.ids.empty();
     one.ids.insert(one.ids.end(), turn.text.begin(), turn.text.begin() + read);
     for (size_t i = 0; i < heard.ids.size(); ++i) {
       const Sight sight = sight_of(one.ids, kWindow, kLayers);
@@ -291,11 +292,11 @@ class Person {
 
   static Ids live_ids(const Conversation& one) {
     Ids live;
-    const int64_t length = std::ssize(one.ids) - one.is_owed;
+    const int64_t length = std::ssize(one.ids) - one.is_pending;
     for (const int64_t j : live_indices(length, kWindow)) {
       live.push_back(one.ids[static_cast<size_t>(j)]);
     }
-    if (one.is_owed) live.push_back(one.ids.back());
+    if (one.is_pending) live.push_back(one.ids.back());
     return live;
   }
 
@@ -329,7 +330,7 @@ TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainLis
   options.kernels = &generic_kernels();
   options.threads = &threads;
   if (GetParam() == Draws::kModel) {
-    model.draw_with(std::make_unique<FakeDrawer>(&model, options.max_sequences, options.kernels));
+    model.draw_with(std::make_unique<FakeSampler>(&model, options.max_sequences, options.kernels));
   }
   Engine engine(model, options);
 
@@ -353,7 +354,7 @@ TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainLis
   }
 }
 
-SINKSTREAM_WHOEVER_DRAWS(CanarySoak);
+SINKSTREAM_TEST_BOTH_SAMPLERS(CanarySoak);
 
 }  // namespace
 }  // namespace sinkstream

@@ -298,7 +298,7 @@ TEST_F(EngineAheadTest, NobodyBeginsWithRowsThatAChunkUnderWayHasOverwritten) {
   ASSERT_TRUE(halt.await());
   ids.push_back(9);
   const auto stream = submit(greedy_request(ids, 50));
-  halt.let_go();
+  halt.release();
   EXPECT_EQ(read_all(*stream).ids, expected_reply(ids, 50));
   EXPECT_EQ(stream->stats().cached_tokens, 4) << "the sinks are there for ever";
   ids.pop_back();
@@ -341,7 +341,7 @@ class EngineAheadFailure : public EngineTestBase,
 TEST_P(EngineAheadFailure, EndsEveryStreamAndDeliversNoHalfOfAStep) {
   const auto [fails, at] = GetParam();
   const auto fail = [at = at](int64_t step) {
-    if (step == at) throw DeviceError("the card broke");
+    if (step == at) throw DeviceError("the GPU broke");
   };
   std::counting_semaphore<1 << 20> gate(0);
   model.gate = &gate;
@@ -364,7 +364,7 @@ TEST_P(EngineAheadFailure, EndsEveryStreamAndDeliversNoHalfOfAStep) {
     } catch (const EngineDead& error) {
       EXPECT_EQ(std::string(error.what()),
                 cat("stream: the generation thread has stopped after a failure in step ", at,
-                    ": the card broke. Load the model again."));
+                    ": the GPU broke. Load the model again."));
     }
   }
   // What was launched before the one that failed is lost with it, if it has not been awaited.
@@ -394,9 +394,9 @@ TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostDraws) {
   EXPECT_EQ(engine().scratch_bytes(), draws == Draws::kHost ? of_one + of_all : of_one);
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineScratch);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineScratch);
 
-TEST(EngineOfADrawer, IsRefusedWhereTheModelDrawsForTooFew) {
+TEST(EngineOfADeviceSampler, IsRefusedWhereTheModelDrawsForTooFew) {
   FakeModel model;
   ThreadPool threads(1);
   PagePool pool(kFakeShape, 100);
@@ -406,7 +406,7 @@ TEST(EngineOfADrawer, IsRefusedWhereTheModelDrawsForTooFew) {
   options.max_sequences = 3;
   options.kernels = &reference_kernels();
   options.threads = &threads;
-  model.draw_with(std::make_unique<FakeDrawer>(&model, 2, options.kernels));
+  model.draw_with(std::make_unique<FakeSampler>(&model, 2, options.kernels));
   EXPECT_THROW(Engine(model, options), InternalError);
 }
 

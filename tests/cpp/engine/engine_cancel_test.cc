@@ -256,7 +256,7 @@ TEST_P(EngineCancelTest, RefusesWorkThatCameTooLate) {
   caller.join();
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineCancelTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineCancelTest);
 
 }  // namespace
 }  // namespace sinkstream

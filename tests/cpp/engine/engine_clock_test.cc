@@ -75,7 +75,7 @@ TEST_P(EngineClockTest, ALeapEndsThoseWhoseTimeIsUpAndNobodyElse) {
   for (const auto& stream : streams) stream->cancel();
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineClockTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineClockTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -169,7 +169,7 @@ TEST_P(EngineDeadlineTest, RefusesATimeoutThatIsNone) {
   }
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineDeadlineTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineDeadlineTest);
 
 }  // namespace
 }  // namespace sinkstream

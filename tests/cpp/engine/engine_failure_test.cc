@@ -149,7 +149,7 @@ TEST_P(EngineFailureTest, TakesNoSignals) {
   EXPECT_EQ(sigismember(&blocked, SIGINT), 0) << "the caller's signals are as they were";
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineFailureTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineFailureTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -12,7 +12,7 @@
 
 #include "common/errors.h"
 #include "engine/engine.h"
-#include "fake_drawer.h"
+#include "fake_sampler.h"
 
 namespace sinkstream {
 
@@ -143,16 +143,16 @@ class EngineTestBase : public testing::Test {
     options.pool = pool_.get();
     if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
-    drawer = maybe_draw_tokens(&model, options);
+    drawer = maybe_sample_tokens(&model, options);
     engine_ = std::make_unique<Engine>(model, options);
     return *engine_;
   }
 
   // Gives a model what draws its tokens where this test is about that; else null.
-  FakeDrawer* maybe_draw_tokens(RuleModel* of, const EngineOptions& with) const {
+  FakeSampler* maybe_sample_tokens(RuleModel* of, const EngineOptions& with) const {
     if (draws == Draws::kHost) return nullptr;
-    auto made = std::make_unique<FakeDrawer>(of, with.max_sequences, with.kernels);
-    FakeDrawer* const kept = made.get();
+    auto made = std::make_unique<FakeSampler>(of, with.max_sequences, with.kernels);
+    FakeSampler* const kept = made.get();
     of->draw_with(std::move(made));
     return kept;
   }
@@ -173,7 +173,7 @@ class EngineTestBase : public testing::Test {
 
   const Draws draws;
   FakeModel model;
-  FakeDrawer* drawer = nullptr;  // the model's, once there is an engine
+  FakeSampler* drawer = nullptr;  // the model's, once there is an engine
   EngineOptions options;
 
  private:
@@ -189,7 +189,7 @@ class EngineTest : public EngineTestBase, public testing::WithParamInterface<Dra
 
 inline std::string name_of(Draws draws) { return draws == Draws::kHost ? "host" : "model"; }
 
-#define SINKSTREAM_WHOEVER_DRAWS(suite)                                                  \
+#define SINKSTREAM_TEST_BOTH_SAMPLERS(suite)                                             \
   INSTANTIATE_TEST_SUITE_P(DrawnBy, suite, testing::Values(Draws::kHost, Draws::kModel), \
                            [](const auto& info) { return ::sinkstream::name_of(info.param); })
 

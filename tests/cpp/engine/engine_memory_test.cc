@@ -127,7 +127,7 @@ class OutOfMemory : public EngineTestBase {
     own.pool = &pool;
     own.kernels = &reference_kernels();
     own.threads = &threads;
-    maybe_draw_tokens(&model, own);
+    maybe_sample_tokens(&model, own);
     std::promise<void> inside, calling, go;
     model.before_forward = [&](int64_t forward) {
       if (forward != 1) return;

@@ -11,9 +11,9 @@ namespace sinkstream {
 namespace {
 
 // The places of the engine's thread at which the rest of the world may do something.
-constexpr const char* kStepPlaces[] = {"step.collected", "step.admit",   "step.forward",
-                                       "step.deliver",   "step.publish", "stream.published",
-                                       "step.delivered"};
+constexpr const char* kStepSeats[] = {"step.collected", "step.admit",   "step.forward",
+                                      "step.deliver",   "step.publish", "stream.published",
+                                      "step.delivered"};
 
 enum class Event { kCancel, kDisconnect, kShutdown };
 
@@ -82,7 +82,7 @@ TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
     closer = std::thread([this] { engine().close(); });
     EXPECT_TRUE(marked.await());
   }
-  halt.let_go();
+  halt.release();
   if (closer.joinable()) closer.join();
 
   if (event == Event::kDisconnect) {
@@ -113,9 +113,8 @@ std::string name_of_order(const testing::TestParamInfo<EngineOrderAt::ParamType>
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, EngineOrderAt,
-                         testing::Combine(testing::ValuesIn(kStepPlaces),
-                                          testing::ValuesIn(kEvents), testing::Values(0, 1, 5),
-                                          testing::ValuesIn(kWhoever)),
+                         testing::Combine(testing::ValuesIn(kStepSeats), testing::ValuesIn(kEvents),
+                                          testing::Values(0, 1, 5), testing::ValuesIn(kWhoever)),
                          name_of_order);
 // There are two ends to come by.
 INSTANTIATE_TEST_SUITE_P(Ends, EngineOrderAt,
@@ -133,7 +132,7 @@ TEST_P(EngineOrderTest, ACompleteReplyStaysCompleteWhenItIsCancelledBeforeItsEnd
   EXPECT_FALSE(stream->finish_reason());
   EXPECT_TRUE(is_idle()) << "the pages come back before the end is told";
   stream->cancel();
-  halt.let_go();
+  halt.release();
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3));
   EXPECT_EQ(stream->finish_reason(), FinishReason::kLength);
 }
@@ -144,7 +143,7 @@ TEST_P(EngineOrderTest, AConsumerThatWaitsForTheEndIsWokenByIt) {
   ASSERT_TRUE(halt.await());
   auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
   EXPECT_EQ(reading.wait_for(20ms), std::future_status::timeout) << "it ends before its end";
-  halt.let_go();
+  halt.release();
   EXPECT_EQ(reading.get().ids, expected_reply({5}, 1));
 }
 
@@ -155,7 +154,7 @@ TEST_P(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBa
   const auto stream = submit(greedy_request(std::vector<int32_t>(100, 9), 3));
   ASSERT_TRUE(halt.await());
   stream->cancel();
-  halt.let_go();
+  halt.release();
   EXPECT_TRUE(read_all(*stream).ids.empty());
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
   EXPECT_EQ(model.forwards, 1) << "it has read on";
@@ -169,7 +168,7 @@ TEST_P(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameSt
   ASSERT_TRUE(halt.await());
   const auto second = submit(greedy_request({6}, 200));
   first->close();
-  halt.let_go();
+  halt.release();
   EXPECT_EQ(read_all(*second).ids, expected_reply({6}, 200));
 }
 
@@ -183,7 +182,7 @@ TEST_P(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
   const auto next = submit(greedy_request({7}, 500));
   ASSERT_TRUE(halt.await());
   evicting->cancel();
-  halt.let_go();
+  halt.release();
   EXPECT_EQ(read_all(*next).ids, expected_reply({7}, 500));
   EXPECT_EQ(read_all(*neighbour).ids, expected_reply({6}, 1000));
   const Reply reply = read_all(*evicting);
@@ -208,7 +207,7 @@ TEST_P(EngineOrderTest, AParkedSequenceGoesOnWhenItsConsumerRingsLate) {
   Halt halt("stream.taken");  // there is room, and the engine has not been told
   auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
   ASSERT_TRUE(halt.await());
-  halt.let_go();
+  halt.release();
   EXPECT_EQ(reading.get().ids, expected_reply({5}, 6000));
 }
 
@@ -220,7 +219,7 @@ TEST_P(EngineOrderTest, AParkedSequenceEndsWhenItIsCancelledWhileItsConsumerTake
   ASSERT_TRUE(halt.await());
   stream->cancel();
   wait_until([&] { return is_idle(); });
-  halt.let_go();
+  halt.release();
   const Reply reply = reading.get();
   EXPECT_EQ(reply.ids, expected_reply({5}, static_cast<int64_t>(reply.ids.size())));
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
@@ -232,7 +231,7 @@ TEST_P(EngineOrderTest, AStreamThatIsClosedWhileItsConsumerIsAboutToTakeGivesThe
   auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
   ASSERT_TRUE(halt.await());
   stream->close();
-  halt.let_go();
+  halt.release();
   const Reply reply = reading.get();
   EXPECT_TRUE(reply.has_ended);
   EXPECT_TRUE(reply.ids.empty());
@@ -246,7 +245,7 @@ TEST_P(EngineOrderTest, AConsumerMayBeGoneBeforeItIsWoken) {
   ASSERT_TRUE(halt.await());
   stream->close();
   stream.reset();
-  halt.let_go();
+  halt.release();
   expect_baseline();
 }
 
@@ -258,7 +257,7 @@ TEST_P(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) 
   auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
   ASSERT_TRUE(halt.await());
   engine().close();
-  halt.let_go();
+  halt.release();
   EXPECT_THROW(asking.get(), EngineDead);
   EXPECT_TRUE(is_idle());
 }
@@ -269,7 +268,7 @@ TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled)
   auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
   ASSERT_TRUE(halt.await());
   engine().close();
-  halt.let_go();
+  halt.release();
   const auto stream = asking.get();
   const Reply reply = read_all(*stream);
   EXPECT_TRUE(reply.has_ended);
@@ -292,8 +291,8 @@ TEST_P(EngineOrderTest, WorkBetweenStepsThatComesWhileTheEngineClosesIsRefusedNo
   Halt marked("close.marked");
   std::thread closer([this] { engine().close(); });
   ASSERT_TRUE(marked.await());
-  in_step.let_go();
-  marked.let_go();
+  in_step.release();
+  marked.release();
   closer.join();
   EXPECT_THROW(working.get(), EngineDead);
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
@@ -307,7 +306,7 @@ TEST_P(EngineOrderTest, TwoThatCloseTheEngineAtOnceBothReturn) {
   EXPECT_TRUE(halt.await());
   engine().close();
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
-  halt.let_go();
+  halt.release();
   first.join();
 }
 
@@ -324,9 +323,9 @@ TEST_P(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
   auto asking = std::async(std::launch::async,
                            [&] { return engine().submit(greedy_request({6}, 4), session); });
   ASSERT_TRUE(asked.await());
-  in_step.let_go();
+  in_step.release();
   wait_until([&] { return cancelled->finish_reason().has_value(); });
-  asked.let_go();
+  asked.release();
   EXPECT_EQ(read_all(*asking.get()).ids.size(), 4u);
 }
 
@@ -394,7 +393,7 @@ TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
   const auto first = submit(greedy_request({5}, 3));
   ASSERT_TRUE(halt.await());
   const auto late = submit(greedy_request({6}, 3));  // nobody has taken it up
-  halt.let_go();
+  halt.release();
   for (const auto& stream : {first, late}) {
     EXPECT_TRUE(read_all(*stream).has_ended);
     EXPECT_THROW(stream->rethrow(), EngineDead);
@@ -429,7 +428,7 @@ TEST_P(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
   for (const auto& point : slow) EXPECT_GT(point->visits(), 0);
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineOrderTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineOrderTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -58,7 +58,7 @@ TEST_P(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
   holder->close();
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EnginePatienceTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EnginePatienceTest);
 
 }  // namespace
 }  // namespace sinkstream

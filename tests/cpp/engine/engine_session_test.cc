@@ -484,7 +484,7 @@ TEST_P(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
   }
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineSessionTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineSessionTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -196,7 +196,7 @@ TEST_P(EngineStatsTest, AddUpWhenTheEngineIsClosed) {
   EXPECT_FALSE(stats.is_dead);
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineStatsTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineStatsTest);
 
 }  // namespace
 }  // namespace sinkstream

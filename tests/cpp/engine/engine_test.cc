@@ -357,7 +357,7 @@ TEST_P(EngineTest, RefusesEverythingAfterItWasClosed) {
   EXPECT_THROW(engine().between_steps([] {}), EngineDead);
 }
 
-SINKSTREAM_WHOEVER_DRAWS(EngineTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineTest);
 
 }  // namespace
 }  // namespace sinkstream

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/check.h"
+#include "model/device_sampler.h"
 #include "model/language_model.h"
-#include "model/token_drawer.h"
 
 namespace sinkstream {
 
@@ -73,11 +73,11 @@ inline std::vector<int32_t> expected_reply(const std::vector<int32_t>& prompt, i
 }
 
 // A model that is a rule for the tokens of one span. Draws its tokens itself once it has been given
-// what does (fake_drawer.h).
+// what does (fake_sampler.h).
 class RuleModel : public LanguageModel {
  public:
   int64_t max_tokens() const override { return max_tokens_; }
-  TokenDrawer* drawer() override { return drawer_.get(); }
+  DeviceSampler* drawer() override { return device_sampler_.get(); }
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override {
     if (gate != nullptr) gate->acquire();
@@ -105,7 +105,7 @@ class RuleModel : public LanguageModel {
     if (tokens > max_tokens_) too_long = true;
     widest = std::max<int64_t>(widest, spans);
   }
-  void draw_with(std::unique_ptr<TokenDrawer> drawer) { drawer_ = std::move(drawer); }
+  void draw_with(std::unique_ptr<DeviceSampler> drawer) { device_sampler_ = std::move(drawer); }
 
   int64_t max_tokens_ = 64;
   // Where the tokens are drawn here, too, a forward is launched, and later its results are awaited.
@@ -117,7 +117,7 @@ class RuleModel : public LanguageModel {
   std::atomic<bool> too_long{false};
 
  private:
-  std::unique_ptr<TokenDrawer> drawer_;
+  std::unique_ptr<DeviceSampler> device_sampler_;
 };
 
 class FakeModel : public RuleModel {

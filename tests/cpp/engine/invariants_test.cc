@@ -62,7 +62,7 @@ class InvariantsTest : public testing::Test {
     for (const auto& one : waiting) {
       views.push_back({.pages = one->pages, .unread = one->prompt_tokens});
     }
-    return violations({waiting, running, sessions, pool, gauges, flights, free_places, places, plan,
+    return violations({waiting, running, sessions, pool, gauges, flights, free_seats, seats, plan,
                        views,
                        StepLimits{.free_pages = pool.free_pages(),
                                   .max_sequences = 4,
@@ -77,8 +77,8 @@ class InvariantsTest : public testing::Test {
   std::vector<std::shared_ptr<Session>> sessions;
   EngineStats gauges{.pages = 24};
   Flights flights{4};
-  std::vector<int64_t> free_places;
-  int64_t places = 0;
+  std::vector<int64_t> free_seats;
+  int64_t seats = 0;
   StepPlan plan;
 };
 
@@ -212,56 +212,56 @@ TEST_F(InvariantsTest, SeeEvictedTokensThatWereNotCounted) {
 class InvariantsAheadTest : public InvariantsTest {
  protected:
   InvariantsAheadTest() {
-    places = 4;
-    free_places = {3, 2, 1, 0};
+    seats = 4;
+    free_seats = {3, 2, 1, 0};
   }
 
-  // Decodes at a place of its own.
-  Sequence& add_drawing(int64_t generated) {
+  // Decodes at a seat of its own.
+  Sequence& add_sampling(int64_t generated) {
     Sequence& sequence = add_decoding(generated);
-    sequence.place = free_places.back();
-    free_places.pop_back();
+    sequence.seat = free_seats.back();
+    free_seats.pop_back();
     return sequence;
   }
 
   // A step of one row.
   void launch(Sequence* sequence) {
-    flights.begin(Clock::now()).rows.push_back({sequence, 1, DrawSpan::Wants::kToken});
+    flights.begin(Clock::now()).rows.push_back({sequence, 1, SampleSpan::Wants::kToken});
     flights.add();
     if (sequence == nullptr) return;
     sequence->cache->go_ahead(1);
-    ++sequence->drawing;
+    ++sequence->sampling;
   }
 };
 
 TEST_F(InvariantsAheadTest, HoldOfASequenceThatIsAStepAhead) {
-  launch(&add_drawing(500));
-  add_drawing(3);
+  launch(&add_sampling(500));
+  add_sampling(3);
   plan.rows = {{0, 1, true}, {1, 1, true}};
   EXPECT_EQ(found(), Sentences{});
 }
 
 TEST_F(InvariantsAheadTest, HoldWhereADroppedRowIsUnderWay) {
   launch(nullptr);
-  add_drawing(3);
+  add_sampling(3);
   EXPECT_EQ(found(), Sentences{});
 }
 
 TEST_F(InvariantsAheadTest, SeeAStepThatASequenceDoesNotKnowOf) {
-  Sequence& sequence = add_drawing(3);
+  Sequence& sequence = add_sampling(3);
   launch(&sequence);
-  sequence.cache->forget_ahead();
+  sequence.cache->forget_in_flight();
   EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 0 tokens of it and 1 draws are "
                                 "under way, but there are 1 and 1"}));
   sequence.cache->go_ahead(1);
-  sequence.drawing = 0;
+  sequence.sampling = 0;
   EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 1 tokens of it and 0 draws are "
                                 "under way, but there are 1 and 1"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeARowOfASequenceThatIsGone) {
-  launch(&add_drawing(3));
-  free_places.push_back(running[0]->place);
+  launch(&add_sampling(3));
+  free_seats.push_back(running[0]->seat);
   running.pop_back();
   gauges.running = 0;
   EXPECT_EQ(found(), (Sentences{"a row under way belongs to no sequence"}));
@@ -271,29 +271,29 @@ TEST_F(InvariantsAheadTest, SeeAStepTooManyUnderWay) {
   launch(nullptr);
   launch(nullptr);
   EXPECT_EQ(found(), (Sentences{"2 steps are under way, but at most 1 may be"}));
-  places = 0;
-  free_places.clear();
+  seats = 0;
+  free_seats.clear();
   flights.oldest();
   flights.remove_oldest();
   EXPECT_EQ(found(), (Sentences{"1 steps are under way, but at most 0 may be"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeAPlaceThatIsLostOrHasTwoOwners) {
-  free_places.pop_back();
-  EXPECT_EQ(found(), (Sentences{"place 0 has 0 owners"}));
-  free_places.push_back(0);
-  add_drawing(3);
-  free_places.push_back(0);
-  EXPECT_EQ(found(), (Sentences{"place 0 has 2 owners"}));
+  free_seats.pop_back();
+  EXPECT_EQ(found(), (Sentences{"seat 0 has 0 owners"}));
+  free_seats.push_back(0);
+  add_sampling(3);
+  free_seats.push_back(0);
+  EXPECT_EQ(found(), (Sentences{"seat 0 has 2 owners"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeASequenceWithoutAPlace) {
   add_decoding(3);
-  EXPECT_EQ(found(), (Sentences{"somebody has place -1 of 4"}));
+  EXPECT_EQ(found(), (Sentences{"somebody has seat -1 of 4"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeAPlanPastTheLastTokenThatIsUnderWay) {
-  launch(&add_drawing(999));  // of 1,000
+  launch(&add_sampling(999));  // of 1,000
   plan.rows = {{0, 1, true}};
   EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 goes past what may be its last "
                                 "token"}));

@@ -245,7 +245,7 @@ TEST_P(LoopBellOfAnEngineTest, RingsWhenTheEngineIsClosed) {
   EXPECT_EQ(rings(*bell), 1u);
 }
 
-SINKSTREAM_WHOEVER_DRAWS(LoopBellOfAnEngineTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(LoopBellOfAnEngineTest);
 
 }  // namespace
 }  // namespace sinkstream

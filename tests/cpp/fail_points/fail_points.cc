@@ -94,7 +94,7 @@ Halt::Halt(std::string place, int64_t after)
     : gate_(std::make_shared<Gate>()),
       point_(std::move(place), once([gate = gate_] { gate->pass(); }, after)) {}
 
-Halt::~Halt() { let_go(); }
+Halt::~Halt() { release(); }
 
 bool Halt::await() const {
   std::unique_lock lock(gate_->mutex);
@@ -102,7 +102,7 @@ bool Halt::await() const {
                                      [this] { return gate_->is_reached; });
 }
 
-void Halt::let_go() {
+void Halt::release() {
   const std::lock_guard lock(gate_->mutex);
   gate_->is_open = true;
   gate_->has_changed.notify_all();

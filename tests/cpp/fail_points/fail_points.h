@@ -49,7 +49,7 @@ class Halt {
 
   // Waits until the thread stands there; returns whether it came within ten seconds.
   [[nodiscard]] bool await() const;
-  void let_go();
+  void release();
 
  private:
   struct Gate;

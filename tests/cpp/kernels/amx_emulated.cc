@@ -20,7 +20,7 @@ void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
   avx512_emulated_kernels().linear(args, launch);
 }
 
-#include "kernels/cpu/linear_amx.inl"
+#include "kernels/cpu/linear/amx.inl"
 
 // A call leaves no registers configured behind.
 void linear_and_release(const LinearArgs& args, const Launch& launch) {

@@ -13,10 +13,10 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
-#include "device/peak_probe.h"
 #include "kernels/guarded.h"
 #include "kernels/matrix.h"
 #include "kernels/tables.h"
+#include "probes/peak.h"
 
 namespace sinkstream {
 namespace {
@@ -29,13 +29,13 @@ namespace emulated {
 #include "kernels/tile_trap.inl"
 }  // namespace emulated
 
-#include "kernels/cpu/tiles_amx.inl"
+#include "kernels/cpu/linear/amx_instructions.inl"
 
 void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
   reference_kernels().linear(args, launch);
 }
 
-#include "kernels/cpu/linear_amx.inl"
+#include "kernels/cpu/linear/amx.inl"
 
 std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t tokens) {
   ThreadPool pool(1);

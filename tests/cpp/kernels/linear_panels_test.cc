@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kLanes = 16;
 
-#include "kernels/cpu/linear_panels.inl"
+#include "kernels/cpu/linear/panels.inl"
 
 constexpr int64_t kTileTokens = 8;
 

@@ -525,7 +525,7 @@ std::vector<std::byte> row_of_ones(Storage storage) {
   return row;
 }
 
-// The sum of a group in the order that linear_dot.inl promises, of inputs that meet ones.
+// The sum of a group in the order that linear/dot.inl promises, of inputs that meet ones.
 float sum_of_two_chains(const std::vector<float>& inputs, bool by_halves) {
   float chain[2] = {};
   for (int pair = 0; pair < 16; ++pair) {

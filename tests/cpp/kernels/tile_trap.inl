@@ -1,7 +1,7 @@
 // Lets a processor without a tile unit run AMX instructions: each is an illegal one, and the
 // handler of that signal decodes it and has the emulated unit do its work. So what the compiler
-// made of csrc/kernels/cpu/tiles_amx.inl is tested on any x86-64, operands and all. Included behind
-// tiles_emulated.inl; anything else that is illegal ends the program.
+// made of csrc/kernels/cpu/linear/amx_instructions.inl is tested on any x86-64, operands and all.
+// Included behind tiles_emulated.inl; anything else that is illegal ends the program.
 
 // One instruction with a VEX prefix of three bytes, and what it refers to. Names as in Intel's
 // manual.

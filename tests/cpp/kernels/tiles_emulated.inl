@@ -1,7 +1,7 @@
-// A tile unit in plain code: the interface of csrc/kernels/cpu/tiles_amx.inl and the arithmetic of
-// Note: [What the tile unit adds]. Each thread has one, as each thread of a processor does. What
-// the processor would refuse with a fault is an InternalError.
-#include "kernels/cpu/tiles.inl"
+// A tile unit in plain code: the interface of csrc/kernels/cpu/linear/amx_instructions.inl and the
+// arithmetic of Note: [What the tile unit adds]. Each thread has one, as each thread of a processor
+// does. What the processor would refuse with a fault is an InternalError.
+#include "kernels/cpu/linear/amx_tiles.inl"
 
 namespace tiles {
 

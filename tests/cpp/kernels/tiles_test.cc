@@ -146,7 +146,7 @@ TEST(EmulatedTiles, RefuseWhatTheProcessorWouldFaultOn) {
 
 #if defined(__x86_64__)
 namespace real {
-#include "kernels/cpu/tiles_amx.inl"
+#include "kernels/cpu/linear/amx_instructions.inl"
 }  // namespace real
 
 void multiply_really(Product* product, int rows) {

@@ -1,4 +1,4 @@
-#include "model/cuda_calls.h"
+#include "model/cuda/calls.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "model/decoder.h"
+#include "model/cpu/decoder.h"
 
 #include <gtest/gtest.h>
 

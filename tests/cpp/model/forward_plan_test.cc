@@ -195,7 +195,7 @@ TEST(ForwardPlan, NoPageIsWrittenThatIsSeen) {
   }
 }
 
-// The scratch pages that a decoder on a card takes: none of its steps is cut.
+// The scratch pages that a decoder on a GPU takes: none of its steps is cut.
 TEST(ForwardPlan, AStepOfAsManySpansAsWereCountedIsOneRound) {
   std::mt19937 random(2);
   for (int turn = 0; turn < 500; ++turn) {

@@ -10,7 +10,7 @@
 
 #include "common/thread_pool.h"
 #include "kernels/kernels.h"
-#include "model/decoder.h"
+#include "model/cpu/decoder.h"
 
 namespace sinkstream {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "cuda/device_array.h"
-#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/linear/matrix.h"
 
 namespace sinkstream::cuda {
 namespace {

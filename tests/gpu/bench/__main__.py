@@ -1,4 +1,4 @@
-"""Measures what has a goal on a card, job by job, the most worth first.
+"""Measures what has a goal on a GPU, job by job, the most worth first.
 
     python -m tests.gpu.bench FILE --models build/models [--limit-s 480] [--only WORDS] [--rehearse]
 
@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.machine import ROOT
+from benchmarks.machine import ROOT
 from tests.gpu.bench import notes
 from tests.gpu.bench.sizes import CARD, FULL, SHORT, Job
 from tests.gpu.facts import tree
@@ -93,10 +93,10 @@ class Bench:
                 self.report["left_out"].setdefault(f"{job.subject}: {figure.name}", reason)
         self.keep()
 
-    def has_card(self) -> bool:
-        """Say whether the first job has found a card."""
+    def has_gpu(self) -> bool:
+        """Say whether the first job has found a GPU."""
         figures = self.report["figures"].get(CARD, {})
-        return "name" in figures.get("card", {})
+        return "name" in figures.get("gpu", {})
 
     def errors(self) -> int:
         """Return how many figures have failed."""
@@ -133,8 +133,8 @@ def main() -> int:
     for number, job in enumerate(jobs):
         if job.figures:
             bench.run(number, job)
-        if not bench.has_card():
-            print("bench: there must be a card; see above")
+        if not bench.has_gpu():
+            print("bench: there must be a GPU; see above")
             return 1
     return 1 if bench.errors() else 0
 

@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Sequence
 
 import sinkstream
-from tests.bench.figures import quantile
-from tests.bench.noise import empty_loops, loop_turns
+from benchmarks.figures import quantile
+from benchmarks.noise import empty_loops, loop_turns
 from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import Between
 from tests.gpu.streams import prompt

@@ -1,4 +1,4 @@
-"""What torch reaches on this card in the same run: the ceilings that figures are shares of.
+"""What torch reaches on this GPU in the same run: the ceilings that figures are shares of.
 
 In a rehearsal it is the processor that copies, reads and multiplies.
 """
@@ -14,7 +14,7 @@ import torch
 from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import Copy, Product, Read
 
-_WARM_S = 0.3  # until the card's clocks are up
+_WARM_S = 0.3  # until the GPU's clocks are up
 _ROUNDS = 11
 _REPEATS = 5  # of a round
 
@@ -25,7 +25,7 @@ def device() -> str:
 
 
 def wait() -> None:
-    """Wait until the card has done all that torch gave it."""
+    """Wait until the GPU has done all that torch gave it."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

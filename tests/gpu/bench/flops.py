@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkstream.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec
 
 
 def pairs(tokens: int, capacity: int) -> int:

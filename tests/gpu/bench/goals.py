@@ -14,7 +14,7 @@ class Goal:
     wanted: float
     unit: str  # "%": a share, written as percent; "×": a ratio
     is_least: bool = True
-    card: str = ""  # part of the name of the only card that it is for
+    gpu: str = ""  # part of the name of the only GPU that it is for
 
     def is_reached(self, found: float) -> bool:
         """Say whether a number is as good as that."""
@@ -33,7 +33,7 @@ GOALS = (
         f"{LARGE_4}: rate 1 at 256: tokens_per_s",
         600,
         "tokens/s",
-        card="H200",
+        gpu="H200",
     ),
     *(
         Goal(
@@ -59,7 +59,7 @@ GOALS = (
                 "µs",
                 is_least=False,
             ),
-            Goal(f"{kind} bf16, card busy", f"{subject}: trace greedy: busy_share", 0.99, "%"),
+            Goal(f"{kind} bf16, GPU busy", f"{subject}: trace greedy: busy_share", 0.99, "%"),
         )
     ),
     Goal(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import sinkstream
-from sinkstream import cards
+from sinkstream import devices
 from tests.gpu.bench import between, ceilings, rates, trace
 from tests.gpu.bench.limits import LeftOut, OutOfTime, at_most
 from tests.gpu.bench.notes import Notes, Values
@@ -78,17 +78,17 @@ class Runner:
             self._notes.add("left out", figure.name, reason)
 
 
-def measure_card(job: Job, runner: Runner) -> None:
-    """Look at the card, and measure its ceilings."""
+def measure_gpu(job: Job, runner: Runner) -> None:
+    """Look at the GPU, and measure its ceilings."""
 
     def look() -> Values:
-        card = cards.find()
-        if isinstance(card, str):
-            raise RuntimeError(card)
-        return asdict(card)
+        gpu = devices.find()
+        if isinstance(gpu, str):
+            raise RuntimeError(gpu)
+        return asdict(gpu)
 
-    if not runner.measure("card", 30, look):
-        return runner.leave_out(job.figures, "there is no card")
+    if not runner.measure("gpu", 30, look):
+        return runner.leave_out(job.figures, "there is no GPU")
     if not torch.cuda.is_available() and not IS_REHEARSAL:
         return runner.leave_out(job.figures, "torch has no CUDA here")
     kinds: dict[type, Callable[[Any], Values]] = {
@@ -107,7 +107,7 @@ def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
     loaded: list[sinkstream.Model] = []
 
     def write() -> Values:
-        from tests.bench import random_gguf
+        from benchmarks import random_gguf
 
         path = random_gguf.write(job.shape, job.kind, models)
         return {"bytes": path.stat().st_size}
@@ -187,7 +187,7 @@ def main() -> None:
     job = (SHORT if IS_REHEARSAL else FULL)[args.number].only(args.only)
     runner = Runner(Notes(args.notes, job.subject), args.limit_s)
     if job.subject == CARD:
-        measure_card(job, runner)
+        measure_gpu(job, runner)
     elif job.subject.startswith(PEER):
         measure_peers(job, runner)
     else:

@@ -48,10 +48,10 @@ def add_to_report(report: Values, subject: str, lines: list[dict[str, Any]], end
         end: How the process ended, if badly: the error of the figure that was under way.
     """
     figures = report["figures"].setdefault(subject, {})
-    under_way = ""
+    in_flight = ""
     for line in lines:
         name = line["figure"]
-        under_way = name if line["kind"] == "begun" else ""
+        in_flight = name if line["kind"] == "begun" else ""
         if line["kind"] == "found":
             figures[name] = line["said"]
         elif line["kind"] == "failed":
@@ -59,4 +59,4 @@ def add_to_report(report: Values, subject: str, lines: list[dict[str, Any]], end
         elif line["kind"] == "left out":
             report["left_out"][f"{subject}: {name}"] = line["said"]
     if end:
-        figures[under_way or "process"] = {"error": end}
+        figures[in_flight or "process"] = {"error": end}

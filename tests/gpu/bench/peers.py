@@ -1,7 +1,7 @@
-"""What transformers does on the same card, with random weights that are made there.
+"""What transformers does on the same GPU, with random weights that are made there.
 
 Each figure is of one sequence with `live` keys for every token, greedy; a token's id goes from
-logits to the next forward on the card, and the host waits for the last one only.
+logits to the next forward on the GPU, and the host waits for the last one only.
 
 - recomputed: a window without a cache; every token is a forward of all of it.
 - streaming_llm: the original method, `sinkstream.streaming_llm`; it evicts a token at each token.
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.random_gguf import CONTEXT, SHAPES, Shape
 from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
-from tests.bench.random_gguf import CONTEXT, SHAPES, Shape
 from tests.gpu.bench.ceilings import device, wait
 from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import SINKS, Peer

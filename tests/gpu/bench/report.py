@@ -31,28 +31,28 @@ def numbers(bench: Report) -> dict[str, float]:
     for subject, figures in bench["figures"].items():
         for figure, values in figures.items():
             if "error" not in values:
-                for name, value in _derived(found, card_of(bench), subject, figure, values):
+                for name, value in _derived(found, gpu_of(bench), subject, figure, values):
                     found[f"{subject}: {figure}: {name}"] = value
     return found
 
 
 def _derived(
-    found: dict[str, float], card: str, subject: str, figure: str, values: Report
+    found: dict[str, float], gpu: str, subject: str, figure: str, values: Report
 ) -> Iterator[tuple[str, float]]:
     words = figure.split()
     if figure == "product":
-        nominal = next((rate for name, rate in _NOMINAL if name in card), 0.0)
+        nominal = next((rate for name, rate in _NOMINAL if name in gpu), 0.0)
         if nominal:
             yield "share of nominal", values["flops_per_s"] / nominal
     elif words[0] == "rate":
-        moved = [found.get(f"card: {way}: bytes_per_s", 0.0) for way in ("copy", "read")]
+        moved = [found.get(f"GPU: {way}: bytes_per_s", 0.0) for way in ("copy", "read")]
         if max(moved) > 0:
             yield "share", values["bytes_per_step"] * values["steps_per_s"] / max(moved)
         one = found.get(f"{subject}: rate 1 at {words[-1]}: tokens_per_s")
         if one and words[1] != "1":
             yield "growth", values["tokens_per_s"] / (int(words[1]) * one)
     elif words[0] == "prefill":
-        if product := found.get("card: product: flops_per_s"):
+        if product := found.get("GPU: product: flops_per_s"):
             yield "share", values["flops_per_s"] / product
     elif subject.startswith("transformers") and words[-2:-1] == ["at"]:
         shape = subject.split()[1]
@@ -61,16 +61,16 @@ def _derived(
             yield "ratio", ours / values["tokens_per_s"]
 
 
-def card_of(bench: Report) -> str:
-    """Return the card's name."""
-    name: str = bench["figures"].get("card", {}).get("card", {}).get("name", "no card")
+def gpu_of(bench: Report) -> str:
+    """Return the GPU's name."""
+    name: str = bench["figures"].get("gpu", {}).get("gpu", {}).get("name", "no GPU")
     return name
 
 
 def lines(bench: Report) -> list[str]:
     """Return all tables."""
     found = numbers(bench)
-    place = "a rehearsal: no figures of a card" if bench["is_rehearsal"] else card_of(bench)
+    place = "a rehearsal: no figures of a GPU" if bench["is_rehearsal"] else gpu_of(bench)
     written = ["", f"bench: {place}, commit {bench['commit']}"]
     for subject, figures in bench["figures"].items():
         written += ["", subject]
@@ -111,8 +111,8 @@ def _verdict(bench: Report, goal: Goal, found: float | None) -> str:
         error = bench["figures"].get(subject, {}).get(figure, {}).get("error")
         reason = error or bench["left_out"].get(f"{subject}: {figure}")
         return f"not measured: {reason}" if reason else "not measured"
-    if goal.card not in card_of(bench):
-        return f"a goal for an {goal.card}"
+    if goal.gpu not in gpu_of(bench):
+        return f"a goal for an {goal.GPU}"
     return "reached" if goal.is_reached(found) else "missed"
 
 

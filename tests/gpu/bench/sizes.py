@@ -15,7 +15,7 @@ LIVE = SINKS + WINDOW
 
 @dataclass(frozen=True)
 class Copy:
-    """Bytes a second, read and written, of torch's copy within the card."""
+    """Bytes a second, read and written, of torch's copy within the GPU."""
 
     count: int  # bytes
     name: str = "copy"
@@ -71,7 +71,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the card does in steady decode of one stream, by its own clock."""
+    """What the GPU does in steady decode of one stream, by its own clock."""
 
     live: int
     steps: int
@@ -130,10 +130,10 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 class Job:
     """What one process measures, in this order."""
 
-    subject: str  # the card, a model of ours, or transformers with a model
+    subject: str  # the GPU, a model of ours, or transformers with a model
     figures: tuple[Figure, ...]
     limit_s: float
-    shape: str = ""  # of tests/bench/random_gguf.py; none for the card
+    shape: str = ""  # of benchmarks/random_gguf.py; none for the GPU
     kind: str = ""  # of its TYPES
     window: int = WINDOW
     max_sequences: int = 1
@@ -141,7 +141,7 @@ class Job:
     def only(self, words: str) -> Job:
         """Return the job with the figures that have one of these words, commas between, in names.
 
-        The card's are what others are shares of: they are always measured. No words: all.
+        The GPU's are what others are shares of: they are always measured. No words: all.
         """
         if not words or self.subject == CARD:
             return self
@@ -156,7 +156,7 @@ class Job:
         )
 
 
-CARD, PEER = "card", "transformers"
+CARD, PEER = "gpu", "transformers"
 
 
 def model(
@@ -234,7 +234,7 @@ FULL = (
     model("qwen3-0.6b", "Q8_0", (Rate(1, 256), Rate(64, 256)), 45),
 )
 
-# Everything once, on a machine without a card: a rehearsal of the above.
+# Everything once, on a machine without a GPU: a rehearsal of the above.
 _SHORT_WINDOW = 12
 _SHORT_LIVE = SINKS + _SHORT_WINDOW
 SHORT = (

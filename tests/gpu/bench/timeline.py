@@ -1,4 +1,4 @@
-"""The arithmetic of a card's timeline. Knows neither the card nor who recorded it.
+"""The arithmetic of a GPU's timeline. Knows neither the GPU nor who recorded it.
 
 A step is what runs from behind the kernel that draws a token to the end of the next such kernel.
 Work may overlap, within a step and beyond its end: busy is a time in which anything runs.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.figures import quantile
+from benchmarks.figures import quantile
 
 LOGITS, LAST = "logits_kernel", "sample_kernel"  # of a step; parts of their names
 _FEWEST = 2  # steps
@@ -22,7 +22,7 @@ _KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Something that ran on the card; microseconds of its own clock."""
+    """Something that ran on the GPU; microseconds of its own clock."""
 
     name: str
     begin_us: float
@@ -35,7 +35,7 @@ Step = list[Record]
 
 
 def read_trace(trace: dict[str, Any]) -> list[Record]:
-    """Return what a trace in Chrome's format says of the card; the host's part is left out."""
+    """Return what a trace in Chrome's format says of the GPU; the host's part is left out."""
     return [
         Record(
             short_name(event["name"]),
@@ -125,7 +125,7 @@ def drawing_us(step: Step) -> float:
 
 
 def summarize(records: Sequence[Record]) -> dict[str, Any]:
-    """Return what a steady decode did on the card.
+    """Return what a steady decode did on the GPU.
 
     Raises:
         ValueError: There are no whole steps to speak of.

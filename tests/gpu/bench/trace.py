@@ -1,4 +1,4 @@
-"""Records what the card does while a stream decodes, through torch's profiler.
+"""Records what the GPU does while a stream decodes, through torch's profiler.
 
 The profiler sees the work of the whole process, our graphs' kernels too, whoever launched them.
 What it records makes launches slower and spreads kernels a little: `step_p50_us` stands beside
@@ -32,7 +32,7 @@ _WARM_STEPS = 4
 def measure_trace(model: sinkstream.Model, figure: Trace, kept: Path) -> Values:
     """Record a stream that somebody reads; `kept` gets some of it as a Chrome trace."""
     if not can_record() and not IS_REHEARSAL:
-        raise LeftOut("torch's profiler knows no card here")
+        raise LeftOut("torch's profiler knows no GPU here")
     if can_record():
         profiled(lambda: torch.ones(8, device="cuda").sum().item())  # it takes its time once
     stream = model.stream(
@@ -54,7 +54,7 @@ def measure_trace(model: sinkstream.Model, figure: Trace, kept: Path) -> Values:
             stream.cancel()
             reader.join()
     if not records:
-        raise RuntimeError("trace: torch's profiler has seen nothing run on the card")
+        raise RuntimeError("trace: torch's profiler has seen nothing run on the GPU")
     keep(records, kept)
     return {
         "untraced_step_us": 1e6 * (ended - began) / (after["steps"] - step["steps"]),
@@ -65,12 +65,12 @@ def measure_trace(model: sinkstream.Model, figure: Trace, kept: Path) -> Values:
 
 
 def can_record() -> bool:
-    """Say whether torch's profiler would see a card."""
+    """Say whether torch's profiler would see a GPU."""
     return torch.cuda.is_available() and ProfilerActivity.CUDA in supported_activities()
 
 
 def profiled(work: Callable[[], object]) -> list[Record]:
-    """Return what ran on the card meanwhile."""
+    """Return what ran on the GPU meanwhile."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         work()
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def keep(records: list[Record], path: Path) -> None:
 
 
 def made_up(steps: int) -> list[Record]:
-    """Return records of a card that nobody has, for a rehearsal without one."""
+    """Return records of a GPU that nobody has, for a rehearsal without one."""
     names = ("embedding_kernel", "linear_kernel<1>", "logits_kernel", "sample_kernel")
     return [
         Record(name, begin := 100.0 * step + 20.0 * place, begin + 15)

@@ -11,10 +11,10 @@ namespace {
 
 #include "kernels/cpu/simd_generic.inl"
 
-#include "kernels/cpu/append.inl"
-#include "kernels/cpu/attention.inl"
-#include "kernels/cpu/evict.inl"
-#include "kernels/cpu/rope.inl"
+#include "kernels/cpu/attention/append.inl"
+#include "kernels/cpu/attention/attention.inl"
+#include "kernels/cpu/attention/evict.inl"
+#include "kernels/cpu/attention/rope.inl"
 
 }  // namespace
 

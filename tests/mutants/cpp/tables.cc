@@ -19,7 +19,7 @@ namespace {
 
 #include "kernels/cpu/activation.inl"
 #include "kernels/cpu/embedding.inl"
-#include "kernels/cpu/linear.inl"
+#include "kernels/cpu/linear/linear.inl"
 #include "kernels/cpu/rms_norm.inl"
 
 Kernels generic() {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.spec import DecoderSpec, slots
 from sinkstream.errors import CheckpointError
-from sinkstream.spec import DecoderSpec, slots
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

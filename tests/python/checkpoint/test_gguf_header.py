@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sinkstream.checkpoint import gguf as reader
 from sinkstream.checkpoint.files import File
-from sinkstream.checkpoint.gguf import GgufHeader, read_gguf_header
+from sinkstream.checkpoint.formats import gguf_header as reader
+from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
 from sinkstream.errors import CheckpointError
 from tests.python.checkpoint.gguf_bytes import (
     ARRAY,

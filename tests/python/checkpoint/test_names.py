@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sinkstream.checkpoint import open_checkpoint
 from sinkstream.checkpoint.names import resolve
 from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.opening import open_checkpoint
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sinkstream.checkpoint import Checkpoint, open_checkpoint
+from sinkstream.checkpoint import Checkpoint
 from sinkstream.checkpoint.families import FAMILIES
+from sinkstream.checkpoint.spec import slots
 from sinkstream.errors import CheckpointError
-from sinkstream.ranges import NUMBERS
-from sinkstream.spec import slots
+from sinkstream.opening import open_checkpoint
+from sinkstream.request.ranges import NUMBERS
 from tests.data import tiny
 
 TinyFolder = Callable[[str], Path]

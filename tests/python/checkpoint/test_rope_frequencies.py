@@ -12,8 +12,8 @@ import pytest
 
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
+from sinkstream.checkpoint.spec import RopeSpec
 from sinkstream.errors import CheckpointError
-from sinkstream.spec import RopeSpec
 
 HEAD_DIM, TRAINED = 64, 8192
 

@@ -1,4 +1,4 @@
-"""A card that is this processor: the CUDA kernels through the emulator of tests/cpp."""
+"""A GPU that is this processor: the CUDA kernels through the emulator of tests/cpp."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _named() -> bool:
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put an emulated card into the machine and return its library."""
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put an emulated GPU into the machine and return its library."""
     library = _newest()
     if library is None:
-        pytest.skip("the C++ tests are not built: no emulated card in build/tests/cpp")
+        pytest.skip("the C++ tests are not built: no emulated GPU in build/tests/cpp")
     monkeypatch.setenv("SINKSTREAM_CUDA_LIBRARY", str(library))
     return library

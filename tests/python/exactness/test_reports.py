@@ -15,7 +15,7 @@ import pytest
 from sinkstream.evaluate import perplexity
 from tests.python.exactness.streams import LoadOnce, stream_ids
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[3] / "benchmarks"
 BENCHES = sorted(file.name for file in BENCH.glob("*_bench.py"))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.files import File
-from sinkstream.checkpoint.gguf import read_gguf_header
-from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+from sinkstream.checkpoint.formats.gguf_header import read_gguf_header
+from sinkstream.text.tokenizers.gguf import text_format_from_gguf
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import MAX_TEMPLATE_CHARACTERS, ROLES, encode_chat
-from sinkstream.text.control_tokens import control_tokens
+from sinkstream.text.tokenizers.control_tokens import control_tokens
 from tests.python.text import templates, vocabularies
 from tests.python.text.vocabularies import FAMILIES
 

@@ -15,7 +15,7 @@ from tokenizers import pre_tokenizers as pre
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
-from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+from sinkstream.text.tokenizers.gguf import text_format_from_gguf
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
 

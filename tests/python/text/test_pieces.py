@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkstream.text.pieces import Passage, Piece, common_start, joined
+from sinkstream.text.templates.pieces import Passage, Piece, common_start, joined
 
 WHOLE = Passage((1, "ab cd ab", 2, "ef"))
 

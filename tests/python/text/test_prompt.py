@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
-from sinkstream.text.control_tokens import control_tokens
 from sinkstream.text.prompt import encode_prompt
+from sinkstream.text.tokenizers.control_tokens import control_tokens
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES
 

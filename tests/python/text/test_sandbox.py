@@ -13,8 +13,8 @@ import pytest
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import compile_template
-from sinkstream.text.sandbox import TemplateSandbox
-from sinkstream.text.template_limits import MAX_VALUES, Limits
+from sinkstream.text.templates.limits import MAX_VALUES, Limits
+from sinkstream.text.templates.sandbox import TemplateSandbox
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import sinkstream
 from sinkstream.errors import CheckpointError
-from sinkstream.text import sentencepiece
-from sinkstream.text.sentencepiece import SPACE, ranked_merges
+from sinkstream.text.tokenizers import sentencepiece
+from sinkstream.text.tokenizers.sentencepiece import SPACE, ranked_merges
 from tests.data import tiny
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL, PROSE
@@ -132,7 +132,7 @@ def test_the_merges_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_without_ids_has_sentencepieces_own() -> None:
-    from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+    from sinkstream.text.tokenizers.gguf import text_format_from_gguf
 
     metadata = {k: v for k, v in METADATA.items() if not k.endswith("_token_id")}
     text = text_format_from_gguf(metadata)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
 
-from sinkstream.text.template_limits import (
+from sinkstream.text.templates.limits import (
     Limits,
     check_braces,
     check_date_layout,

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
-from sinkstream.text.token_bytes import TokenBytes, decode_bytes, token_bytes
+from sinkstream.text.tokenizers.token_bytes import TokenBytes, decode_bytes, token_bytes
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES, PROSE
 

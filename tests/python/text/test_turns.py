@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
-from sinkstream.text.control_tokens import control_tokens
 from sinkstream.text.plain_text import PlainEncoder
-from sinkstream.text.turns import TurnFormat, probe_turns
+from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.turns.turns import TurnFormat, probe_turns
 from tests.python.text import templates, vocabularies
 from tests.python.text.test_chat import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special

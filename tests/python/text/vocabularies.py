@@ -19,7 +19,7 @@ from tokenizers import (
 from tokenizers import pre_tokenizers as pre
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.text.gguf_tokenizer import text_format_from_gguf
+from sinkstream.text.tokenizers.gguf import text_format_from_gguf
 from tests.data import tiny
 from tests.python.text import templates
 

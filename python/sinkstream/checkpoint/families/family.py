@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
-from sinkstream.spec import DecoderSpec, Pairing
+from sinkstream.checkpoint.spec import DecoderSpec, Pairing
 
 # Bounds of what a description may say, checked before anything is sized by it. Each is several
 # times what the largest dense decoders use.

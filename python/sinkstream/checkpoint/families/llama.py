@@ -10,7 +10,7 @@ from sinkstream.checkpoint.families.family import (
     decoder_from_gguf,
 )
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec
 
 
 def _from_config(config: Fields) -> DecoderSpec:

@@ -10,7 +10,7 @@ from sinkstream.checkpoint.families.family import (
     decoder_from_gguf,
 )
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec
 
 _HEAD_DIM = 128  # Qwen3's head size does not follow from the hidden size
 

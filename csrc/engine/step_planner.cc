@@ -1,0 +1,101 @@
+#include "engine/step_planner.h"
+
+#include <algorithm>
+
+namespace sinkstream {
+
+namespace {
+
+int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
+  return std::min(sequence.unread, prefill_chunk - sequence.length % prefill_chunk);
+}
+
+// Prompt rows beside so many that decode. A row of a prompt costs at most what a decoding row does,
+// so as many would double the step; half as many leave room for what a machine adds by itself.
+int64_t prompt_rows_beside(int64_t decoding, const StepLimits& limits) {
+  return std::max(limits.prompt_beside_decoding, decoding / 2);
+}
+
+PlanRow decode_row(int64_t index) { return {index, 1, true}; }
+
+PlanRow prefill_row(int64_t index, const RunningView& sequence, int64_t count) {
+  return {index, count, sequence.wants_reply && count == sequence.unread};
+}
+
+}  // namespace
+
+void StepPlanner::admit(std::span<const WaitingView> waiting, const StepLimits& limits,
+                        StepPlan* plan) {
+  int64_t free_pages = limits.free_pages;
+  for (const WaitingView& sequence : waiting) {
+    const bool has_seat = static_cast<int64_t>(running_.size()) < limits.max_sequences;
+    if (!has_seat || sequence.pages > free_pages) return;
+    free_pages -= sequence.pages;
+    running_.push_back({.unread = sequence.unread,
+                        .length = sequence.length,
+                        .wants_reply = sequence.wants_reply});
+    ++plan->admit;
+  }
+}
+
+void StepPlanner::sort_by_wait(bool prompts_only) {
+  by_wait_.clear();
+  for (size_t index = 0; index < running_.size(); ++index) {
+    const RunningView& sequence = running_[index];
+    if (!sequence.is_runnable || (prompts_only && sequence.unread == 0)) continue;
+    by_wait_.push_back(static_cast<int64_t>(index));
+  }
+  std::sort(by_wait_.begin(), by_wait_.end(), [this](int64_t a, int64_t b) {
+    const int64_t turn_a = running_[a].last_step, turn_b = running_[b].last_step;
+    return turn_a != turn_b ? turn_a < turn_b : a < b;
+  });
+}
+
+void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
+                       const StepLimits& limits, StepPlan* plan) {
+  plan->admit = 0;
+  plan->rows.clear();
+  running_.assign(running.begin(), running.end());
+  admit(waiting, limits, plan);
+
+  const auto decodes = [](const RunningView& s) { return s.is_runnable && s.unread == 0; };
+  const int64_t decoding = std::count_if(running_.begin(), running_.end(), decodes);
+  int64_t left = limits.max_tokens;
+  const bool in_turns = decoding >= left;
+  if (!in_turns) {
+    for (size_t index = 0; index < running_.size(); ++index) {
+      if (decodes(running_[index])) plan->rows.push_back(decode_row(static_cast<int64_t>(index)));
+    }
+    left -= decoding;
+    if (decoding > 0) left = std::min(left, prompt_rows_beside(decoding, limits));
+  }
+
+  sort_by_wait(/*prompts_only=*/!in_turns);
+  bool reads = false;  // whether a prompt has its chunk in this step
+  for (const int64_t index : by_wait_) {
+    if (left == 0) break;
+    const RunningView& sequence = running_[index];
+    if (sequence.unread == 0) {
+      plan->rows.push_back(decode_row(index));
+      left -= 1;
+      continue;
+    }
+    int64_t count = chunk_of(sequence, limits.prefill_chunk);
+    if (count > left && reads) continue;  // its turn comes sooner than half of it is worth
+    count = std::min(count, left);
+    plan->rows.push_back(prefill_row(index, sequence, count));
+    left -= count;
+    reads = true;
+  }
+  // Taken in turns, decoding rows still stand first: a model may have kernels of their own for
+  // them.
+  if (in_turns) {
+    std::sort(plan->rows.begin(), plan->rows.end(), [this](const PlanRow& a, const PlanRow& b) {
+      const bool reads_a = running_[a.sequence].unread > 0,
+                 reads_b = running_[b.sequence].unread > 0;
+      return reads_a != reads_b ? reads_b : a.sequence < b.sequence;
+    });
+  }
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,142 @@
+// A few rows times a block of a page: out[q][column] = Σ_k a[q][k] · block[k][column]. Scores and
+// sums of values both are this product, since keys lie across tokens (page.h).
+//
+// Each sum is one chain of fused multiply-adds over rising k, whatever is computed beside it.
+#pragma once
+
+#include "kernels/cpu/attention/cache_type.inl"
+#include "kernels/cpu/read_ahead.inl"
+
+// What one product reads and writes.
+template <typename T>
+struct Product {
+  const float* const* a;  // [rows], each from k = 0 on
+  const T* block;         // even and odd rows side by side if kPaired<T>; codes if kScaled<T>
+  int64_t columns;        // of the block, at least kLanes
+  int64_t k_begin;
+  int64_t k_end;
+  float* out;  // [rows][out_stride]
+  int64_t out_stride;
+  bool accumulate;  // goes on with the chains that `out` holds
+  Lines ahead;      // asked for meanwhile
+};
+
+// One vector of an even row, or of the odd row after it. `at` is its place in the even row.
+template <bool kOdd>
+SINKSTREAM_INLINE Vec load_row(const float* at, int64_t columns) {
+  return load(kOdd ? at + columns : at);
+}
+template <bool kOdd>
+SINKSTREAM_INLINE Vec load_row(const f16* at, int64_t columns) {
+  return load_f16(kOdd ? at + columns : at);
+}
+template <bool kOdd>
+SINKSTREAM_INLINE Vec load_row(const int8_t* at, int64_t columns) {
+  return load_codes(kOdd ? at + columns : at);
+}
+template <bool kOdd>
+SINKSTREAM_INLINE Vec load_row(const bf16* at, int64_t) {
+  const UintVec pairs = load_words(at);
+  return as_float(kOdd ? pairs & 0xffff0000 : pairs << 16);
+}
+
+// One row of the block joins the sums.
+template <bool kOdd, int kRows, int kVectors, typename T>
+SINKSTREAM_INLINE void add_row(const float* const (&a)[kRows], int64_t k, const T* at,
+                               int64_t columns, Vec (&sums)[kRows][kVectors]) {
+  Vec factors[kRows];
+  for (int q = 0; q < kRows; ++q) factors[q] = broadcast(a[q][k]);
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec row = load_row<kOdd>(at + v * kLanes * (kPaired<T> ? 2 : 1), columns);
+    for (int q = 0; q < kRows; ++q) sums[q][v] = fma(factors[q], row, sums[q][v]);
+  }
+}
+
+// kRows × kVectors sums in registers, from `column` of the block to `place` of `out`. With every
+// two k a step of `ahead`.
+template <int kRows, int kVectors, typename T>
+SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t place,
+                                     ReadAhead ahead) {
+  const float* a[kRows];
+  for (int q = 0; q < kRows; ++q) a[q] = product.a[q];
+  const int64_t columns = product.columns;
+  const int64_t end = product.k_end;
+  float* out = product.out + place;
+
+  Vec sums[kRows][kVectors] = {};
+  if (product.accumulate) {
+    for (int q = 0; q < kRows; ++q) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[q][v] = load(out + q * product.out_stride + v * kLanes);
+      }
+    }
+  }
+  int64_t k = product.k_begin;
+  const T* at = product.block + k / 2 * 2 * columns + column * (kPaired<T> ? 2 : 1);
+  if (k % 2 == 1 && k < end) {
+    add_row<true>(a, k++, at, columns, sums);
+    at += 2 * columns;
+  }
+  for (; k + 1 < end; k += 2, at += 2 * columns) {
+    ahead.step();
+    add_row<false>(a, k, at, columns, sums);
+    // Hides that a paired row's words were loaded just now: reading them again from the first
+    // cache costs less than keeping them, for which registers do not suffice.
+    asm("" : "+r"(at));
+    add_row<true>(a, k + 1, at, columns, sums);
+  }
+  if (k < end) add_row<false>(a, k, at, columns, sums);
+  for (int q = 0; q < kRows; ++q) {
+    for (int v = 0; v < kVectors; ++v) {
+      store(out + q * product.out_stride + v * kLanes, sums[q][v]);
+    }
+  }
+}
+
+// The most rows of one product, and vectors per tile: enough chains to hide the latency of fma,
+// and no more than the registers hold (16, or 32 with AVX-512). On Zen 3 with bfloat16, 3 × 4
+// instead of 3 × 3 halves the speed. On Zen 4, 2 × 8 reads heads of 128 in one piece, 3 to 7 %
+// faster than in two.
+constexpr int kMostRows = kLanes == 16 ? 6 : 4;
+constexpr int tile_vectors(int rows) {
+  if (rows == 1) return 8;
+  if (kLanes == 16) return rows == 2 ? 8 : 4;
+  return rows == 2 ? 4 : rows == 3 ? 3 : 2;
+}
+
+// The vectors [begin, end) of `out`. Vector v stands for the columns from v · kLanes on; if the
+// last one would reach past the block, for its last kLanes columns, some of which are then there
+// twice.
+template <int kRows, typename T>
+void multiply_rows(const Product<T>& product, int64_t begin, int64_t end) {
+  constexpr int kVectors = tile_vectors(kRows);
+  const int64_t whole = product.columns / kLanes;  // vectors that lie inside
+  const int64_t inside = end < whole ? end : whole;
+  // Each tile asks for a part of each run; some at the edge are narrower, and ask for nothing.
+  const int tiles = static_cast<int>(divide_up(end - begin, kVectors));
+  const int64_t steps = (product.k_end - product.k_begin) / 2;
+  int tile = 0;
+  const auto ahead = [&] { return read_ahead(product.ahead, tile++, tiles, steps); };
+  int64_t v = begin;
+  for (; v + kVectors <= inside; v += kVectors) {
+    multiply_tile<kRows, kVectors>(product, v * kLanes, v * kLanes, ahead());
+  }
+  if constexpr (kVectors > 4) {
+    for (; v + 4 <= inside; v += 4)
+      multiply_tile<kRows, 4>(product, v * kLanes, v * kLanes, ahead());
+  }
+  if constexpr (kVectors > 2) {
+    for (; v + 2 <= inside; v += 2)
+      multiply_tile<kRows, 2>(product, v * kLanes, v * kLanes, ahead());
+  }
+  for (; v < inside; ++v) multiply_tile<kRows, 1>(product, v * kLanes, v * kLanes, ahead());
+  if (v < end) multiply_tile<kRows, 1>(product, product.columns - kLanes, v * kLanes, ahead());
+}
+
+template <int kRows = kMostRows, typename T>
+SINKSTREAM_INLINE void multiply(int rows, const Product<T>& product, int64_t begin, int64_t end) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return multiply<kRows - 1>(rows, product, begin, end);
+  }
+  multiply_rows<kRows>(product, begin, end);
+}

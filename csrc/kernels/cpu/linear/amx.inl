@@ -1,0 +1,371 @@
+// linear with bfloat16 inputs through the tile unit: bfloat16 weights, and codes of 8 and 4 bits,
+// which become bfloat16 on the way, but for a token alone (linear/single_token.inl). Everything
+// else is for `linear_without_tiles`, which the file that includes this one defines.
+//
+// A group of a panel is a register of weights, a group of a band one of inputs. For every output,
+// whatever band its token is in and whatever that band's size:
+//
+//   bfloat16   acc = acc + (even + odd): Note: [What the tile unit adds]
+//   codes      sum = 0 + (even + odd), and acc takes it as in Note: [One order along K]
+//
+// Note: [Registers and blocks]
+// The unit computes faster than the second cache gives. With bfloat16, two panels meet two bands:
+// four products of four registers. Codes take a register of sums each group; so a few groups at a
+// time become bfloat16, in the first cache, and meet all bands of a task, whose sums wait in memory
+// until the next few do. That changes no bit.
+
+#include "kernels/cpu/linear/panels.inl"
+
+#include "kernels/cpu/linear/tile.inl"
+
+#include "kernels/cpu/linear/pairs.inl"
+
+#include "kernels/cpu/linear/bands.inl"
+
+// See Note: [Registers and blocks].
+constexpr int kMostPanels = 2;
+constexpr int kMostBands = 2;
+constexpr int64_t kBlockGroups = 12;
+constexpr int64_t kBlockGroupsOfOne = 3;  // for one band: so memory is asked at an even pace
+constexpr int kMostBandsOfCodes = 8;
+
+// Inputs that stay in the second cache: half of what processors with the unit have. Each block of
+// tokens reads all weights again, which are soon later than the unit.
+constexpr int64_t kTileCacheBytes = 1024 * 1024;
+
+constexpr int64_t kGroupBytes = kTileRows * kTileRowBytes;  // of a group of bfloat16 weights
+static_assert(kGroupBytes == group_bytes(WeightType::kBFloat16));
+
+// Registers: sums of two panels times two bands, inputs of two bands, weights of two panels.
+constexpr int kFirstInputs = 4;
+constexpr int kFirstWeights = 6;
+
+// The registers' shapes for bands of `size` tokens.
+void configure_tiles(int64_t size) {
+  TileShapes shapes;
+  for (int i = 0; i < kTileRegisters; ++i) {
+    shapes.row_bytes[i] = kTileRowBytes;
+    shapes.rows[i] = static_cast<uint8_t>(i < kFirstWeights ? size : kTileRows);
+  }
+  tiles::configure(shapes);
+}
+
+// acc[t] takes a group's sums of codes.
+template <WeightType kType, int kTokens>
+SINKSTREAM_INLINE void take_codes(const std::byte* group, const float* group_sums,
+                                  const Vec (&sum)[kTokens][kVectors],
+                                  Vec (&acc)[kTokens][kVectors]) {
+  take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
+      group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
+}
+
+#include "kernels/cpu/linear/single_token.inl"
+
+// Asks for the places of outputs [begin, end), which are written far apart and soon.
+SINKSTREAM_INLINE void ask_for_outputs(const Tile& tile, int64_t begin, int64_t end) {
+  const int64_t last = end < tile.tokens ? end : tile.tokens;
+  for (int64_t t = begin; t < last; ++t) {
+    for (int64_t row = 0; row < tile.rows; row += kPanelRows) {
+      __builtin_prefetch(tile.out + t * tile.out_stride + row, 1, 3);
+    }
+  }
+}
+
+// Outputs of one panel, by token. Tokens are written one by one from memory, where the unit leaves
+// them; so vectors of sums are only ever counted through by unrolled loops, and stay in registers.
+SINKSTREAM_INLINE void write_rows(Tile tile, const float (*sums)[kPanelRows]) {
+  const int64_t tokens = tile.tokens;
+  tile.tokens = 1;
+  for (int64_t t = 0; t < tokens; ++t, tile.out += tile.out_stride) {
+    const Vec row[1][kVectors] = {{load(sums[t])}};
+    write_outputs<1>(tile, row);
+  }
+}
+
+// Registers of sums: kPanel * kMostBands + kBand.
+template <int kPanels, int kBands>
+SINKSTREAM_INLINE void clear_sums() {
+  tiles::clear<0>();
+  if constexpr (kBands == 2) tiles::clear<1>();
+  if constexpr (kPanels == 2) tiles::clear<2>();
+  if constexpr (kPanels == 2 && kBands == 2) tiles::clear<3>();
+}
+
+// Adds the products of one group. `panel_stride`: bytes; `band_stride`: numbers.
+template <int kPanels, int kBands>
+SINKSTREAM_INLINE void multiply_group(const std::byte* weights, int64_t panel_stride, const bf16* x,
+                                      int64_t band_stride) {
+  tiles::load<kFirstWeights>(weights);
+  tiles::load<kFirstInputs>(x);
+  tiles::multiply<0, kFirstInputs, kFirstWeights>();
+  if constexpr (kBands == 2) {
+    tiles::load<kFirstInputs + 1>(x + band_stride);
+    tiles::multiply<1, kFirstInputs + 1, kFirstWeights>();
+  }
+  if constexpr (kPanels == 2) {
+    tiles::load<kFirstWeights + 1>(weights + panel_stride);
+    tiles::multiply<2, kFirstInputs, kFirstWeights + 1>();
+    if constexpr (kBands == 2) tiles::multiply<3, kFirstInputs + 1, kFirstWeights + 1>();
+  }
+}
+
+// Writes the outputs of panel kPanel.
+template <int kTokens, int kBands, int kPanel>
+SINKSTREAM_INLINE void write_panel(const Tile& tile) {
+  alignas(64) float sums[kBands * kTokens][kPanelRows];
+  tiles::store<kPanel * kMostBands>(sums);
+  if constexpr (kBands == 2) tiles::store<kPanel * kMostBands + 1>(sums + kTokens);
+  constexpr int64_t kRow = kPanel * kPanelRows;
+  Tile one = tile;
+  one.out += kRow;
+  if (one.bias != nullptr) one.bias += kRow;
+  one.rows = tile.rows - kRow < kPanelRows ? tile.rows - kRow : kPanelRows;
+  write_rows(one, sums);
+}
+
+// kPanels panels of bfloat16 weights, one behind the other, times kBands bands; `tile` has the rows
+// and tokens of all of them.
+template <int kTokens, int kPanels, int kBands>
+void multiply_bf16(const Tile& tile) {
+  constexpr int64_t kStep = kTokens * kGroup;
+  const int64_t groups = tile.cols / kGroup;
+  const int64_t left = tile.cols % kGroup;
+  const int64_t panel_stride = panel_bytes(WeightType::kBFloat16, tile.cols);
+  const int64_t band_stride = divide_up(tile.cols, kGroup) * kStep;
+  const auto* x = static_cast<const bf16*>(tile.input);
+  const std::byte* group = tile.panel;
+  clear_sums<kPanels, kBands>();
+  for (int64_t g = 0; g < groups; ++g) {
+    if (tile.asks) {
+      prefetch_group<WeightType::kBFloat16, kTokens>(group);
+      if constexpr (kPanels == 2) {
+        prefetch_group<WeightType::kBFloat16, kTokens>(group + panel_stride);
+      }
+    }
+    ask_for_outputs(tile, kBands * g, kBands * (g + 1));
+    multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);
+    group += kGroupBytes;
+    x += kStep;
+  }
+  if (left != 0) {  // a whole group again, filled up with zeros
+    alignas(64) std::byte padded[kPanels][kGroupBytes] = {};
+    for (int panel = 0; panel < kPanels; ++panel) {
+      __builtin_memcpy(padded[panel], group + panel * panel_stride,
+                       panel_bytes(WeightType::kBFloat16, left));
+    }
+    multiply_group<kPanels, kBands>(padded[0], kGroupBytes, x, band_stride);
+  }
+  write_panel<kTokens, kBands, 0>(tile);
+  if constexpr (kPanels == 2) write_panel<kTokens, kBands, 1>(tile);
+}
+
+// The codes of one group as bfloat16.
+template <WeightType kType>
+SINKSTREAM_INLINE void unpack_group(const std::byte* group, UintVec table, std::byte* to) {
+#pragma GCC unroll 16
+  for (int pair = 0; pair < kTileRows; ++pair) {
+    store_words(to + pair * kTileRowBytes, pairs_at<kType>(group, pair, table));
+  }
+}
+
+// Groups that are unpacked meet one band; `group`: as they were, with their scales.
+template <WeightType kType, int kTokens>
+SINKSTREAM_INLINE void add_codes(const std::byte* group, const std::byte* weights, int64_t count,
+                                 const bf16* x, const float* group_sums,
+                                 float (*sums)[kPanelRows]) {
+  alignas(64) float rows[kTokens][kPanelRows];
+  Vec acc[kTokens][kVectors];
+#pragma GCC unroll 16
+  for (int t = 0; t < kTokens; ++t) acc[t][0] = load(sums[t]);
+  for (int64_t g = 0; g < count; ++g) {
+    clear_sums<1, 1>();
+    multiply_group<1, 1>(weights, 0, x, 0);
+    tiles::store<0>(rows);
+    Vec sum[kTokens][kVectors];
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) sum[t][0] = load(rows[t]);
+    take_codes<kType, kTokens>(group, group_sums, sum, acc);
+    group += group_bytes(kType);
+    weights += kGroupBytes;
+    x += kTokens * kGroup;
+    group_sums += kTokens;
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < kTokens; ++t) store(sums[t], acc[t][0]);
+}
+
+// A panel of codes times up to kMostBandsOfCodes bands.
+template <WeightType kType, int kTokens>
+void multiply_codes(const Tile& tile) {
+  const int64_t bands = divide_up(tile.tokens, kTokens);
+  const int64_t groups = tile.cols / kGroup;
+  const auto* x = static_cast<const bf16*>(tile.input);
+  const UintVec table = code_table<kType>();
+  alignas(64) std::byte weights[kBlockGroups * kGroupBytes];
+  alignas(64) float sums[kMostBandsOfCodes * kTokens][kPanelRows];
+  __builtin_memset(sums, 0, bands * kTokens * sizeof(sums[0]));
+  const int64_t most = bands > 1 ? kBlockGroups : kBlockGroupsOfOne;
+  for (int64_t first = 0; first < groups; first += most) {
+    const int64_t count = groups - first < most ? groups - first : most;
+    const std::byte* const block = tile.panel + first * group_bytes(kType);
+    const int64_t outputs =
+        first + count == groups ? divide_up(tile.tokens, count) : 0;  // to ask for
+    for (int64_t g = 0; g < count; ++g) {
+      ask_for_outputs(tile, outputs * g, outputs * (g + 1));
+      const std::byte* const group = block + g * group_bytes(kType);
+      if (tile.asks) ask_for_codes<kType>(group);
+      unpack_group<kType>(group, table, weights + g * kGroupBytes);
+    }
+    for (int64_t band = 0; band < bands; ++band) {
+      const int64_t entry = (band * groups + first) * kTokens;
+      add_codes<kType, kTokens>(block, weights, count, x + entry * kGroup, tile.sums + entry,
+                                sums + band * kTokens);
+    }
+  }
+  write_rows(tile, sums);
+}
+
+// A band of one is a token alone: with codes it needs no tiles.
+bool needs_tiles(WeightType type, int64_t size) { return size > 1 || !is_quantized(type); }
+
+template <int kTokens, int kPanels>
+TileKernel* kernel_of_bf16(int64_t bands) {
+  if constexpr (kTokens == kTileRows) {  // fewer tokens are one band
+    if (bands == 2) return multiply_bf16<kTokens, kPanels, 2>;
+  }
+  return multiply_bf16<kTokens, kPanels, 1>;
+}
+
+template <WeightType kType, int kTokens>
+TileKernel* kernel_of_bands(int64_t panels, int64_t bands) {
+  if constexpr (kType == WeightType::kBFloat16) {
+    return panels == 2 ? kernel_of_bf16<kTokens, 2>(bands) : kernel_of_bf16<kTokens, 1>(bands);
+  } else if constexpr (kTokens == 1) {
+    return multiply_alone<kType>;
+  } else {
+    return multiply_codes<kType, kTokens>;
+  }
+}
+
+template <WeightType kType, int kIndex = 0>
+TileKernel* kernel_of_band_size(int64_t size, int64_t panels, int64_t bands) {
+  constexpr int kSize = kBandSizes[kIndex];
+  if (size == kSize) return kernel_of_bands<kType, kSize>(panels, bands);
+  if constexpr (kSize < kTileRows) {
+    return kernel_of_band_size<kType, kIndex + 1>(size, panels, bands);
+  }
+  return nullptr;
+}
+
+TileKernel* kernel_through_tiles(WeightType type, int64_t size, int64_t panels, int64_t bands) {
+  constexpr auto kInt4 = WeightType::kInt4, kInt4Minimum = WeightType::kInt4Minimum;
+  constexpr auto kInt8 = WeightType::kInt8, kBFloat16 = WeightType::kBFloat16;
+  switch (type) {
+    case kBFloat16: return kernel_of_band_size<kBFloat16>(size, panels, bands);
+    case kInt8: return kernel_of_band_size<kInt8>(size, panels, bands);
+    case kInt4: return kernel_of_band_size<kInt4>(size, panels, bands);
+    case kInt4Minimum: return kernel_of_band_size<kInt4Minimum>(size, panels, bands);
+    default: return nullptr;
+  }
+}
+
+// `panels` panels of one part, from `panel` on, times bands [first, first + count).
+void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel panel, int64_t panels,
+                          int64_t first, int64_t count, bool asks) {
+  const LinearPart& part = *panel.part;
+  const WeightType type = part.weights.type;
+  const int64_t row = panel.index * kPanelRows;
+  const int64_t rows = part.weights.rows - row;
+  const int64_t token = first * bands.size;
+  const int64_t tokens = args.tokens - token;
+  const bool takes_numbers = !needs_tiles(type, bands.size);
+  const bf16* const inputs = bands.inputs + token * bands.groups * kGroup;
+  kernel_through_tiles(type, bands.size, panels, count)({
+      .panel = part.weights.panel(panel.index),
+      .cols = args.cols,
+      .input = takes_numbers ? static_cast<const void*>(bands.numbers) : inputs,
+      .sums = bands.sums + token * bands.groups,
+      .scales = nullptr,
+      .bias = part.bias == nullptr ? nullptr : part.bias + row,
+      .out = part.out + token * part.out_stride + row,
+      .out_stride = part.out_stride,
+      .rows = rows < panels * kPanelRows ? rows : panels * kPanelRows,
+      .tokens = tokens < count * bands.size ? tokens : count * bands.size,
+      .accumulate = part.accumulate,
+      .asks = asks,
+      .ahead = {},
+  });
+}
+
+// How many of the panels from `panel` on, of which a task has `most` left, are taken together.
+int64_t panels_together(Panel panel, int64_t most) {
+  if (panel.part->weights.type != WeightType::kBFloat16) return 1;
+  const int64_t left = panel_count(panel.part->weights.rows) - panel.index;
+  const int64_t panels = left < most ? left : most;
+  return panels < kMostPanels ? panels : kMostPanels;
+}
+
+// A task: bands [begin, end) meet its panels.
+void multiply_share(const LinearArgs& args, const Bands& bands, const Share& share, int64_t begin,
+                    int64_t end) {
+  bool is_configured = false;
+  for (int64_t n = share.first_panel, together = 0; n < share.end_panel; n += together) {
+    const Panel panel = find_panel(args, n);
+    together = panels_together(panel, share.end_panel - n);
+    // For a task, not for the call: a thread gets tasks, and registers that it does not release are
+    // saved and loaded whenever it loses its core.
+    if (!is_configured && needs_tiles(panel.part->weights.type, bands.size)) {
+      configure_tiles(bands.size);
+      is_configured = true;
+    }
+    const bool is_coded = is_quantized(panel.part->weights.type);
+    const int64_t most = is_coded ? kMostBandsOfCodes : kMostBands;
+    for (int64_t band = begin; band < end; band += most) {
+      const int64_t count = end - band < most ? end - band : most;
+      multiply_panel_bands(args, bands, panel, together, band, count, band == begin);
+    }
+  }
+  if (is_configured) tiles::release();
+}
+
+// A token alone as in Note: [A token alone].
+void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
+  const Bands shared = place_bands(args, 0);
+  const auto prepare = [&](int64_t copy, int64_t band) {
+    const Bands bands = place_bands(args, copy);
+    for (int64_t t = 0; t < bands.size; ++t) prepare_band_token(args, bands, band, t);
+  };
+  const auto begin = lay_out_inputs(args, launch, shared.count, prepare);
+  const Grain grain = {.tile_tokens = kMostBands * shared.size,
+                       .token_bytes = shared.groups * kGroup * 2,
+                       .cache_bytes = kTileCacheBytes,
+                       .panels = args.tokens > 1 ? kMostPanels : 1};
+  share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
+    const Bands bands = place_bands(args, copy_of(args, thread));
+    const int64_t last = share.end_tile * kMostBands;
+    multiply_share(args, bands, share, share.first_tile * kMostBands,
+                   last < bands.count ? last : bands.count);
+  });
+}
+
+bool goes_through_tiles(const LinearArgs& args, int64_t part) {
+  const WeightType type = args.parts[part].weights.type;
+  return args.input_type == InputType::kBFloat16 &&
+         (type == WeightType::kBFloat16 || is_quantized(type));
+}
+
+// Neighbouring parts that go the same way are one call.
+void linear_amx(const LinearArgs& args, const Launch& launch) {
+  for (int64_t first = 0, end = 0; first < args.part_count; first = end) {
+    const bool through_tiles = goes_through_tiles(args, first);
+    while (end < args.part_count && goes_through_tiles(args, end) == through_tiles) ++end;
+    LinearArgs run = args;
+    run.parts = args.parts + first;
+    run.part_count = end - first;
+    if (through_tiles) {
+      run_linear_through_tiles(run, launch);
+    } else {
+      linear_without_tiles(run, launch);
+    }
+  }
+}

@@ -1,0 +1,43 @@
+// The tile unit of processors with AMX-TILE and AMX-BF16.
+//
+// Not the compiler's intrinsics: they do not say which memory they read, so GCC 12 moves stores
+// across them. Each of these is a barrier for memory. The registers need no mention, since no
+// compiled code uses them otherwise.
+
+#include "kernels/cpu/linear/amx_tiles.inl"
+
+namespace tiles {
+
+SINKSTREAM_INLINE void configure(const TileShapes& shapes) {
+  asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
+}
+SINKSTREAM_INLINE void release() { asm volatile("tilerelease" : : : "memory"); }
+
+template <int kTo>
+SINKSTREAM_INLINE void clear() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(kTo));
+}
+template <int kTo>
+SINKSTREAM_INLINE void load(const void* from) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+               :
+               : "r"(from), "r"(int64_t{kTileRowBytes}), "i"(kTo)
+               : "memory");
+}
+template <int kFrom>
+SINKSTREAM_INLINE void store(void* to) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
+               :
+               : "r"(to), "r"(int64_t{kTileRowBytes}), "i"(kFrom)
+               : "memory");
+}
+
+// Note: [What the tile unit adds].
+template <int kSums, int kInputs, int kWeights>
+SINKSTREAM_INLINE void multiply() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
+               :
+               : "i"(kSums), "i"(kInputs), "i"(kWeights));
+}
+
+}  // namespace tiles

@@ -1,0 +1,117 @@
+// linear: with which kernel a panel meets a tile of tokens.
+
+#include "kernels/cpu/linear/panels.inl"
+
+#include "kernels/cpu/linear/tile.inl"
+
+#include "kernels/cpu/linear/input.inl"
+
+#include "kernels/cpu/linear/prefetch.inl"
+
+#include "kernels/cpu/linear/int16.inl"
+
+// The same with bfloat16 dot instructions, in linear/dot.inl; only tables that have them use it.
+template <WeightType kType, int kTokens>
+void multiply_tile_dot(const Tile& tile);
+
+template <Way kWay, WeightType kType, int kIndex = 0>
+TileKernel* kernel_of_size(int size) {
+  constexpr int kSize = kTileSizes[kIndex];
+  if (size == kSize) {
+    constexpr Form kForm = form_of<kWay>(kType);
+    if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
+      return multiply_tile<kType, kSize>;
+    } else if constexpr (kWay == Way::kInt16) {
+      return multiply_tile_int16<kType, kSize>;
+    } else {
+      return multiply_tile_dot<kType, kSize>;
+    }
+  }
+  if constexpr (kSize < kMaxTile) return kernel_of_size<kWay, kType, kIndex + 1>(size);
+  return nullptr;
+}
+
+template <Way kWay>
+TileKernel* kernel_of(WeightType type, int size) {
+  switch (type) {
+    case WeightType::kFloat32: return kernel_of_size<kWay, WeightType::kFloat32>(size);
+    case WeightType::kFloat16: return kernel_of_size<kWay, WeightType::kFloat16>(size);
+    case WeightType::kBFloat16: return kernel_of_size<kWay, WeightType::kBFloat16>(size);
+    case WeightType::kInt8: return kernel_of_size<kWay, WeightType::kInt8>(size);
+    case WeightType::kInt4: return kernel_of_size<kWay, WeightType::kInt4>(size);
+    case WeightType::kInt4Minimum: return kernel_of_size<kWay, WeightType::kInt4Minimum>(size);
+  }
+  return nullptr;
+}
+
+// Where the inputs of the tile that begins with token `first` lie.
+const void* input_of(const Inputs& inputs, Form form, int64_t first) {
+  switch (form) {
+    case Form::kPlain: return inputs.plain + first * inputs.cols;
+    case Form::kScaled: return inputs.scaled + first * inputs.cols;
+    case Form::kPairs: return inputs.pairs + first * inputs.cols / 2;
+    case Form::kQuads: return inputs.quads + first * inputs.cols / 2;
+  }
+  return nullptr;
+}
+
+template <Way kWay>
+void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile,
+                    bool asks, const LinesAhead& ahead) {
+  const LinearPart& part = *panel.part;
+  const int64_t first = tile * kMaxTile;
+  const int64_t row = panel.index * kPanelRows;
+  const int64_t tokens = args.tokens - first < kMaxTile ? args.tokens - first : kMaxTile;
+  const int64_t rows = part.weights.rows - row;
+  const int size = tile_size(tokens);
+  kernel_of<kWay>(part.weights.type, size)({
+      .panel = part.weights.panel(panel.index),
+      .cols = args.cols,
+      .input = input_of(inputs, form_of<kWay>(part.weights.type), first),
+      .sums = inputs.sums + first * (inputs.cols / kGroup),
+      .scales = inputs.scales + first * (inputs.cols / kGroup),
+      .bias = part.bias == nullptr ? nullptr : part.bias + row,
+      .out = part.out + first * part.out_stride + row,
+      .out_stride = part.out_stride,
+      .rows = rows < kPanelRows ? rows : kPanelRows,
+      .tokens = tokens,
+      .accumulate = part.accumulate,
+      .asks = asks,
+      .ahead = ahead,
+  });
+}
+
+// A token alone as in Note: [A token alone].
+template <Way kWay>
+void run_linear(const LinearArgs& args, const Launch& launch) {
+  const int64_t tiles = divide_up(args.tokens, kMaxTile);
+  const auto prepare = [&](int64_t copy, int64_t tile) {
+    const Inputs inputs = place_inputs<kWay>(args, copy);
+    const int size = tile_size(args.tokens - tile * kMaxTile);
+    for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
+  };
+  const auto begin = lay_out_inputs(args, launch, tiles, prepare);
+  const Inputs shared = place_inputs<kWay>(args, 0);
+  const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
+  const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
+  const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
+  const int64_t panels = count_panels(args);
+  share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
+    const Inputs inputs = place_inputs<kWay>(args, copy_of(args, thread));
+    const int64_t askers = askers_of(args, share);
+    for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
+      const Panel found = find_panel(args, panel);
+      const PanelAhead ahead = ahead_of(args, share, askers, found, panel, panels);
+      for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
+        const int64_t place = tile - share.first_tile;
+        multiply_panel<kWay>(args, inputs, found, tile, place == 0 && ahead.own,
+                             ahead.of_tile(place));
+      }
+    }
+  });
+}
+
+void linear_fma(const LinearArgs& args, const Launch& launch) {
+  if (args.input_type == InputType::kInt16) return run_linear<Way::kInt16>(args, launch);
+  run_linear<Way::kFma>(args, launch);
+}

@@ -1,0 +1,213 @@
+// Which pages a query sees, and one head's half of a page on its way into shared memory.
+#pragma once
+
+#include "common/divide_up.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/linear/matrix.h"
+#include "kernels/cuda/portable.h"
+
+namespace sinkstream::cuda {
+
+// What the matrix products over a cache's type are made of.
+template <typename Cache>
+struct Multiplied {
+  using Type = Cache;
+};
+template <>
+struct Multiplied<int8_t> {
+  using Type = bf16;
+};
+template <typename Cache>
+using Number = typename Multiplied<Cache>::Type;
+
+template <typename Cache>
+constexpr bool kHasScales = sizeof(Cache) == 1;
+
+constexpr int kTileRows = 16;  // pairs of token and head, of one key head
+
+// Numbers between two rows in shared memory. Eight more than there are: the eight rows that
+// load_fragment4 reads at a time then lie in different banks, whatever the head_dim.
+constexpr int padded(int head_dim) { return head_dim + 8; }
+
+// Rows of a page: [begin, end), none where begin >= end.
+struct RowRange {
+  int begin;
+  int end;
+};
+
+// The pages that consecutive tokens of a sequence see: sink pages, then window blocks.
+struct SeenPages {
+  int sink_pages;
+  int blocks;
+  int64_t first_block;
+
+  __device__ int count() const { return sink_pages + blocks; }
+};
+
+// One head of page n of those, and the token in its row 0.
+struct HeadPage {
+  const std::byte* keys;
+  const std::byte* values;
+  int64_t base;
+  bool is_sink;
+};
+
+// How many sinks the query of token `index` sees.
+__device__ inline int64_t seen_sinks(const SequencePages& sequence, int64_t index) {
+  return index + 1 < sequence.sinks ? index + 1 : sequence.sinks;
+}
+
+// `first`: of the oldest of the tokens, `index`: of the youngest.
+__device__ inline SeenPages seen_pages(const SequencePages& sequence, int64_t first,
+                                       int64_t index) {
+  SeenPages seen = {};
+  seen.sink_pages = int(divide_up(seen_sinks(sequence, index), kPageRows));
+  if (first <= index) {
+    seen.first_block = (first - sequence.sinks) / kPageRows;
+    seen.blocks = int((index - sequence.sinks) / kPageRows - seen.first_block + 1);
+  }
+  return seen;
+}
+
+__device__ inline HeadPage head_page(const Pages& pages, const SequencePages& sequence,
+                                     const SeenPages& seen, int n, int kv_head) {
+  HeadPage page = {nullptr, nullptr, n * kPageRows, n < seen.sink_pages};
+  const std::byte* bytes;
+  if (page.is_sink) {
+    bytes = page_at(pages, sequence, n);
+  } else {
+    const int64_t block = seen.first_block + n - seen.sink_pages;
+    page.base = sequence.sinks + block * kPageRows;
+    bytes = window_page(pages, sequence, block);
+  }
+  page.keys = bytes + pages.shape.key_offset(kv_head);
+  page.values = bytes + pages.shape.value_offset(kv_head);
+  return page;
+}
+
+// The rows of a page that those tokens see.
+__device__ inline RowRange seen_rows(const SequencePages& sequence, const HeadPage& page,
+                                     int64_t first, int64_t index) {
+  int64_t begin = first - page.base, end = index + 1 - page.base;
+  if (page.is_sink) {
+    begin = 0;
+    end = seen_sinks(sequence, index) - page.base;
+  }
+  return {int(begin > 0 ? begin : 0), int(end < kPageRows ? end : kPageRows)};
+}
+
+// What a block of `warps` warps has in shared memory.
+template <typename Cache>
+struct TileMemory {
+  Number<Cache>* queries;  // [warps][16][padded(head_dim)]
+  unsigned char* keys;     // 16-bit: [64][padded(head_dim)]; int8: codes and scales as in the page
+  unsigned char* values;   // likewise
+  Number<Cache>* wide;     // int8: [64][padded(head_dim)], of the keys or the values
+
+  static constexpr size_t query_bytes(int warps, int head_dim) {
+    return size_t{2} * warps * kTileRows * padded(head_dim);
+  }
+  static constexpr size_t wide_bytes(int head_dim) {
+    return size_t{2} * kPageRows * padded(head_dim);
+  }
+  static constexpr size_t half_bytes(int head_dim) {
+    return kHasScales<Cache> ? kPageRows * (head_dim + sizeof(float)) : wide_bytes(head_dim);
+  }
+  static constexpr size_t bytes(int warps, int head_dim) {
+    return query_bytes(warps, head_dim) + 2 * half_bytes(head_dim) +
+           (kHasScales<Cache> ? wide_bytes(head_dim) : 0);
+  }
+
+  __device__ TileMemory(unsigned char* memory, int warps, int head_dim)
+      : queries(reinterpret_cast<Number<Cache>*>(memory)),
+        keys(memory + query_bytes(warps, head_dim)),
+        values(keys + half_bytes(head_dim)),
+        wide(reinterpret_cast<Number<Cache>*>(values + half_bytes(head_dim))) {}
+};
+
+// Calls visit(row, column) for every part of `rows` rows of `columns` parts, shared out among
+// `threads`; of which this is number `thread`.
+template <typename Visit>
+__device__ inline void share_out(int thread, int threads, int rows, int columns,
+                                 const Visit& visit) {
+  const int row_step = threads / columns, column_step = threads % columns;
+  int row = thread / columns, column = thread % columns;
+  while (row < rows) {
+    visit(row, column);
+    row += row_step;
+    column += column_step;
+    if (column >= columns) {
+      column -= columns;
+      ++row;
+    }
+  }
+}
+
+// The block asks for one head's half of a page. Rows that none of its queries sees are not read:
+// they become zeros, which a weight of zero can be multiplied with.
+template <typename Cache>
+__device__ inline void stage_half(unsigned char* to, const std::byte* from, int head_dim,
+                                  RowRange seen) {
+  const int parts = head_dim * int(sizeof(Cache)) / 16;
+  const int pitch = kHasScales<Cache> ? head_dim : 2 * padded(head_dim);
+  share_out(threadIdx.x, blockDim.x, kPageRows, parts, [&](int row, int part) {
+    unsigned char* target = to + row * pitch + part * 16;
+    if (row >= seen.begin && row < seen.end) {
+      copy_async(target, from + (row * parts + part) * 16);
+    } else {
+      *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
+    }
+  });
+  if constexpr (kHasScales<Cache>) {
+    const int codes = int(kPageRows) * head_dim;
+    for (int part = threadIdx.x; part < int(kPageRows) / 4; part += blockDim.x) {
+      copy_async(to + codes + part * 16, from + codes + part * 16);
+    }
+  }
+}
+
+// Two of the four codes in a word, `first` and the next, as bfloat16.
+__device__ inline uint32_t widened(uint32_t codes, int first) {
+  // 2^23 + (code + 128), less 2^23 + 128. A code has no more bits than the upper half holds.
+  const auto bits = [&](int i) {
+    const uint32_t code = ((codes >> (8 * i)) & 0xFF) ^ 0x80;
+    return __float_as_uint(__uint_as_float(0x4B000000u | code) - 8388736.0f);
+  };
+  return bits(first) >> 16 | (bits(first + 1) & 0xFFFF0000u);
+}
+
+// The block makes numbers of a half's codes.
+__device__ inline void widen_half(bf16* wide, const unsigned char* half, int head_dim) {
+  share_out(threadIdx.x, blockDim.x, kPageRows, head_dim / 16, [&](int row, int part) {
+    const uint4 codes = *reinterpret_cast<const uint4*>(half + row * head_dim + part * 16);
+    uint4* to = reinterpret_cast<uint4*>(wide + row * padded(head_dim) + part * 16);
+    to[0] = make_uint4(widened(codes.x, 0), widened(codes.x, 2), widened(codes.y, 0),
+                       widened(codes.y, 2));
+    to[1] = make_uint4(widened(codes.z, 0), widened(codes.z, 2), widened(codes.w, 0),
+                       widened(codes.w, 2));
+  });
+}
+
+// A half that copy_async has asked for, as numbers. `pending`: groups of copies that may still be
+// under way. All threads of the block call it; whatever they wrote or read before is done then.
+template <int pending, typename Cache>
+__device__ inline const Number<Cache>* arrived(const TileMemory<Cache>& memory,
+                                               const unsigned char* half, int head_dim) {
+  copy_async_wait<pending>();
+  __syncthreads();
+  if constexpr (kHasScales<Cache>) {
+    widen_half(memory.wide, half, head_dim);
+    __syncthreads();
+    return memory.wide;
+  } else {
+    return reinterpret_cast<const Number<Cache>*>(half);
+  }
+}
+
+// The 64 scales of an int8 half.
+__device__ inline const float* scales_of(const unsigned char* half, int head_dim) {
+  return reinterpret_cast<const float*>(half + kPageRows * head_dim);
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,210 @@
+#include "common/divide_up.h"
+#include "kernels/cuda/attention/tile.cuh"
+
+namespace sinkstream::cuda {
+namespace {
+
+constexpr int kMostWarps = 4;  // of a block; a tile each
+
+// Wide heads take half as many: shared memory is what a block of theirs runs out of.
+constexpr int most_warps(int64_t head_dim) { return head_dim > 128 ? 2 : kMostWarps; }
+
+// A query's softmax over the pages so far, for the lane's two queries and its columns: sums[n][i]
+// is column 8 n + 2 pair + (i & 1) of query i >> 1.
+template <int kMostDim>
+struct Walk {
+  Fold folds[2];
+  float sums[kMostDim / 8][4];
+};
+
+// The next page joins. `staged`: the rows of it that any query of the block sees; `view`: those
+// that the lane's see.
+template <typename T, int kMostDim>
+__device__ inline void join_page(Walk<kMostDim>& walk, const Fold (&folds)[2],
+                                 const uint32_t (&weights)[4][4], const T* values, int head_dim,
+                                 RowRange staged, const TileView& view) {
+  Factors factors[2];
+  bool sees_all = true;
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    const RowRange& rows = view.rows[q];
+    sees_all = sees_all && rows.begin == staged.begin && rows.end == staged.end;
+    factors[q] = {1, 0};  // to a query that sees none of it, a page is nothing
+    if (rows.begin < rows.end) {
+      factors[q] = factors_of(walk.folds[q].largest, folds[q].largest);
+      walk.folds[q] = {fmaxf(walk.folds[q].largest, folds[q].largest),
+                       join(walk.folds[q].total, folds[q].total, factors[q])};
+    }
+  }
+  const bool all_see_all = __all_sync(kWarp, sees_all);
+#pragma unroll
+  for (int first = 0; first < kMostDim / 8; first += 4) {
+    if (8 * first >= head_dim) break;
+    float sums[4][4];
+    multiply_values(sums, weights, values, head_dim, 8 * first);
+    if (!all_see_all) {
+      bool is_number = true;
+#pragma unroll
+      for (const auto& sum : sums) {
+#pragma unroll
+        for (const float x : sum) is_number = is_number && x == x;
+      }
+      if (!__all_sync(kWarp, is_number)) {
+        multiply_values_apart(sums, weights, values, head_dim, 8 * first, view);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        walk.sums[first + n][i] = join(walk.sums[first + n][i], sums[n][i], factors[i >> 1]);
+      }
+    }
+  }
+}
+
+// Block (tiles of a span, key head): 16 pairs of a span for each warp, where pair p is head
+// p % group of row p / group. Keys of the next page are on their way while values are multiplied,
+// values while keys are.
+template <typename Cache, int kMostDim>
+__global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
+    walk_pages_kernel(AttentionArgs args) {
+  DYNAMIC_SHARED(unsigned char, shared);
+  const int head_dim = int(args.pages.shape.head_dim);
+  const int kv_head = blockIdx.y, group = args.heads / int(args.pages.shape.kv_heads);
+  const int warps = blockDim.x / kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+
+  const int pairs = args.span_rows * group;
+  const int blocks = (pairs + warps * kTileRows - 1) / (warps * kTileRows);  // of a span
+  const int64_t span = blockIdx.x / blocks * int64_t{args.span_rows};        // its first row
+  const int block_begin = int(blockIdx.x) % blocks * warps * kTileRows;
+  const int block_end =
+      block_begin + warps * kTileRows < pairs ? block_begin + warps * kTileRows : pairs;
+  const TokenRow* rows = args.rows + span;
+
+  const int oldest = block_begin / group;
+  int youngest = (block_end - 1) / group;
+  while (youngest >= oldest && rows[youngest].sequence < 0) --youngest;
+  if (youngest < oldest) return;
+  const int64_t first = rows[oldest].first, index = rows[youngest].index;
+  const SequencePages& sequence = args.pages.sequences[rows[oldest].sequence];
+  const SeenPages seen = seen_pages(sequence, first, index);
+
+  // The lane's queries; behind the block's last token there are none, and none sees a row.
+  const int begin = block_begin + warp * kTileRows;
+  const int end = youngest * group + group < block_end ? youngest * group + group : block_end;
+  const auto own_pair = [&](int q) { return begin + lane / 4 + 8 * q; };
+  int own_rows[2];  // −1: no query
+  TileView view;
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    own_rows[q] = own_pair(q) < end ? own_pair(q) / group : -1;
+    view.slope[q] = 0;
+    if (own_rows[q] >= 0 && args.slopes != nullptr) {
+      view.slope[q] = args.slopes[kv_head * group + own_pair(q) % group];
+    }
+  }
+
+  const TileMemory<Cache> memory(shared, warps, head_dim);
+  Number<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
+  Walk<kMostDim> walk;
+#pragma unroll
+  for (Fold& fold : walk.folds) fold = {-INFINITY, 0};
+#pragma unroll
+  for (auto& sum : walk.sums) sum[0] = sum[1] = sum[2] = sum[3] = 0;
+
+  HeadPage page = head_page(args.pages, sequence, seen, 0, kv_head);
+  RowRange staged = seen_rows(sequence, page, first, index);
+  stage_half<Cache>(memory.keys, page.keys, head_dim, staged);
+  copy_async_commit();
+  stage_half<Cache>(memory.values, page.values, head_dim, staged);
+  copy_async_commit();
+  for (int n = 0; n < seen.count(); ++n) {
+    if (n == 0 || n == seen.sink_pages) {
+      stage_queries(queries, page.is_sink ? args.query_sink : args.query_window, args, span,
+                    kv_head, begin, end);
+    }
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      view.rows[q] = {0, 0};
+      view.distance[q] = 0;
+      if (own_rows[q] < 0) continue;
+      const TokenRow& row = rows[own_rows[q]];
+      view.rows[q] = seen_rows(sequence, page, row.first, row.index);
+      if (args.slopes != nullptr) {
+        view.distance[q] = float((page.is_sink ? row.rank : row.index) - page.base);
+      }
+    }
+    float scores[8][4];
+    multiply_keys(scores, queries, arrived<1>(memory, memory.keys, head_dim), head_dim);
+    const Number<Cache>* values = arrived<0>(memory, memory.values, head_dim);
+    Fold folds[2];
+    uint32_t weights[4][4];
+    weigh<Cache>(scores, view, args, memory.keys, memory.values, folds, weights);
+    if constexpr (kHasScales<Cache>) __syncthreads();  // the keys' scales have been read
+
+    const RowRange now = staged;
+    const bool is_last = n + 1 == seen.count();
+    if (!is_last) {
+      page = head_page(args.pages, sequence, seen, n + 1, kv_head);
+      staged = seen_rows(sequence, page, first, index);
+      stage_half<Cache>(memory.keys, page.keys, head_dim, staged);
+      copy_async_commit();
+    }
+    join_page(walk, folds, weights, values, head_dim, now, view);
+    if (!is_last) {
+      __syncthreads();  // the values have been read
+      stage_half<Cache>(memory.values, page.values, head_dim, staged);
+      copy_async_commit();
+    }
+  }
+
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    if (own_rows[q] < 0) continue;
+    const int head = kv_head * group + own_pair(q) % group;
+    Factors factors = {1, 0};
+    if (args.sink_logits != nullptr) {
+      factors = join_logit(walk.folds[q], args.sink_logits[head]);
+    }
+    uint32_t* out = static_cast<uint32_t*>(args.out) +
+                    ((span + own_rows[q]) * args.heads + head) * head_dim / 2 + lane % 4;
+#pragma unroll
+    for (int n = 0; n < kMostDim / 8; ++n) {
+      if (8 * n >= head_dim) break;
+      const float x = join(walk.sums[n][2 * q], 0, factors);
+      const float y = join(walk.sums[n][2 * q + 1], 0, factors);
+      out[4 * n] = pack<bf16>(x / walk.folds[q].total, y / walk.folds[q].total);
+    }
+  }
+}
+
+template <typename Cache, int kMostDim>
+Status walk_pages(const AttentionArgs& args, Stream stream) {
+  const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
+  const int tiles = int(divide_up(args.span_rows * (args.heads / kv_heads), kTileRows));
+  const int warps = tiles < most_warps(head_dim) ? tiles : most_warps(head_dim);
+  const int blocks = args.row_count / args.span_rows * int(divide_up(tiles, warps));
+  return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads), dim3(warps * kWarpSize),
+                TileMemory<Cache>::bytes(warps, head_dim), stream, args);
+}
+
+template <typename Cache>
+Status walk_pages_of(const AttentionArgs& args, Stream stream) {
+  if (args.pages.shape.head_dim <= 64) return walk_pages<Cache, 64>(args, stream);
+  if (args.pages.shape.head_dim <= 128) return walk_pages<Cache, 128>(args, stream);
+  return walk_pages<Cache, 256>(args, stream);
+}
+
+}  // namespace
+
+Status attention_prefill(const AttentionArgs& args, Stream stream) {
+  switch (args.pages.shape.type) {
+    case DType::kFloat16: return walk_pages_of<f16>(args, stream);
+    case DType::kInt8: return walk_pages_of<int8_t>(args, stream);
+    default: return walk_pages_of<bf16>(args, stream);
+  }
+}
+
+}  // namespace sinkstream::cuda

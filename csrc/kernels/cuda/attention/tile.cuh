@@ -1,0 +1,229 @@
+// The arithmetic of attention, which decode and prefill share to the bit: a warp, a tile of up to
+// 16 queries of one key head, one page; and how pages join.
+//
+// Note: [A lane's part]
+// The lane has group = lane / 4 and pair = lane % 4 (Note [Fragments] of matrix.h), and to do with
+// two queries: rows group and group + 8 of the tile, called its query 0 and 1. Of their 64 scores
+// it holds scores[j][i]: key 8 j + 2 pair + (i & 1), query i >> 1.
+#pragma once
+
+#include "kernels/cuda/attention/page.cuh"
+
+namespace sinkstream::cuda {
+
+// What the lane's two queries see of a page.
+struct TileView {
+  RowRange rows[2];
+  float slope[2];     // of ALiBi
+  float distance[2];  // to row 0; one less to each later row
+};
+
+// A query's softmax over some pages, or one.
+struct Fold {
+  float largest;  // m
+  float total;    // l
+};
+
+// What two folds and their sums are multiplied by where they join.
+struct Factors {
+  float before;
+  float added;
+};
+
+__device__ inline Factors factors_of(float largest_before, float largest_added) {
+  const float largest = fmaxf(largest_before, largest_added);
+  return {exp_approx(largest_before - largest), exp_approx(largest_added - largest)};
+}
+
+__device__ inline float join(float before, float added, const Factors& factors) {
+  return fmaf(before, factors.before, product(added, factors.added));
+}
+
+// A learned sink logit joins: a score without a value.
+__device__ inline Factors join_logit(Fold& fold, float logit) {
+  const Factors factors = factors_of(fold.largest, logit);
+  fold = {fmaxf(fold.largest, logit), join(fold.total, 1, factors)};
+  return factors;
+}
+
+// The warp copies up to 16 queries into its part of the shared memory: pairs [begin, end) of the
+// span that begins at `row`, where pair p is head p % group of row p / group. The others are zeros.
+template <typename T>
+__device__ inline void stage_queries(T* tile, const void* queries, const AttentionArgs& args,
+                                     int64_t row, int kv_head, int begin, int end) {
+  const int head_dim = int(args.pages.shape.head_dim);
+  const int group = args.heads / int(args.pages.shape.kv_heads);
+  __syncwarp();  // nobody reads the queries before these any more
+  share_out(threadIdx.x % kWarpSize, kWarpSize, kTileRows, head_dim / 8, [&](int r, int part) {
+    const int pair = begin + r;
+    uint4 numbers = make_uint4(0, 0, 0, 0);
+    if (pair < end) {
+      const int64_t head = (row + pair / group) * args.heads + kv_head * group + pair % group;
+      numbers = *reinterpret_cast<const uint4*>(static_cast<const T*>(queries) + head * head_dim +
+                                                part * 8);
+    }
+    *reinterpret_cast<uint4*>(tile + r * padded(head_dim) + part * 8) = numbers;
+  });
+  __syncwarp();
+}
+
+// q · k for each query of the tile and each row of the page.
+template <typename T>
+__device__ inline void multiply_keys(float (&scores)[8][4], const T* queries, const T* keys,
+                                     int head_dim) {
+  const int lane = threadIdx.x % kWarpSize, stride = padded(head_dim);
+  const T* query = queries + lane % 16 * stride + lane / 16 * 8;
+  const T* key = keys + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
+#pragma unroll
+  for (auto& score : scores) score[0] = score[1] = score[2] = score[3] = 0;
+  for (int d = 0; d < head_dim; d += 16) {
+    uint32_t a[4];
+    load_fragment4(a, query + d);
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      uint32_t b[4];
+      load_fragment4(b, key + 8 * j * stride + d);
+      const uint32_t even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
+      multiply_add<T>(scores[j], a, even);
+      multiply_add<T>(scores[j + 1], a, odd);
+    }
+  }
+}
+
+// Makes scores of products: Note [Scores] of kernels/attention.h.
+__device__ inline float score_of(float sum, const AttentionArgs& args, float slope,
+                                 float distance) {
+  float score = product(sum, args.scale);
+  if (args.soft_cap > 0) score = product(tanhf(score / args.soft_cap), args.soft_cap);
+  if (args.slopes != nullptr) score = fmaf(-slope, distance, score);
+  return score;
+}
+
+// The sum, or the largest, of the four lanes that share a query.
+__device__ inline float sum_of_lanes(float x) {
+  x += __shfl_xor_sync(kWarp, x, 1);
+  return x + __shfl_xor_sync(kWarp, x, 2);
+}
+__device__ inline float largest_of_lanes(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
+}
+
+// Turns products into m, l and weights: p, which for int8 is multiplied by the value's scale once l
+// has taken it, rounded, and as the first factor of multiply_values. `keys` and `values` are the
+// staged halves, read for their scales alone.
+template <typename Cache>
+__device__ inline void weigh(float (&scores)[8][4], const TileView& view, const AttentionArgs& args,
+                             const unsigned char* keys, const unsigned char* values,
+                             Fold (&folds)[2], uint32_t (&weights)[4][4]) {
+  const int head_dim = int(args.pages.shape.head_dim);
+  const int pair = threadIdx.x % 4;
+  const auto is_seen = [&](int j, int i) {
+    const int row = 8 * j + 2 * pair + (i & 1);
+    return row >= view.rows[i >> 1].begin && row < view.rows[i >> 1].end;
+  };
+  folds[0] = folds[1] = {-INFINITY, 0};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
+      float sum = scores[j][i];
+      if constexpr (kHasScales<Cache>) sum = product(sum, scales_of(keys, head_dim)[row]);
+      const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
+      scores[j][i] = is_seen(j, i) ? score : -INFINITY;
+      folds[query].largest = fmaxf(folds[query].largest, scores[j][i]);  // passes over NaN
+    }
+  }
+  for (Fold& fold : folds) fold.largest = largest_of_lanes(fold.largest);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
+      const float weight = is_seen(j, i) ? exp_approx(scores[j][i] - folds[query].largest) : 0;
+      folds[query].total += weight;
+      scores[j][i] = weight;
+      if constexpr (kHasScales<Cache>) {
+        if (is_seen(j, i)) {
+          scores[j][i] = product(weight, scales_of(values, head_dim)[row]);
+        }
+      }
+    }
+  }
+  for (Fold& fold : folds) fold.total = sum_of_lanes(fold.total);
+    // A lane's scores of keys 16 k … 16 k + 15 are just what it holds of the first factor.
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const float* two = scores[2 * k + (r >> 1)] + 2 * (r & 1);
+      weights[k][r] = pack<Number<Cache>>(two[0], two[1]);
+    }
+  }
+}
+
+// Σ weight · value over the page, from fresh accumulators, for the 32 columns from `column` on, or
+// the 16 that are left: sums[n][i] is column + 8 n + 2 pair + (i & 1) of query i >> 1.
+// keep(word, row) gives the values of rows `row` and row + 1 as they shall be multiplied.
+template <typename T, typename Keep>
+__device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&weights)[4][4],
+                                       const T* values, int head_dim, int column,
+                                       const Keep& keep) {
+  const int lane = threadIdx.x % kWarpSize, stride = padded(head_dim);
+  const T* value = values + lane % 16 * stride + lane / 16 * 8 + column;
+#pragma unroll
+  for (auto& sum : sums) sum[0] = sum[1] = sum[2] = sum[3] = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      if (column + 8 * n >= head_dim) break;
+      uint32_t b[4];
+      load_fragment4_transposed(b, value + 16 * k * stride + 8 * n);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) b[m] = keep(b[m], 16 * k + 8 * (m & 1) + 2 * (lane % 4));
+      const uint32_t even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
+      multiply_add<T>(sums[n], weights[k], even);
+      multiply_add<T>(sums[n + 1], weights[k], odd);
+    }
+  }
+}
+
+template <typename T>
+__device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&weights)[4][4],
+                                       const T* values, int head_dim, int column) {
+  multiply_values(sums, weights, values, head_dim, column, [](uint32_t word, int) { return word; });
+}
+
+// The same for a tile whose queries see different rows, where a value that some see is infinite or
+// no number: zero times that would be no number for the others. So each query is multiplied by
+// itself, with zeros in place of what it does not see.
+template <typename T>
+__device__ inline void multiply_values_apart(float (&sums)[4][4], const uint32_t (&weights)[4][4],
+                                             const T* values, int head_dim, int column,
+                                             const TileView& view) {
+  const int group = threadIdx.x % kWarpSize / 4;
+#pragma unroll 1
+  for (int row = 0; row < kTileRows; ++row) {
+    const bool second = row >= 8;
+    const RowRange own = second ? view.rows[1] : view.rows[0];
+    const RowRange seen = {__shfl_sync(kWarp, own.begin, row % 8 * 4),
+                           __shfl_sync(kWarp, own.end, row % 8 * 4)};
+    float alone[4][4];
+    multiply_values(alone, weights, values, head_dim, column, [&](uint32_t word, int key) {
+      const uint32_t low = key >= seen.begin && key < seen.end ? 0xFFFFu : 0;
+      const uint32_t high = key + 1 >= seen.begin && key + 1 < seen.end ? 0xFFFF0000u : 0;
+      return word & (low | high);
+    });
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (group == row % 8 && (i >> 1) == int(second)) sums[n][i] = alone[n][i];
+      }
+    }
+  }
+}
+
+}  // namespace sinkstream::cuda

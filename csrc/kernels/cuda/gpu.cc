@@ -1,0 +1,116 @@
+#include "kernels/cuda/gpu.h"
+
+#include <unistd.h>
+
+#include "common/errors.h"
+#include "device/shared_library.h"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+constexpr int kLeastMajor = 8;  // Ampere: bf16 in the tensor cores, and asynchronous copies
+constexpr Status kInsufficientDriver = 35, kNoDevice = 100;
+
+std::string version(int32_t number) { return cat(number / 1000, ".", number % 1000 / 10); }
+
+// Why the runtime finds no GPU, in its own words where they are the best there are.
+std::string why_none(const Runtime& runtime, Status status) {
+  int32_t driver = 0, needed = 0;
+  const Status known = runtime.versions(&driver, &needed);
+  if (known == kSuccess && driver == 0) return "there is no NVIDIA driver.";
+  if (known == kSuccess && (status == kInsufficientDriver || driver / 1000 < needed / 1000)) {
+    return cat("the NVIDIA driver serves CUDA ", version(driver), ", but this build needs ",
+               version(needed), ". Install a newer driver.");
+  }
+  if (status == kSuccess || status == kNoDevice) {
+    return "no GPU is visible. Is CUDA_VISIBLE_DEVICES set?";
+  }
+  return cat("the driver says: ", runtime.message(status), ".");
+}
+
+}  // namespace
+
+GpuSearch find_gpu(const Plugin& plugin) {
+  GpuSearch found;
+  const Runtime& runtime = plugin.runtime;
+  int32_t count = 0;
+  Status status = runtime.count_gpus(&count);
+  if (status != kSuccess || count == 0) {
+    found.problem = why_none(runtime, status);
+    return found;
+  }
+  // The first that is visible; CUDA_VISIBLE_DEVICES chooses.
+  status = runtime.describe(0, &found.facts);
+  if (status != kSuccess) {
+    found.problem = cat("the driver says: ", runtime.message(status), ".");
+  } else if (found.facts.major < kLeastMajor) {
+    found.problem = cat("the kernels need compute capability ", kLeastMajor, ".0 or newer, but ",
+                        found.facts.name, " has ", found.facts.major, ".", found.facts.minor, ".");
+  } else {
+    found.plugin = &plugin;
+  }
+  return found;
+}
+
+GpuSearch find_gpu(const std::string& path) {
+  GpuSearch found;
+  if (access(path.c_str(), F_OK) != 0) {
+    found.problem = "this build has no CUDA kernels. Build it where nvcc is found.";
+    return found;
+  }
+  const SharedLibrary library(path);
+  if (!library.is_loaded()) {
+    found.problem = cat("the library of CUDA kernels cannot be loaded: ", library.problem(), ".");
+    return found;
+  }
+  using Entry = const Plugin*();
+  auto* const entry = reinterpret_cast<Entry*>(library.symbol(kPluginSymbol));
+  const Plugin* const plugin = entry == nullptr ? nullptr : entry();
+  if (plugin == nullptr || plugin->version != kPluginVersion ||
+      plugin->table_bytes != Plugin().table_bytes) {
+    found.problem =
+        "the library of CUDA kernels belongs to another build of the package. Install it again.";
+    return found;
+  }
+  return find_gpu(*plugin);
+}
+
+GpuBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose) {
+  std::byte* memory = nullptr;
+  if (runtime.new_memory(bytes, &memory) == kSuccess) {
+    return GpuBlock(memory, runtime.free_memory);
+  }
+  GpuFacts facts;
+  const bool is_known = runtime.describe(0, &facts) == kSuccess;
+  throw CapacityError(cat("memory: the GPU does not give the ", bytes >> 20, " MiB for ", purpose,
+                          is_known ? cat("; ", facts.free_bytes >> 20, " of its ",
+                                         facts.total_bytes >> 20, " MiB are free")
+                                   : std::string(),
+                          ". Choose a smaller window or fewer sequences, or free what others hold "
+                          "there."));
+}
+
+GpuBlock take_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {
+  std::byte* memory = nullptr;
+  const Status status = runtime.new_pinned(bytes, &memory);
+  if (status == kSuccess) return GpuBlock(memory, runtime.free_pinned);
+  throw CapacityError(cat("memory: the driver does not give the ", bytes >> 20,
+                          " MiB of pinned memory for ", purpose, ": ", runtime.message(status),
+                          "."));
+}
+
+OwnStream::OwnStream(const Runtime& runtime) : runtime_(runtime) {
+  check(runtime, runtime.new_stream(&stream_), "making a stream");
+}
+
+OwnEvent::OwnEvent(const Runtime& runtime) : runtime_(runtime) {
+  check(runtime, runtime.new_event(&event_), "making an event");
+}
+
+void check(const Runtime& runtime, Status status, const char* what) {
+  if (status == kSuccess) return;
+  throw DeviceError(cat("cuda: ", what, " failed: ", runtime.message(status), "."));
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,237 @@
+#include "kernels/cuda/linear/linear.h"
+
+#include <algorithm>
+
+#include "common/divide_up.h"
+#include "kernels/cuda/linear/products.cuh"
+#include "kernels/cuda/linear/wide.h"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+// Shared memory that a block of such GPUs may have, and, since others have less, of all of them.
+constexpr size_t kMuchShared = 227 * 1024, kLittleShared = 99 * 1024;
+
+// What a warp does at a time, by the type of the weights, by how many fragments of eight inputs
+// there are, and by what shared memory there is.
+template <WeightType kType, int kInputTiles, size_t kMostShared>
+struct Shape {
+  // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would
+  // take as long as its arithmetic.
+  static constexpr int kRowTiles = kInputTiles < 4 ? 1 : 2;
+  static constexpr int kBlockRows = kRowWarps * kRowTiles * kTileRows;
+
+  // Blocks that a multiprocessor holds. Three leave 80 registers to a thread, two 128: sums of many
+  // inputs and numbers in pieces need more.
+  static constexpr int kResident = kType == WeightType::kFloat32 || kInputTiles >= 4  ? 1
+                                   : kType == WeightType::kBFloat16                   ? 3
+                                   : kType == WeightType::kFloat16 || kInputTiles > 1 ? 2
+                                                                                      : 3;
+
+  // A row of inputs in shared memory is 16 bytes longer than its chunk, so that the eight rows of a
+  // fragment lie in different banks.
+  static constexpr int kPadding = 8;  // numbers
+
+  // Tiles along K that a warp has asked for and not used yet: as many as the registers hold, and
+  // the shared memory two chunks of inputs for.
+  static constexpr int kTileRegisters =
+      kRowTiles * (TileWords<kType>::kWords + TileWords<kType>::kScaleWords);
+  static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kTileRegisters);
+  static constexpr int kInputs = kInputTiles * 8;
+  static constexpr int kMostChunkTiles =
+      (int(kMostShared / (2 * sizeof(bf16))) / kInputs - kPadding) / kTileCols;
+  static constexpr int kDepth =
+      std::min({kRegisters / kTileRegisters, kInputTiles == 8 ? 2 : 4, kMostChunkTiles / kAlong});
+  static_assert(kDepth >= 1);
+  static constexpr int kUnitTiles = kDepth * kAlong;
+
+  // The inputs wait in shared memory, a chunk of columns at a time, and the next chunk arrives
+  // while the present one is used. Rows past the last input hold whatever was there: a column of a
+  // product depends on that column of B alone.
+  static constexpr int kChunkTiles = kInputTiles < 4 ? 16 / kUnitTiles * kUnitTiles : kUnitTiles;
+  static_assert(kChunkTiles % kUnitTiles == 0);
+  static constexpr int kChunkStride = kChunkTiles * kTileCols + kPadding;
+  static constexpr int kChunk = kInputs * kChunkStride;  // numbers
+
+  // Afterwards the block's warps put their sums there: [kAlong][kInputs][kBlockRows], with a row's
+  // end left empty, so that the four columns of a warp lie eight banks apart.
+  static constexpr int kSumsStride = kBlockRows + 4;
+  static constexpr size_t kSharedBytes = std::max(
+      size_t{2} * kChunk * sizeof(bf16), size_t{kAlong} * kInputs * kSumsStride * sizeof(float));
+  static_assert(kSharedBytes <= kMostShared && kSharedBytes * kResident <= kMuchShared);
+};
+
+// Fetches the columns of the tiles along K from `first` on, kChunkTiles or as many as there are
+// before `end`, of all inputs. Columns past the last one become zeros, as the weights there are.
+template <typename S>
+__device__ inline void stage_inputs(bf16* chunk, const LinearArgs& args, int first, int end) {
+  constexpr int kCopy = 8;  // numbers
+  constexpr int kCopies = S::kChunkTiles * kTileCols / kCopy;
+  const auto* input = static_cast<const bf16*>(args.input) + first * kTileCols;
+  const int cols = int(args.weights.cols) - first * kTileCols;  // that are left
+  const int staged = (end - first) * kTileCols;
+  for (int i = int(threadIdx.x); i < int(args.rows) * kCopies; i += kLinearThreads) {
+    const int row = i / kCopies, column = i % kCopies * kCopy;
+    if (column >= staged) continue;
+    bf16* to = chunk + row * S::kChunkStride + column;
+    const bf16* from = input + row * args.input_stride + column;
+    if (column + kCopy <= cols) {
+      copy_async(to, from);
+    } else {
+#pragma unroll 1
+      for (int j = 0; j < kCopy; ++j) to[j] = column + j < cols ? from[j] : rounded<bf16>(0);
+    }
+  }
+}
+
+// The warps that share rows put their sums side by side, and the block adds them and writes them.
+template <typename S, int kInputTiles>
+__device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* shared,
+                           const LinearArgs& args) {
+  const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
+  float* mine = shared + (warp % kAlong * S::kInputs + lane % 4 * 2) * S::kSumsStride +
+                warp / kAlong * S::kRowTiles * kTileRows + lane / 4;
+#pragma unroll
+  for (int t = 0; t < S::kRowTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < kInputTiles * 4; ++i) {
+      const int input = i / 4 * 8 + i % 2, row = t * kTileRows + i % 4 / 2 * 8;
+      mine[input * S::kSumsStride + row] = sums[t][i / 4][i % 4];
+    }
+  }
+  __syncthreads();
+
+  const int split = int(blockIdx.y);
+  for (int i = int(threadIdx.x); i < int(args.rows) * S::kBlockRows; i += kLinearThreads) {
+    const int input = i / S::kBlockRows;
+    const int64_t row = int64_t{blockIdx.x} * S::kBlockRows + i % S::kBlockRows;
+    if (row >= args.weights.rows) continue;
+    const float* all = shared + input * S::kSumsStride + i % S::kBlockRows;
+    float sum = all[0];
+#pragma unroll
+    for (int along = 1; along < kAlong; ++along) sum += all[along * S::kInputs * S::kSumsStride];
+    if (split == 0 && args.bias != nullptr) sum += args.bias[row];
+    args.out[(split * args.out_rows + input) * args.out_stride + row] = sum;
+  }
+}
+
+// A block takes kBlockRows rows of weights (x) and one split of K (y).
+template <WeightType kType, int kInputTiles, size_t kMostShared>
+__global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMostShared>::kResident)
+    linear_kernel(LinearArgs args) {
+  using S = Shape<kType, kInputTiles, kMostShared>;
+  constexpr int kTile = int(tile_bytes(kType));
+  DYNAMIC_SHARED(bf16, shared);
+  const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
+  const int along = warp % kAlong;
+  const TiledMatrix& weights = args.weights;
+  const int begin = first_tile(weights.cols, int(blockIdx.y), args.splits);
+  const int end = first_tile(weights.cols, int(blockIdx.y) + 1, args.splits);
+
+  // This warp's row tiles: past the last one there is nothing to do, or the last once more.
+  const auto row_tile_count = int(row_tiles(weights.rows));
+  const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kAlong) * S::kRowTiles;
+  const int tiles = row_tile < row_tile_count ? (end - begin - along + kAlong - 1) / kAlong : 0;
+  const int row_bytes = row_tile + 1 < row_tile_count ? int(col_tiles(weights.cols)) * kTile : 0;
+  using Words = TileWords<kType>;
+  const std::byte* next = weights.tiles + Words::codes_at(lane);
+  if (tiles > 0) next += weights.tile(row_tile, begin + along) - weights.tiles;
+  const int scales_behind = Words::scales_behind(lane);
+  const auto ask_for_next = [&](Words(&words)[S::kRowTiles]) {
+#pragma unroll
+    for (int t = 0; t < S::kRowTiles; ++t) words[t].load(next + t * row_bytes, scales_behind);
+    next += kAlong * kTile;
+  };
+
+  Words ring[S::kDepth][S::kRowTiles];
+#pragma unroll
+  for (int d = 0; d < S::kDepth; ++d) {
+    if (d < tiles) ask_for_next(ring[d]);
+  }
+
+  int left = tiles;  // to be used
+  Sums<S::kRowTiles, kInputTiles> sums = {};
+  const int chunks = (end - begin + S::kChunkTiles - 1) / S::kChunkTiles;
+#pragma unroll 1
+  for (int chunk = 0; chunk <= chunks; ++chunk) {
+    if (chunk < chunks) {
+      stage_inputs<S>(shared + chunk % 2 * S::kChunk, args, begin + chunk * S::kChunkTiles, end);
+    }
+    copy_async_commit();
+    if (chunk == 0) continue;
+
+    copy_async_wait<1>();  // the chunk before
+    __syncthreads();
+    const bf16* inputs = shared + (chunk - 1) % 2 * S::kChunk + along * kTileCols +
+                         lane % 8 * S::kChunkStride + lane / 8 * 8;
+#pragma unroll 1
+    for (int unit = 0; unit < S::kChunkTiles / S::kUnitTiles; ++unit) {
+#pragma unroll
+      for (int d = 0; d < S::kDepth; ++d) {
+        if (left <= 0) break;
+#pragma unroll
+        for (int column_group = 0; column_group < kTileGroups; ++column_group) {
+          const bf16* columns = inputs + d * kAlong * kTileCols + column_group * int{kGroup};
+          add_products<S::kChunkStride, 1>(sums, ring[d], column_group, columns);
+        }
+        if (left > S::kDepth) ask_for_next(ring[d]);
+        --left;
+      }
+      inputs += S::kUnitTiles * kTileCols;
+    }
+    __syncthreads();  // the chunk's place is needed, for the one after the next or for the sums
+  }
+  copy_async_wait<0>();
+  write_sums<S, kInputTiles>(sums, reinterpret_cast<float*>(shared), args);
+}
+
+template <WeightType kType, int kInputTiles, size_t kMostShared>
+Status launch_shape(const LinearArgs& args, Stream stream) {
+  using S = Shape<kType, kInputTiles, kMostShared>;
+  const auto blocks = unsigned(divide_up(args.weights.rows, S::kBlockRows));
+  return launch(linear_kernel<kType, kInputTiles, kMostShared>, dim3(blocks, unsigned(args.splits)),
+                dim3(kLinearThreads), S::kSharedBytes, stream, args);
+}
+
+template <WeightType kType, int kInputTiles>
+Status launch_shape(const LinearArgs& args, Stream stream) {
+  constexpr size_t kWanted = Shape<kType, kInputTiles, kMuchShared>::kSharedBytes;
+  if constexpr (kWanted > kLittleShared) {
+    if (shared_limit() >= kWanted) {
+      return launch_shape<kType, kInputTiles, kMuchShared>(args, stream);
+    }
+  }
+  return launch_shape<kType, kInputTiles, kLittleShared>(args, stream);
+}
+
+template <WeightType kType>
+Status launch_type(const LinearArgs& args, Stream stream) {
+  if (args.rows <= 8) return launch_shape<kType, 1>(args, stream);
+  if (args.rows <= 16) return launch_shape<kType, 2>(args, stream);
+  if (args.rows <= 32) return launch_shape<kType, 4>(args, stream);
+  return launch_shape<kType, 8>(args, stream);
+}
+
+Status linear_few(const LinearArgs& args, Stream stream) {
+  return for_type(args.weights.type,
+                  [&]<WeightType kType>() { return launch_type<kType>(args, stream); });
+}
+
+}  // namespace
+
+Status linear(const LinearArgs& args, Stream stream) {
+  if (args.rows > kFewInputs && linear_wide_bytes(args.weights.type) <= shared_limit()) {
+    return linear_wide(args, stream);
+  }
+  for (int64_t first = 0; first < args.rows; first += kFewInputs) {
+    LinearArgs few = args;
+    few.rows = std::min<int64_t>(args.rows - first, kFewInputs);
+    few.input = static_cast<const bf16*>(args.input) + first * args.input_stride;
+    few.out += first * args.out_stride;
+    if (const Status status = linear_few(few, stream); status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,116 @@
+// What a warp adds up for one tile of weights and the inputs beside it: the same operations in the
+// same order for every output, whichever kernel calls it. Note: [One order along K] of
+// linear/plan.h.
+#pragma once
+
+#include "kernels/cuda/linear/matrix.h"
+#include "kernels/cuda/linear/tile_words.cuh"
+
+namespace sinkstream::cuda {
+
+// The sums of a warp: [row tile][fragment of eight inputs], as multiply_add leaves them.
+template <int kRowTiles, int kInputTiles>
+using Sums = float[kRowTiles][kInputTiles][4];
+
+// The B fragments of two steps of eight inputs, of which `rows` is this lane's share of the first.
+__device__ inline void load_inputs(uint32_t (&b)[kGroupSteps][2], const bf16* rows) {
+  uint32_t words[4];
+  load_fragment4(words, rows);
+  b[0][0] = words[0], b[0][1] = words[1], b[1][0] = words[2], b[1][1] = words[3];
+}
+
+// Adds the products of 32 columns of numbers to the sums. `inputs` is this lane's row of the first
+// fragment of inputs, at the first column of its 8 × 8 matrix, and the rows are kStride numbers
+// apart. kTogether fragments of inputs are taken at a time: products for one sum wait for each
+// other, those for others pass between.
+template <int kStride, int kTogether, WeightType kType, int kGroups, int kRowTiles, int kInputTiles>
+__device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
+                            const TileWords<kType, kGroups> (&tiles)[kRowTiles], int column_group,
+                            const bf16* inputs) {
+  constexpr int kPieces = pieces_of(kType);
+  uint32_t weights[kRowTiles][kGroupSteps][kPieces][4];
+#pragma unroll
+  for (int i = 0; i < kRowTiles * kGroupSteps; ++i) {
+    const int step = i % kGroupSteps;
+    unpack(tiles[i / kGroupSteps], column_group * kGroupSteps + step,
+           weights[i / kGroupSteps][step]);
+  }
+#pragma unroll
+  for (int first = 0; first < kInputTiles; first += kTogether) {
+    uint32_t b[kTogether][kGroupSteps][2];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
+#pragma unroll
+    for (int i = 0; i < kPieces * kGroupSteps; ++i) {
+      const int piece = i / kGroupSteps, step = i % kGroupSteps;
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          multiply_add<bf16>(sums[t][first + n], weights[t][step][piece], b[n][step]);
+        }
+      }
+    }
+  }
+}
+
+// Adds a group of 32 columns of codes to the sums. A fragment of ones makes the sums of inputs, in
+// the very lanes that want them.
+template <int kStride, int kTogether, WeightType kType, int kGroups, int kRowTiles, int kInputTiles>
+__device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
+                          const TileWords<kType, kGroups> (&tiles)[kRowTiles], int column_group,
+                          const bf16* inputs) {
+  constexpr bool kHasMinimum = kType == WeightType::kInt4Minimum;
+  constexpr uint32_t kAllOnes[4] = {kOnes, kOnes, kOnes, kOnes};
+  uint32_t codes[kRowTiles][kGroupSteps][1][4];
+  float2 scale[kRowTiles], minimum[kRowTiles];
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+    unpack(tiles[t], column_group * kGroupSteps, codes[t][0]);
+    unpack(tiles[t], column_group * kGroupSteps + 1, codes[t][1]);
+    scale[t] = tiles[t].scale(column_group);
+    if constexpr (kHasMinimum) minimum[t] = tiles[t].minimum(column_group);
+  }
+#pragma unroll
+  for (int first = 0; first < kInputTiles; first += kTogether) {
+    __syncwarp();  // or the compiler fetches all inputs ahead, into more registers than there are
+    uint32_t b[kTogether][kGroupSteps][2];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
+    float group_sums[kTogether][kRowTiles][4] = {}, input_sums[kTogether][4] = {};
+#pragma unroll
+    for (int step = 0; step < kGroupSteps; ++step) {
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        if constexpr (kHasMinimum) multiply_add<bf16>(input_sums[n], kAllOnes, b[n][step]);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          multiply_add<bf16>(group_sums[n][t], codes[t][step][0], b[n][step]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether * kRowTiles * 4; ++i) {
+      const int n = i / (kRowTiles * 4), t = i / 4 % kRowTiles, at = i % 4;
+      float& sum = sums[t][first + n][at];
+      sum = fmaf(at < 2 ? scale[t].x : scale[t].y, group_sums[n][t][at], sum);
+      if constexpr (kHasMinimum) {
+        sum = fmaf(at < 2 ? minimum[t].x : minimum[t].y, input_sums[n][at], sum);
+      }
+    }
+  }
+}
+
+// Adds the products of 32 columns, whatever the weights are.
+template <int kStride, int kTogether, WeightType kType, int kGroups, int kRowTiles, int kInputTiles>
+__device__ inline void add_products(Sums<kRowTiles, kInputTiles>& sums,
+                                    const TileWords<kType, kGroups> (&tiles)[kRowTiles],
+                                    int column_group, const bf16* inputs) {
+  if constexpr (is_quantized(kType)) {
+    add_codes<kStride, kTogether>(sums, tiles, column_group, inputs);
+  } else {
+    add_numbers<kStride, kTogether>(sums, tiles, column_group, inputs);
+  }
+}
+
+}  // namespace sinkstream::cuda

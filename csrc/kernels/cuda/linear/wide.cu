@@ -1,0 +1,274 @@
+#include "kernels/cuda/linear/wide.h"
+
+#include <algorithm>
+
+#include "common/divide_up.h"
+#include "kernels/cuda/linear/products.cuh"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+// A block takes 128 rows of weights and 128 of inputs; each of its eight warps 32 rows of weights,
+// for which fragments are unpacked once, and 64 inputs.
+constexpr int kRowTiles = 2;    // of a warp
+constexpr int kInputTiles = 8;  // fragments of eight inputs of a warp
+constexpr int kInputWarps = 2;  // beside each other
+constexpr int kThreads = kWideRows / (kRowTiles * kTileRows) * kInputWarps * kWarpSize;
+
+// A row of inputs in shared memory is 16 bytes longer than a tile, so that the eight rows of a
+// fragment lie in different banks.
+constexpr int kInputStride = kTileCols + 8;
+
+constexpr int kWarpTiles = kRowTiles * kInputTiles;  // a thread has four sums of each
+constexpr int kTogether = 2;  // fragments of inputs: add_numbers of linear/products.cuh
+
+// What a block has in shared memory: a ring of stages for tiles along K, the weights' and beside
+// them the inputs' columns, all but one of them on their way; and behind it those totals of its
+// threads that their registers have no room for.
+template <WeightType kType>
+struct Shared {
+  // Codes need registers for the sums of a group, float32 for its pieces.
+  static constexpr int kFoursThere =
+      is_quantized(kType) || kType == WeightType::kFloat32 ? kWarpTiles / 2 : 0;
+  static constexpr int kTotals = kFoursThere * kThreads * int(sizeof(float4));
+
+  static constexpr int kInputsAt = kWideRows / kTileRows * int(tile_bytes(kType));
+  static constexpr int kStageBytes = kInputsAt + kWideInputs * kInputStride * int(sizeof(bf16));
+  static constexpr int kMost = 163 * 1024;  // what an A100 has for a block
+  static constexpr int kStages = std::min(4, (kMost - kTotals) / kStageBytes);
+  static_assert(kStages >= 2);
+
+  static constexpr int kTotalsAt = kStages * kStageBytes;
+  static constexpr size_t kBytes = kTotalsAt + kTotals;
+};
+
+// This block's run of tiles along K, as one alone takes them: along, along + kAlong, ... for each
+// `along` in turn. Note: [One order along K].
+struct Walk {
+  int begin, end;
+  int along = 0;
+  int tile;  // the next one; `end` after all of them
+
+  __device__ explicit Walk(const LinearArgs& args)
+      : begin(first_tile(args.weights.cols, int(blockIdx.z), args.splits)),
+        end(first_tile(args.weights.cols, int(blockIdx.z) + 1, args.splits)),
+        tile(begin) {}
+
+  __device__ void advance() {
+    tile += kAlong;
+    if (tile >= end && ++along < kAlong) tile = begin + along;
+  }
+};
+
+// Brings tiles along K to shared memory: a warp the tile of 16 rows of weights, eight threads 64
+// columns of a row of inputs. Columns past the last one become zeros, as the weights there are.
+// What is not there at all, rows of inputs and whole tiles of weights, stays what it was: a number
+// of a product depends on its own row and column alone.
+template <WeightType kType>
+class Loader {
+ public:
+  __device__ explicit Loader(const LinearArgs& args) : args_(args) {
+    const int thread = int(threadIdx.x), warp = thread / kWarpSize;
+    const int64_t row_tile = int64_t{blockIdx.y} * (kWideRows / kTileRows) + warp;
+    weights_ = args.weights.tile(row_tile, 0) + thread % kWarpSize * kCopy;
+    has_weights_ = row_tile < row_tiles(args.weights.rows);
+    const int64_t first = int64_t{blockIdx.x} * kWideInputs + thread / kRowThreads;
+    inputs_ = static_cast<const bf16*>(args.input) + first * args.input_stride + column();
+    rows_ = int(args.rows - first < kWideInputs ? args.rows - first : kWideInputs);
+  }
+
+  __device__ void ask_for(int tile, std::byte* stage) const {
+    const int thread = int(threadIdx.x), lane = thread % kWarpSize;
+    if (has_weights_) {
+      const std::byte* from = weights_ + int64_t{tile} * kTile;
+      std::byte* to = stage + thread / kWarpSize * kTile + lane * kCopy;
+#pragma unroll
+      for (int i = 0; i < kTile; i += kWarpSize * kCopy) {
+        if (i + lane * kCopy < kTile) copy_async(to + i, from + i);
+      }
+    }
+    const int left = int(args_.weights.cols) - tile * kTileCols - column();  // of a row
+    const bf16* from = inputs_ + int64_t{tile} * kTileCols;
+    bf16* to = reinterpret_cast<bf16*>(stage + Shared<kType>::kInputsAt) +
+               thread / kRowThreads * kInputStride + column();
+    if (left >= kNumbers) {
+#pragma unroll
+      for (int i = 0; i < kWideInputs; i += kThreads / kRowThreads) {
+        if (i < rows_) copy_async(to + i * kInputStride, from);
+        from += kThreads / kRowThreads * args_.input_stride;
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < rows_; i += kThreads / kRowThreads) {
+#pragma unroll 1
+        for (int j = 0; j < kNumbers; ++j) {
+          to[i * kInputStride + j] = j < left ? from[j] : rounded<bf16>(0);
+        }
+        from += kThreads / kRowThreads * args_.input_stride;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kTile = int(tile_bytes(kType));
+  static constexpr int kCopy = 16;                            // bytes
+  static constexpr int kNumbers = kCopy / int(sizeof(bf16));  // of inputs
+  static constexpr int kRowThreads = kTileCols / kNumbers;
+
+  static __device__ int column() { return int(threadIdx.x) % kRowThreads * kNumbers; }
+
+  const LinearArgs& args_;
+  const std::byte* weights_;  // what this thread brings of the first tile along K
+  const bf16* inputs_;        // likewise
+  int rows_;                  // of inputs that there are, from this thread's first on
+  bool has_weights_;
+};
+
+using WarpSums = Sums<kRowTiles, kInputTiles>;
+
+// Adds the products of one tile along K, for this warp's rows of weights and inputs.
+template <WeightType kType>
+__device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
+  using Words = TileWords<kType, 1>;
+  const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
+  const std::byte* codes =
+      stage + Words::codes_at(lane) + warp / kInputWarps * kRowTiles * int(tile_bytes(kType));
+  const bf16* inputs = reinterpret_cast<const bf16*>(stage + Shared<kType>::kInputsAt) +
+                       (warp % kInputWarps * kInputTiles * 8 + lane % 8) * kInputStride +
+                       lane / 8 * 8;
+  // The compiler may mix groups of columns; one of codes at a time needs registers enough.
+  constexpr int kMixed = is_quantized(kType) ? 1 : kTileGroups;
+#pragma unroll kMixed
+  for (int group = 0; group < kTileGroups; ++group) {
+    Words tiles[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      tiles[t].load_staged(codes + t * int(tile_bytes(kType)), Words::scales_behind(lane), group);
+    }
+    add_products<kInputStride, kTogether>(sums, tiles, 0, inputs + group * int{kGroup});
+  }
+}
+
+// What a thread's sums for one `along` after the other add up to.
+template <WeightType kType>
+class Totals {
+ public:
+  __device__ explicit Totals(std::byte* shared)
+      : there_(reinterpret_cast<float4*>(shared + Shared<kType>::kTotalsAt) + threadIdx.x) {}
+
+  __device__ void add(const WarpSums& sums, int along) {
+#pragma unroll
+    for (int i = 0; i < kWarpTiles; ++i) {
+      const float(&sum)[4] = sums[i / kInputTiles][i % kInputTiles];
+      float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
+      if (along > 0) {
+        const float4 before = four(i);
+        total.x = before.x + total.x, total.y = before.y + total.y;
+        total.z = before.z + total.z, total.w = before.w + total.w;
+      }
+      if (i < kThere) {
+        there_[i * kThreads] = total;
+      } else {
+        here_[i - kThere] = total;
+      }
+    }
+  }
+
+  // Of the fragment of row tile i / kInputTiles and inputs i % kInputTiles.
+  __device__ float4 four(int i) const {
+    return i < kThere ? there_[i * kThreads] : here_[i - kThere];
+  }
+
+ private:
+  static constexpr int kThere = Shared<kType>::kFoursThere;
+
+  float4 here_[kWarpTiles - kThere];
+  float4* there_;  // in shared memory, where nobody else has them
+};
+
+// Eight rows of weights lie beside each other in `out`: 32 bytes at a time, what the second cache
+// keeps as one.
+template <WeightType kType>
+__device__ inline void write_totals(const Totals<kType>& totals, const LinearArgs& args) {
+  const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
+  const int64_t row =
+      int64_t{blockIdx.y} * kWideRows + warp / kInputWarps * kRowTiles * kTileRows + lane / 4;
+  const int64_t input =
+      int64_t{blockIdx.x} * kWideInputs + warp % kInputWarps * kInputTiles * 8 + lane % 4 * 2;
+  const bool has_bias = blockIdx.z == 0 && args.bias != nullptr;
+  float* out = args.out + (blockIdx.z * args.out_rows + input) * args.out_stride + row;
+  const auto write = [&](int down, int right, float total) {
+    if (row + down >= args.weights.rows || input + right >= args.rows) return;
+    out[right * args.out_stride + down] = has_bias ? total + args.bias[row + down] : total;
+  };
+#pragma unroll
+  for (int i = 0; i < kWarpTiles; ++i) {
+    const int down = i / kInputTiles * kTileRows, right = i % kInputTiles * 8;
+    const float4 four = totals.four(i);
+    write(down, right, four.x);
+    write(down, right + 1, four.y);
+    write(down + 8, right, four.z);
+    write(down + 8, right + 1, four.w);
+  }
+}
+
+// A block takes kWideInputs rows of inputs (x), kWideRows rows of weights (y) and one split of K
+// (z): blocks that run at the same time share the weights.
+template <WeightType kType>
+__global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs args) {
+  using S = Shared<kType>;
+  DYNAMIC_SHARED(std::byte, shared);
+  const Loader<kType> loader(args);
+  Walk ahead(args);
+  const auto ask_for_next = [&](int stage) {
+    if (ahead.tile < ahead.end) loader.ask_for(ahead.tile, shared + stage * S::kStageBytes);
+    copy_async_commit();
+    ahead.advance();
+  };
+#pragma unroll 1
+  for (int stage = 0; stage < S::kStages - 1; ++stage) ask_for_next(stage);
+
+  const int warp = int(threadIdx.x) / kWarpSize;
+  const bool has_work =
+      int64_t{blockIdx.y} * kWideRows + warp / kInputWarps * kRowTiles * kTileRows <
+          args.weights.rows &&
+      int64_t{blockIdx.x} * kWideInputs + warp % kInputWarps * kInputTiles * 8 < args.rows;
+  Totals<kType> totals(shared);
+  int stage = 0;
+#pragma unroll 1
+  for (int along = 0; along < kAlong; ++along) {
+    WarpSums sums = {};
+#pragma unroll 1
+    for (int tile = ahead.begin + along; tile < ahead.end; tile += kAlong) {
+      copy_async_wait<S::kStages - 2>();
+      __syncthreads();  // the tile is there, and nobody reads the one before it any more
+      ask_for_next(stage > 0 ? stage - 1 : S::kStages - 1);
+      if (has_work) add_tile<kType>(sums, shared + stage * S::kStageBytes);
+      stage = stage + 1 < S::kStages ? stage + 1 : 0;
+    }
+    totals.add(sums, along);
+  }
+  if (has_work) write_totals(totals, args);
+}
+
+template <WeightType kType>
+Status launch_type(const LinearArgs& args, Stream stream) {
+  const auto input_blocks = unsigned(divide_up(args.rows, kWideInputs));
+  const auto row_blocks = unsigned(divide_up(args.weights.rows, kWideRows));
+  return launch(linear_wide_kernel<kType>, dim3(input_blocks, row_blocks, unsigned(args.splits)),
+                dim3(kThreads), Shared<kType>::kBytes, stream, args);
+}
+
+}  // namespace
+
+Status linear_wide(const LinearArgs& args, Stream stream) {
+  return for_type(args.weights.type,
+                  [&]<WeightType kType>() { return launch_type<kType>(args, stream); });
+}
+
+size_t linear_wide_bytes(WeightType type) {
+  return for_type(type, [&]<WeightType kType>() { return Shared<kType>::kBytes; });
+}
+
+}  // namespace sinkstream::cuda

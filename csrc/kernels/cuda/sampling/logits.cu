@@ -1,0 +1,164 @@
+#include "kernels/cuda/sampling/logits.h"
+
+#include "kernels/cuda/partials.cuh"
+#include "kernels/cuda/sampling/penalties.cuh"
+#include "kernels/cuda/sampling/sampling.cuh"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+constexpr int64_t kSlice = SamplingLayout::kSlice;
+constexpr int kEach = int(kSlice / kSamplingThreads);  // tokens of a thread
+constexpr int kRounds = 2;                             // of a warp over one group
+static_assert(kRounds * kWarpSize == SamplingLayout::kGroup && kEach % kRounds == 0);
+
+__device__ inline float within_range(float x) { return fmaxf(fminf(x, FLT_MAX), -FLT_MAX); }
+
+__device__ inline float penalised(float x, int32_t count, const SamplingRow& wanted) {
+  x = within_range(x < 0 ? x * wanted.repetition_penalty : x / wanted.repetition_penalty);
+  // A float product, rounded by itself: the compiler cannot join it with the sum.
+  const auto frequent = float(double{wanted.frequency_penalty} * float(count));
+  return within_range(x - (wanted.presence_penalty + frequent));
+}
+
+// The largest over the block. `shared` [kSamplingWarps] is for one call.
+__device__ inline uint64_t block_max(uint64_t x, uint64_t* shared) {
+  x = warp_max(x);
+  if (threadIdx.x % kWarpSize == 0) shared[threadIdx.x / kWarpSize] = x;
+  __syncthreads();
+  return warp_max(shared[threadIdx.x % kWarpSize]);
+}
+
+__device__ inline uint64_t block_sum(uint64_t x, uint64_t* shared) {
+  x = warp_sum(x);
+  if (threadIdx.x % kWarpSize == 0) shared[threadIdx.x / kWarpSize] = x;
+  __syncthreads();
+  return warp_sum(shared[threadIdx.x % kWarpSize]);
+}
+
+// Changes those logits of a slice, [kSlice] in shared memory, that bias or penalties name: in each
+// pass every thread has tokens of its own, for ids stand once in either list.
+__device__ inline void change_named(const LogitsArgs& args, const SamplingRow& wanted,
+                                    int64_t begin, float* slice) {
+  const TokenBias* bias = args.bias + wanted.bias_begin;
+  for (int i = threadIdx.x; i < wanted.bias_count; i += kSamplingThreads) {
+    const uint64_t seat = uint64_t(bias[i].id - begin);
+    if (seat >= uint64_t{kSlice} || bias[i].bias == -INFINITY) continue;
+    slice[seat] = within_range(slice[seat] + bias[i].bias);
+  }
+  __syncthreads();
+  if (wanted.penalties >= 0) {
+    const PenaltyTable table = penalty_table(args.penalties, wanted.penalties);
+    const int distinct = table.head->distinct;
+    for (int i = threadIdx.x; i < distinct; i += kSamplingThreads) {
+      const TokenCount entry = table.counts[i];
+      const uint64_t seat = uint64_t(entry.id - begin);
+      if (seat < uint64_t{kSlice}) slice[seat] = penalised(slice[seat], entry.count, wanted);
+    }
+    __syncthreads();
+  }
+  // Comes last: nothing after it brings a forbidden token back.
+  for (int i = threadIdx.x; i < wanted.bias_count; i += kSamplingThreads) {
+    const uint64_t seat = uint64_t(bias[i].id - begin);
+    if (seat < uint64_t{kSlice} && bias[i].bias == -INFINITY) slice[seat] = -INFINITY;
+  }
+  __syncthreads();
+}
+
+// Adds up the splits of a thread's tokens; −infinity behind the vocabulary. All loads of a split
+// are on their way before the first is waited for.
+__device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, float (&x)[kEach]) {
+  const Partials& logits = args.logits;
+  for (int split = 0; split < logits.splits; ++split) {
+    const float* from = logits.data + (split * logits.rows + row) * logits.stride;
+    float more[kEach];
+    for (int i = 0; i < kEach; ++i) {
+      const int64_t id = first + i * kWarpSize;
+      more[i] = id < args.vocab ? from[id] : -INFINITY;
+    }
+    for (int i = 0; i < kEach; ++i) x[i] = split == 0 ? more[i] : x[i] + more[i];
+  }
+}
+
+// One block makes one slice of one row. A warp has whole groups: token i of a thread is its lane's
+// in round i of the warp.
+__global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs args) {
+  SHARED(float, slice, [kSlice]);
+  SHARED(uint64_t, raw_keys, [kSamplingWarps]);
+  SHARED(uint64_t, masses, [kSamplingWarps]);
+  SHARED(uint64_t, bests, [kSamplingWarps]);
+  const int64_t row = blockIdx.y;
+  if (args.tokens[row].sequence < 0) return;
+  const SamplingRow wanted = args.wanted[row];
+  const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, row);
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int64_t begin = blockIdx.x * kSlice;
+  const int own = warp * kEach * kWarpSize + lane;  // of the slice: the thread's first token
+
+  float x[kEach];
+  uint64_t raw = 0;  // the largest key, and in bit 32 whether a number is not finite
+  load(args, row, begin + own, x);
+  for (int i = 0; i < kEach; ++i) {
+    if (begin + own + i * kWarpSize >= args.vocab) continue;
+    const uint32_t key = key_of(x[i]);
+    const uint64_t bad = fabsf(x[i]) <= FLT_MAX ? 0 : 1;  // NaN is not
+    raw = max_of(raw, bad << 32 | key);
+  }
+  raw = block_max(raw, raw_keys);
+  const auto raw_key = uint32_t(raw);
+  const bool is_finite = raw >> 32 == 0;
+  uint64_t raw_mass = 0;
+  if (is_finite) {
+    const float largest = value_of(raw_key);
+    for (int i = 0; i < kEach; ++i) raw_mass += weight_of(x[i], largest);
+  }
+  raw_mass = block_sum(raw_mass, masses);
+
+  if (wanted.bias_count > 0 || wanted.penalties >= 0) {
+    for (int i = 0; i < kEach; ++i) slice[own + i * kWarpSize] = x[i];
+    __syncthreads();
+    change_named(args, wanted, begin, slice);
+    for (int i = 0; i < kEach; ++i) x[i] = slice[own + i * kWarpSize];
+  }
+
+  uint64_t best = 0;
+  for (int i = 0; i < kEach; i += kRounds) {
+    uint32_t group_key = 0;
+    for (int round = i; round < i + kRounds; ++round) {
+      const int64_t id = begin + own + round * kWarpSize;
+      if (x[round] != -INFINITY) x[round] = within_range(x[round] / wanted.temperature);
+      const uint32_t key = key_of(x[round]);
+      const uint64_t candidate = uint64_t{key} << 32 | uint32_t(~uint32_t(id));
+      best = max_of(best, candidate);
+      group_key = max_of(group_key, key);
+    }
+    group_key = warp_max(group_key);
+    const int64_t group = (begin + own + i * kWarpSize) / SamplingLayout::kGroup;
+    if (group * SamplingLayout::kGroup >= args.vocab) continue;  // the same for the warp
+    for (int round = i; round < i + kRounds; ++round) {
+      scratch.values[begin + own + round * kWarpSize] = x[round];
+    }
+    if (lane == 0) scratch.group_keys[group] = group_key;
+  }
+  best = block_max(best, bests);
+  if (threadIdx.x == 0) scratch.slices[blockIdx.x] = {best, raw_mass, raw_key, is_finite};
+
+  // sample.cu begins with an empty histogram.
+  const int stride = int(gridDim.x) * kSamplingThreads;
+  for (int b = int(blockIdx.x) * kSamplingThreads + threadIdx.x; b < SamplingLayout::kBuckets;
+       b += stride) {
+    scratch.masses[b] = 0;
+    scratch.counts[b] = 0;
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) *scratch.ticket = 0;
+}
+
+}  // namespace
+
+Status logits(const LogitsArgs& args, Stream stream) {
+  const dim3 grid(unsigned(SamplingLayout{args.vocab}.slices()), unsigned(args.rows));
+  return launch(logits_kernel, grid, dim3(kSamplingThreads), 0, stream, args);
+}
+
+}  // namespace sinkstream::cuda

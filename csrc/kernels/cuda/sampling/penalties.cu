@@ -1,0 +1,81 @@
+#include "kernels/cuda/sampling/penalties.cuh"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+constexpr int kThreads = 1024;
+
+__device__ inline void clear_counts(const PenaltyTable& table) {
+  for (uint32_t slot = threadIdx.x; slot <= table.mask; slot += kThreads) {
+    table.seats[slot] = {-1, 0};
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) reset_kernel(PenaltyResetArgs args) {
+  const PenaltyTable table = penalty_table(args.tables, args.table);
+  clear_counts(table);
+  if (threadIdx.x == 0) *table.head = {0, args.sinks, args.window, 0, 0};
+}
+
+// Adds one to the count that stands for the seat while the table is built.
+__device__ inline void count_in_parallel(const PenaltyTable& table, int32_t id) {
+  uint32_t slot = home_of(table, id);
+  for (;;) {
+    const int32_t found = atomicCAS(&table.seats[slot].id, -1, id);
+    if (found == -1 || found == id) break;
+    slot = (slot + 1) & table.mask;
+  }
+  atomicAdd(&table.seats[slot].seat, 1);
+}
+
+__global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args) {
+  const PenaltyTable table = penalty_table(args.tables, args.table);
+  const PenaltyHead head = *table.head;
+  const int64_t length = head.length + args.count;
+  // Of the tokens, those that stay.
+  for (int64_t i = threadIdx.x; i < args.count; i += kThreads) {
+    const int64_t index = head.length + i;
+    if (index >= head.sinks && index < length - head.window) continue;
+    table.tokens[token_place(head, index)] = args.ids[i];
+  }
+  clear_counts(table);
+  __syncthreads();
+
+  const int64_t sinks = length < head.sinks ? length : head.sinks;
+  for (int64_t index = threadIdx.x; index < sinks; index += kThreads) {
+    count_in_parallel(table, table.tokens[index]);
+  }
+  int64_t first = length - head.window;
+  if (first < head.sinks) first = head.sinks;
+  for (int64_t index = first + threadIdx.x; index < length; index += kThreads) {
+    count_in_parallel(table, table.tokens[token_place(head, index)]);
+  }
+  if (threadIdx.x == 0) {
+    table.head->length = length;
+    table.head->distinct = 0;
+  }
+  __syncthreads();
+
+  // The order of the dense list is that of chance; nothing depends on it, for every id is one
+  // entry.
+  for (uint32_t slot = threadIdx.x; slot <= table.mask; slot += kThreads) {
+    PenaltySeat& seat = table.seats[slot];
+    if (seat.id < 0) continue;
+    const int32_t count = seat.seat;
+    seat.seat = atomicAdd(&table.head->distinct, 1);
+    table.counts[seat.seat] = {seat.id, count};
+  }
+}
+
+}  // namespace
+
+Status penalties_reset(const PenaltyResetArgs& args, Stream stream) {
+  return launch(reset_kernel, dim3(1), dim3(kThreads), 0, stream, args);
+}
+
+Status penalties_append(const PenaltyAppendArgs& args, Stream stream) {
+  return launch(append_kernel, dim3(1), dim3(kThreads), 0, stream, args);
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,79 @@
+// The tokens that penalties look at, in device memory: sampling/penalty_ring.h for a GPU. A
+// sequence has a table of a fixed size: its live tokens (the first `sinks` and the last `window`)
+// and a sparse count of each id. A decoded token costs O(1) for ever: sample.h appends it.
+//
+// The two functions below are for what happens seldom, outside of a captured graph.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/divide_up.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/logits.h"
+
+namespace sinkstream::cuda {
+
+struct PenaltyHead {
+  int64_t length;  // tokens appended, evicted ones included
+  int64_t sinks;
+  int64_t window;    // at least 1; sinks + window <= PenaltyTables::capacity
+  int32_t distinct;  // ids that are live
+  int32_t unused;
+};
+
+// A slot of a table that is searched by id.
+struct PenaltySeat {
+  int32_t id;    // −1: the slot is empty
+  int32_t seat;  // of its count in the dense list
+};
+
+// Where one sequence's table has what.
+struct PenaltyLayout {
+  int64_t capacity;
+
+  // At most half full, so that a search takes two or three steps.
+  constexpr int64_t slots() const {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * capacity + 1)));
+  }
+  constexpr int64_t places_offset() const { return sizeof(PenaltyHead); }
+  constexpr int64_t counts_offset() const {
+    return places_offset() + slots() * int64_t{sizeof(PenaltySeat)};
+  }
+  // The sinks' tokens, then the window's, a ring.
+  constexpr int64_t tokens_offset() const {
+    return counts_offset() + capacity * int64_t{sizeof(TokenCount)};
+  }
+  constexpr int64_t bytes() const {
+    return divide_up(tokens_offset() + capacity * int64_t{sizeof(int32_t)}, 16) * 16;
+  }
+};
+
+struct PenaltyTables {
+  std::byte* memory = nullptr;  // in device memory, 16-byte aligned: table `t` begins at
+                                // memory + t · PenaltyLayout{capacity}.bytes()
+  int64_t capacity = 0;         // the most tokens of a sequence that are live; at least 1
+};
+
+struct PenaltyResetArgs {
+  PenaltyTables tables;
+  int32_t table = 0;
+  int64_t sinks = 0;   // at least 0
+  int64_t window = 1;  // at least 1
+};
+
+struct PenaltyAppendArgs {
+  PenaltyTables tables;
+  int32_t table = 0;
+  const int32_t* ids = nullptr;  // [count], at least 0; in device or pinned memory
+  int64_t count = 0;             // at least 1
+};
+
+// Makes a table empty, whatever it held.
+Status penalties_reset(const PenaltyResetArgs& args, Stream stream);
+
+// Appends many tokens: what is live afterwards is counted anew, in parallel, O(capacity + count).
+Status penalties_append(const PenaltyAppendArgs& args, Stream stream);
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,476 @@
+#include "kernels/cuda/sampling/sample.h"
+
+#include <algorithm>
+
+#include "common/philox.h"
+#include "kernels/cuda/partials.cuh"
+#include "kernels/cuda/sampling/penalties.cuh"
+#include "kernels/cuda/sampling/sampling.cuh"
+
+namespace sinkstream::cuda {
+
+namespace {
+
+constexpr int kGroup = int(SamplingLayout::kGroup);
+constexpr int kBuckets = int(SamplingLayout::kBuckets);
+constexpr int kGroupsOfSlice = int(SamplingLayout::kSlice) / kGroup;
+constexpr int kOwnBuckets = kBuckets / kSamplingThreads;
+constexpr int kListed = 2048;  // candidates that are kept in shared memory
+
+// Note: [Keys by digits]
+// A threshold is found as in a dictionary: a key has three digits, of 11, 11 and 10 bits. A
+// histogram over the first digit of all keys says in which bucket the threshold lies; one over the
+// second digit of the keys in that bucket says more, and the third all. Once a bucket has few keys
+// they are listed in shared memory, and the row is not read again.
+constexpr int kDigits = 3;
+__device__ inline int shift_of(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
+
+// A histogram in shared memory. Bucket 0 is that of the largest digit.
+struct Histogram {
+  uint32_t* counts;      // [kBuckets]
+  uint32_t* mass_lows;   // [kBuckets]: masses of 64 bits in two words, because 32-bit additions
+  uint32_t* mass_highs;  // are what shared memory does by itself
+};
+
+// How much lies in some buckets.
+struct Weighed {
+  uint64_t count;
+  uint64_t mass;
+};
+
+// What the block knows of a row, the same in every thread.
+struct Row {
+  SamplingScratch scratch;
+  int groups;
+  float largest;
+};
+
+struct SharedRoom {
+  Histogram histogram;
+  uint32_t* listed;        // [kListed], keys
+  uint32_t* listed_count;  // one
+  Weighed* warp_sums;      // [kSamplingWarps]
+  Weighed* above;          // one
+  uint64_t* found;         // one
+};
+
+__device__ inline bool is_first_thread() { return threadIdx.x == 0; }
+
+__device__ inline uint64_t warp_prefix_sum(uint64_t x) {
+  const int lane = threadIdx.x % kWarpSize;
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    const uint64_t other = __shfl_sync(kWarp, x, lane >= distance ? lane - distance : lane);
+    if (lane >= distance) x += other;
+  }
+  return x;
+}
+
+// The sum over all threads before this one, and over all of them in `total`.
+__device__ inline Weighed sum_before(Weighed own, Weighed& total, Weighed* warp_sums) {
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const Weighed up_to = {warp_prefix_sum(own.count), warp_prefix_sum(own.mass)};
+  __syncthreads();  // the last call's sums have been read
+  if (lane == kWarpSize - 1) warp_sums[warp] = up_to;
+  __syncthreads();
+  if (warp == 0) {
+    const Weighed sum = warp_sums[lane];
+    const Weighed warps = {warp_prefix_sum(sum.count), warp_prefix_sum(sum.mass)};
+    warp_sums[lane] = warps;
+  }
+  __syncthreads();
+  total = warp_sums[kSamplingWarps - 1];
+  const Weighed none = {0, 0}, before = warp > 0 ? warp_sums[warp - 1] : none;
+  return {before.count + up_to.count - own.count, before.mass + up_to.mass - own.mass};
+}
+
+__device__ inline void clear(const Histogram& histogram) {
+  for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
+    histogram.counts[b] = histogram.mass_lows[b] = histogram.mass_highs[b] = 0;
+  }
+  __syncthreads();
+}
+
+__device__ inline void add(const Histogram& histogram, int bucket, uint64_t mass) {
+  atomicAdd(&histogram.counts[bucket], 1u);
+  if (mass == 0) return;
+  const auto low = uint32_t(mass);
+  const uint32_t before = atomicAdd(&histogram.mass_lows[bucket], low);
+  const uint32_t high = uint32_t(mass >> 32) + (before + low < before ? 1 : 0);  // the carry
+  if (high != 0) atomicAdd(&histogram.mass_highs[bucket], high);
+}
+
+__device__ inline Weighed bucket_of(const Histogram& histogram, int b) {
+  return {histogram.counts[b], uint64_t{histogram.mass_highs[b]} << 32 | histogram.mass_lows[b]};
+}
+
+// Calls body(group, x) for each group from `first` to before `last` that has a key of at least
+// `lowest`, with all lanes of one warp; x[i] is the lane's logit in round i. Groups that have none
+// are not read: skip(group) is called instead, by one lane.
+template <typename Body, typename Skip>
+__device__ inline void visit_groups(const Row& row, int first, int last, uint32_t lowest,
+                                    const Body& body, const Skip& skip) {
+  constexpr int kRounds = kGroup / kWarpSize;
+  constexpr int kAtOnce = 4;  // groups whose loads are on their way together
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  for (int base = first + warp * kWarpSize; base < last; base += kSamplingThreads) {
+    const int own = base + lane;
+    const bool has_any = own < last && row.scratch.group_keys[own] >= lowest;
+    if (own < last && !has_any) skip(own);
+    unsigned left = __ballot_sync(kWarp, has_any);
+    while (left != 0) {
+      int groups[kAtOnce];
+      float x[kAtOnce][kRounds];
+      for (int k = 0; k < kAtOnce; ++k) {
+        groups[k] = left != 0 ? base + __ffs(int(left)) - 1 : -1;
+        left &= left - 1;  // 0 stays 0
+        if (groups[k] < 0) continue;
+        const float* group = row.scratch.values + int64_t{groups[k]} * kGroup;
+        for (int i = 0; i < kRounds; ++i) x[k][i] = group[i * kWarpSize + lane];
+      }
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (groups[k] >= 0) body(groups[k], x[k]);
+      }
+    }
+  }
+}
+
+// Adds this block's slice to the row's histogram over first digits.
+__device__ inline void add_slice(const Row& row, const SharedRoom& room) {
+  clear(room.histogram);
+  const int first = int(blockIdx.x) * kGroupsOfSlice;
+  const int last = std::min(first + kGroupsOfSlice, row.groups);
+  const auto add_group = [&](int, const float(&x)[kGroup / kWarpSize]) {
+    for (const float value : x) {
+      const uint32_t key = key_of(value);
+      if (key == kForbiddenKey) continue;
+      add(room.histogram, kBuckets - 1 - int(key >> shift_of(0)), weight_of(value, row.largest));
+    }
+  };
+  visit_groups(row, first, last, kForbiddenKey + 1, add_group, [](int) {});
+  __syncthreads();
+  for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
+    const Weighed bucket = bucket_of(room.histogram, b);
+    if (bucket.count == 0) continue;
+    atomicAdd(&row.scratch.counts[b], uint32_t(bucket.count));
+    if (bucket.mass > 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(&row.scratch.masses[b]),
+                static_cast<unsigned long long>(bucket.mass));
+    }
+  }
+}
+
+__device__ inline void load_first_digits(const Row& row, const SharedRoom& room) {
+  for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
+    const uint64_t mass = row.scratch.masses[b];
+    room.histogram.counts[b] = row.scratch.counts[b];
+    room.histogram.mass_lows[b] = uint32_t(mass);
+    room.histogram.mass_highs[b] = uint32_t(mass >> 32);
+  }
+  __syncthreads();
+}
+
+__device__ inline Weighed total_of(const Histogram& histogram, const SharedRoom& room) {
+  Weighed own = {0, 0}, total;
+  for (int i = 0; i < kOwnBuckets; ++i) {
+    const Weighed bucket = bucket_of(histogram, threadIdx.x * kOwnBuckets + i);
+    own = {own.count + bucket.count, own.mass + bucket.mass};
+  }
+  sum_before(own, total, room.warp_sums);
+  return total;
+}
+
+enum class By { kCount, kMass };
+
+__device__ inline uint64_t amount(const Weighed& weighed, By by) {
+  return by == By::kCount ? weighed.count : weighed.mass;
+}
+
+// The first bucket with which `target`, at most the sum of all, is reached; `above` grows by what
+// lies before it.
+__device__ inline int find_bucket(By by, uint64_t target, Weighed& above, const SharedRoom& room) {
+  Weighed own[kOwnBuckets], sum = {0, 0}, total;
+  for (int i = 0; i < kOwnBuckets; ++i) {
+    own[i] = bucket_of(room.histogram, threadIdx.x * kOwnBuckets + i);
+    sum = {sum.count + own[i].count, sum.mass + own[i].mass};
+  }
+  Weighed before = sum_before(sum, total, room.warp_sums);
+  before = {before.count + above.count, before.mass + above.mass};
+  for (int i = 0; i < kOwnBuckets; ++i) {
+    const Weighed with = {before.count + own[i].count, before.mass + own[i].mass};
+    if (amount(before, by) < target && target <= amount(with, by)) {  // true in one thread, once
+      *room.found = uint64_t(threadIdx.x * kOwnBuckets + i);
+      *room.above = before;
+    }
+    before = with;
+  }
+  __syncthreads();
+  above = *room.above;
+  return int(*room.found);
+}
+
+// Calls body(key) for each key whose digits so far are `prefix`.
+template <typename Body>
+__device__ inline void for_each_key(const Row& row, const SharedRoom& room, bool is_listed,
+                                    uint32_t prefix, int shift, const Body& body) {
+  if (is_listed) {
+    for (uint32_t i = threadIdx.x; i < *room.listed_count; i += kSamplingThreads) {
+      if (room.listed[i] >> shift == prefix) body(room.listed[i]);
+    }
+    return;
+  }
+  const auto look = [&](int, const float(&x)[kGroup / kWarpSize]) {
+    for (const float value : x) {
+      const uint32_t key = key_of(value);
+      if (key >> shift == prefix && key != kForbiddenKey) body(key);
+    }
+  };
+  visit_groups(row, 0, row.groups, prefix << shift, look, [](int) {});
+}
+
+struct Threshold {
+  uint32_t key;
+  uint64_t mass;  // of all tokens from it up
+};
+
+// The largest key such that it and those above amount to `target`, which is above 0 and at most
+// what the whole row amounts to: Note [Keys by digits].
+__device__ inline Threshold select(const Row& row, By by, uint64_t target, const SharedRoom& room) {
+  Weighed above = {0, 0};
+  uint32_t prefix = 0;
+  bool is_listed = false;
+  Weighed found = {0, 0};
+  for (int digit = 0; digit < kDigits; ++digit) {
+    const int shift = shift_of(digit);
+    if (digit == 0) {
+      load_first_digits(row, room);
+    } else {
+      const int shift_before = shift_of(digit - 1);
+      if (!is_listed && found.count <= kListed) {
+        if (is_first_thread()) *room.listed_count = 0;
+        __syncthreads();
+        for_each_key(row, room, false, prefix, shift_before,
+                     [&](uint32_t key) { room.listed[atomicAdd(room.listed_count, 1u)] = key; });
+        is_listed = true;
+      }
+      clear(room.histogram);
+      const uint32_t digits = (1u << (shift_before - shift)) - 1;
+      for_each_key(row, room, is_listed, prefix, shift_before, [&](uint32_t key) {
+        add(room.histogram, int(digits - (key >> shift & digits)),
+            weight_of(value_of(key), row.largest));
+      });
+      __syncthreads();
+    }
+    const int bucket = find_bucket(by, target, above, room);
+    found = bucket_of(room.histogram, bucket);
+    const int bits = (digit == 0 ? 32 : shift_of(digit - 1)) - shift;
+    prefix = prefix << bits | ((1u << bits) - 1 - uint32_t(bucket));
+    __syncthreads();  // the histogram has been read
+  }
+  return {prefix, above.mass + found.mass};
+}
+
+// An integer near fraction · mass: `fraction` in [0, 1].
+__device__ inline uint64_t part_of(uint64_t mass, double fraction) {
+  return uint64_t(ceil(fraction * double(mass)));
+}
+
+// The key of the smallest logit that top-k and top-p leave.
+__device__ inline uint32_t select_threshold(const Row& row, const SamplingRow& wanted,
+                                            const SharedRoom& room) {
+  load_first_digits(row, room);
+  const Weighed total = total_of(room.histogram, room);
+  Threshold threshold = {kForbiddenKey + 1, total.mass};
+  if (wanted.top_k > 0 && uint64_t(wanted.top_k) < total.count) {
+    threshold = select(row, By::kCount, uint64_t(wanted.top_k), room);
+  }
+  if (wanted.top_p < 1) {
+    uint64_t target = part_of(threshold.mass, wanted.top_p);
+    target = target < 1 ? 1 : target > threshold.mass ? threshold.mass : target;
+    const Threshold top_p = select(row, By::kMass, target, room);
+    if (top_p.key > threshold.key) threshold = top_p;
+  }
+  return threshold.key;
+}
+
+// The key of the smallest float with at least min-p of the largest one's probability.
+__device__ inline uint32_t min_p_threshold(float largest, double log_min_p) {
+  const double least = largest + log_min_p;
+  if (!(least >= -FLT_MAX)) return kForbiddenKey + 1;
+  const auto rounded_least = float(least);
+  return key_of(rounded_least < least ? nextafterf(rounded_least, INFINITY) : rounded_least);
+}
+
+// Notes for groups [first, last) the mass of their tokens from `lowest` up.
+__device__ inline void weigh_groups(const Row& row, int first, int last, uint32_t lowest) {
+  const auto weigh = [&](int group, const float(&x)[kGroup / kWarpSize]) {
+    uint64_t mass = 0;
+    for (const float value : x) {
+      if (key_of(value) >= lowest) mass += weight_of(value, row.largest);
+    }
+    mass = warp_sum(mass);
+    if (threadIdx.x % kWarpSize == 0) row.scratch.group_mass[group] = mass;
+  };
+  visit_groups(row, first, last, lowest, weigh,
+               [&](int group) { row.scratch.group_mass[group] = 0; });
+}
+
+// The first token from `lowest` up, by rising id, at which the mass exceeds `uniform` of all. The
+// masses of the groups are known.
+__device__ inline int32_t draw(const Row& row, uint32_t lowest, double uniform,
+                               const SharedRoom& room) {
+  const uint64_t* group_mass = row.scratch.group_mass;
+  const int each = (row.groups + kSamplingThreads - 1) / kSamplingThreads;
+  const int begin = threadIdx.x * each, end = std::min(begin + each, row.groups);
+  Weighed own = {0, 0}, total;
+  for (int g = begin; g < end; ++g) own.mass += group_mass[g];
+  uint64_t before = sum_before(own, total, room.warp_sums).mass;
+  uint64_t target = uint64_t(uniform * double(total.mass));
+  if (target >= total.mass) target = total.mass - 1;  // the product may have been rounded up
+
+  if (before <= target && target < before + own.mass) {  // true in one thread
+    int g = begin;
+    while (before + group_mass[g] <= target) before += group_mass[g++];
+    *room.found = uint64_t(g);
+    room.above->mass = before;
+  }
+  __syncthreads();
+  const int64_t group = int64_t(*room.found);
+  uint64_t up_to = room.above->mass;
+  const int lane = threadIdx.x % kWarpSize;
+  for (int i = 0; i < kGroup / kWarpSize; ++i) {  // every warp finds the same
+    const float value = row.scratch.values[group * kGroup + i * kWarpSize + lane];
+    const uint64_t mass = key_of(value) >= lowest ? weight_of(value, row.largest) : 0;
+    const uint64_t reached = up_to + warp_prefix_sum(mass);
+    const unsigned beyond = __ballot_sync(kWarp, reached > target);
+    if (beyond != 0) return int32_t(group * kGroup + i * kWarpSize + __ffs(int(beyond)) - 1);
+    up_to = __shfl_sync(kWarp, reached, kWarpSize - 1);
+  }
+  return -1;  // cannot be: the group's mass is that of these tokens
+}
+
+// What all slices of a row say together.
+struct Maxima {
+  uint64_t best;
+  uint32_t raw_key;
+  uint32_t is_finite;
+};
+
+// All lanes of a warp.
+__device__ inline Maxima maxima_of(const SamplingScratch& scratch, int slices) {
+  Maxima maxima = {0, 0, 1};
+  for (int s = threadIdx.x % kWarpSize; s < slices; s += kWarpSize) {
+    const Slice slice = scratch.slices[s];
+    maxima.best = max_of(maxima.best, slice.best);
+    maxima.raw_key = max_of(maxima.raw_key, slice.raw_key);
+    maxima.is_finite &= slice.is_finite;
+  }
+  return {warp_max(maxima.best), warp_max(maxima.raw_key),
+          uint32_t(__all_sync(kWarp, maxima.is_finite != 0))};
+}
+
+// All lanes of a warp; slices are added in one order.
+__device__ inline double log_sum_exp(const SamplingScratch& scratch, int slices, float largest) {
+  double sum = 0;
+  for (int s = threadIdx.x % kWarpSize; s < slices; s += kWarpSize) {
+    const Slice slice = scratch.slices[s];
+    sum += double(slice.raw_mass) * kWeightUnit * exp(double{value_of(slice.raw_key)} - largest);
+  }
+  return largest + log(warp_sum(sum));
+}
+
+// Tells the row's result; for the first warp.
+__device__ inline void finish(const SampleArgs& args, const SamplingRow& wanted, int64_t row,
+                              const Maxima& maxima, int32_t token, uint32_t threshold) {
+  const int slices = int(SamplingLayout{args.vocab}.slices());
+  const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, row);
+  const double total = log_sum_exp(scratch, slices, value_of(maxima.raw_key));
+  if (!is_first_thread()) return;
+  SampledRow sampled = {total, 0, token, int32_t(maxima.is_finite), 0};
+  if (token >= 0) sampled.logprob = float(sum_of_splits(args.logits, row, token) - total);
+  args.sampled[row] = sampled;
+  args.ids[wanted.seat] = token >= 0 ? token : 0;
+  if (args.thresholds != nullptr) {
+    args.thresholds[row] = token >= 0 ? value_of(threshold) : INFINITY;
+  }
+  if (token >= 0 && wanted.penalties >= 0) {
+    append_token(penalty_table(args.penalties, wanted.penalties), token);
+  }
+}
+
+// Whether all other blocks of the row have ended their part, and what they wrote may be read.
+__device__ inline bool is_last_block(const SamplingScratch& scratch, uint64_t* shared) {
+  __syncthreads();
+  if (is_first_thread()) {
+    __threadfence();
+    *shared = atomicAdd(scratch.ticket, 1u) == gridDim.x - 1 ? 1 : 0;
+    __threadfence();
+  }
+  __syncthreads();
+  const bool is_last = *shared != 0;
+  __syncthreads();
+  return is_last;
+}
+
+__global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs args) {
+  SHARED(uint32_t, histogram, [3][kBuckets]);
+  SHARED(uint32_t, listed, [kListed]);
+  SHARED(uint32_t, listed_count, [1]);
+  SHARED(Weighed, warp_sums, [kSamplingWarps]);
+  SHARED(Weighed, above, [1]);
+  SHARED(uint64_t, found, [1]);
+  SHARED(Maxima, maxima_of_row, [1]);
+  const int64_t r = blockIdx.y;
+  const TokenRow token_row = args.tokens[r];
+  if (token_row.sequence < 0) return;
+  const SamplingRow wanted = args.wanted[r];
+  const SamplingLayout layout{args.vocab};
+  const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, r);
+  const SharedRoom room = {
+      {histogram[0], histogram[1], histogram[2]}, listed, listed_count, warp_sums, above, found};
+
+  if (threadIdx.x < kWarpSize) {
+    const Maxima found_maxima = maxima_of(scratch, int(layout.slices()));
+    if (is_first_thread()) maxima_of_row[0] = found_maxima;
+  }
+  __syncthreads();
+  const Maxima maxima = maxima_of_row[0];
+  const auto largest_key = uint32_t(maxima.best >> 32);
+  const bool has_none = maxima.is_finite == 0 || largest_key == kForbiddenKey;
+  if (has_none || wanted.greedy != 0) {
+    const int32_t token = has_none ? -1 : int32_t(~uint32_t(maxima.best));
+    if (blockIdx.x == 0 && threadIdx.x < kWarpSize) {
+      finish(args, wanted, r, maxima, token, largest_key);
+    }
+    return;
+  }
+
+  const Row row = {scratch, int(layout.groups()), value_of(largest_key)};
+  const bool selects = wanted.top_k > 0 || wanted.top_p < 1;
+  uint32_t lowest = min_p_threshold(row.largest, wanted.log_min_p);
+  if (selects) {
+    add_slice(row, room);
+  } else {
+    const int first = int(blockIdx.x) * kGroupsOfSlice;
+    weigh_groups(row, first, std::min(first + kGroupsOfSlice, row.groups), lowest);
+  }
+  if (!is_last_block(scratch, found)) return;
+
+  if (selects) {
+    const uint32_t selected = select_threshold(row, wanted, room);
+    lowest = max_of(lowest, selected);
+    weigh_groups(row, 0, row.groups, lowest);
+    __syncthreads();
+  }
+  const double at = uniform(wanted.seed, uint64_t(token_row.index) + 1);
+  const int32_t token = draw(row, lowest, at, room);
+  if (threadIdx.x < kWarpSize) finish(args, wanted, r, maxima, token, lowest);
+}
+
+}  // namespace
+
+Status sample(const SampleArgs& args, Stream stream) {
+  const dim3 grid(unsigned(SamplingLayout{args.vocab}.slices()), unsigned(args.rows));
+  return launch(sample_kernel, grid, dim3(kSamplingThreads), 0, stream, args);
+}
+
+}  // namespace sinkstream::cuda

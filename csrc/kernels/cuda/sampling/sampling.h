@@ -1,0 +1,88 @@
+// What the two ops of sampling, logits.h and sample.h, share: what each row asks for, what it gets,
+// and the memory between them.
+//
+// Note: [Sampling on a GPU]
+// The first launch turns logits into those that are sampled from and notes the largest of each
+// group; the second one weighs them against the largest of the row, so no block may begin it before
+// all blocks have ended the first one. A row has one block for every 8,192 logits. In the second
+// launch they share the first look at the row, and the last of them to end draws the token.
+//
+// Note: [Weights are integers]
+// A token weighs e^(logit − largest) as an integer, in units of 2^-44 of the largest one's weight:
+// sums are exact, whatever their order, and atomic additions give the same bits on every run. So a
+// row depends on nothing but itself. Beside the reference, which adds doubles:
+//   - one weight is off by the float exponential's rounding, about 2^-23 of itself, and by the
+//   unit;
+//   - tokens whose logits are 30.5 below the largest weigh nothing. All of 2^19 together would have
+//     less than 3e-8 of the probability;
+//   - so top-p keeps what the reference keeps, unless the probability from some token up is within
+//     some 1e-6 of p, and a draw may be the neighbouring kept token if it falls within 1e-6 of the
+//     border between them. top-k, min-p and greedy are the same exactly.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/divide_up.h"
+#include "kernels/cuda/sampling/penalties.h"
+#include "kernels/logits.h"
+
+namespace sinkstream::cuda {
+
+constexpr int64_t kMostVocab = int64_t{1} << 19;  // sums of weights stay below 2^64
+
+// What one row asks of sampling. Every default changes nothing.
+struct SamplingRow {
+  uint64_t seed = 0;             // keys the draws of common/philox.h
+  double top_p = 1;              // in (0, 1]; 1 keeps all
+  double log_min_p = -HUGE_VAL;  // of min_p; −infinity keeps all
+  int64_t top_k = 0;             // at least 0; 0 keeps all
+  float repetition_penalty = 1;  // above 0
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float temperature = 1;   // above 0
+  int32_t greedy = 0;      // 1: the largest logit, the lowest id among equals; temperature
+                           // is then 1, and the filters do not count
+  int32_t penalties = -1;  // its table; −1: the three penalties change nothing
+  int32_t bias_begin = 0;  // its entries in LogitsArgs::bias
+  int32_t bias_count = 0;
+  int32_t seat = 0;  // at least 0: entry of SampleArgs::ids that its token goes to
+};
+
+// What a row got, for the host.
+struct SampledRow {
+  double log_sum_exp;  // log Σ exp of the model's own logits
+  float logprob;       // of the token, among the model's own logits
+  int32_t token;       // −1: bias forbids every token, or a logit is not finite
+  int32_t is_finite;   // whether every logit is; if not, nothing else holds
+  int32_t unused;
+};
+
+// Where one row of the memory between the launches has what.
+struct SamplingLayout {
+  static constexpr int64_t kGroup = 64;      // tokens that share an entry of the index of maxima
+  static constexpr int64_t kSlice = 8192;    // tokens of one block
+  static constexpr int64_t kBuckets = 2048;  // of the histogram
+
+  int64_t vocab;
+
+  constexpr int64_t groups() const { return divide_up(vocab, kGroup); }
+  constexpr int64_t slices() const { return divide_up(vocab, kSlice); }
+  constexpr int64_t group_mass_offset() const { return 0; }         // uint64 [groups]
+  constexpr int64_t masses_offset() const { return groups() * 8; }  // uint64 [kBuckets]
+  constexpr int64_t slices_offset() const { return masses_offset() + kBuckets * 8; }
+  constexpr int64_t counts_offset() const { return slices_offset() + slices() * 24; }
+  constexpr int64_t ticket_offset() const { return counts_offset() + kBuckets * 4; }
+  constexpr int64_t group_keys_offset() const { return ticket_offset() + 8; }  // uint32 [groups]
+  constexpr int64_t values_offset() const { return group_keys_offset() + groups() * 4; }
+  constexpr int64_t bytes() const {  // values: float [groups][kGroup]
+    return divide_up(values_offset() + groups() * kGroup * 4, 16) * 16;
+  }
+};
+
+constexpr int64_t sampling_scratch_bytes(int64_t vocab, int64_t rows) {
+  return rows * SamplingLayout{vocab}.bytes();
+}
+
+}  // namespace sinkstream::cuda

@@ -1,0 +1,277 @@
+#include "model/cpu/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "common/carver.h"
+#include "common/check.h"
+#include "model/cut.h"
+
+namespace sinkstream {
+
+Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
+                 ThreadPool* pool, const DecoderOptions& options)
+    : spec_(spec),
+      weights_(std::move(weights)),
+      kernels_(kernels),
+      launch_{pool},
+      options_(options),
+      angles_(spec.inverse_frequencies, spec.attention_factor),
+      shift_angles_(spec.inverse_frequencies),
+      plan_(options.max_tokens) {
+  const int64_t rows = options.max_tokens;
+  const int64_t q = spec.query_size(), kv = spec.kv_size(), pairs = spec.rotary_dim() / 2;
+  const int64_t widest = std::max({spec.hidden_size, spec.intermediate_size, q});
+  const auto carve = [&](Carver<64> carver) {
+    hidden_ = carver.take<float>(rows * spec.hidden_size);
+    normed_ = carver.take<float>(rows * spec.hidden_size);
+    query_ = carver.take<float>(rows * q);
+    key_ = carver.take<float>(rows * kv);
+    value_ = carver.take<float>(rows * kv);
+    query_window_ = carver.take<float>(rows * q);
+    query_sink_ = carver.take<float>(rows * q);
+    attended_ = carver.take<float>(rows * q);
+    gate_ = carver.take<float>(rows * spec.intermediate_size);
+    up_ = carver.take<float>(rows * spec.intermediate_size);
+    window_cos_ = carver.take<float>(rows * pairs);
+    window_sin_ = carver.take<float>(rows * pairs);
+    sink_cos_ = carver.take<float>(rows * pairs);
+    sink_sin_ = carver.take<float>(rows * pairs);
+    kept_cos_ = carver.take<float>(rows * pairs);
+    kept_sin_ = carver.take<float>(rows * pairs);
+    linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
+    return carver.used();
+  };
+  arena_ = Buffer(carve(Carver<64>(nullptr)), "the decoder's scratch", pool);
+  carve(Carver<64>(arena_.data()));
+  attention_scratch_ =
+      Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
+             "the attention's scratch", pool);
+  rank_.reserve(rows);
+  first_.reserve(rows);
+  slots_.resize(rows);
+  round_queries_.reserve(rows);
+  attention_spans_.reserve(rows);
+  span_caches_.reserve(rows);
+}
+
+void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
+  plan_.make(spans);
+  compute_angles();
+  let_all_attend();
+  kernels_.embedding({plan_.ids.data(), rows_, weights_.embedding, hidden_}, launch_);
+  for (int64_t layer = 0; layer < spec_.layers; ++layer) {
+    attend(weights_.layers[layer], layer);
+    if (queries_ > 0) transform(weights_.layers[layer]);
+  }
+  if (queries_ > 0) write_logits(logits);
+  for (const ForwardSpan& span : spans) span.cache->advance(span.count);
+}
+
+void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
+  const auto [first, distance, older] = plan_cut(*cache, begin, end);
+  std::vector<float> cos(shift_angles_.pairs()), sin(shift_angles_.pairs());
+  shift_angles_.fill(&distance, 1, cos.data(), sin.data());
+  std::vector<Slot> from(older), to(older);
+  for (int64_t layer = 0; layer < spec_.layers; ++layer) {
+    for (int64_t i = 0; i < older; ++i) {  // the youngest first, so that none is overwritten
+      from[i] = cache->slot(layer, first + older - 1 - i);
+      to[i] = cache->slot(layer, first + older - 1 - i + distance);
+    }
+    EvictArgs args;
+    args.from = from.data();
+    args.to = to.data();
+    args.rows = older;
+    args.shape = page_shape();
+    args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
+    kernels_.evict(args, launch_);
+  }
+  cache->cut(first + distance);
+}
+
+// The angles of each row.
+void Decoder::compute_angles() {
+  rows_ = plan_.rows();
+  SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward has ", rows_, " tokens");
+  rank_ = plan_.rank;
+  first_ = plan_.first;
+  angles_.fill(plan_.index.data(), rows_, window_cos_, window_sin_);
+  angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);
+  query_cos_ = window_cos_;
+  query_sin_ = window_sin_;
+}
+
+void Decoder::let_all_attend() {
+  queries_ = rows_;
+  round_queries_.clear();
+  attention_spans_.clear();
+  span_caches_.clear();
+  for (const ForwardPlan::Round& round : plan_.rounds) {
+    round_queries_.push_back({round.row, round.rows, round.piece, round.count});
+    for (size_t i = round.piece; i < round.piece + round.count; ++i) {
+      const ForwardPlan::Piece& piece = plan_.pieces[i];
+      attention_spans_.push_back({.row = piece.row - round.row,
+                                  .count = piece.count,
+                                  .index = piece.index,
+                                  .sinks = piece.cache->window().sinks,
+                                  .window_page_count = piece.cache->window_page_count()});
+      span_caches_.push_back(piece.cache);
+    }
+  }
+}
+
+// Leaves only the rows whose logits are wanted to attend and to go on: nothing reads what the last
+// layer makes of the others, beyond their keys and values. What is kept moves up.
+void Decoder::keep_wanted() {
+  const int64_t hidden = spec_.hidden_size, pairs = spec_.rotary_dim() / 2;
+  int64_t kept = 0;
+  size_t kept_spans = 0;
+  for (size_t r = 0; r < plan_.rounds.size(); ++r) {
+    const ForwardPlan::Round& round = plan_.rounds[r];
+    Queries& queries = round_queries_[r];
+    queries.row = kept;
+    queries.span = kept_spans;
+    for (size_t i = round.piece; i < round.piece + round.count; ++i) {
+      const ForwardPlan::Piece& piece = plan_.pieces[i];
+      if (piece.wanted == 0) continue;
+      const int64_t dropped = piece.count - piece.wanted, row = piece.row + dropped;
+      AttentionSpan span = attention_spans_[i];
+      span.row = kept - queries.row;
+      span.count = piece.wanted;
+      span.index = piece.index + dropped;
+      attention_spans_[kept_spans] = span;
+      span_caches_[kept_spans++] = piece.cache;
+      const auto move_rows = [&](const auto* from, auto* to, int64_t width) {
+        std::memmove(to + kept * width, from + row * width, piece.wanted * width * sizeof(*to));
+      };
+      move_rows(hidden_, hidden_, hidden);
+      move_rows(normed_, normed_, hidden);
+      move_rows(window_cos_, kept_cos_, pairs);
+      move_rows(window_sin_, kept_sin_, pairs);
+      move_rows(sink_cos_, sink_cos_, pairs);
+      move_rows(sink_sin_, sink_sin_, pairs);
+      move_rows(first_.data(), first_.data(), 1);
+      move_rows(rank_.data(), rank_.data(), 1);
+      kept += piece.wanted;
+    }
+    queries.count = kept - queries.row;
+    queries.spans = kept_spans - queries.span;
+  }
+  queries_ = kept;
+  query_cos_ = kept_cos_;
+  query_sin_ = kept_sin_;
+}
+
+void Decoder::attend(const LayerWeights& layer, int64_t index) {
+  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  normalize(hidden_, layer.attention_norm, normed_, rows_, spec_.hidden_size);
+  const LinearPart parts[] = {{layer.k, layer.k_bias, key_, kv},
+                              {layer.v, layer.v_bias, value_, kv},
+                              {layer.q, layer.q_bias, query_, q}};
+  const std::span<const LinearPart> all = parts;
+  if (index + 1 == spec_.layers && plan_.wanted < rows_) {
+    multiply(normed_, rows_, all.first(2));
+    keep_wanted();
+    if (queries_ > 0) multiply(normed_, queries_, all.last(1));
+  } else {
+    multiply(normed_, rows_, all);
+  }
+  if (spec_.qk_norm) {
+    normalize(query_, layer.q_norm, query_, queries_ * spec_.heads, spec_.head_dim);
+    normalize(key_, layer.k_norm, key_, rows_ * spec_.kv_heads, spec_.head_dim);
+  }
+  const Rotation by_index{query_cos_, query_sin_, spec_.rotary_dim(), spec_.pairing};
+  const Rotation by_rank{sink_cos_, sink_sin_, spec_.rotary_dim(), spec_.pairing};
+  const int64_t heads = spec_.heads, head_dim = spec_.head_dim;
+  kernels_.rope({query_, q, query_window_, queries_, heads, head_dim, by_index}, launch_);
+  kernels_.rope({query_, q, query_sink_, queries_, heads, head_dim, by_rank}, launch_);
+  for (size_t r = 0; r < plan_.rounds.size(); ++r) {
+    append(plan_.rounds[r], index);
+    if (round_queries_[r].count > 0) attend(round_queries_[r], index);
+  }
+  const LinearPart out[] = {{layer.o, layer.o_bias, hidden_, spec_.hidden_size, true}};
+  if (queries_ > 0) multiply(attended_, queries_, out);
+}
+
+void Decoder::append(const ForwardPlan::Round& round, int64_t layer) {
+  const int64_t kv = spec_.kv_size(), pairs = spec_.rotary_dim() / 2;
+  Slot* slot = slots_.data();
+  for (size_t i = round.piece; i < round.piece + round.count; ++i) {
+    const ForwardPlan::Piece& piece = plan_.pieces[i];
+    for (int64_t t = piece.index; t < piece.index + piece.count; ++t) {
+      *slot++ = piece.cache->slot(layer, t);
+    }
+  }
+  AppendArgs args;
+  args.keys = key_ + round.row * kv;
+  args.values = value_ + round.row * kv;
+  args.key_stride = args.value_stride = kv;
+  args.slots = slots_.data();
+  args.rows = round.rows;
+  args.shape = page_shape();
+  args.rotation = {window_cos_ + round.row * pairs, window_sin_ + round.row * pairs,
+                   spec_.rotary_dim(), spec_.pairing};
+  kernels_.append(args, launch_);
+}
+
+void Decoder::attend(const Queries& queries, int64_t layer) {
+  const int64_t q = spec_.query_size();
+  for (size_t i = queries.span; i < queries.span + queries.spans; ++i) {
+    attention_spans_[i].sink_pages = span_caches_[i]->sink_pages(layer);
+    attention_spans_[i].window_pages = span_caches_[i]->window_pages(layer);
+  }
+  AttentionArgs args;
+  args.query_window = query_window_ + queries.row * q;
+  args.query_sink = query_sink_ + queries.row * q;
+  args.out = attended_ + queries.row * q;
+  args.first = first_.data() + queries.row;
+  args.rank = rank_.data() + queries.row;
+  args.spans = attention_spans_.data() + queries.span;
+  args.span_count = static_cast<int64_t>(queries.spans);
+  args.rows = queries.count;
+  args.heads = spec_.heads;
+  args.shape = page_shape();
+  args.sink_type = options_.cache_type;
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+  args.scratch = attention_scratch_.data();
+  args.scratch_pages = options_.pages;
+  kernels_.attention(args, launch_);
+}
+
+void Decoder::transform(const LayerWeights& layer) {
+  const int64_t inner = spec_.intermediate_size;
+  normalize(hidden_, layer.mlp_norm, normed_, queries_, spec_.hidden_size);
+  const LinearPart parts[] = {{layer.gate, layer.gate_bias, gate_, inner},
+                              {layer.up, layer.up_bias, up_, inner}};
+  multiply(normed_, queries_, parts);
+  kernels_.swiglu({gate_, up_, gate_, inner, queries_, inner}, launch_);
+  const LinearPart out[] = {{layer.down, layer.down_bias, hidden_, spec_.hidden_size, true}};
+  multiply(gate_, queries_, out);
+}
+
+void Decoder::write_logits(float* logits) {
+  normalize(hidden_, weights_.final_norm, normed_, queries_, spec_.hidden_size);
+  const LinearPart part[] = {{weights_.output, nullptr, logits, spec_.vocab_size}};
+  multiply(normed_, queries_, part);
+}
+
+void Decoder::normalize(const float* input, const float* weight, float* out, int64_t rows,
+                        int64_t dim) {
+  kernels_.rms_norm({input, dim, weight, out, dim, rows, dim, spec_.norm_eps}, launch_);
+}
+
+void Decoder::multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts) {
+  LinearArgs args;
+  args.cols = parts[0].weights.cols;
+  args.input = input;
+  args.input_stride = args.cols;
+  args.tokens = tokens;
+  args.input_type = options_.input_type;
+  args.parts = parts.data();
+  args.part_count = static_cast<int64_t>(parts.size());
+  args.scratch = linear_scratch_;
+  kernels_.linear(args, launch_);
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,104 @@
+// The decoder loop: one forward pass of many spans over weights and caches.
+// Reads the spec as data; knows no family, no sampling and no text.
+#pragma once
+
+#include <vector>
+
+#include "cache/angles.h"
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+#include "model/decoder_spec.h"
+#include "model/forward_plan.h"
+#include "model/weighted_model.h"
+#include "model/weights.h"
+
+namespace sinkstream {
+
+struct DecoderOptions {
+  InputType input_type = InputType::kFloat32;  // what linear maps round their inputs to
+  DType cache_type = DType::kFloat32;
+  int64_t max_tokens = 256;  // rows of one forward; sets the size of the scratch memory
+  int64_t pages = 16;        // of a sequence and layer, where attention is to be fastest; likewise
+};
+
+class Decoder : public WeightedModel {
+ public:
+  // The weights' memory and the pool outlive the decoder.
+  Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels, ThreadPool* pool,
+          const DecoderOptions& options);
+
+  int64_t vocab() const override { return spec_.vocab_size; }
+  int64_t max_tokens() const override { return options_.max_tokens; }
+  PageShape page_shape() const override {
+    return {spec_.kv_heads, spec_.head_dim, options_.cache_type};
+  }
+  void release() override {
+    arena_.release();
+    attention_scratch_.release();
+  }
+  int64_t scratch_bytes() const override { return arena_.bytes() + attention_scratch_.bytes(); }
+
+  void forward(std::span<const ForwardSpan> spans, float* logits) override;
+
+  void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
+
+ private:
+  // The rows of a round that attend, counted by themselves: in the last layer not all do.
+  struct Queries {
+    int64_t row = 0;
+    int64_t count = 0;
+    size_t span = 0;  // the first of its entries in attention_spans_
+    size_t spans = 0;
+  };
+
+  void compute_angles();
+  void let_all_attend();
+  void keep_wanted();
+  void attend(const LayerWeights& layer, int64_t index);
+  void append(const ForwardPlan::Round& round, int64_t layer);
+  void attend(const Queries& queries, int64_t layer);
+  void transform(const LayerWeights& layer);
+  void write_logits(float* logits);
+  void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
+  void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
+
+  DecoderSpec spec_;
+  DecoderWeights weights_;
+  Kernels kernels_;
+  Launch launch_;
+  DecoderOptions options_;
+  Angles angles_;
+  Angles shift_angles_;  // the same without attention factor: what a key that moves is turned by
+
+  // Scratch, [max_tokens] rows each, in one piece of memory.
+  Buffer arena_;
+  float* hidden_;                    // [rows, hidden]: the residual stream
+  float* normed_;                    // [rows, hidden]
+  float* query_;                     // [rows, heads, head_dim]
+  float* key_;                       // [rows, kv_heads, head_dim]
+  float* value_;                     // [rows, kv_heads, head_dim]
+  float* query_window_;              // [rows, heads, head_dim]
+  float* query_sink_;                // [rows, heads, head_dim]
+  float* attended_;                  // [rows, heads, head_dim]
+  float* gate_;                      // [rows, intermediate]
+  float* up_;                        // [rows, intermediate]
+  float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
+  float *sink_cos_, *sink_sin_;      // [queries, rotary_dim / 2], of each query's rank
+  float *kept_cos_, *kept_sin_;      // [wanted rows, rotary_dim / 2], of each query's index
+  std::byte* linear_scratch_;
+
+  Buffer attention_scratch_;
+
+  // What this forward's rows are; reserved once.
+  ForwardPlan plan_;
+  int64_t rows_ = 0;
+  int64_t queries_ = 0;  // rows that attend and go on: all, and in the last layer those wanted
+  std::vector<int64_t> rank_, first_;    // [queries]
+  const float *query_cos_, *query_sin_;  // [queries, rotary_dim / 2], of each query's index
+  std::vector<Slot> slots_;
+  std::vector<Queries> round_queries_;             // of each round
+  std::vector<AttentionSpan> attention_spans_;     // rows counted from their round's first query
+  std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
+};
+
+}  // namespace sinkstream

@@ -1,0 +1,77 @@
+#include "model/cuda/calls.h"
+
+#include <algorithm>
+
+namespace sinkstream {
+
+CudaCalls::CudaCalls(int64_t max_rows) {
+  rounds.reserve(max_rows);
+  attentions.reserve(max_rows);
+  copies.reserve(max_rows);
+  runs.reserve(max_rows);
+}
+
+CudaCalls CudaCalls::of_bucket(int64_t rows) {
+  CudaCalls calls(1);
+  calls.rows = rows;
+  calls.rounds.push_back({.row = 0, .rows = rows, .attention = 0, .count = 1});
+  calls.attentions.push_back({.row = 0, .rows = rows, .is_split = rows <= kMostSplitRows});
+  calls.want(0, rows);
+  calls.draws = rows;
+  return calls;
+}
+
+void CudaCalls::begin(const ForwardPlan& plan, int64_t split_pages) {
+  rows = plan.rows();
+  rounds.clear();
+  attentions.clear();
+  copies.clear();
+  runs.clear();
+  wanted = 0;
+  draws = 0;
+  for (const ForwardPlan::Round& round : plan.rounds) add(plan, round, split_pages);
+}
+
+// Single rows that follow each other share a launch, whatever their sequences; longer pieces have
+// one each.
+void CudaCalls::add(const ForwardPlan& plan, const ForwardPlan::Round& round, int64_t split_pages) {
+  rounds.push_back({.row = round.row,
+                    .rows = round.rows,
+                    .attention = attentions.size(),
+                    .copy = copies.size()});
+  const size_t end = round.piece + round.count;
+  for (size_t i = round.piece; i < end;) {
+    const ForwardPlan::Piece& piece = plan.pieces[i];
+    Attention attention = {.row = piece.row, .rows = piece.count, .span_rows = piece.count};
+    int64_t most_pages = piece.cache->pages_per_layer();
+    ++i;
+    for (; piece.count == 1 && i < end && plan.pieces[i].count == 1; ++i) {
+      most_pages = std::max(most_pages, plan.pieces[i].cache->pages_per_layer());
+      ++attention.rows;
+    }
+    attention.is_split =
+        piece.count == 1 && attention.rows <= kMostSplitRows && most_pages <= split_pages;
+    attentions.push_back(attention);
+  }
+  for (size_t i = round.piece; i < end; ++i) {
+    const ForwardPlan::Piece& piece = plan.pieces[i];
+    if (piece.scratch_pages == 0) continue;
+    copies.push_back({.sequence = static_cast<int32_t>(i),
+                      .block = piece.kept_block(),
+                      .count = piece.end_block() - piece.kept_block()});
+  }
+  rounds.back().count = attentions.size() - rounds.back().attention;
+  rounds.back().copy_count = copies.size() - rounds.back().copy;
+}
+
+void CudaCalls::want(int64_t row, int64_t count) {
+  if (count == 0) return;
+  if (!runs.empty() && runs.back().row + runs.back().rows == row) {
+    runs.back().rows += count;
+  } else {
+    runs.push_back({row, count, wanted});
+  }
+  wanted += count;
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,30 @@
+// Takes tokens out of the middle of a cache on a GPU: WeightedModel::evict_range.
+#pragma once
+
+#include "cache/angles.h"
+#include "kernels/cuda/plugin.h"
+#include "kernels/rope.h"
+#include "model/cuda/step.h"
+
+namespace sinkstream {
+
+class CudaCut {
+ public:
+  // The plugin and the stream outlive it. `angles` are those that keys are turned by, without an
+  // attention factor.
+  CudaCut(const cuda::Plugin& plugin, cuda::Stream stream, Angles angles, Pairing pairing)
+      : plugin_(plugin), stream_(stream), angles_(std::move(angles)), pairing_(pairing) {}
+
+  // Waits until it is done. `memory` is for what the GPU has to be told; no step is under way.
+  void evict_range(SequenceCache* cache, int64_t begin, int64_t end, StepMemory& memory) const;
+
+ private:
+  void check(cuda::Status status, const char* what) const;
+
+  const cuda::Plugin& plugin_;
+  cuda::Stream stream_;
+  Angles angles_;
+  Pairing pairing_;
+};
+
+}  // namespace sinkstream

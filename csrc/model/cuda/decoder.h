@@ -1,0 +1,113 @@
+// A decoder on a GPU, which draws its tokens there: one step ahead of the host, a decoding step
+// being one launch of a captured graph. Puts together what a step is (cuda/step.h), which launches
+// it has (cuda/calls.h), the layers (cuda/layers.h), sampling (cuda/sampling.h) and the graphs
+// (cuda/graphs.h). docs/cuda.md, "How a token flows", says what orders what.
+#pragma once
+
+#include <vector>
+
+#include "cache/angles.h"
+#include "kernels/cuda/plugin.h"
+#include "model/cuda/calls.h"
+#include "model/cuda/cut.h"
+#include "model/cuda/graphs.h"
+#include "model/cuda/layers.h"
+#include "model/cuda/sampling.h"
+#include "model/cuda/step.h"
+#include "model/decoder_spec.h"
+#include "model/device_sampler.h"
+#include "model/forward_plan.h"
+#include "model/host_logits.h"
+#include "model/weighted_model.h"
+
+namespace sinkstream {
+
+struct CudaDecoderOptions {
+  DType cache_type = DType::kFloat16;  // float16, bfloat16 or int8
+  int64_t max_tokens = 256;            // rows of one step; sets the size of the scratch memory
+  int64_t max_sequences = 1;           // that draw at the same time, and spans of one step that the
+                                       // memory is made for
+  int64_t pages = 16;                  // of a sequence and layer: Window::most_pages(). Longer ones
+                                       // are attended to as well, only slower.
+};
+
+class CudaDecoder : public WeightedModel, public DeviceSampler {
+ public:
+  // The plugin and the stream outlive the decoder; of `weights` nothing is read later. `threads`
+  // may help to copy them; null: the caller's alone. Throws CapacityError, DeviceError, and
+  // CheckpointError for a model that the kernels cannot compute.
+  CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights, const cuda::Plugin& plugin,
+              cuda::Stream stream, ThreadPool* threads, const CudaDecoderOptions& options);
+  ~CudaDecoder() override;
+  CudaDecoder(const CudaDecoder&) = delete;
+  CudaDecoder& operator=(const CudaDecoder&) = delete;
+
+  int64_t vocab() const override { return spec_.vocab_size; }
+  int64_t max_tokens() const override { return options_.max_tokens; }
+  PageShape page_shape() const override {
+    return {spec_.kv_heads, spec_.head_dim, options_.cache_type, PageLayout::kRows};
+  }
+  int64_t scratch_bytes() const override;
+  int64_t weight_bytes() const { return layers_.weight_bytes(); }
+  int64_t graphs() const { return graphs_.count(); }
+  DeviceSampler* drawer() override { return this; }
+
+  // While no step is under way. These throw DeviceError; then the GPU may have stopped, and so
+  // does everything after it.
+  void forward(std::span<const ForwardSpan> spans, float* logits) override;
+  void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
+  void release() override;
+
+  int64_t seats() const override { return options_.max_sequences; }
+  void begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
+                      std::span<const int32_t> seen) override;
+  void launch(std::span<const SampleSpan> spans) override;
+  SampledStep await() override;
+
+ private:
+  struct InFlight {
+    int64_t draws = 0;
+    int64_t logits = 0;  // rows whose logits come to the host
+  };
+
+  int64_t in_flight() const { return launched_ - awaited_; }
+  StepShape bucket_shape(int64_t rows) const;
+  void reserve_direct(int64_t bias);
+  void capture_graphs();
+  void plan(std::span<const SampleSpan> spans);
+  const CudaGraphs::Bucket* bucket_for(std::span<const SampleSpan> spans) const;
+  void launch_graph(const CudaGraphs::Bucket& bucket, std::span<const SampleSpan> spans);
+  void launch_directly(std::span<const SampleSpan> spans);
+  void list_calls(std::span<const SampleSpan> spans);
+  void append_prompts(std::span<const SampleSpan> spans, const StepBlock& there);
+  void send(const StepBlock& here, const StepBlock& there);
+  void run(const CudaCalls& calls, const StepBlock& there, int64_t parity);
+  cuda::SampledRow* results(int64_t parity) const;
+  void check(cuda::Status status, const char* what) const;
+
+  DecoderSpec spec_;
+  const cuda::Plugin& plugin_;
+  const cuda::Runtime& runtime_;
+  cuda::Stream stream_;
+  CudaDecoderOptions options_;
+  Angles angles_;
+  CudaLayers layers_;
+  CudaSampling sampling_;
+  CudaCut cut_;
+
+  StepMemory graph_memory_;   // never taken anew: graphs know its addresses
+  StepMemory direct_memory_;  // of all other steps; grows for texts without a window
+  CudaGraphs graphs_;
+  cuda::OwnEvent ends_[2];  // of the steps of each parity
+  cuda::GpuBlock results_;  // SampledRow [2][rows], pinned; the GPU writes it
+  HostLogits forward_logits_, step_logits_;
+
+  ForwardPlan plan_;
+  CudaCalls calls_;
+  std::vector<ForwardSpan> spans_;
+  int64_t launched_ = 0, awaited_ = 0;  // steps so far
+  InFlight steps_[2];
+  std::vector<SampledToken> drawn_[2];
+};
+
+}  // namespace sinkstream

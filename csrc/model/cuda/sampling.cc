@@ -1,0 +1,143 @@
+#include "model/cuda/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/carver.h"
+#include "common/check.h"
+#include "kernels/cuda/embedding.h"
+
+namespace sinkstream {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+// As Sampler::sample asks the processor's kernels.
+cuda::SamplingRow sampling_row(int64_t seat, const SamplingParams& params) {
+  cuda::SamplingRow row;
+  row.seat = static_cast<int32_t>(seat);
+  row.seed = params.seed;
+  row.bias_count = static_cast<int32_t>(params.logit_bias.size());
+  if (has_penalties(params) && params.logprobs == 0) {  // else the host draws, and counts itself
+    row.penalties = row.seat;
+    row.repetition_penalty = static_cast<float>(params.repetition_penalty);
+    row.presence_penalty = static_cast<float>(params.presence_penalty);
+    row.frequency_penalty = static_cast<float>(params.frequency_penalty);
+  }
+  if (is_greedy(params)) {
+    row.greedy = 1;
+    return row;
+  }
+  row.temperature = static_cast<float>(params.temperature);
+  row.top_k = params.top_k;
+  row.top_p = params.top_p;
+  row.log_min_p = std::log(params.min_p);
+  return row;
+}
+
+}  // namespace
+
+CudaSampling::CudaSampling(const cuda::Plugin& plugin, cuda::Stream stream,
+                           const CudaSamplingOptions& options)
+    : plugin_(plugin), stream_(stream), options_(options), seats_(options.seats) {
+  for (int32_t seat = 0; seat < options.seats; ++seat) {
+    sampled_ids_.push_back(cuda::sampled_id(seat));
+  }
+  tables_.capacity = options.capacity;
+  const auto carve = [&](Carver<kAlignment> carver) {
+    drawn_ = carver.take<int32_t>(options.seats);
+    tables_.memory =
+        carver.take<std::byte>(options.seats * cuda::PenaltyLayout{options.capacity}.bytes());
+    scratch_ = carver.take<std::byte>(cuda::sampling_scratch_bytes(options.vocab, options.rows));
+    return carver.used();
+  };
+  scratch_bytes_ = carve(Carver<kAlignment>(nullptr));
+  memory_ = cuda::take_memory(plugin.runtime, scratch_bytes_, "sampling");
+  carve(Carver<kAlignment>(memory_.get()));
+  seen_ = cuda::take_pinned(
+      plugin.runtime, options.seats * options.capacity * int64_t{sizeof(int32_t)}, "penalties");
+}
+
+void CudaSampling::release() {
+  memory_.reset();
+  seen_.reset();
+}
+
+void CudaSampling::begin(int64_t seat, const SamplingParams& params, const Window& window,
+                         std::span<const int32_t> seen, int64_t steps, int64_t ended) {
+  SINKSTREAM_CHECK(seat >= 0 && seat < options_.seats, "seat ", seat, " of ", options_.seats);
+  Seat& its = seats_[seat];
+  its.row = sampling_row(seat, params);
+  its.bias = params.logit_bias;
+  if (!has_penalties(seat)) return;
+  SINKSTREAM_CHECK(window.capacity() <= options_.capacity, "penalties for ", options_.capacity,
+                   " live tokens are to look at ", window.capacity());
+  check(plugin_.ops.penalties_reset({tables_, its.row.penalties, window.sinks, window.window},
+                                    stream_),
+        "penalties_reset");
+  if (seen.empty()) return;
+  // The GPU reads them where they are. What a step ago was to be read may not have been yet.
+  if (its.read_by >= ended) check(plugin_.runtime.finish(stream_), "waiting for penalties");
+  its.read_by = steps;
+  // Those of them that are live: penalties look at no others.
+  const auto count = std::ssize(seen);
+  const int64_t sinks = std::min(count, window.sinks);
+  const int64_t recent = std::min(count - sinks, window.window);
+  auto* const ids = reinterpret_cast<int32_t*>(seen_.get()) + seat * options_.capacity;
+  std::copy_n(seen.begin(), sinks, ids);
+  std::copy(seen.end() - recent, seen.end(), ids + sinks);
+  append(seat, ids, sinks + recent);
+}
+
+int64_t CudaSampling::bias_count() const {
+  int64_t count = 0;
+  for (const Seat& seat : seats_) count += seat.row.bias_count;
+  return count;
+}
+
+int64_t CudaSampling::fill(const StepBlock& here, int64_t draw, int64_t seat, int64_t row,
+                           int64_t bias) const {
+  const Seat& its = seats_[seat];
+  here.sampled_after[draw] = here.tokens[row];
+  here.sampling[draw] = its.row;
+  here.sampling[draw].bias_begin = static_cast<int32_t>(bias);
+  std::copy(its.bias.begin(), its.bias.end(), here.bias + bias);
+  return bias + std::ssize(its.bias);
+}
+
+void CudaSampling::append(int64_t seat, const int32_t* ids, int64_t count) {
+  check(plugin_.ops.penalties_append({tables_, static_cast<int32_t>(seat), ids, count}, stream_),
+        "penalties_append");
+}
+
+void CudaSampling::draw(const cuda::Partials& logits, const StepBlock& there, int64_t first,
+                        int64_t rows, cuda::SampledRow* sampled) {
+  check(plugin_.ops.logits({.logits = logits,
+                            .rows = rows,
+                            .vocab = options_.vocab,
+                            .tokens = there.sampled_after + first,
+                            .wanted = there.sampling + first,
+                            .bias = there.bias,
+                            .penalties = tables_,
+                            .scratch = scratch_},
+                           stream_),
+        "logits");
+  check(plugin_.ops.sample({.logits = logits,
+                            .rows = rows,
+                            .vocab = options_.vocab,
+                            .tokens = there.sampled_after + first,
+                            .wanted = there.sampling + first,
+                            .penalties = tables_,
+                            .scratch = scratch_,
+                            .ids = drawn_,
+                            .sampled = sampled},
+                           stream_),
+        "sample");
+}
+
+void CudaSampling::check(cuda::Status status, const char* what) const {
+  cuda::check(plugin_.runtime, status, what);
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,158 @@
+#include "model/cuda/weights.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <span>
+
+#include "common/carver.h"
+#include "common/check.h"
+#include "common/divide_up.h"
+
+namespace sinkstream {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kPieceRows = 64 * kPanelRows;  // that a thread brings into tiles at a time
+
+// Threads must not share the rows of a tile, so a part that begins within one is left to one
+// thread.
+void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, ThreadPool* threads) {
+  if (threads == nullptr || first_row % cuda::kTileRows != 0) {
+    return cuda::tile_rows(part, first_row, tiles);
+  }
+  threads->run(divide_up(part.rows, kPieceRows), [&](int64_t piece, int) {
+    const int64_t row = piece * kPieceRows;
+    const PackedMatrix rows = {part.type, std::min(kPieceRows, part.rows - row), part.cols,
+                               part.panel(row / kPanelRows)};
+    cuda::tile_rows(rows, first_row + row, tiles);
+  });
+}
+
+// Run once to count, and once to copy.
+class Copier {
+ public:
+  Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads)
+      : base_(base), carver_(base), runtime_(runtime), stream_(stream), threads_(threads) {}
+
+  int64_t used() const { return carver_.used(); }
+
+  CudaMap map(std::initializer_list<PackedMatrix> parts) {
+    CudaMap map;
+    for (auto part = parts.begin(); part != parts.end();) {
+      const auto end = std::find_if(part, parts.end(), [part](const PackedMatrix& other) {
+        return other.type != part->type;
+      });
+      map.parts.push_back(matrix({part, end}));
+      part = end;
+    }
+    return map;
+  }
+
+  // Parts of one type on top of each other.
+  cuda::TiledMatrix matrix(std::span<const PackedMatrix> parts) {
+    cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
+    for (const PackedMatrix& part : parts) matrix.rows += part.rows;
+    const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
+    auto* const place = carver_.take<std::byte>(bytes);
+    matrix.tiles = place;
+    if (base_ == nullptr) return matrix;
+    staged_.assign(bytes, std::byte{0});
+    int64_t row = 0;
+    for (const PackedMatrix& part : parts) {
+      tile_part(part, row, staged_.data(), threads_);
+      row += part.rows;
+    }
+    send(place, staged_.data(), bytes);
+    return matrix;
+  }
+
+  const float* vector(const float* values, int64_t count) { return vector({values}, {count}); }
+
+  // Parts behind each other. A null part among others is zeros; null if there is none.
+  const float* vector(std::initializer_list<const float*> parts,
+                      std::initializer_list<int64_t> counts) {
+    if (std::all_of(parts.begin(), parts.end(), [](const float* p) { return p == nullptr; })) {
+      return nullptr;
+    }
+    int64_t total = 0;
+    for (const int64_t count : counts) total += count;
+    auto* const place = carver_.take<float>(total);
+    if (base_ == nullptr) return place;
+    std::vector<float> joined;
+    joined.reserve(total);
+    auto count = counts.begin();
+    for (const float* part : parts) {
+      if (part == nullptr) {
+        joined.insert(joined.end(), *count, 0.0f);
+      } else {
+        joined.insert(joined.end(), part, part + *count);
+      }
+      ++count;
+    }
+    send(place, joined.data(), total * int64_t{sizeof(float)});
+    return place;
+  }
+
+ private:
+  void send(void* to, const void* from, int64_t bytes) {
+    cuda::check(runtime_, runtime_.copy(to, from, bytes, stream_), "copying weights");
+    cuda::check(runtime_, runtime_.finish(stream_), "copying weights");
+  }
+
+  std::byte* base_;
+  Carver<kAlignment> carver_;
+  const cuda::Runtime& runtime_;
+  cuda::Stream stream_;
+  ThreadPool* threads_;
+  std::vector<std::byte> staged_;
+};
+
+CudaWeights upload(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
+  const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
+  const int64_t q = spec.query_size(), kv = spec.kv_size();
+  CudaWeights to;
+  to.embedding = copier->matrix({&from.embedding, 1});
+  to.output = from.output.panels == from.embedding.panels ? CudaMap{{to.embedding}}
+                                                          : copier->map({from.output});
+  to.final_norm = copier->vector(from.final_norm, hidden);
+  for (const LayerWeights& layer : from.layers) {
+    CudaLayerWeights& there = to.layers.emplace_back();
+    there.attention_norm = copier->vector(layer.attention_norm, hidden);
+    there.qkv = copier->map({layer.q, layer.k, layer.v});
+    there.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
+    there.q_norm = copier->vector(layer.q_norm, spec.head_dim);
+    there.k_norm = copier->vector(layer.k_norm, spec.head_dim);
+    there.o = copier->map({layer.o});
+    there.o_bias = copier->vector(layer.o_bias, hidden);
+    there.mlp_norm = copier->vector(layer.mlp_norm, hidden);
+    there.gate_up = copier->map({layer.gate, layer.up});
+    there.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
+    there.down = copier->map({layer.down});
+    there.down_bias = copier->vector(layer.down_bias, hidden);
+  }
+  to.bytes = copier->used();
+  return to;
+}
+
+}  // namespace
+
+int64_t CudaMap::rows() const {
+  int64_t rows = 0;
+  for (const cuda::TiledMatrix& part : parts) rows += part.rows;
+  return rows;
+}
+
+CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
+                        const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads) {
+  Copier counter(nullptr, runtime, stream, threads);
+  const int64_t bytes = upload(spec, weights, &counter).bytes;
+  const cuda::GpuBlock block = cuda::take_memory(runtime, bytes, "the weights");
+  Copier copier(block.get(), runtime, stream, threads);
+  CudaWeights copied = upload(spec, weights, &copier);
+  copied.memory = block;
+  SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes of ", bytes);
+  return copied;
+}
+
+}  // namespace sinkstream

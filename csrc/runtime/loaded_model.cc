@@ -1,0 +1,223 @@
+#include "runtime/loaded_model.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "cache/device_pages.h"
+#include "common/check.h"
+#include "common/errors.h"
+#include "common/usable_threads.h"
+#include "model/cuda/decoder.h"
+
+namespace sinkstream {
+
+namespace {
+
+DType dtype_of(const std::string& name) {
+  if (name == "float32") return DType::kFloat32;
+  if (name == "float16") return DType::kFloat16;
+  if (name == "bfloat16") return DType::kBFloat16;
+  SINKSTREAM_CHECK(name == "int8", "there is no type ", name);
+  return DType::kInt8;
+}
+
+InputType input_type_of(const std::string& name) {
+  for (const InputType type : kInputTypes) {
+    if (name == name_of(type)) return type;
+  }
+  SINKSTREAM_CHECK(false, "there is no type ", name);
+}
+
+// 256 tokens share each pass over the weights, and their activations stay in the nearer caches.
+int64_t chunk_of(const LoadOptions& options) {
+  return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
+}
+
+// Four rows more cost no more than the first one, which waits for memory, not for arithmetic
+// (engine_bench.py, long_prompt). Where a chunk is cut changes no result here.
+constexpr int64_t kPromptBesideDecoding = 4;
+
+// What attention may split over pages: a window of 8,192 for kSplitRows rows, 131,072 for one row.
+// Larger ones are attended without, and the scratch does not grow with the window.
+constexpr int64_t kMostSplitPages = 128;
+
+int64_t pages_of(const LoadOptions& options) {
+  return Window{options.sinks, options.window}.most_pages();
+}
+
+// A step has room for a chunk of a prompt and one token of every sequence.
+int64_t rows_of(const LoadOptions& options) { return chunk_of(options) + options.max_sequences; }
+
+// float16 holds keys and values with eight times bfloat16's precision in the same bytes.
+DType cache_type_of(const LoadOptions& options) {
+  return options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
+}
+
+// A GPU multiplies bfloat16.
+InputType input_type_of(const LoadOptions& options, const Kernels& kernels) {
+  if (options.dtype != "auto") return input_type_of(options.dtype);
+  return options.gpu != nullptr ? InputType::kBFloat16 : kernels.native_input;
+}
+
+void check_gpu(const LoadOptions& options) {
+  if (options.gpu == nullptr) return;
+  if (options.dtype != "auto" && options.dtype != "bfloat16") {
+    throw InvalidArgument(cat("load: `dtype` must be one of \"auto\", \"bfloat16\" on a GPU, but "
+                              "is \"",
+                              options.dtype, "\"."),
+                          "dtype");
+  }
+  if (options.kv_dtype == "float32") {
+    throw InvalidArgument(
+        "load: `kv_dtype` must be one of \"auto\", \"bfloat16\", \"float16\", \"int8\" on a GPU, "
+        "but is \"float32\".",
+        "kv_dtype");
+  }
+}
+
+int64_t next_serial() {
+  static std::atomic<int64_t> next{0};
+  return next.fetch_add(1);
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const LoadOptions& options,
+                         std::shared_ptr<const TokenTable> tokens,
+                         std::vector<int32_t> end_token_ids)
+    : serial_(next_serial()),
+      spec_(spec),
+      store_(std::move(store)),
+      window_{options.sinks, options.window},
+      max_sequences_(options.max_sequences),
+      prefill_chunk_(chunk_of(options)),
+      kernels_(choose_kernels(options.kernels)),
+      threads_(options.threads > 0 ? static_cast<int>(options.threads) : usable_threads()),
+      input_type_(input_type_of(options, kernels_.kernels)),
+      weight_bytes_(store_.bytes()),
+      decoder_(make_decoder(options)),
+      pool_(make_pool(max_sequences_ * spec.layers * window_.most_pages(), &threads_)) {
+  EngineOptions engine;
+  engine.pool = &pool_;
+  engine.layers = spec.layers;
+  engine.window = window_;
+  engine.max_sequences = max_sequences_;
+  engine.prefill_chunk = prefill_chunk_;
+  // How many rows a GPU takes in the time of one nobody has measured.
+  if (!gpu_) engine.prompt_beside_decoding = kPromptBesideDecoding;
+  engine.kernels = &kernels_.kernels;
+  engine.threads = &threads_;
+  engine.tokens = std::move(tokens);
+  engine.end_token_ids = std::move(end_token_ids);
+  engine_ = std::make_unique<Engine>(*decoder_, std::move(engine));
+}
+
+std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& options) {
+  check_gpu(options);
+  const DecoderWeights weights = store_.finish();
+  if (options.gpu == nullptr) {
+    DecoderOptions chosen;
+    chosen.input_type = input_type_;
+    chosen.cache_type = cache_type_of(options);
+    chosen.max_tokens = rows_of(options);
+    chosen.pages = std::min(pages_of(options), kMostSplitPages);
+    return std::make_unique<Decoder>(spec_, weights, kernels_.kernels, &threads_, chosen);
+  }
+  gpu_.emplace(*options.gpu);
+  // Who asks for the likeliest tokens, too, is drawn for by the processor's table all the same.
+  for (auto& [op, table] : kernels_.served_by) table = "cuda";
+  CudaDecoderOptions chosen;
+  chosen.cache_type = cache_type_of(options);
+  chosen.max_tokens = rows_of(options);
+  chosen.max_sequences = options.max_sequences;
+  chosen.pages = pages_of(options);
+  auto decoder = std::make_unique<CudaDecoder>(spec_, weights, gpu_->plugin, gpu_->stream.get(),
+                                               &threads_, chosen);
+  weight_bytes_ = decoder->weight_bytes();
+  // The GPU has the weights now. What the fingerprint is taken from goes back to the system.
+  fingerprint_ = store_.digest();
+  store_.release();
+  return decoder;
+}
+
+PagePool LoadedModel::make_pool(int64_t pages, ThreadPool* threads) const {
+  const PageShape shape = decoder_->page_shape();
+  if (!gpu_) return PagePool(shape, pages, poison_from_environment(), threads);
+  return PagePool(shape, pages,
+                  std::make_unique<DevicePages>(pages * shape.bytes(), gpu_->plugin.runtime,
+                                                gpu_->stream.get()),
+                  poison_from_environment());
+}
+
+void LoadedModel::close() {
+  engine_->close();
+  if (!engine_->is_owner_process()) return;
+  const std::lock_guard lock(store_mutex_);
+  is_released_ = true;
+  store_.release();
+  decoder_->release();  // which waits for what is under way, and uses the pool
+  pool_.release();
+}
+
+std::string LoadedModel::fingerprint() {
+  const std::lock_guard lock(store_mutex_);
+  if (is_released_) throw EngineDead("fingerprint: the model is closed. Load it again.");
+  if (fingerprint_.empty()) fingerprint_ = store_.digest();
+  return fingerprint_;
+}
+
+int64_t LoadedModel::bytes_per_token() const {
+  return spec_.layers * decoder_->page_shape().bytes() / kPageRows;
+}
+
+int64_t LoadedModel::bytes_per_sequence() const {
+  return spec_.layers * window_.most_pages() * decoder_->page_shape().bytes();
+}
+
+std::unique_ptr<ForwardCache> LoadedModel::new_cache(int64_t batch, const Window& window) const {
+  return std::make_unique<ForwardCache>(
+      serial_, make_pool(ForwardCache::pages_needed(spec_.layers, window, batch, kEndlessLength)),
+      spec_.layers, window, batch, kEndlessLength);
+}
+
+std::unique_ptr<ForwardCache> LoadedModel::copy_of(const ForwardCache& cache) const {
+  return std::make_unique<ForwardCache>(cache, make_pool(cache.pool.pages()), spec_.layers);
+}
+
+void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
+  const auto evict = [&] {
+    for (auto& row : cache->rows) decoder_->evict_range(row.get(), begin, end);
+  };
+  engine_->between_steps(evict, "evict_range");
+}
+
+void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens,
+                          ForwardCache* cache, float* logits,
+                          const std::function<void()>& look_up) {
+  std::unique_ptr<ForwardCache> dense;
+  if (cache == nullptr) {
+    const Window window{0, tokens};
+    dense = std::make_unique<ForwardCache>(
+        serial_, make_pool(ForwardCache::pages_needed(spec_.layers, window, batch, tokens)),
+        spec_.layers, window, batch, tokens);
+    cache = dense.get();
+  }
+  // All rows in one call where they fit: its logits lie as [batch, tokens, vocab] then. Else row by
+  // row, so that every call's logits are one contiguous piece.
+  const int64_t together = batch * tokens <= decoder_->max_tokens() ? batch : 1;
+  const int64_t chunk = std::min(tokens, decoder_->max_tokens());
+  std::vector<ForwardSpan> spans(together);
+  for (int64_t t = 0; t < tokens; t += chunk) {
+    if (t > 0) look_up();
+    for (int64_t row = 0; row < batch; row += together) {
+      for (int64_t i = 0; i < together; ++i) {
+        spans[i] = {cache->rows[row + i].get(), ids.data() + (row + i) * tokens + t,
+                    std::min(chunk, tokens - t), LogitsOf::kAll};
+      }
+      float* out = logits + (row * tokens + t) * spec_.vocab_size;
+      engine_->between_steps([&] { decoder_->forward(spans, out); });
+    }
+  }
+}
+
+}  // namespace sinkstream

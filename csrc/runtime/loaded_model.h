@@ -1,0 +1,105 @@
+// A loaded model: weights, threads, kernels, decoder, pages and engine, in the order in which they
+// need each other. Knows neither torch nor Python.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/cuda/gpu.h"
+#include "model/cpu/decoder.h"
+#include "runtime/forward_cache.h"
+
+namespace sinkstream {
+
+// What `load` was asked for, checked and complete but for the words "auto".
+struct LoadOptions {
+  std::string dtype = "auto";     // auto, float32, bfloat16, int16
+  std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16, int8
+  int64_t sinks = 4;
+  int64_t window = 1;
+  int64_t max_sequences = 1;
+  int64_t prefill_chunk = 0;          // 0: the default
+  int64_t threads = 0;                // 0: what the process may use
+  std::string kernels;                // a table's name, or empty
+  const cuda::Plugin* gpu = nullptr;  // null: the processor computes
+};
+
+class LoadedModel {
+ public:
+  LoadedModel(const DecoderSpec& spec, WeightStore&& store, const LoadOptions& options,
+              std::shared_ptr<const TokenTable> tokens, std::vector<int32_t> end_token_ids);
+  // Ends the generation thread, waits for the step in progress, and gives memory back. Without the
+  // GIL, please. May be called again, and does nothing in a forked child.
+  void close();
+
+  // WeightStore::digest, taken at the first call in the caller's thread: about as long as the
+  // weights take to be read once. Streams go on meanwhile, and `close` waits. Throws EngineDead
+  // after `close`. Without the GIL, please.
+  std::string fingerprint();
+
+  int64_t serial() const { return serial_; }
+  const DecoderSpec& spec() const { return spec_; }
+  const ChosenKernels& kernels() const { return kernels_; }
+  const Window& window() const { return window_; }
+  Engine& engine() { return *engine_; }
+  int threads() const { return threads_.threads(); }
+  bool is_on_gpu() const { return gpu_.has_value(); }
+  InputType input_type() const { return input_type_; }
+  DType cache_type() const { return decoder_->page_shape().type; }
+  int64_t prefill_chunk() const { return prefill_chunk_; }
+  int64_t max_sequences() const { return max_sequences_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t weight_bytes_per_token() const { return store_.bytes_per_token(); }
+  int64_t scratch_bytes() const { return decoder_->scratch_bytes() + engine_->scratch_bytes(); }
+  int64_t cache_bytes() const { return pool_.bytes(); }
+  int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
+  int64_t bytes_per_sequence() const;  // of the pages that an endless sequence holds
+
+  std::unique_ptr<ForwardCache> new_cache(int64_t batch, const Window& window) const;
+  std::unique_ptr<ForwardCache> copy_of(const ForwardCache& cache) const;
+  // Takes the tokens of ranks [begin, end) out of every row (Decoder::evict_range).
+  void evict_range(ForwardCache* cache, int64_t begin, int64_t end);
+
+  // Appends ids, [batch, tokens], to the cache (null: none, plain dense attention) and writes
+  // logits, [batch, tokens, vocab]. Goes through the generation thread, chunk by chunk, so that
+  // running streams go on in between. Calls `look_up` between chunks; what that throws ends the
+  // forward, and the chunks before it are in the cache.
+  void forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens, ForwardCache* cache,
+               float* logits, const std::function<void()>& look_up);
+
+ private:
+  // A GPU, and the stream on it that everything of this model runs in.
+  struct Gpu {
+    explicit Gpu(const cuda::Plugin& plugin) : plugin(plugin), stream(plugin.runtime) {}
+    const cuda::Plugin& plugin;
+    cuda::OwnStream stream;
+  };
+
+  std::unique_ptr<WeightedModel> make_decoder(const LoadOptions& options);
+  PagePool make_pool(int64_t pages, ThreadPool* threads = nullptr) const;
+
+  int64_t serial_;  // its caches carry it, too
+  DecoderSpec spec_;
+  WeightStore store_;
+  std::mutex store_mutex_;  // its memory is being read as a whole, or given back
+  bool is_released_ = false;
+  std::string fingerprint_;  // empty before it was asked for
+  Window window_;
+  int64_t max_sequences_;
+  int64_t prefill_chunk_;
+  ChosenKernels kernels_;
+  ThreadPool threads_;
+  std::optional<Gpu> gpu_;
+  InputType input_type_;
+  int64_t weight_bytes_;
+  std::unique_ptr<WeightedModel> decoder_;
+  PagePool pool_;
+  std::unique_ptr<Engine> engine_;  // last: its thread uses everything above
+};
+
+}  // namespace sinkstream

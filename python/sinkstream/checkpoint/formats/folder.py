@@ -1,0 +1,161 @@
+"""Opens a Hugging Face folder: config.json and safetensors at once, the text files when asked.
+
+Nothing in the folder is imported or executed, pickled weights are not read, and fields that ask for
+code are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
+from sinkstream.checkpoint.families import find_family
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.files import File, exists, read_json
+from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
+from sinkstream.checkpoint.generation import generation_from_config
+from sinkstream.checkpoint.matching import PLAIN, match_tensors
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.tensors import FileSource, TensorEntry
+from sinkstream.errors import CheckpointError
+
+_CONFIG = "config.json"
+_GENERATION = "generation_config.json"
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_INDEX_BYTES = 16 << 20
+_MAX_SHARDS = 1024
+_SHARD_NAME = re.compile(r"[^/\\\0]+\.safetensors")
+_CODE_FIELDS = ("auto_map", "custom_", "_attn_implementation")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def open_folder(folder: Path) -> TensorsOnly:
+    """Open a folder: read its descriptions and headers, and leave the tensors alone.
+
+    Raises:
+        CheckpointError: Files are missing or damaged, or the model is of a kind that is not
+            supported.
+    """
+    config = _read_config(folder)
+    fields = Fields(config, _CONFIG)
+    family = find_family(fields.word("model_type"), f"{_CONFIG} has model_type")
+    spec = family.spec_from_config(fields)
+    generation = generation_from_config(_read_generation(folder), _GENERATION)
+    entries = _open_weights(folder)
+    source = FileSource(entries)
+    try:
+        tensors = match_tensors(
+            spec, family.folder_names, entries, PLAIN, _unused(spec, entries), folder.name
+        )
+        return TensorsOnly(
+            path=str(folder),
+            spec=spec,
+            tensors=tensors,
+            source=source,
+            generation=generation,
+            text=FolderText(folder, config),
+        )
+    except BaseException:
+        source.close()
+        raise
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not exists(folder / _CONFIG):
+        found = sorted(path.name for path in folder.glob("*.gguf"))
+        hint = f" It holds {shown(found[0])}: give the path of that file." if found else ""
+        raise CheckpointError(
+            f"load: folder {shown(folder.name)} must hold {_CONFIG}, but does not.{hint}"
+        )
+    config = read_json(folder / _CONFIG, _MAX_CONFIG_BYTES)
+    for name in config:
+        if name.startswith(_CODE_FIELDS):
+            raise CheckpointError(
+                f"load: {_CONFIG} must not name code to run, but has the field {shown(name)}. "
+                "Remove it if the model is an ordinary one."
+            )
+    return config
+
+
+def _read_generation(folder: Path) -> dict[str, Any]:
+    path = folder / _GENERATION
+    return read_json(path, _MAX_CONFIG_BYTES) if exists(path) else {}
+
+
+def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
+    """Return the tensors that older savers wrote and that say nothing new."""
+    unused = {name for name in entries if name.endswith(".rotary_emb.inv_freq")}
+    if spec.tie_embeddings:
+        unused.add("lm_head.weight")
+    return unused
+
+
+def _open_weights(folder: Path) -> dict[str, TensorEntry]:
+    """Open the file or the shards, and merge their headers."""
+    if exists(folder / _SINGLE):
+        shards, weight_map = [_SINGLE], None
+    elif exists(folder / _INDEX):
+        weight_map = _read_index(folder)
+        shards = sorted(set(weight_map.values()))
+    else:
+        is_pickled = any(any(folder.glob(pattern)) for pattern in _PICKLED)
+        hint = " Pickled weights are never read: convert them to safetensors." if is_pickled else ""
+        raise CheckpointError(
+            f"load: folder {shown(folder.name)} must hold {_SINGLE} or {_INDEX}, but does not."
+            f"{hint}"
+        )
+    files: list[File] = []
+    entries: dict[str, TensorEntry] = {}
+    try:
+        for shard in shards:
+            files.append(File(folder / shard))
+            for name, entry in read_safetensors_header(files[-1]).items():
+                if name in entries:
+                    raise CheckpointError(
+                        f"load: tensor {shown(name)} is both in {entries[name].file.name} and in "
+                        f"{shard}."
+                    )
+                entries[name] = entry
+        _check_index(weight_map or {}, entries)
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    return entries
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    """Return the file name of each tensor; every one is a plain name inside the folder."""
+    weight_map = read_json(folder / _INDEX, _MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(
+            f"load: {_INDEX}: `weight_map` must name the file of each tensor, but is "
+            f"{shown(weight_map)}."
+        )
+    for shard in weight_map.values():
+        if not isinstance(shard, str) or _SHARD_NAME.fullmatch(shard) is None:
+            raise CheckpointError(
+                f"load: {_INDEX}: a shard must be the plain name of a safetensors file in the "
+                f"folder, but is {shown(shard)}."
+            )
+    if len(set(weight_map.values())) > _MAX_SHARDS:
+        raise CheckpointError(
+            f"load: {_INDEX} must name at most {_MAX_SHARDS} shards, but names "
+            f"{len(set(weight_map.values()))}."
+        )
+    return weight_map
+
+
+def _check_index(weight_map: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> None:
+    for name, shard in weight_map.items():
+        entry = entries.get(name)
+        if entry is None or entry.file.name != shard:
+            raise CheckpointError(
+                f"load: {_INDEX} says that tensor {shown(name)} is in {shard}, but it is not."
+            )

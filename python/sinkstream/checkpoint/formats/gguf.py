@@ -1,0 +1,86 @@
+"""Opens a GGUF file: its numbers at once, its text when asked."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+from sinkstream.checkpoint.checkpoint import BLOCK, GgufText, TensorsOnly
+from sinkstream.checkpoint.families import GgufDescription, find_family
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
+from sinkstream.checkpoint.generation import generation_from_gguf
+from sinkstream.checkpoint.matching import match_tensors
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.tensors import FileSource
+from sinkstream.errors import CheckpointError
+
+_DIVISORS = "rope_freqs.weight"
+_MAX_DIVISORS = 512  # half of the largest head
+_MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
+
+
+def open_gguf(path: Path) -> TensorsOnly:
+    """Open a GGUF file: read its header, check it against the file, and leave the tensors alone.
+
+    Raises:
+        CheckpointError: The file is no GGUF file, damaged, or of a kind that is not supported.
+    """
+    file = File(path)
+    try:
+        header = read_gguf_header(file)
+        fields = Fields(header.metadata, file.name)
+        fields.must_be("split.count", 1, "Merge the parts into one file first.")
+        name = fields.word("general.architecture")
+        family = find_family(name, f"{file.name} has architecture")
+        spec = family.spec_from_gguf(
+            GgufDescription(
+                metadata=Fields(header.metadata, file.name, f"{name}."),
+                tensors=frozenset(header.tensors),
+                tokens=_count_tokens(header),
+                rope_divisors=_read_divisors(file, header),
+            )
+        )
+        tensors = match_tensors(
+            spec, family.gguf_names, header.tensors, BLOCK, {_DIVISORS}, file.name
+        )
+        return TensorsOnly(
+            path=str(path),
+            spec=spec,
+            tensors=tensors,
+            source=FileSource(header.tensors),
+            generation=generation_from_gguf(header.metadata, file.name),
+            text=GgufText(header.metadata),
+        )
+    except BaseException:
+        file.close()
+        raise
+
+
+def _count_tokens(header: GgufHeader) -> int:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, list) else 0
+
+
+def _read_divisors(file: File, header: GgufHeader) -> tuple[float, ...] | None:
+    """Read the numbers by which frequencies are divided, the one tensor that a spec depends on."""
+    entry = header.tensors.get(_DIVISORS)
+    if entry is None:
+        return None
+    what = f"tensor {shown(_DIVISORS)}"
+    if entry.kind != "F32" or len(entry.shape) != 1 or entry.shape[0] > _MAX_DIVISORS:
+        raise CheckpointError(
+            f"load: {file.name}: {what} must hold at most {_MAX_DIVISORS} numbers of type F32, "
+            f"but has shape {list(entry.shape)} and type {entry.kind}."
+        )
+    count = entry.shape[0]
+    divisors = struct.unpack(f"<{count}f", file.read(entry.offset, 4 * count, what))
+    for divisor in divisors:
+        if not _MIN_DIVISOR <= divisor <= _MAX_DIVISOR or not math.isfinite(divisor):
+            raise CheckpointError(
+                f"load: {file.name}: {what} must hold numbers from {_MIN_DIVISOR:g} to "
+                f"{_MAX_DIVISOR:g}, but holds {divisor}."
+            )
+    return divisors

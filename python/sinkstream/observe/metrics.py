@@ -1,0 +1,206 @@
+"""`prometheus_text()`: what `Model.stats` counts, in Prometheus' text format 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sinkstream import _build
+from sinkstream.observe.open_models import OpenModel
+
+Labels = dict[str, str]
+Sample = tuple[str, Labels, float]  # what is added to the family's name, labels, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """One metric: what it is called, and how its samples are taken from a model's numbers."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    samples: Callable[[OpenModel, Mapping[str, Any]], Iterator[Sample]]
+
+
+def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
+    """Return the counters, gauges and histograms of models for Prometheus to scrape.
+
+    Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; a model's samples
+    are all of one moment.
+
+    Args:
+        models: A model, or several by name; then each sample has the label `model`.
+
+    Raises:
+        TypeError: `models` is no model and no mapping of names to models.
+        ForkError: A model was loaded before this process was forked.
+
+    Example:
+        >>> print(sinkstream.prometheus_text(model))
+    """
+    named = _as_named(models)
+    taken = [(labels, model, model.stats()) for labels, model in named]
+    lines: list[str] = []
+    for family in _FAMILIES:
+        lines.append(f"# HELP {family.name} {family.help}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        for labels, model, stats in taken:
+            for suffix, own, value in family.samples(model, stats):
+                lines.append(f"{family.name}{suffix}{_as_text({**labels, **own})} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _as_named(models: OpenModel | Mapping[str, OpenModel]) -> list[tuple[Labels, OpenModel]]:
+    if isinstance(models, OpenModel):
+        return [({}, models)]
+    if not isinstance(models, Mapping) or not all(
+        isinstance(name, str) and isinstance(model, OpenModel) for name, model in models.items()
+    ):
+        raise TypeError(
+            "prometheus_text: `models` must be a sinkstream.Model or map names to such, but is of "
+            f"type {type(models).__name__}."
+        )
+    return [({"model": name}, model) for name, model in models.items()]
+
+
+def _as_text(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _one(key: str) -> Callable[[OpenModel, Mapping[str, Any]], Iterator[Sample]]:
+    def samples(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+        yield "", {}, int(stats[key])
+
+    return samples
+
+
+def _capacity(field: str) -> Callable[[OpenModel, Mapping[str, Any]], Iterator[Sample]]:
+    def samples(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+        yield "", {}, getattr(model.capacity, field)
+
+    return samples
+
+
+def _histogram(key: str) -> Callable[[OpenModel, Mapping[str, Any]], Iterator[Sample]]:
+    def samples(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+        times = stats[key]
+        for bound, count in zip(times["bounds_s"], times["cumulative"], strict=True):
+            yield "_bucket", {"le": f"{bound:g}"}, count
+        yield "_bucket", {"le": "+Inf"}, times["count"]
+        yield "_sum", {}, times["sum_s"]
+        yield "_count", {}, times["count"]
+
+    return samples
+
+
+def _finished(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+    for reason, count in stats["finished"].items():
+        yield "", {"reason": reason}, count
+
+
+def _pages(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+    yield "", {"state": "used"}, stats["used_pages"]
+    yield "", {"state": "free"}, stats["free_pages"]
+
+
+def _info(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+    runtime = model.runtime
+    names = ("kernels", "dtype", "kv_dtype")
+    own = {"version": _build.version(), "family": model.spec.family}
+    yield "", {**own, **{name: str(runtime[name]) for name in names}}, 1
+
+
+_FAMILIES = (
+    _Family("sinkstream_info", "gauge", "What runs, as labels; always 1.", _info),
+    _Family(
+        "sinkstream_engine_dead",
+        "gauge",
+        "1 after the generation thread has failed, else 0.",
+        _one("is_dead"),
+    ),
+    _Family(
+        "sinkstream_requests_total", "counter", "Requests that were taken up.", _one("requests")
+    ),
+    _Family(
+        "sinkstream_finished_requests_total",
+        "counter",
+        "Requests that have ended, by finish reason.",
+        _finished,
+    ),
+    _Family(
+        "sinkstream_waiting_requests", "gauge", "Requests that wait for memory.", _one("waiting")
+    ),
+    _Family(
+        "sinkstream_running_requests",
+        "gauge",
+        "Requests that hold memory, parked ones included.",
+        _one("running"),
+    ),
+    _Family(
+        "sinkstream_parked_requests",
+        "gauge",
+        "Running requests that wait for their consumers.",
+        _one("parked"),
+    ),
+    _Family(
+        "sinkstream_queue_lag_tokens",
+        "gauge",
+        "Tokens that are ready and have not been taken, over all streams.",
+        _one("queue_lag"),
+    ),
+    _Family("sinkstream_steps_total", "counter", "Steps of the engine.", _one("steps")),
+    _Family(
+        "sinkstream_prompt_tokens_total",
+        "counter",
+        "Prompt tokens that were read.",
+        _one("prompt_tokens"),
+    ),
+    _Family(
+        "sinkstream_generated_tokens_total",
+        "counter",
+        "Tokens that were generated.",
+        _one("generated_tokens"),
+    ),
+    _Family(
+        "sinkstream_evicted_tokens_total",
+        "counter",
+        "Tokens that have left the cache because the window moved on.",
+        _one("evicted_tokens"),
+    ),
+    _Family("sinkstream_cache_pages", "gauge", "Pages of the cache, by state.", _pages),
+    _Family(
+        "sinkstream_shared_cache_pages",
+        "gauge",
+        "Used pages with more than one holder.",
+        _one("shared_pages"),
+    ),
+    _Family(
+        "sinkstream_cache_bytes",
+        "gauge",
+        "Memory of the cache, used or not.",
+        _capacity("cache_bytes"),
+    ),
+    _Family("sinkstream_weight_bytes", "gauge", "Memory of weights.", _capacity("weight_bytes")),
+    _Family(
+        "sinkstream_scratch_bytes",
+        "gauge",
+        "Memory of one step's activations.",
+        _capacity("scratch_bytes"),
+    ),
+    _Family(
+        "sinkstream_step_seconds", "histogram", "How long steps took.", _histogram("step_times")
+    ),
+    _Family(
+        "sinkstream_first_token_seconds",
+        "histogram",
+        "From a request to its first token.",
+        _histogram("first_token_times"),
+    ),
+)

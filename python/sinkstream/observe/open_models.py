@@ -1,0 +1,93 @@
+"""The models that are open: who closes them at exit, and who is told of new ones."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from sinkstream.checkpoint.spec import DecoderSpec
+
+
+@runtime_checkable
+class OpenModel(Protocol):
+    """What metrics and traces read of a `sinkstream.Model`."""
+
+    _native: Any
+    _number: int
+
+    @property
+    def path(self) -> str:
+        """Return where the checkpoint was found."""
+        ...
+
+    @property
+    def spec(self) -> DecoderSpec:
+        """Return the model's description."""
+        ...
+
+    @property
+    def capacity(self) -> Any:
+        """Return its `Capacity`."""
+        ...
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """Return its kernel tables, types and threads."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return the engine's counters, gauges and histograms."""
+        ...
+
+    def close(self) -> None:
+        """End all streams and the generation thread."""
+        ...
+
+
+Watcher = Callable[[OpenModel], None]
+
+_numbers = itertools.count(1)
+_open: weakref.WeakValueDictionary[int, OpenModel] = weakref.WeakValueDictionary()
+_watchers: list[Watcher] = []
+
+
+def add(model: OpenModel) -> int:
+    """Register a model until `discard`, and call the watchers. Return its number, from 1."""
+    number = next(_numbers)
+    _open[number] = model
+    for watcher in tuple(_watchers):
+        watcher(model)
+    return number
+
+
+def discard(number: int) -> None:
+    """Forget a model that has been closed. May be called more than once."""
+    _open.pop(number, None)
+
+
+def open_models() -> list[OpenModel]:
+    """List the open models, in the order in which they were loaded."""
+    # The references are taken at once: other threads load and close models meanwhile.
+    models = (reference() for reference in _open.valuerefs())
+    return [model for model in models if model is not None]
+
+
+def watch(watcher: Watcher) -> None:
+    """Call `watcher` for every model opened from now on, in the thread that loads it."""
+    _watchers.append(watcher)
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Stop calling it."""
+    _watchers.remove(watcher)
+
+
+# A thread that is alive when the interpreter ends would abort the process: close what is open.
+@atexit.register
+def _close_open_models() -> None:
+    for model in open_models():
+        model.close()

@@ -1,0 +1,279 @@
+"""`trace()`: a timeline of steps and requests, written to a file while they happen."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from sinkstream import _build
+from sinkstream.errors import EngineDead, ForkError, InvalidArgument
+from sinkstream.observe import open_models
+from sinkstream.observe.open_models import OpenModel
+from sinkstream.observe.trace_events import ModelEvents, as_us
+
+# The native side keeps this many steps: the file must be brought up to date before they are
+# overwritten. It is, whenever about a quarter of them are new.
+_KEPT_STEPS = 4096
+_LONGEST_S = 0.05
+_SHORTEST_S = 0.002
+
+
+@contextmanager
+def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> Iterator[None]:
+    """Write a timeline of the steps of models while the `with` block runs.
+
+    The file is a Chrome trace: open it at https://ui.perfetto.dev or in chrome://tracing. Each step
+    is a slice, each request a slice from its arrival to its end; no text and no token is in it. It
+    grows while the block runs, under a temporary name, and is complete when the block has ended,
+    whether by itself or by an exception.
+
+    Args:
+        path: The file, which is replaced if there is one.
+        model: Whose steps; None takes those of all models, those loaded in the block included.
+
+    Raises:
+        InvalidArgument: There can be no such file. At once.
+        TypeError: `model` is no model.
+        ForkError: `model` was loaded before this process was forked.
+        OSError: The file could not be written to its end, because the disk is full for example.
+
+    Example:
+        >>> with sinkstream.trace("trace.json"):
+        ...     model.generate("Once upon a time", max_tokens=40)
+    """
+    if model is not None and not isinstance(model, OpenModel):
+        raise TypeError(
+            f"trace: `model` must be a sinkstream.Model, but is of type {type(model).__name__}."
+        )
+    tracer = _Tracer(_TraceFile(Path(path)), model)
+    try:
+        yield
+    except BaseException:
+        failure = tracer.finish()
+        if failure is not None:
+            warnings.warn(f"trace: the file is not complete: {failure}", stacklevel=3)
+        raise
+    failure = tracer.finish()
+    if failure is not None:
+        raise failure
+    if tracer.lost:
+        warnings.warn(
+            f"trace: {tracer.lost} records were overwritten before this process came to read them. "
+            "The trace marks where.",
+            stacklevel=3,
+        )
+
+
+class _TraceFile:
+    """A JSON object with one list of events, which gets its name when it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            if path.is_dir():
+                raise IsADirectoryError(0, "it is a folder")
+            self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+            # Without a buffer: a forked child must have nothing to write when it ends.
+            self._file = cast(BinaryIO, self._part.open("xb", buffering=0))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InvalidArgument(
+                f"trace: `path` must be a file that can be written, but is {str(path)!r}: "
+                f"{reason}.",
+                param="path",
+            ) from error
+        self._separator = ""
+        self._write('{"displayTimeUnit":"ms","traceEvents":[')
+
+    def add(self, events: Iterable[str]) -> None:
+        """Write events."""
+        text = ",\n".join(events)
+        if text:
+            self._write(f"{self._separator}\n{text}")
+            self._separator = ","
+
+    def complete(self, lost: int) -> None:
+        """Write the end and give the file its name."""
+        about = f'"version":"{_build.version()}","clock":"monotonic","lost_records":{lost}'
+        self._write(f'\n],"otherData":{{{about}}}}}\n')
+        self._file.close()
+        self._part.replace(self._path)
+
+    def abandon(self) -> None:
+        """Remove what has been written."""
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def _write(self, text: str) -> None:
+        rest = memoryview(text.encode())
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+
+class _Watched:
+    """One model: what has been read of its records, and what they become."""
+
+    def __init__(self, model: OpenModel, *, is_new: bool, begin_us: int) -> None:
+        # Closing a model keeps its records, but letting go of it does not: the native side is held
+        # until they have been read once more.
+        self._model = weakref.ref(model)
+        self._native = model._native
+        self._next_step = 0 if is_new else model.stats()["steps"]
+        self._next_change = 0
+        name = f"sinkstream model {model._number}: {model.spec.family}, {Path(model.path).name}"
+        self._events = ModelEvents(model._number, name, begin_us)
+        self._is_new = is_new
+
+    def begin(self) -> list[str]:
+        """Return the names, and the requests that are open already."""
+        events = list(self._events.names())
+        if not self._is_new:
+            first, changes = self._native.phase_changes(0)
+            self._next_change = first + len(changes)
+            events += self._events.resume(changes)
+        return events
+
+    def collect(self) -> tuple[list[str], int, int]:
+        """Return the events since the last call, how many steps are new, and lost records."""
+        events: list[str] = []
+        now = as_us(time.monotonic())
+        first, changes = self._native.phase_changes(self._next_change)
+        lost = lost_changes = first - self._next_change
+        if lost_changes:
+            events += self._events.lost("phases of requests", lost_changes, now)
+            begin = as_us(changes[0][1]) if changes else now
+            events += self._events.close(begin, "records were lost")
+        self._next_change = first + len(changes)
+        events += self._events.phase_changes(changes)
+        steps = self._native.steps(self._next_step)
+        if steps:
+            lost_steps = steps[0][0] - self._next_step
+            if lost_steps:
+                events += self._events.lost("steps", lost_steps, as_us(steps[0][1]))
+                lost += lost_steps
+            self._next_step = steps[-1][0] + 1
+            events += self._events.steps(steps)
+        return events, len(steps), lost
+
+    def settle(self) -> None:
+        """Wait for the step in progress, if there is one, to be recorded."""
+        with suppress(EngineDead):  # which has none
+            self._native.finish_step()
+
+    def end(self) -> list[str]:
+        """Return the ends of what is still open."""
+        return list(self._events.close(as_us(time.monotonic()), "end of the trace"))
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether nobody but this has the model: what there is to collect is the last."""
+        return self._model() is None
+
+
+class _Tracer:
+    """Carries records from models to a file, in a thread of its own."""
+
+    def __init__(self, file: _TraceFile, model: OpenModel | None) -> None:
+        self.lost = 0
+        self._file = file
+        self._owner = os.getpid()
+        self._arrivals: deque[OpenModel] = deque()  # loaded since the last collection
+        self._watcher = None if model is not None else self._arrivals.append
+        self._watched: dict[int, _Watched] = {}  # by the model's number
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._begin_us = as_us(time.monotonic())
+        self._thread = threading.Thread(target=self._run, name="sinkstream-trace", daemon=True)
+        try:
+            if self._watcher is not None:
+                open_models.watch(self._watcher)
+                for one in open_models.open_models():
+                    with suppress(ForkError):  # the parent of this process has it
+                        self._add(one, is_new=False)
+            elif model is not None:
+                self._add(model, is_new=False)
+            self._thread.start()
+        except BaseException:
+            self._unwatch()
+            self._file.abandon()
+            raise
+
+    def finish(self) -> Exception | None:
+        """Write what has happened until now and end the file. Return what prevented it."""
+        if os.getpid() != self._owner:
+            return None  # the thread and the file are those of the parent
+        self._unwatch()
+        self._stop.set()
+        self._thread.join()
+        if self._failure is None:
+            self._guard(self._complete)
+        return self._failure
+
+    def _unwatch(self) -> None:
+        if self._watcher is not None:
+            open_models.unwatch(self._watcher)
+
+    def _add(self, model: OpenModel, *, is_new: bool) -> None:
+        if model._number not in self._watched:
+            watched = _Watched(model, is_new=is_new, begin_us=self._begin_us)
+            self._file.add(watched.begin())
+            self._watched[model._number] = watched
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Call `work`; where it fails, there is no file."""
+        try:
+            work()
+        except Exception as error:
+            self._failure = error
+            self._file.abandon()
+
+    def _run(self) -> None:
+        self._guard(self._collect_until_stop)
+
+    def _collect_until_stop(self) -> None:
+        interval = _SHORTEST_S
+        while not self._stop.wait(interval):
+            interval = self._interval(self._collect(), interval)
+
+    def _complete(self) -> None:
+        self._take_arrivals()
+        for watched in self._watched.values():
+            watched.settle()
+        self._collect()
+        for watched in self._watched.values():
+            self._file.add(watched.end())
+        self._file.complete(self.lost)
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals:
+            self._add(self._arrivals.popleft(), is_new=True)
+
+    def _collect(self) -> int:
+        """Write what is new. Return the most steps of one model."""
+        self._take_arrivals()
+        most = 0
+        for number, watched in list(self._watched.items()):
+            is_gone = watched.is_gone
+            events, steps, lost = watched.collect()
+            self.lost += lost
+            most = max(most, steps)
+            if is_gone:
+                events += watched.end()
+                del self._watched[number]
+            self._file.add(events)
+        return most
+
+    @staticmethod
+    def _interval(steps: int, interval: float) -> float:
+        """Return when to look again, so that by then a quarter of the kept steps are new."""
+        wanted = interval * (_KEPT_STEPS / 4) / max(steps, 1)
+        return min(max(wanted, _SHORTEST_S), 2 * interval, _LONGEST_S)

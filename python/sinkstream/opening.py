@@ -1,0 +1,90 @@
+"""Opens a checkpoint whole, and checks that its tokenizer and its numbers agree."""
+
+from __future__ import annotations
+
+import os
+
+from sinkstream.checkpoint.checkpoint import (
+    Checkpoint,
+    FolderText,
+    GgufText,
+    TensorsOnly,
+    TextFormat,
+)
+from sinkstream.checkpoint.open import open_tensors
+from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers import folder, gguf
+
+
+def open_checkpoint(
+    path: str | os.PathLike[str] | None = None, *, revision: str | None = None
+) -> Checkpoint:
+    """Open a checkpoint: describe it, check it, and leave its tensors in their files.
+
+    Args:
+        path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. None:
+            `$SINKSTREAM_MODEL`, or else "smollm2".
+        revision: Branch, tag or commit of a hub repository.
+
+    Returns:
+        The checkpoint. Its `source` holds the files open until `source.close()`.
+
+    Raises:
+        CheckpointError: It is missing, damaged, of an unknown kind, or does not fit its own
+            description.
+
+    Example:
+        >>> checkpoint = open_checkpoint("smollm2")
+        >>> checkpoint.spec.layers
+        30
+        >>> checkpoint.source.close()
+    """
+    opened = open_tensors(path, revision=revision)
+    try:
+        return with_text(opened)
+    except BaseException:
+        opened.source.close()
+        raise
+
+
+def with_text(opened: TensorsOnly) -> Checkpoint:
+    """Read the text format of a checkpoint, check it, and return the whole. Closes nothing.
+
+    Raises:
+        CheckpointError: The text format is damaged, of an unknown kind, or does not fit the model.
+    """
+    text = _read_text(opened.text)
+    _check_vocabulary(text, opened.spec.vocab_size)
+    return Checkpoint(
+        path=opened.path,
+        spec=opened.spec,
+        text=text,
+        tensors=opened.tensors,
+        source=opened.source,
+        generation=opened.generation,
+    )
+
+
+def _read_text(described: FolderText | GgufText) -> TextFormat:
+    if isinstance(described, FolderText):
+        return folder.text_format_from_folder(described.folder, described.config)
+    return gguf.text_format_from_gguf(described.metadata)
+
+
+def _check_vocabulary(text: TextFormat, rows: int) -> None:
+    """Refuse a tokenizer that can say an id for which the model has no row."""
+    ids = {"end_token_ids": set(text.end_token_ids)}
+    if text.bos_token_id is not None:
+        ids["bos_token_id"] = {text.bos_token_id}
+    sizes = ""
+    if text.tokenizer is not None:
+        ids["the tokenizer's ids"] = set(text.vocabulary.values())
+        count = len(ids["the tokenizer's ids"])
+        sizes = f" The model has a vocabulary of {rows} tokens, the tokenizer one of {count}."
+    for name, values in ids.items():
+        wrong = [value for value in values if not 0 <= value < rows]
+        if wrong:
+            raise CheckpointError(
+                f"load: {name} must lie in [0, {rows}), the model's vocabulary, but reach "
+                f"{max(wrong)}.{sizes}"
+            )

@@ -1,0 +1,1 @@
+"""A request: its options, their checks and their ranges."""

@@ -1,0 +1,1 @@
+"""Conversations that keep their cache, and the files that hold them."""

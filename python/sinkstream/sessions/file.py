@@ -1,0 +1,181 @@
+"""The file of a saved session: written whole or not at all, and believed only once it is checked.
+
+docs/session_file.md describes the format, byte by byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.sessions.header import (
+    TensorPlan,
+    checksum_offset,
+    decode_header,
+    encode_header,
+    plan_tensors,
+    without_checksum,
+)
+from sinkstream.sessions.record import SessionRecord
+
+# Bytes that are hashed and written, or read, at a time: what is in memory beside the cache.
+_PIECE = 8 << 20
+
+_Bytes = npt.NDArray[np.uint8]
+
+
+def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> None:
+    """Replace a file by a session. Only its owner may read it.
+
+    It is written beside the target, flushed to the disk and then renamed: whatever happens on the
+    way, the path leads to the whole old file or the whole new one.
+
+    Args:
+        path: The file; its folder exists.
+        record: The session.
+
+    Raises:
+        InvalidArgument: The record's buffers are not what its numbers say, or its fields are too
+            long.
+        TypeError: A field is no text or whole number.
+        OSError: The disk is full, or the file cannot be written there; the message names it.
+    """
+    target = Path(path)
+    plan = plan_tensors(record.model, record.state, len(record.pending_ids))
+    tensors = _tensors_of(record, plan)
+    header = encode_header(record, plan)
+    try:
+        part = _write_part(target.parent, header, tensors)
+        try:
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        _flush_folder(target.parent)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"save: the session cannot be written to {shown(str(target))}: "
+            f"{error.strerror or error}.",
+        ) from error
+
+
+def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
+    """Read a session, whole and checked.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, cut off, of another kind or of another
+            version; the message names it and says what is wrong.
+    """
+    file = File(Path(path), "load_session")
+    try:
+        found = read_whole_header(file)
+        header = decode_header(file.name, found)
+        tensors, checksum = _read_tensors(file, found, header.plan)
+    finally:
+        file.close()
+    if checksum != header.checksum:
+        raise CheckpointError(
+            f"load_session: {file.name} must have the checksum {header.checksum} that it was saved "
+            f"with, but has {checksum}. It has been damaged or edited."
+        )
+    ids = {name: tensors[name].view("<i4") for name in ("token_ids", "pending_ids")}
+    for name, values in ids.items():
+        if len(values) > 0 and not 0 <= values.min() <= values.max() < header.model.vocab_size:
+            raise CheckpointError(
+                f"load_session: {file.name}: `{name}` must be in [0, {header.model.vocab_size - 1}]"
+                f", but are in [{values.min()}, {values.max()}]."
+            )
+    scales = tensors.get("scales")
+    return SessionRecord(
+        model=header.model,
+        state=header.state,
+        keys_values=tensors["keys_values"],
+        token_ids=ids["token_ids"],
+        scales=None if scales is None else scales.view("<f4"),
+        pending_ids=ids["pending_ids"],
+        fields=header.fields,
+        created_by=header.created_by,
+    )
+
+
+def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[str, _Bytes]:
+    """Return the bytes of every tensor, in the plan's order."""
+    tensors: dict[str, _Bytes] = {}
+    if record.scales is not None and "scales" not in plan:
+        raise InvalidArgument(
+            f"save: `scales` must be None for a cache of {record.model.kv_dtype}, but are given.",
+            param="scales",
+        )
+    dtypes = {"keys_values": "u1", "scales": "<f4", "token_ids": "<i4", "pending_ids": "<i4"}
+    for name, tensor in plan.items():
+        array = getattr(record, name)
+        if array is None or array.dtype != dtypes[name] or array.nbytes != tensor.nbytes:
+            held = "None" if array is None else f"{array.nbytes} of {array.dtype}"
+            raise InvalidArgument(
+                f"save: `{name}` must have {tensor.nbytes} bytes of {np.dtype(dtypes[name])}, as "
+                f"the session's numbers say, but has {held}.",
+                param=name,
+            )
+        tensors[name] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return tensors
+
+
+def _write_part(folder: Path, header: bytes, tensors: Mapping[str, _Bytes]) -> Path:
+    """Write a whole file under a name of its own; on an error there is none."""
+    descriptor, name = tempfile.mkstemp(prefix=".session-", suffix=".part", dir=folder)  # mode 0600
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            checksum = hashlib.sha256(header)
+            file.write(header)
+            for tensor in tensors.values():
+                for begin in range(0, len(tensor), _PIECE):
+                    piece = tensor[begin : begin + _PIECE].data
+                    checksum.update(piece)
+                    file.write(piece)
+            file.seek(checksum_offset(header))
+            file.write(checksum.hexdigest().encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        part.unlink()
+        raise
+    return part
+
+
+def _flush_folder(folder: Path) -> None:
+    """Bring a rename to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_tensors(
+    file: File, header: SafetensorsHeader, plan: Mapping[str, TensorPlan]
+) -> tuple[dict[str, _Bytes], str]:
+    """Return the bytes of every tensor, and the checksum that they and the header have."""
+    checksum = hashlib.sha256(without_checksum(header.content))
+    tensors: dict[str, _Bytes] = {}
+    # The tensors cover the file, so in the order of their offsets they are all of it.
+    for name in sorted(plan, key=lambda name: header.tensors[name].offset):
+        tensor = np.empty(plan[name].nbytes, np.uint8)
+        for begin in range(0, len(tensor), _PIECE):
+            count = min(_PIECE, len(tensor) - begin)
+            piece = file.read(header.tensors[name].offset + begin, count, f"tensor {shown(name)}")
+            checksum.update(piece)
+            tensor[begin : begin + count] = np.frombuffer(piece, np.uint8)
+        tensors[name] = tensor
+    return tensors, checksum.hexdigest()

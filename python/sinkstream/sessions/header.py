@@ -1,0 +1,259 @@
+"""The header of a saved session's file: a safetensors header with the session's numbers as text.
+
+Knows no buffers; docs/session_file.md describes the format, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sinkstream import _build
+from sinkstream.checkpoint.files import parse_json
+from sinkstream.checkpoint.formats.safetensors_header import MAX_HEADER_BYTES, SafetensorsHeader
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.sessions.record import (
+    KV_DTYPE_BYTES,
+    SessionModel,
+    SessionRecord,
+    SessionState,
+    snapshot_dims,
+)
+
+FORMAT = "sinkstream session"
+VERSION = "1"
+
+# safetensors' words for the types of a cache.
+_KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
+
+_MODEL_TEXTS = ("fingerprint", "family", "rope", "kv_dtype")
+# The least value of each number; the greatest is that of a sequence without end.
+_MODEL_NUMBERS = {
+    "vocab_size": 1, "layers": 1, "kv_heads": 1, "head_dim": 1, "sinks": 0, "window": 1,
+}  # fmt: skip
+_STATE_NUMBERS = {"length": 0, "begin": 0, "turns": 0, "system_tokens": 0}
+_MAX_NUMBER = 1 << 59
+_KEYS = frozenset(
+    {"format", "format_version", "checksum", "created_by", "fields"}
+    | {*_MODEL_TEXTS, *_MODEL_NUMBERS, *_STATE_NUMBERS}
+)
+
+CHECKSUM_DIGITS = 64
+_NO_CHECKSUM = "0" * CHECKSUM_DIGITS
+# What stands before the checksum. Quotes within JSON's texts are escaped, so it does once only.
+_CHECKSUM_MARK = b'"checksum":"'
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """A tensor that a session's file must hold."""
+
+    kind: str
+    shape: tuple[int, ...]
+    item_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return its size."""
+        count = self.item_bytes
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHeader:
+    """What the header of a session's file says."""
+
+    model: SessionModel
+    state: SessionState
+    fields: dict[str, str | int]
+    created_by: str
+    checksum: str
+    plan: dict[str, TensorPlan]
+
+
+def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict[str, TensorPlan]:
+    """List the tensors of a session's file in the order in which they are written."""
+    live = state.live(model.sinks, model.window)
+    dims = snapshot_dims(model, live)
+    kind, item_bytes = _KINDS[model.kv_dtype], KV_DTYPE_BYTES[model.kv_dtype]
+    plan = {"keys_values": TensorPlan(kind, dims, item_bytes)}
+    if model.kv_dtype == "int8":
+        plan["scales"] = TensorPlan("F32", dims[:-1], 4)
+    plan["token_ids"] = TensorPlan("I32", (live,), 4)
+    plan["pending_ids"] = TensorPlan("I32", (pending,), 4)
+    return plan
+
+
+def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> bytes:
+    """Return the file's bytes up to the tensors; the digits of the checksum are zeros.
+
+    Raises:
+        InvalidArgument: The record's fields are too long for a header.
+        TypeError: A field is no text or whole number.
+    """
+    for name, value in record.fields.items():
+        if not isinstance(name, str) or type(value) not in (str, int):
+            raise TypeError(
+                f"save: `fields` must map text to text or int, but {name!r} is of type "
+                f"{type(value).__name__}."
+            )
+    metadata = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "checksum": _NO_CHECKSUM,
+        "created_by": f"sinkstream {_build.version()}",
+        **{name: str(value) for name, value in asdict(record.model).items()},
+        **{name: str(value) for name, value in asdict(record.state).items()},
+        "fields": json.dumps(dict(record.fields), separators=(",", ":")),
+    }
+    declared: dict[str, Any] = {"__metadata__": metadata}
+    begin = 0
+    for name, tensor in plan.items():
+        end = begin + tensor.nbytes
+        declared[name] = {
+            "dtype": tensor.kind, "shape": list(tensor.shape), "data_offsets": [begin, end],
+        }  # fmt: skip
+        begin = end
+    text = json.dumps(declared, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that numbers lie aligned
+    if len(text) > MAX_HEADER_BYTES:
+        raise InvalidArgument(
+            f"save: `fields` must fit into a header of {MAX_HEADER_BYTES} bytes with the session's "
+            f"numbers, but make it {len(text)}.",
+            param="fields",
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def checksum_offset(header: bytes) -> int:
+    """Return where the digits of the checksum begin in the bytes of a header; -1: nowhere."""
+    found = header.find(_CHECKSUM_MARK)
+    return found if found < 0 else found + len(_CHECKSUM_MARK)
+
+
+def without_checksum(header: bytes) -> bytes:
+    """Return the bytes of a header with zeros for the digits of its checksum."""
+    begin = checksum_offset(header)
+    return header[:begin] + _NO_CHECKSUM.encode() + header[begin + CHECKSUM_DIGITS :]
+
+
+def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
+    """Check what a header says, and that its tensors are those that its numbers ask for.
+
+    Args:
+        name: The file's, for errors.
+        header: As the file has it.
+
+    Raises:
+        CheckpointError: It is of another format or version, or contradicts itself.
+    """
+    metadata = _check_metadata(name, header.metadata)
+    values: dict[str, Any] = {key: metadata[key] for key in _MODEL_TEXTS}
+    for key, low in _MODEL_NUMBERS.items():
+        values[key] = _number(name, metadata, key, low)
+    model = SessionModel(**values)
+    state = SessionState(
+        **{key: _number(name, metadata, key, low) for key, low in _STATE_NUMBERS.items()}
+    )
+    if model.kv_dtype not in KV_DTYPE_BYTES:
+        raise CheckpointError(
+            f"load_session: {name}: `kv_dtype` must be one of {', '.join(sorted(KV_DTYPE_BYTES))}, "
+            f"but is {shown(model.kv_dtype)}."
+        )
+    if state.begin > state.length:
+        raise CheckpointError(
+            f"load_session: {name}: `begin` must be at most `length`, {state.length}, but is "
+            f"{state.begin}."
+        )
+    checksum = metadata["checksum"]
+    begin = checksum_offset(header.content)
+    if (
+        not re.fullmatch(f"[0-9a-f]{{{CHECKSUM_DIGITS}}}", checksum)
+        or header.content[begin : begin + CHECKSUM_DIGITS] != checksum.encode()
+    ):
+        raise CheckpointError(
+            f"load_session: {name}: `checksum` must be {CHECKSUM_DIGITS} hexadecimal digits in "
+            f"lower case, but is {shown(checksum)}."
+        )
+    return SessionHeader(
+        model=model,
+        state=state,
+        fields=_read_fields(name, metadata["fields"]),
+        created_by=metadata["created_by"],
+        checksum=checksum,
+        plan=_check_tensors(name, header, model, state),
+    )
+
+
+def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        found = metadata.get("format") if isinstance(metadata, dict) else None
+        raise CheckpointError(
+            f"load_session: {name} must be a saved session, of format {shown(FORMAT)}, but its "
+            f"format is {shown(found)}."
+        )
+    version = metadata.get("format_version")
+    if version != VERSION:
+        raise CheckpointError(
+            f"load_session: {name} must have format version {VERSION}, which sinkstream "
+            f"{_build.version()} reads, but has {shown(version)}, written by "
+            f"{shown(metadata.get('created_by'))}."
+        )
+    if set(metadata) != _KEYS or not all(isinstance(value, str) for value in metadata.values()):
+        wrong = sorted(
+            _KEYS.symmetric_difference(metadata)
+            or {key for key, value in metadata.items() if not isinstance(value, str)}
+        )
+        raise CheckpointError(
+            f"load_session: the metadata of {name} must have the keys of version {VERSION}, each "
+            f"with a text, but has not: {shown(wrong)}."
+        )
+    return metadata
+
+
+def _number(name: str, metadata: Mapping[str, str], key: str, low: int) -> int:
+    text = metadata[key]
+    if re.fullmatch("0|[1-9][0-9]{0,18}", text) and low <= int(text) <= _MAX_NUMBER:
+        return int(text)
+    raise CheckpointError(
+        f"load_session: {name}: `{key}` must be a whole number in [{low}, {_MAX_NUMBER}], but is "
+        f"{shown(text)}."
+    )
+
+
+def _read_fields(name: str, text: str) -> dict[str, str | int]:
+    fields = parse_json(text.encode(errors="surrogatepass"), f"`fields` of {name}", "load_session")
+    for key, value in fields.items():
+        if type(value) not in (str, int):
+            raise CheckpointError(
+                f"load_session: {name}: `fields` must hold texts and whole numbers, but "
+                f"{shown(key)} is {shown(value)}."
+            )
+    return fields
+
+
+def _check_tensors(
+    name: str, header: SafetensorsHeader, model: SessionModel, state: SessionState
+) -> dict[str, TensorPlan]:
+    pending = header.tensors.get("pending_ids")
+    plan = plan_tensors(model, state, 0 if pending is None else (*pending.shape, 0)[0])
+    expected = {key: (tensor.kind, tensor.shape) for key, tensor in plan.items()}
+    found = {key: (entry.kind, entry.shape) for key, entry in header.tensors.items()}
+    for key in sorted(expected.keys() | found.keys()):
+        wanted, held = expected.get(key), found.get(key)
+        if wanted != held:
+            raise CheckpointError(
+                f"load_session: {name}: tensor {shown(key)} must be {_described(wanted)}, as the "
+                f"session's numbers say, but is {_described(held)}."
+            )
+    return plan
+
+
+def _described(tensor: tuple[str, tuple[int, ...]] | None) -> str:
+    return "absent" if tensor is None else f"{tensor[0]} {list(tensor[1])}"

@@ -1,0 +1,138 @@
+"""What a saved session is: its model, where its stream stood, and its live keys and values."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+from sinkstream.errors import CheckpointError
+
+KV_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+"""Bytes of one number of the cache, by the name that `kv_dtype` has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionModel:
+    """All that a model must have in common with the one that a session was saved with."""
+
+    fingerprint: str
+    """Of the weights and the spec: `_core.Model.fingerprint`."""
+    family: str
+    vocab_size: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    rope: str
+    """Of the rotary settings: `rope_digest`. Keys are in the cache as they have been turned."""
+    kv_dtype: str
+    sinks: int
+    """S of the session's sequence."""
+    window: int
+    """W of the session's sequence."""
+
+    @classmethod
+    def of(
+        cls, spec: DecoderSpec, *, fingerprint: str, kv_dtype: str, sinks: int, window: int
+    ) -> SessionModel:
+        """Return what `spec` and the given settings say."""
+        return cls(
+            fingerprint=fingerprint,
+            family=spec.family,
+            vocab_size=spec.vocab_size,
+            layers=spec.layers,
+            kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim,
+            rope=rope_digest(spec.rope),
+            kv_dtype=kv_dtype,
+            sinks=sinks,
+            window=window,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """Where a session stands, in numbers."""
+
+    length: int
+    """Tokens that its sequence has seen: the index of the next one."""
+    begin: int = 0
+    """Window tokens before this index were cut away early; in [0, length]."""
+    turns: int = 0
+    system_tokens: int = 0
+    """Tokens of the system prompt, at the beginning of the text."""
+
+    def live(self, sinks: int, window: int) -> int:
+        """Return how many tokens are in the cache, as `csrc/cache/window.h` counts them."""
+        last = self.length - 1
+        if last < sinks:
+            return self.length
+        return sinks + last - max(sinks, self.begin, last - window + 1) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionRecord:
+    """A session between memory and disk. Buffers are as `csrc/cache/snapshot.h` describes them."""
+
+    model: SessionModel
+    state: SessionState
+    keys_values: npt.NDArray[np.uint8]
+    """The bytes of [layers, 2 (keys, values), kv_heads, live, head_dim] numbers of `kv_dtype`."""
+    token_ids: npt.NDArray[np.int32]
+    """[live], in the order of their indices."""
+    scales: npt.NDArray[np.float32] | None = None
+    """[layers, 2, kv_heads, live] for int8, else None; flat when it is read."""
+    pending_ids: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """[any]: tokens of the text behind those that the sequence has seen, such as the last one
+    sampled."""
+    fields: Mapping[str, str | int] = field(default_factory=dict)
+    """What else the session wants to find again."""
+    created_by: str = ""
+    """The program and version that wrote the file; set when it is read."""
+
+    @property
+    def live(self) -> int:
+        """Return the tokens whose keys and values are here."""
+        return self.state.live(self.model.sinks, self.model.window)
+
+
+def snapshot_dims(model: SessionModel, live: int) -> tuple[int, int, int, int, int]:
+    """Return the shape of a session's keys and values; its scales lack the last dimension."""
+    return (model.layers, 2, model.kv_heads, live, model.head_dim)
+
+
+def rope_digest(rope: RopeSpec) -> str:
+    """Digest rotary settings, every bit of every frequency: 16 hexadecimal digits."""
+    numbers = (*rope.inverse_frequencies, rope.attention_factor)
+    packed = struct.pack(f"<{len(numbers)}d", *numbers)
+    return hashlib.sha256(rope.pairing.encode() + b"\0" + packed).hexdigest()[:16]
+
+
+def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -> None:
+    """Check that a session can go on with a model.
+
+    Args:
+        record: The session, as it was read.
+        expected: The model that is to go on with it.
+        name: What the session is called in the error, such as its file's name.
+
+    Raises:
+        CheckpointError: They differ; the message lists every difference and names both sides.
+    """
+    differences = []
+    for entry in fields(SessionModel):
+        there, here = getattr(record.model, entry.name), getattr(expected, entry.name)
+        if there != here:
+            differences.append(f"{entry.name} is {shown(there)} there and {shown(here)} here")
+    if differences:
+        raise CheckpointError(
+            f"load_session: {shown(name)} must be a session of this model and its settings, but "
+            f"{'; '.join(differences)}. Load the model that it was saved with, as it was loaded "
+            "then."
+        )

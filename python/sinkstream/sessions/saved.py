@@ -1,0 +1,88 @@
+"""Between a session and its file: what the native side gives, and what `session_file` writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sinkstream import _core
+from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.errors import CheckpointError
+from sinkstream.sessions.file import read_session_file
+from sinkstream.sessions.record import (
+    SessionModel,
+    SessionRecord,
+    SessionState,
+    check_same_model,
+)
+
+
+def record_of(
+    native: _core.Model,
+    session: _core.Session,
+    spec: DecoderSpec,
+    system_tokens: int,
+    fields: Mapping[str, str | int],
+) -> SessionRecord:
+    """Copy what a session consists of, with `fields` beside it."""
+    contents = native.contents_of(session)
+    pending = contents["pending"]
+    scales = contents["scales"]
+    return SessionRecord(
+        model=_model_of(native, spec, session.sinks, session.window),
+        state=SessionState(
+            length=contents["length"],
+            begin=contents["begin"],
+            turns=contents["turns"],
+            system_tokens=system_tokens,
+        ),
+        keys_values=contents["keys_values"],
+        scales=scales if scales.size else None,
+        token_ids=np.array(contents["ids"], np.int32),
+        pending_ids=np.array([] if pending is None else [pending], np.int32),
+        fields=fields,
+    )
+
+
+def load(
+    path: str | os.PathLike[str], native: _core.Model, spec: DecoderSpec, capacity: int
+) -> tuple[_core.Session, SessionRecord]:
+    """Read a session from a file, and what else the file says.
+
+    Raises:
+        CheckpointError: The file is damaged, or of another model or settings.
+    """
+    record = read_session_file(path)
+    sinks = record.model.sinks
+    expected = _model_of(native, spec, sinks, capacity - sinks)
+    check_same_model(record, expected, os.fspath(path))
+    if record.state.begin != 0 or record.pending_ids.size > 1:
+        raise CheckpointError(
+            f"load_session: {shown(os.fspath(path))} must be a session's file, without cuts and "
+            f"with at most 1 pending token, but has a cut at {record.state.begin} and "
+            f"{record.pending_ids.size} pending tokens."
+        )
+    contents: dict[str, Any] = {
+        "length": record.state.length,
+        "begin": record.state.begin,
+        "turns": record.state.turns,
+        "ids": record.token_ids.tolist(),
+        "pending": int(record.pending_ids[-1]) if record.pending_ids.size else None,
+        "keys_values": record.keys_values,
+        "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
+    }
+    return native.restore_session(sinks, contents), record
+
+
+def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:
+    return SessionModel.of(
+        spec,
+        fingerprint=native.fingerprint(),
+        kv_dtype=native.kv_dtype,
+        sinks=sinks,
+        window=window,
+    )

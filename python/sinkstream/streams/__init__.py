@@ -1,0 +1,1 @@
+"""A running generation, as its reader sees it."""

@@ -1,0 +1,140 @@
+"""What a reader has taken from a stream and not yet given. Knows nothing of waiting."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal
+
+from sinkstream.streams.events import (
+    Event,
+    Evicted,
+    Finished,
+    FinishReason,
+    Prefill,
+    Started,
+    Token,
+)
+from sinkstream.streams.tail import Tail
+
+if TYPE_CHECKING:
+    from sinkstream import _core
+    from sinkstream.request.options import StreamRequest
+
+# A reply of known length is kept whole up to the first number of tokens; of an endless one, the
+# last tokens and characters.
+_WHOLE_TOKENS = 65536
+_TAIL_TOKENS = 4096
+_TAIL_CHARACTERS = 32768
+
+
+class Pending(Enum):
+    """The type of `PENDING`."""
+
+    PENDING = "pending"
+
+
+PENDING: Final = Pending.PENDING
+"""Another batch is needed before there is something to give, or the end."""
+
+Need = Literal[Pending.PENDING]
+
+
+class Inbox:
+    """Turns batches into text or events, whichever is asked for; each is given once.
+
+    For one reader at a time. Only `close` may be called by another thread meanwhile.
+
+    Attributes:
+        tail: The end of all that was received, given or not.
+        finish_reason: How the stream ended; None until its end has been received.
+        is_closed: Nothing is given any more.
+    """
+
+    def __init__(self, request: StreamRequest, request_id: int) -> None:
+        """Expect the reply to `request`."""
+        self._started = Started(len(request.prompt), request.seed, request.sampling, request_id)
+        is_whole = request.max_tokens is not None and request.max_tokens <= _WHOLE_TOKENS
+        self.tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
+        self.finish_reason: FinishReason | None = None
+        self.is_closed = False
+        self._batch: _core.Batch | None = None  # received, and neither events nor given
+        self._events: deque[Event] = deque()
+        self._rest = ""  # text behind the last event's that belongs to no token
+
+    def receive(self, batch: _core.Batch) -> None:
+        """Add a batch. The one before must have been given, or be events."""
+        self.tail.add(batch[0], batch[1], batch[2])
+        self._batch = batch
+
+    def finish(self, reason: FinishReason) -> None:
+        """Note the end, behind all batches."""
+        self.finish_reason = reason
+        self._events.append(Finished(reason, self._rest))
+        self._rest = ""
+
+    def close(self) -> None:
+        """Drop what has not been given."""
+        self.is_closed = True
+        # Not emptied: a reader in another thread may be about to take one.
+        self._events = deque()
+
+    def next_text(self) -> str | Need | None:
+        """Give all text that is there; None at the end."""
+        if self.is_closed:
+            return None
+        text = "".join(_text_of(event) for event in self._events) + self._rest
+        self._events.clear()
+        self._rest = ""
+        if self._batch is not None:
+            text += self._batch[0]
+            self._batch = None
+        return text or self._nothing_left()
+
+    def next_event(self) -> Event | Need | None:
+        """Give one event; None at the end."""
+        if self._batch is not None:
+            self._add_events(self._batch)
+            self._batch = None
+        events = self._events
+        if self.is_closed or not events:
+            return self._nothing_left()
+        return events.popleft()
+
+    def skip(self) -> Need | None:
+        """Give nothing of what is there; None at the end."""
+        self._batch = None
+        self._rest = ""
+        self._events.clear()
+        return self._nothing_left()
+
+    def _nothing_left(self) -> Need | None:
+        return None if self.is_closed or self.finish_reason is not None else PENDING
+
+    def _add_events(self, batch: _core.Batch) -> None:
+        text, ids, logprobs, lengths, alternatives, marks = batch
+        place = 0
+        begin = 0
+        for i in range(len(ids) + 1):
+            while place < len(marks) and marks[place][1] == i:
+                self._events.append(self._event_of(*marks[place]))
+                place += 1
+            if i < len(ids):
+                end = begin + lengths[i]
+                top = alternatives[i] if alternatives else ()
+                self._events.append(Token(text[begin:end], ids[i], logprobs[i], top))
+                begin = end
+        self._rest = text[begin:]
+
+    def _event_of(self, kind: str, tokens_before: int, count: int) -> Event:
+        if kind == "started":  # a session's turn begins with what was pending
+            self._started = replace(self._started, prompt_tokens=count)
+            return self._started
+        if kind == "prefill":
+            return Prefill(count, self._started.prompt_tokens)
+        return Evicted(count)
+
+
+def _text_of(event: Event) -> str:
+    return event.text if isinstance(event, Token | Finished) else ""

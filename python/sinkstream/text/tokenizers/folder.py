@@ -1,0 +1,177 @@
+"""Reads the text format of a Hugging Face folder: tokenizer.json and the small files beside it.
+
+Nothing is imported from the folder, and the name of a tokenizer class in it is not looked at: all
+that matters is in tokenizer.json, and what starts and ends a text in the JSON files beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.files import File, read_json
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.panics import without_panics
+
+MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest in use (262,144 tokens)
+_MAX_SMALL_BYTES = 4 << 20
+_MAX_TEMPLATE_BYTES = 1 << 20
+_MAX_ID = 2**31 - 1
+
+# From the first to the last: a later file overrules an earlier one.
+_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+
+
+def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextFormat:
+    """Read a folder's tokenizer and what belongs to it.
+
+    Args:
+        folder: The checkpoint.
+        config: What its config.json says.
+
+    Returns:
+        The text format; its tokenizer is None where the folder has none.
+
+    Raises:
+        CheckpointError: A file is too large, damaged or out of reach, or names a token that does
+            not exist.
+    """
+    settings = _read_optional(folder / "tokenizer_config.json", _MAX_SMALL_BYTES)
+    chat_template = _read_chat_template(folder, settings)
+    ends = _read_end_ids(folder, config)
+    if not _is_there(folder / "tokenizer.json"):
+        return TextFormat(None, chat_template, end_token_ids=frozenset(ends))
+    tokenizer = _read_tokenizer(folder / "tokenizer.json")
+    special_tokens = _read_special_tokens(folder)
+    roles = {role: tokenizer.token_to_id(token) for role, token in special_tokens.items()}
+    if (eos := roles.get("eos_token")) is not None:
+        ends.add(eos)
+    bos = roles.get("bos_token")
+    if bos is None:
+        bos = next(iter(Fields(config, "config.json").wholes("bos_token_id", 0, _MAX_ID)), None)
+    _mark_special(tokenizer, [*ends, *([] if bos is None else [bos])], special_tokens)
+    # What the tokenizer puts before a text is what it makes of no text at all.
+    with without_panics("load: tokenizer.json must describe a tokenizer that can encode"):
+        start = tokenizer.encode("", add_special_tokens=True).ids
+    add_bos = bos is not None and start[:1] == [bos]
+    return TextFormat(
+        tokenizer,
+        chat_template,
+        bos_token_id=bos,
+        add_bos=add_bos,
+        end_token_ids=frozenset(ends),
+        special_tokens=special_tokens,
+        vocabulary=tokenizer.get_vocab(with_added_tokens=True),
+    )
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is something at `path`.
+
+    A file that cannot be looked at is not one that is absent: without it, the text would be
+    another one.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise CheckpointError(
+            f"load: file {shown(path.name)} cannot be opened: {error.strerror}."
+        ) from error
+    return True
+
+
+def _read_optional(path: Path, max_bytes: int) -> dict[str, Any]:
+    return read_json(path, max_bytes) if _is_there(path) else {}
+
+
+def _read_text(path: Path, max_bytes: int) -> str:
+    file = File(path)
+    try:
+        if file.size > max_bytes:
+            raise CheckpointError(
+                f"load: {file.name} must have at most {max_bytes} bytes, but has {file.size}."
+            )
+        return file.read(0, file.size, "its text").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"load: {file.name} must be UTF-8 text, but is not at its byte {error.start}."
+        ) from error
+    finally:
+        file.close()
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    source = _read_text(path, MAX_TOKENIZER_BYTES)
+    with without_panics("load: tokenizer.json must describe a tokenizer, but does not"):
+        tokenizer = Tokenizer.from_str(source)
+    # Batches may have cut or filled up texts when it was saved; a prompt is taken as it is.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
+    """Return the ids that end a text; they need no tokenizer."""
+    generation = _read_optional(folder / "generation_config.json", _MAX_SMALL_BYTES)
+    return {
+        *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
+        *Fields(generation, "generation_config.json").wholes("eos_token_id", 0, _MAX_ID),
+    }
+
+
+def _read_special_tokens(folder: Path) -> dict[str, str]:
+    """Return `bos_token`, `eos_token`, … by name; a token is a text or an object with one."""
+    found: dict[str, str] = {}
+    for name in _TOKEN_FILES:
+        for role, value in _read_optional(folder / name, _MAX_SMALL_BYTES).items():
+            token = value.get("content") if isinstance(value, dict) else value
+            if role.endswith("_token") and isinstance(token, str):
+                found[role] = token
+    return found
+
+
+def _mark_special(tokenizer: Tokenizer, ids: list[int], special_tokens: Mapping[str, str]) -> None:
+    """Make sure that what starts or ends a text is a special token: matched whole, never shown."""
+    tokens = {tokenizer.id_to_token(token_id) for token_id in ids}
+    tokens |= {t for t in special_tokens.values() if tokenizer.token_to_id(t) is not None}
+    already = {token.content for token in control_tokens(tokenizer).values()}
+    added = sorted(token for token in tokens - already if token)
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in added])
+
+
+def _read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return the chat template; one in a file of its own goes before one in the settings."""
+    for name in _TEMPLATE_FILES:
+        path = folder / name
+        if _is_there(path):
+            if path.suffix == ".jinja":
+                return _read_text(path, _MAX_TEMPLATE_BYTES)
+            return _pick_template(read_json(path, _MAX_TEMPLATE_BYTES).get("chat_template"), name)
+    return _pick_template(settings.get("chat_template"), "tokenizer_config.json")
+
+
+def _pick_template(value: Any, where: str) -> str | None:
+    """Return the template itself, or of several with names the one called "default"."""
+    if isinstance(value, list):
+        named = {
+            entry["name"]: entry["template"]
+            for entry in value
+            if isinstance(entry, dict) and entry.keys() >= {"name", "template"}
+        }
+        value = named.get("default")
+    if value is None or isinstance(value, str):
+        return value
+    raise CheckpointError(
+        f"load: {where}: `chat_template` must be a text or a list of templates with names, "
+        f"but is {shown(value)}."
+    )

@@ -1,0 +1,227 @@
+"""Makes the text format of a checkpoint out of a GGUF file's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer, pre_tokenizer
+from sinkstream.text.tokenizers.sentencepiece import sentencepiece_tokenizer
+
+# `tokenizer.ggml.token_type`
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+
+_NO_TOKENIZER = ("no_vocab", "none")
+
+# GGUF names one end token, many models have several: these texts, where they are control tokens.
+# From llama.cpp's list, without those that end no text outside their one model.
+_END_TEXTS = frozenset({
+    "</s>", "<EOT>", "<end_of_turn>", "<eos>", "<|end_of_text|>", "<|end|>", "<|endoftext|>",
+    "<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<｜end▁of▁sentence｜>",
+})  # fmt: skip
+
+_ROLES = {  # what chat templates call a token -> GGUF's name
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+}
+
+
+def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
+    """Build the tokenizer that GGUF metadata describes, and what belongs to it.
+
+    Args:
+        metadata: GGUF keys and values; arrays as sequences.
+
+    Returns:
+        The text format; its tokenizer is None where the file has none.
+
+    Raises:
+        CheckpointError: The metadata contradicts itself, or names a kind of tokenizer or
+            pre-tokenizer that is not supported; the message lists those that are.
+    """
+    template = Fields(metadata, "GGUF metadata", "tokenizer.")
+    chat_template = template.word("chat_template") if template.has("chat_template") else None
+    fields = Fields(metadata, "GGUF metadata", "tokenizer.ggml.")
+    if not fields.has("model") or fields.word("model") in _NO_TOKENIZER:
+        return TextFormat(None, chat_template)
+    build = _BUILDERS.get(fields.word("model"))
+    if build is None:
+        raise CheckpointError(
+            f"load: GGUF metadata has the tokenizer model {shown(fields.word('model'))}; "
+            f"supported are {', '.join(sorted([*_BUILDERS, *_NO_TOKENIZER]))}."
+        )
+    return build(_Vocabulary(metadata, fields), chat_template)
+
+
+class _Vocabulary:
+    """The tokens of a file and what it says about them, checked."""
+
+    def __init__(self, metadata: Mapping[str, Any], fields: Fields) -> None:
+        self.fields = fields
+        self._metadata = metadata
+        self.tokens = self.texts("tokens")
+        count = len(self.tokens)
+        self.kinds = self.numbers("token_type") if fields.has("token_type") else [_NORMAL] * count
+        # The few that are not ordinary, so that nobody looks through all for them again.
+        self._others = [(i, kind) for i, kind in enumerate(self.kinds) if kind != _NORMAL]
+        # Unused ids pad the vocabulary to a round number; no text is theirs.
+        unused = {token_id for token_id, kind in self._others if kind == _UNUSED}
+        self.ids = dict(zip(self.tokens, range(count), strict=True))
+        if unused:
+            self.ids = {t: i for i, t in enumerate(self.tokens) if i not in unused}
+        if len(self.ids) + len(unused) != count:
+            raise self._repeated()
+
+    def texts(self, name: str) -> list[str]:
+        """Return an array of texts, which must be there."""
+        found = self._array(name, "texts")
+        if set(map(type, found)) - {str}:
+            wrong = next((i for i, value in enumerate(found) if not isinstance(value, str)), None)
+            if wrong is not None:
+                raise self._wrong_entry(name, wrong, "a text", found[wrong])
+        return found
+
+    def numbers(self, name: str) -> list[float]:
+        """Return an array of numbers, one for each token, which must be there."""
+        found = self._array(name, "numbers")
+        if len(found) != len(self.tokens):
+            raise CheckpointError(
+                f"load: GGUF metadata: `tokenizer.ggml.{name}` must have one entry for each of "
+                f"the {len(self.tokens)} tokens, but has {len(found)}."
+            )
+        if set(map(type, found)) - {int}:
+            # A score that is not a number (NaN is unlike itself) has no place in an order.
+            wrong = (i for i, x in enumerate(found) if not isinstance(x, int | float) or x != x)
+            if (index := next(wrong, None)) is not None:
+                raise self._wrong_entry(name, index, "a number", found[index])
+        return found
+
+    def ordinary(self) -> list[str]:
+        """Return the tokens that ordinary text is made of, in the order of their ids."""
+        return [t for t, kind in zip(self.tokens, self.kinds, strict=True) if kind == _NORMAL]
+
+    def of_kind(self, *kinds: int) -> list[str]:
+        """Return the tokens of these kinds, which are not the ordinary one, in the same order."""
+        return [self.tokens[token_id] for token_id, kind in self._others if kind in kinds]
+
+    def named(self, name: str, default: int | None = None) -> int | None:
+        """Return the id that a key names, else the default where that is a token."""
+        if not self.fields.has(name):
+            return default if default is not None and default < len(self.tokens) else None
+        token_id = self.fields.whole(name, 0, 2**32 - 1)
+        if token_id >= len(self.tokens) or self.kinds[token_id] == _UNUSED:
+            raise self.fields.error(name, f"be one of the {len(self.ids)} used tokens")
+        return token_id
+
+    def _array(self, name: str, of: str) -> list[Any]:
+        values = self._metadata.get(f"tokenizer.ggml.{name}")
+        if values is None or isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+            raise self.fields.error(name, f"be an array of {of}")
+        found: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
+        return found
+
+    def _wrong_entry(self, name: str, index: int, rule: str, value: Any) -> CheckpointError:
+        return CheckpointError(
+            f"load: GGUF metadata: entry {index} of `tokenizer.ggml.{name}` must be {rule}, "
+            f"but is {shown(value)}."
+        )
+
+    def _repeated(self) -> CheckpointError:
+        first: dict[str, int] = {}
+        for token_id, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True)):
+            if kind != _UNUSED and first.setdefault(token, token_id) != token_id:
+                break
+        return CheckpointError(
+            f"load: GGUF metadata: `tokenizer.ggml.tokens` must not repeat a token, but entries "
+            f"{first[token]} and {token_id} are both {shown(token)}."
+        )
+
+
+def _from_byte_level(vocabulary: _Vocabulary, chat_template: str | None) -> TextFormat:
+    fields = vocabulary.fields
+    rule = pre_tokenizer(fields.word("pre", "default"))
+    tokenizer = byte_level_tokenizer(vocabulary.ids, vocabulary.texts("merges"), rule)
+    add_bos = fields.flag("add_bos_token", rule.adds_bos and fields.has("bos_token_id"))
+    return _finish(vocabulary, tokenizer, chat_template, add_bos, {})
+
+
+def _from_sentencepiece(vocabulary: _Vocabulary, chat_template: str | None) -> TextFormat:
+    fields = vocabulary.fields
+    unknown = vocabulary.of_kind(_UNKNOWN)
+    tokenizer = sentencepiece_tokenizer(
+        vocabulary.ids,
+        vocabulary.ordinary(),
+        vocabulary.numbers("scores"),
+        unknown=unknown[0] if unknown else None,
+        add_space_prefix=fields.flag("add_space_prefix", True),
+    )
+    add_bos = fields.flag("add_bos_token", True)
+    # SentencePiece's own ids, which old files leave out.
+    defaults = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return _finish(vocabulary, tokenizer, chat_template, add_bos, defaults)
+
+
+_BUILDERS: dict[str, Callable[[_Vocabulary, str | None], TextFormat]] = {
+    "gpt2": _from_byte_level,
+    "llama": _from_sentencepiece,
+}
+
+
+def _finish(
+    vocabulary: _Vocabulary,
+    tokenizer: Tokenizer,
+    chat_template: str | None,
+    add_bos: bool,
+    defaults: Mapping[str, int],
+) -> TextFormat:
+    """Give a tokenizer its special tokens, and tell which of them start and end a text."""
+    roles = {
+        role: token_id
+        for role, key in _ROLES.items()
+        if (token_id := vocabulary.named(key, defaults.get(key))) is not None
+    }
+    bos = roles.get("bos_token")
+    if add_bos and bos is None:
+        raise vocabulary.fields.error(
+            "bos_token_id", "be there, because `tokenizer.ggml.add_bos_token` is true"
+        )
+    control = set(vocabulary.of_kind(_CONTROL, _UNKNOWN))
+    declared = [roles.get("eos_token"), *map(vocabulary.named, ("eot_token_id", "eom_token_id"))]
+    ends = {vocabulary.ids[token] for token in _END_TEXTS & control if token in vocabulary.ids}
+    ends.update(token_id for token_id in declared if token_id is not None)
+    # A file may forget to mark them; a token that starts or ends a text is never shown.
+    control.update(
+        vocabulary.tokens[token_id] for token_id in [*ends, *([] if bos is None else [bos])]
+    )
+    _add_tokens(tokenizer, sorted(control, key=vocabulary.ids.__getitem__), special=True)
+    _add_tokens(tokenizer, vocabulary.of_kind(_USER_DEFINED), special=False)
+    if add_bos and bos is not None:
+        token = vocabulary.tokens[bos]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[token, "$A"], special_tokens=[(token, bos)]
+        )
+    return TextFormat(
+        tokenizer,
+        chat_template,
+        bos_token_id=bos,
+        add_bos=add_bos,
+        end_token_ids=frozenset(ends),
+        special_tokens={role: vocabulary.tokens[token_id] for role, token_id in roles.items()},
+        vocabulary=vocabulary.ids,
+    )
+
+
+def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], *, special: bool) -> None:
+    """Have tokens matched whole in a text, before anything else happens to it."""
+    added = [AddedToken(token, special=special, normalized=False) for token in tokens]
+    if special:
+        tokenizer.add_special_tokens(added)
+    else:
+        tokenizer.add_tokens(added)

@@ -1,0 +1,108 @@
+"""The bytes that each token stands for: the table from which text is decoded natively.
+
+Concatenating bytes and decoding them once is what `Tokenizer.decode` does, so a stream that emits
+the bytes as they come shows the same text. One difference is deliberate: the byte pieces of
+SentencePiece vocabularies are joined with what surrounds them, whereas `tokenizers` turns a run of
+them into one U+FFFD per byte as soon as one byte of the run is wrong, even those that were right.
+A stream cannot take characters back, so it shows those that are right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from sinkstream import _core
+from sinkstream.checkpoint.shown import shown
+from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers.control_tokens import control_tokens
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBytes:
+    """Turns ids into bytes; the text is these bytes as UTF-8, with U+FFFD for what is none."""
+
+    pieces: list[bytes]
+    """One for each id of the model's vocabulary; empty where the tokenizer has no such token."""
+    special: frozenset[int]
+    """Ids that are not shown."""
+    strip_leading_space: bool
+    """Whether a text loses its first byte if that is a space (SentencePiece's own prefix)."""
+
+
+def token_bytes(
+    tokenizer: Tokenizer, vocab_size: int, vocabulary: Mapping[str, int] | None = None
+) -> TokenBytes:
+    """Return the table of a tokenizer.
+
+    Args:
+        tokenizer: Any tokenizer whose decoder is byte-level or of SentencePiece's kind.
+        vocab_size: Rows of the model's embedding.
+        vocabulary: The tokenizer's tokens and ids, where somebody has them already: to ask for
+            them takes as long as all the rest.
+
+    Raises:
+        CheckpointError: The tokenizer decodes in another way; the message lists what is supported.
+    """
+    steps = _decoder_steps(tokenizer)
+    kinds = [step["type"] for step in steps]
+    to_bytes: Callable[[list[str]], list[bytes]]
+    if kinds == ["ByteLevel"]:
+        to_bytes = _core.byte_level_bytes
+    elif _is_sentencepiece(steps):
+        to_bytes = _from_sentencepiece(steps)
+    else:
+        raise CheckpointError(
+            f"load: the tokenizer has the decoder {shown(' + '.join(kinds) or 'none')}; supported "
+            "are ByteLevel, and Replace + ByteFallback + Fuse with or without Strip."
+        )
+    pieces = [b""] * vocab_size
+    if vocabulary is None:
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    for token_id, piece in zip(vocabulary.values(), to_bytes(list(vocabulary)), strict=True):
+        if token_id < vocab_size:
+            pieces[token_id] = piece
+    special = frozenset(token_id for token_id in control_tokens(tokenizer) if token_id < vocab_size)
+    return TokenBytes(pieces, special, strip_leading_space="Strip" in kinds)
+
+
+def decode_bytes(table: TokenBytes, ids: Iterable[int]) -> bytes:
+    """Decode ids all at once: the definition that the native detokenizer is tested against."""
+    text = b"".join(table.pieces[token_id] for token_id in ids if token_id not in table.special)
+    return text[1:] if table.strip_leading_space and text.startswith(b" ") else text
+
+
+def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    decoder = tokenizer.decoder
+    if decoder is None:
+        return []
+    state: dict[str, Any] = json.loads(decoder.__getstate__())
+    steps: list[dict[str, Any]] = state["decoders"] if state["type"] == "Sequence" else [state]
+    return steps
+
+
+def _is_sentencepiece(steps: list[dict[str, Any]]) -> bool:
+    """Return whether the steps are those of SentencePiece, whatever they put in a space's place."""
+    kinds = [step["type"] for step in steps]
+    if kinds[:3] != ["Replace", "ByteFallback", "Fuse"] or kinds[3:] not in ([], ["Strip"]):
+        return False
+    strips_one_space = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    return "String" in steps[0]["pattern"] and steps[3:] in ([], [strips_one_space])
+
+
+def _from_sentencepiece(steps: list[dict[str, Any]]) -> Callable[[list[str]], list[bytes]]:
+    pattern, content = steps[0]["pattern"]["String"], steps[0]["content"]
+
+    def to_bytes(token: str) -> bytes:
+        text = token.replace(pattern, content)
+        byte = _BYTE_PIECE.fullmatch(text)
+        return bytes([int(byte[1], 16)]) if byte else text.encode()
+
+    return lambda tokens: list(map(to_bytes, tokens))

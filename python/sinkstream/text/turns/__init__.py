@@ -1,0 +1,1 @@
+"""What a session's next turn adds to its cache."""

@@ -1,0 +1,166 @@
+"""Finds out, with short conversations, how a session's parts differ from the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.templates.pieces import Passage, Piece
+from sinkstream.text.turns.argument import TEXT
+from sinkstream.text.turns.template import Message, TemplateTurns, as_message, placeholders
+
+# What may become one token with a template's text, or be cut by it.
+_EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
+_TURN = ("user", "assistant")
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation that waits for a reply, held twice: part by part, and as a whole."""
+
+    system: str | None
+    users: Sequence[str]
+    replies: Sequence[str]
+    """To all users but the last."""
+
+    def whole(self, turns: TemplateTurns) -> list[int]:
+        """Return the ids that the template gives."""
+        messages = [] if self.system is None else [as_message("system", self.system)]
+        for i, content in enumerate(self.users):
+            messages.append(as_message("user", content))
+            messages += [as_message("assistant", reply) for reply in self.replies[i : i + 1]]
+        return turns.chat.encode(turns.chat.render(messages, True, argument=TEXT), TEXT)
+
+    def parts(self, turns: TemplateTurns, request: Passage) -> list[int]:
+        """Return the ids that a session feeds and the model replies with behind a request."""
+        ids = turns.opening(self.system)
+        after = None if self.system is None else "system"
+        for i, content in enumerate(self.users):
+            ids += turns.user(content, after=after)
+            for reply in self.replies[i : i + 1]:
+                written = dataclasses.replace(request, pieces=(_space(request) + reply,))
+                ids += turns.chat.encode(written, TEXT) + turns.closing(None)
+            after = "assistant"
+        return ids
+
+    def is_the_same(self, turns: TemplateTurns, request: Passage) -> bool:
+        """Return whether both agree; as they do where the template refuses the whole."""
+        try:
+            expected = self.whole(turns)
+        except InvalidArgument:
+            return True
+        try:
+            return self.parts(turns, request) == expected
+        except InvalidArgument:
+            return False
+
+
+def find_difference(turns: TemplateTurns) -> str:
+    """Return a sentence that says how the parts differ from the whole, or "" if they do not."""
+    checks = (
+        _date, _rewriting, _moving_system, _counting, _framed_replies, _changed_replies
+    )  # fmt: skip
+    reasons = [reason for check in checks for reason in check(turns)] or list(_other(turns))
+    return f"The checkpoint's chat template {'; it '.join(reasons)}." if reasons else ""
+
+
+def _request(turns: TemplateTurns) -> Passage | None:
+    """Return a reply's passage, behind the request for it; or None if it is not behind one."""
+    user, reply = _messages(turns, ("user", "assistant"))
+    asked = turns.chat.render([user], True, argument=TEXT)
+    return turns.chat.render([user, reply], False, argument=TEXT).without(asked.pieces)
+
+
+def _space(request: Passage) -> str:
+    """Return the white space that a template puts before replies."""
+    first = request.pieces[0]
+    assert isinstance(first, str)  # `_framed_replies` has seen to it
+    return first[: len(first) - len(first.lstrip())]
+
+
+def _date(turns: TemplateTurns) -> Iterator[str]:
+    if "strftime_now" in turns.chat.template.names:
+        yield "may write the date, and a session keeps the one that it began with"
+
+
+def _rewriting(turns: TemplateTurns) -> Iterator[str]:
+    """Look whether what a reply ends stays as it is when a user goes on."""
+    for roles in (_TURN, _TURN * 2):
+        earlier = _messages(turns, roles)
+        body = turns.chat.render(earlier, False, argument=TEXT)
+        start = body.without_end(turns.last_ends["assistant"])
+        later = [*earlier, as_message("user", "word")]
+        if start is None or turns.chat.render(later, True, argument=TEXT).without(start) is None:
+            yield "writes messages otherwise once more follow, and a session keeps them as they are"
+            return
+
+
+def _moving_system(turns: TemplateTurns) -> Iterator[str]:
+    """Look whether a system text changes a later turn."""
+    if "system" in turns.ends and _later(turns, ("system", *_TURN)) != _later(turns, _TURN):
+        yield "writes system texts into later turns, and a session keeps them at its beginning"
+
+
+def _counting(turns: TemplateTurns) -> Iterator[str]:
+    """Look whether all turns but the first are alike."""
+    if _later(turns, _TURN) != _later(turns, _TURN * 2):
+        yield "writes later turns otherwise than the second, and a session writes them alike"
+
+
+def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | None:
+    """Return what follows the last of some messages when a user goes on."""
+    earlier = _messages(turns, roles)
+    rendering = turns.chat.render([*earlier, as_message("user", "word")], True, argument=TEXT)
+    tail = rendering.behind(earlier[-1]["content"])
+    return None if tail is None else tail.pieces
+
+
+def _framed_replies(turns: TemplateTurns) -> Iterator[str]:
+    """Look for text that the template puts between its request for a reply and the reply."""
+    request = _request(turns)
+    _, reply = _messages(turns, ("user", "assistant"))
+    if request is None:
+        yield "begins replies otherwise than it asks for them"
+    elif not (isinstance(first := request.pieces[0], str) and reply["content"] in first):
+        yield "writes control tokens before replies, which a session leaves to the model"
+    elif frame := first.partition(reply["content"])[0].strip():
+        yield f"writes {frame!r} before replies, which a session leaves to the model"
+
+
+def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
+    """Look for texts that the template looks for, and changes replies that hold them."""
+    a, b, *_ = placeholders(turns.chat, "")
+    changed = []
+    for text in sorted(turns.chat.template.constants):
+        reply = f"{a}{text}{b}"
+        messages = [*_messages(turns, ("user",)), as_message("assistant", reply)]
+        rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
+        if rendering.behind(reply) is None:
+            changed.append(text)
+    # Whatever holds a text that is looked for is changed with it.
+    shortest = [text for text in changed if not any(o in text for o in changed if o != text)]
+    if shortest:
+        shown = " or ".join(map(repr, shortest[:3]))
+        yield f"changes replies that hold {shown}, and a session keeps them as they are"
+
+
+def _other(turns: TemplateTurns) -> Iterator[str]:
+    """Compare ids, over contents that may touch the template's own text or be looked for in it."""
+    request = _request(turns)
+    assert request is not None  # `_framed_replies` has seen to it
+    sought = [text for text in sorted(turns.chat.template.constants) if not text.isidentifier()]
+    for content in [*_EDGES, *(f"{text}word{text}" for text in sought)]:
+        has_system = content.strip() and "system" in turns.ends
+        systems = (None, content) if has_system else (None,)
+        for system in systems:
+            if not Conversation(system, [content] * 2, ["Hello there"]).is_the_same(turns, request):
+                shown = repr(content[:40])
+                yield f"does not divide exactly between messages, such as around {shown}"
+                return
+
+
+def _messages(turns: TemplateTurns, roles: Sequence[str]) -> list[Message]:
+    words = placeholders(turns.chat, "")
+    return [as_message(role, words[i % 4] + str(i)) for i, role in enumerate(roles)]

@@ -1,0 +1,65 @@
+"""What a session feeds when the checkpoint has no chat template, or not even a tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument import Argument
+from sinkstream.text.plain_text import PlainEncoder
+from sinkstream.text.turns.argument import SYSTEM, TEXT, check_role, check_text
+
+
+@dataclass(frozen=True)
+class PlainTurns:
+    """The parts of one growing text: messages go on where the text ends. See `TurnFormat`."""
+
+    text: TextFormat
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether only ids are fed, which nothing can divide."""
+        return self.text.tokenizer is None
+
+    @property
+    def difference(self) -> str:
+        """A sentence that says what becomes of turns."""
+        if self.is_exact:
+            return ""
+        return (
+            "The checkpoint has no chat template: the session is one growing text without roles, "
+            "each part of which is encoded on its own."
+        )
+
+    def opening(self, system: str | None) -> list[int]:
+        """Return the beginning-of-text token, where texts have one, and the system text."""
+        if system is None:
+            return self.text.beginning
+        return self.text.beginning + self._encode(system, SYSTEM, is_first=True)
+
+    def user(self, content: str, *, after: str | None) -> list[int]:
+        """Return the ids of a text."""
+        return self._encode(content, TEXT, is_first=after is None)
+
+    def message(self, role: str, content: str, *, after: str | None) -> list[int]:
+        """Return the ids of a text; its role changes nothing."""
+        check_role(role)
+        return self._encode(content, TEXT, is_first=after is None)
+
+    def closing(self, last_id: int | None) -> list[int]:
+        """Return nothing: the text goes on."""
+        return []
+
+    def _encode(self, content: str, argument: Argument, *, is_first: bool) -> list[int]:
+        content = check_text(content, argument)
+        if self.text.tokenizer is None:
+            raise InvalidArgument(
+                f"{argument} must not be a text, because the checkpoint has no tokenizer. "
+                "Give token ids instead.",
+                param=argument.name,
+            )
+        encoder = PlainEncoder(self.text.tokenizer)
+        if is_first:
+            return encoder.encode(content, argument=argument)
+        return encoder.encode_behind("a", content, argument=argument)  # any letter: it goes on

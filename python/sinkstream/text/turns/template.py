@@ -1,0 +1,260 @@
+"""Divides what a chat template writes into the parts that a session feeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import count
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument import Argument
+from sinkstream.text.chat import ChatFormat
+from sinkstream.text.templates.pieces import Passage, Piece, common_start, joined
+from sinkstream.text.turns.argument import SYSTEM, TEXT, check_role, check_text
+
+Message = Mapping[str, str]
+
+# Note: [Parts of a conversation]
+# A message is rendered behind the shortest conversation that ends with a message like the one
+# before it, with placeholders for contents. Its part is what follows the last placeholder, less
+# what follows it in any case: the end of the message before. So the template itself sees the
+# message's content, and does with it (trimming, say) what it does in a whole conversation.
+_EARLIER: dict[str | None, tuple[str, ...]] = {
+    None: (),
+    "system": ("system",),
+    "user": ("user",),
+    "assistant": ("user", "assistant"),
+    "tool": ("user", "assistant", "tool"),
+}
+# With these as a first message, a part in front of it shows where it ends: templates may trim
+# contents, and with them what they themselves have put before.
+_FIRST_CONTENTS = ("x", "", " x", "\nx")
+
+
+@dataclass(frozen=True)
+class TemplateTurns:
+    """The parts of conversations in a template's format. See `TurnFormat`."""
+
+    chat: ChatFormat
+    ends: Mapping[str | None, tuple[Piece, ...]]
+    """What follows the content of a message of each role, wherever it stands; under None the
+    opening without system text. A role that the template refuses is missing."""
+    last_ends: Mapping[str, tuple[Piece, ...]]
+    """What follows the content of a conversation's last message, where that can be rendered."""
+    closings: Mapping[int | None, tuple[int, ...]]
+    """What has to follow a reply that ended with this token; under None, with any other."""
+    difference: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the parts, put together, are the ids of the whole conversation."""
+        return not self.difference
+
+    def with_difference(self, difference: str) -> TemplateTurns:
+        """Return the same parts with a sentence that says how they differ from the whole."""
+        return dataclasses.replace(self, difference=difference)
+
+    def opening(self, system: str | None) -> list[int]:
+        """Return the ids in front of the first message."""
+        if system is None:
+            return self.chat.encode(Passage(self.ends[None]), TEXT)
+        # The template may write the system text into the first user message, up to whose content
+        # it belongs to the opening.
+        word = placeholders(self.chat, system := check_text(system, SYSTEM))[0]
+        user = as_message("user", word)
+        rendering = self.chat.render([as_message("system", system), user], True, argument=SYSTEM)
+        if "system" in self.ends:
+            header = self.part(user, "system", True).ahead_of(word)
+            opening = Passage(rendering.ahead_of(word)).without_end(header)
+            if opening is not None:
+                return self.chat.encode(Passage(opening), SYSTEM)
+        raise _no_place("system text", SYSTEM)
+
+    def user(self, content: str, *, after: str | None) -> list[int]:
+        """Return the ids of a user's message and of what asks the model for a reply."""
+        asked = as_message("user", check_text(content, TEXT))
+        return self.chat.encode(self.part(asked, after, True), TEXT)
+
+    def message(self, role: str, content: str, *, after: str | None) -> list[int]:
+        """Return the ids of a message that is only read, its end included."""
+        read = as_message(check_role(role), check_text(content, TEXT))
+        word = placeholders(self.chat, content)[0]
+        if self.part(as_message(role, word), after, False).behind(word) is None:
+            raise _no_place(f"{role} message", TEXT)  # it would leave the message out
+        passage = self.part(read, after, False)
+        if role in self.last_ends:
+            body = passage.without_end(self.last_ends[role])
+            if body is not None:
+                pieces = joined(body, self.ends[role])
+                passage = dataclasses.replace(passage, pieces=pieces)
+        return self.chat.encode(passage, TEXT)
+
+    def closing(self, last_id: int | None) -> list[int]:
+        """Return the ids between a reply of the model and the next message."""
+        return list(self.closings.get(last_id, self.closings[None]))
+
+    def part(self, said: Message, after: str | None, add_generation_prompt: bool) -> Passage:
+        """Return what the template writes for a message, and with it a request for a reply.
+
+        See Note: [Parts of a conversation].
+
+        Raises:
+            InvalidArgument: The template refuses such a message there, or cannot go on with it.
+        """
+        # Messages that the template would join, such as answers of tools, stay apart.
+        for role in dict.fromkeys((after, after and "assistant")):
+            end = self.ends.get(role)
+            if end is None:
+                continue
+            words = placeholders(self.chat, said["content"])[: len(_EARLIER[role])]
+            earlier = [as_message(*pair) for pair in zip(_EARLIER[role], words, strict=True)]
+            rendering = self.chat.render([*earlier, said], add_generation_prompt, argument=TEXT)
+            tail = rendering.behind(words[-1]) if words else rendering
+            passage = tail.without(end) if tail is not None else None
+            if passage is not None:
+                return passage
+        raise _no_place(f"{said['role']} message", TEXT)
+
+
+def as_message(role: str, content: str) -> Message:
+    """Return a message as templates want to see it."""
+    return {"role": role, "content": content}
+
+
+def placeholders(chat: ChatFormat, content: str) -> list[str]:
+    """Return four words that neither a content nor the template holds."""
+    stems = (f"Placeholder{i}" for i in count())
+    stem = next(stem for stem in stems if stem not in content and stem not in chat.source)
+    return [stem + letter for letter in "abcd"]
+
+
+def _no_place(what: str, argument: Argument) -> InvalidArgument:
+    return InvalidArgument(
+        f"{argument.call}: the checkpoint's chat template has no place for a {what} here.",
+        param=argument.name,
+    )
+
+
+def divide_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateTurns:
+    """Find what a template writes around the contents of messages.
+
+    Raises:
+        InvalidArgument: It fails, refuses a conversation of two turns, or leaves earlier messages
+            out.
+    """
+    last = _tail(chat, "assistant")
+    later = _tail(chat, "assistant", _question(chat))
+    if last is None or later is None:
+        raise _no_place("second turn", TEXT)
+    reply_end = _reply_end(last, later, _question(chat), end_token_ids)
+    ends: dict[str | None, tuple[Piece, ...]] = {"assistant": reply_end}
+    last_ends: dict[str, tuple[Piece, ...]] = {"assistant": last.pieces}
+    ends[None] = _opening(chat, later, reply_end)
+    # What stands behind every conversation, such as an end token.
+    finale = last.without(reply_end) or Passage(())
+    for role in ("user", "tool", "system"):
+        tail = _maybe_tail(chat, role)
+        if tail is not None:
+            end = tail.without_end(finale.pieces)
+            last_ends[role] = tail.pieces
+            ends[role] = tail.pieces if end is None else end
+    _set_system_end(chat, ends, last_ends)
+    ends = {role: _before_spaces(end) for role, end in ends.items()}
+    closings = _closings(chat, dataclasses.replace(later, pieces=ends["assistant"]), end_token_ids)
+    return TemplateTurns(chat, ends, last_ends, closings)
+
+
+def _before_spaces(end: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return an end without the spaces that it ends with: words are tokens with theirs in front."""
+    if not end or isinstance(end[-1], int):
+        return end
+    plain = end[-1].rstrip(" ")
+    return (*end[:-1], plain) if plain else end[:-1]
+
+
+def _question(chat: ChatFormat) -> str:
+    return placeholders(chat, "")[-1]
+
+
+def _tail(chat: ChatFormat, role: str, question: str | None = None) -> Passage | None:
+    """Return what follows a message of a role, with or without a user's message and a request."""
+    roles = _EARLIER[role]
+    words = placeholders(chat, "")[: len(roles)]
+    messages = [as_message(*pair) for pair in zip(roles, words, strict=True)]
+    if question is not None:
+        messages.append(as_message("user", question))
+    return chat.render(messages, question is not None, argument=TEXT).behind(words[-1])
+
+
+def _maybe_tail(chat: ChatFormat, role: str, question: str | None = None) -> Passage | None:
+    try:
+        return _tail(chat, role, question)
+    except InvalidArgument:
+        return None  # the template refuses the role there
+
+
+def _reply_end(
+    last: Passage, later: Passage, question: str, end_token_ids: frozenset[int]
+) -> tuple[Piece, ...]:
+    """Return what follows a reply whether or not anything follows it, end token included."""
+    end = common_start(last.pieces, later.pieces)
+    if not end_token_ids.isdisjoint(end):
+        return end
+    # Some templates put the end token only between messages.
+    for i, piece in enumerate(later.pieces):
+        if piece in end_token_ids:
+            return later.pieces[: i + 1]
+        if isinstance(piece, str) and question in piece:
+            break
+    return end
+
+
+def _opening(chat: ChatFormat, later: Passage, reply_end: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return what stands before the first message: what a later one does not have."""
+    messages = [as_message("user", _question(chat))]
+    first = chat.render(messages, True, argument=TEXT)
+    user = later.without(reply_end)
+    opening = first.without_end(user.pieces) if user is not None else None
+    if opening is not None:
+        return opening
+    whole = (
+        chat.render([as_message("user", content)], True, argument=TEXT)
+        for content in _FIRST_CONTENTS
+    )
+    return reduce(common_start, (rendering.pieces for rendering in whole))
+
+
+def _set_system_end(
+    chat: ChatFormat,
+    ends: dict[str | None, tuple[Piece, ...]],
+    last_ends: dict[str, tuple[Piece, ...]],
+) -> None:
+    """Correct what follows a system text, where that depends on the user's message behind it."""
+    tails = [_maybe_tail(chat, "system", content) for content in _FIRST_CONTENTS]
+    starts = [tail.pieces for tail in tails if tail is not None]
+    if len(starts) < len(tails):
+        ends.pop("system", None)
+        last_ends.pop("system", None)
+        return
+    end = reduce(common_start, starts)
+    alone = ends.get("system")
+    if alone is None or common_start(alone, end) != alone:
+        ends["system"] = end
+        last_ends.pop("system", None)
+
+
+def _closings(
+    chat: ChatFormat, end: Passage, end_token_ids: frozenset[int]
+) -> dict[int | None, tuple[int, ...]]:
+    """Return the ids that have to follow a reply, by its last token."""
+    closings: dict[int | None, tuple[int, ...]] = {None: tuple(chat.encode(end, TEXT))}
+    control = [piece for piece in end.pieces if isinstance(piece, int)]
+    tokens = [token for token in control if token in end_token_ids] or control
+    if not tokens:  # the model ends replies with a token that the template does not write
+        rest = tuple(chat.encode(Passage(end.pieces, at_start=False), TEXT))
+        return closings | dict.fromkeys(end_token_ids, rest)
+    behind = end.pieces[end.pieces.index(tokens[0]) + 1 :]
+    closings[tokens[0]] = tuple(chat.encode(Passage(behind, at_start=False), TEXT))
+    return closings

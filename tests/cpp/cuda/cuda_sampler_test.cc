@@ -1,0 +1,518 @@
+// CudaDecoder as a DeviceSampler: mostly on a lazy GPU, which shows what a GPU's being late would.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "common/errors.h"
+#include "sampling/sampler.h"
+
+#include "cuda/lazy_gpu.h"
+#include "cuda/sampling_loop.h"
+#include "cuda_emulator/orders.h"
+#include "heap/heap.h"
+
+namespace sinkstream {
+namespace {
+
+using Wants = SampleSpan::Wants;
+using cuda::LazyGpu;
+
+constexpr Window kWindow = {4, 9};
+
+SamplingParams greedy() {
+  SamplingParams params;
+  params.temperature = 0;
+  return params;
+}
+
+SamplingParams drawing(uint64_t seed) {
+  SamplingParams params;
+  params.temperature = 0.9;
+  params.top_k = 30;
+  params.top_p = 0.9;
+  params.min_p = 0.02;
+  params.seed = seed;
+  return params;
+}
+
+SamplingParams drawing_by_min_p(uint64_t seed) {
+  SamplingParams params;
+  params.temperature = 1.2;
+  params.min_p = 0.3;
+  params.seed = seed;
+  return params;
+}
+
+SamplingParams with_penalties(SamplingParams params) {
+  params.repetition_penalty = 1.3;
+  params.presence_penalty = 0.2;
+  params.frequency_penalty = 0.4;
+  return params;
+}
+
+SamplingParams with_bias(SamplingParams params, std::vector<TokenBias> bias) {
+  params.logit_bias = std::move(bias);
+  return params;
+}
+
+// What each of them draws where nothing is beside it and nothing is ahead.
+std::vector<std::vector<SampledToken>> one_by_one(const std::vector<Asked>& asked,
+                                                  const Window& window = kWindow) {
+  SamplingModel model(cuda::emulated_plugin(), 1);
+  std::vector<std::vector<SampledToken>> drawn;
+  for (const Asked& each : asked) drawn.push_back(draw_one_by_one(model, window, each));
+  return drawn;
+}
+
+void expect_draws(const SamplingLoop& loop,
+                  const std::vector<std::vector<SampledToken>>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(same_draws(loop.drawn(i), expected[i])) << "sequence " << i;
+  }
+}
+
+SampleSpan decode(SequenceCache* cache, int64_t seat, int64_t ahead = 0) {
+  return {cache, ahead, nullptr, 1, seat, Wants::kToken};
+}
+
+SampleSpan read(SequenceCache* cache, int64_t seat, const std::vector<int32_t>& tokens,
+                Wants wants = Wants::kToken) {
+  return {cache, 0, tokens.data(), std::ssize(tokens), seat, wants};
+}
+
+// A step that nothing follows; the tokens are counted.
+SampledStep step(CudaDecoder& gpu, const std::vector<SampleSpan>& spans) {
+  gpu.launch(spans);
+  const SampledStep drawn = gpu.await();
+  for (const SampleSpan& span : spans) span.cache->advance(span.count);
+  return drawn;
+}
+
+TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) {
+  const int64_t vocab = gpu_spec().vocab_size;
+  const std::vector<Asked> asked = {
+      {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 220},
+      {drawing(5), {9}, 60},
+      {with_penalties(drawing_by_min_p(6)), random_tokens(170, vocab, 1), 40, 72, 20},
+      {greedy(), random_tokens(20, vocab, 2), 50, 6, 50}};
+  const auto expected = one_by_one(asked);
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), std::ssize(asked));
+  SamplingLoop loop(model, kWindow, asked);
+  loop.run();
+  expect_draws(loop, expected);
+  EXPECT_GT(gpu.calls().graphs, 180);
+}
+
+// The other extreme: a GPU that has done a step before the host looks at the one before.
+TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {
+  const std::vector<Asked> asked = {{drawing(5), {9}, 12}, {with_penalties(greedy()), {8, 7}, 9}};
+  const auto expected = one_by_one(asked);
+  SamplingModel model(cuda::emulated_plugin(), std::ssize(asked));
+  SamplingLoop loop(model, kWindow, asked);
+  loop.run();
+  expect_draws(loop, expected);
+}
+
+// By graph in company of each bucket, directly beside more than the largest has, and where no graph
+// fits because caches have more pages than were planned for.
+TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {
+  constexpr int64_t kMost = 70;
+  std::vector<Asked> asked;
+  for (int32_t i = 0; i < kMost; ++i) {
+    SamplingParams params = i % 8 == 1 ? drawing(i) : greedy();
+    if (i % 5 == 0) params = with_penalties(params);
+    if (i % 7 == 0) params = with_bias(params, {{i % 53, -1}, {(i + 1) % 53, 3}});
+    asked.push_back({params, {i % 53}, 3});
+  }
+  const auto alone = one_by_one(asked);
+  for (const int64_t pages : {4, 1}) {
+    LazyGpu gpu;
+    SamplingModel model(gpu.plugin(), kMost, pages);
+    for (const int64_t count : {1, 2, 3, 7, 12, 27, 64, 70}) {
+      if (pages == 1 && count != 7 && count != 27) continue;
+      SCOPED_TRACE(cat(count, " sequences, ", pages, " pages"));
+      gpu.calls();
+      const std::vector<Asked> some(asked.begin(), asked.begin() + count);
+      SamplingLoop loop(model, kWindow, some);
+      loop.run();
+      expect_draws(loop, {alone.begin(), alone.begin() + count});
+      EXPECT_EQ(gpu.calls().graphs > 0, pages == 4 && count <= 64);
+    }
+  }
+}
+
+// A look-ahead token behind each token of a text, none of which is kept.
+TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {
+  for (const Window window : {Window{4, 9}, Window{3, 64}}) {
+    LazyGpu gpu;
+    SamplingModel model(gpu.plugin(), 1);
+    GpuSequences ahead = model.sequences(window), fresh = model.sequences(window);
+    const int64_t vocab = model.gpu.vocab();
+    const auto text = random_tokens(140, vocab, 3), more = random_tokens(20, vocab, 4);
+    model.gpu.begin_sampling(0, greedy(), window, {});
+    for (const int32_t& token : text) {
+      const SampleSpan told = {&ahead[0], 0, &token, 1, 0, Wants::kToken};
+      const SampleSpan in_vain = decode(&ahead[0], 0, 1);
+      model.gpu.launch({&told, 1});
+      model.gpu.launch({&in_vain, 1});
+      model.gpu.await();
+      ahead[0].advance(1);
+      model.gpu.await();
+    }
+    std::vector<float> expected(std::ssize(more) * vocab), found(expected.size());
+    for (size_t t = 0; t < text.size(); t += 70) {
+      const ForwardSpan span{&fresh[0], text.data() + t, 70, LogitsOf::kNone};
+      model.gpu.forward({&span, 1}, nullptr);
+    }
+    const ForwardSpan to_fresh{&fresh[0], more.data(), std::ssize(more), LogitsOf::kAll};
+    const ForwardSpan to_ahead{&ahead[0], more.data(), std::ssize(more), LogitsOf::kAll};
+    model.gpu.forward({&to_fresh, 1}, expected.data());
+    model.gpu.forward({&to_ahead, 1}, found.data());
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0)
+        << "S " << window.sinks << " W " << window.window;
+  }
+}
+
+TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const Asked former = {with_bias(with_penalties(drawing(1)), {{5, 4}}), prompt, 15};
+  const std::vector<Asked> next = {{with_penalties(greedy()), prompt, 12},
+                                   {greedy(), prompt, 12},
+                                   {with_bias(drawing(2), {{6, 1}}), prompt, 12}};
+  const auto expected = one_by_one(next);
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), 1);
+  for (size_t i = 0; i < next.size(); ++i) {
+    SamplingLoop(model, kWindow, {former}).run();
+    SamplingLoop loop(model, kWindow, {next[i]});
+    loop.run();
+    EXPECT_TRUE(same_draws(loop.drawn(0), expected[i])) << "sequence " << i;
+  }
+}
+
+// The host's sampler is told the same tokens and given forward's logits: penalties round alike, so
+// the largest logit is the same one.
+TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {
+  for (const Window window : {Window{4, 9}, Window{20, 30}, Window{0, 5}}) {
+    LazyGpu gpu;
+    SamplingModel model(gpu.plugin(), 2);
+    const int64_t vocab = model.gpu.vocab();
+    GpuSequences sequences = model.sequences(window, 2);
+    const auto seen = random_tokens(window.capacity() + 7, vocab, 5);
+    const auto prompt = random_tokens(11, vocab, 6);
+    // What is in the cache already: more than is live.
+    for (size_t i = 0; i < 2; ++i) {
+      const ForwardSpan span{&sequences[i], seen.data(), std::ssize(seen), LogitsOf::kNone};
+      model.gpu.forward({&span, 1}, nullptr);
+    }
+    const SamplingParams params = with_bias(with_penalties(greedy()), {{2, 1.5f}});
+    Sampler sampler(params, window.sinks, window.window, kEndless);
+    ThreadPool threads(1);
+    SamplerScratch scratch(vocab);
+    sampler.append(seen);
+    sampler.append(prompt);
+    model.gpu.begin_sampling(1, params, window, seen);
+
+    std::vector<float> logits(vocab);
+    std::vector<int32_t> next = prompt;
+    for (int64_t i = 0; i < 40; ++i) {
+      const ForwardSpan span{&sequences[0], next.data(), std::ssize(next), LogitsOf::kLast};
+      model.gpu.forward({&span, 1}, logits.data());
+      const Sampled expected = sampler.sample(logits.data(), sequences[0].length(),
+                                              generic_kernels(), {&threads}, scratch);
+      const SampleSpan drawn = i == 0 ? read(&sequences[1], 1, prompt) : decode(&sequences[1], 1);
+      const SampledToken found = step(model.gpu, {drawn}).tokens[0];
+      ASSERT_EQ(found.token, expected.token) << "token " << i;
+      ASSERT_NEAR(found.logprob, expected.logprob, 1e-5);
+      next = {expected.token};
+      sampler.append(next);
+    }
+  }
+}
+
+// A seat may be begun anew while a step of its former sequence is under way, before which the GPU
+// has not looked at what it was told.
+TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {
+  const Window window{4, 20};
+  const auto seen = random_tokens(20, gpu_spec().vocab_size, 7);
+  SamplingParams params = greedy();
+  params.presence_penalty = 100;
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), 1);
+  GpuSequences sequences = model.sequences(window, 2);
+  const std::vector<int32_t> prompt = {1};
+  model.gpu.begin_sampling(0, params, window, seen);
+  const SampledToken expected = step(model.gpu, {read(&sequences[0], 0, prompt)}).tokens[0];
+  // Nothing that it has seen, so what comes next would draw something else.
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), expected.token), 0);
+  const std::vector<int32_t> others(20, expected.token);
+  model.gpu.begin_sampling(0, params, window, seen);
+  const SampleSpan span = read(&sequences[1], 0, prompt);
+  model.gpu.launch({&span, 1});
+  model.gpu.begin_sampling(0, params, window, others);
+  EXPECT_TRUE(same_draw(model.gpu.await().tokens[0], expected));
+}
+
+// Logits for the host are forward's, beside rows that draw, in a model whose last map is split; and
+// they stay while the next step is launched.
+TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {
+  DecoderSpec spec = gpu_spec();
+  spec.hidden_size = 456;
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), 4, 4, spec);
+  ASSERT_GT(cuda::linear_splits(spec.vocab_size, spec.hidden_size), 1);
+  const int64_t vocab = spec.vocab_size;
+  GpuSequences alone = model.sequences(kWindow, 4), together = model.sequences(kWindow, 4);
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2}, {3}, {4, 5, 6}, {7}};
+  std::vector<float> expected(4 * vocab);
+  for (size_t i = 0; i < 4; ++i) {
+    const ForwardSpan span{&alone[i], prompts[i].data(), std::ssize(prompts[i]), LogitsOf::kLast};
+    model.gpu.forward({&span, 1}, expected.data() + i * vocab);
+    model.gpu.begin_sampling(static_cast<int64_t>(i), greedy(), kWindow, {});
+  }
+  const std::vector<SampleSpan> spans = {read(&together[0], 0, prompts[0], Wants::kLogits),
+                                         read(&together[1], 1, prompts[1]),
+                                         read(&together[2], 2, prompts[2], Wants::kLogits),
+                                         read(&together[3], 3, prompts[3], Wants::kNothing)};
+  const auto expect_row = [&](const float* found, size_t i) {
+    EXPECT_EQ(std::memcmp(found, expected.data() + i * vocab, vocab * sizeof(float)), 0) << i;
+  };
+  const auto largest = [&](size_t i) {
+    const float* row = expected.data() + i * vocab;
+    return static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+  };
+  model.gpu.launch(spans);
+  EXPECT_THROW(model.gpu.launch(spans), InternalError) << "there is one seat for logits";
+  const SampleSpan next = decode(&together[1], 1, 1);
+  model.gpu.launch({&next, 1});
+  const SampledStep first = model.gpu.await();
+  ASSERT_EQ(first.tokens.size(), 1u);
+  EXPECT_EQ(first.tokens[0].token, largest(1));
+  expect_row(first.logits, 0);
+  expect_row(first.logits + vocab, 2);
+  for (const SampleSpan& span : spans) span.cache->advance(span.count);
+  const std::vector<int32_t> drawn = {largest(0)};
+  const SampleSpan told = read(&together[0], 0, drawn, Wants::kLogits);
+  model.gpu.launch({&told, 1});
+  model.gpu.await();
+  const SampledStep last = model.gpu.await();
+  const ForwardSpan again{&alone[0], drawn.data(), 1, LogitsOf::kLast};
+  std::vector<float> found(vocab);
+  model.gpu.forward({&again, 1}, found.data());
+  EXPECT_EQ(std::memcmp(last.logits, found.data(), vocab * sizeof(float)), 0);
+}
+
+// Forward's logits come in slices of kLogitRows, tokens too.
+TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), 1);
+  const int64_t vocab = model.gpu.vocab();
+  GpuSequences sequences = model.sequences({4, 30}, 2);
+  const auto text = random_tokens(90, vocab, 9);
+  std::vector<float> together(90 * vocab), alone(90 * vocab);
+  const ForwardSpan all{&sequences[0], text.data(), 90, LogitsOf::kAll};
+  model.gpu.forward({&all, 1}, together.data());
+  for (int64_t t = 0; t < 90; ++t) {
+    const ForwardSpan one{&sequences[1], text.data() + t, 1, LogitsOf::kAll};
+    model.gpu.forward({&one, 1}, alone.data() + t * vocab);
+  }
+  EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0);
+}
+
+TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {
+  const Asked other = {greedy(), {1, 2, 3}, 4};
+  const auto expected = one_by_one({other})[0];
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), 2);
+  GpuSequences sequences = model.sequences(kWindow, 2);
+  for (const int64_t seat : {0, 1}) {
+    model.gpu.begin_sampling(seat, with_penalties(greedy()), kWindow, {});
+  }
+  model.gpu.begin_sampling(0, greedy(), kWindow, {});
+  std::vector<SampledToken> found;
+  step(model.gpu, {read(&sequences[0], 0, {1, 2}, Wants::kNothing),
+                   read(&sequences[1], 1, {4, 5}, Wants::kNothing)});
+  const int32_t page = sequences[1].page_ids()[0];
+  PageMemory& memory = sequences.pool.memory();
+  memory.spoil(sequences.pool.page(page), 2);  // a number of a key of a sink
+  found.push_back(
+      step(model.gpu, {read(&sequences[0], 0, {3}), read(&sequences[1], 1, {6})}).tokens[0]);
+  for (int64_t i = 1; i < 4; ++i) {
+    // A step in vain behind it is harmless, too.
+    const SampledStep drawn = step(model.gpu, {decode(&sequences[0], 0), decode(&sequences[1], 1)});
+    found.push_back(drawn.tokens[0]);
+    EXPECT_FALSE(drawn.tokens[1].is_finite);
+    EXPECT_LT(drawn.tokens[1].token, 0);
+  }
+  EXPECT_TRUE(same_draws(found, expected));
+}
+
+// By graph, where the list fits into its block, and directly, where it does not.
+TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {
+  std::vector<TokenBias> all;
+  for (int32_t id = 0; id < gpu_spec().vocab_size; ++id) all.push_back({id, -INFINITY});
+  for (const size_t count : {1, 2}) {
+    LazyGpu gpu;
+    SamplingModel model(gpu.plugin(), 2);
+    GpuSequences sequences = model.sequences(kWindow, 2);
+    model.gpu.begin_sampling(0, with_bias(drawing(1), all), kWindow, {});
+    model.gpu.begin_sampling(1, drawing(1), kWindow, {});
+    gpu.calls();
+    const std::vector<int32_t> prompt = {1};
+    std::vector<SampleSpan> spans = {read(&sequences[0], 0, prompt),
+                                     read(&sequences[1], 1, prompt)};
+    spans.resize(count);
+    const SampledStep drawn = step(model.gpu, spans);
+    EXPECT_LT(drawn.tokens[0].token, 0);
+    EXPECT_TRUE(drawn.tokens[0].is_finite);
+    if (count == 2) {
+      EXPECT_GE(drawn.tokens[1].token, 0);
+    }
+    EXPECT_EQ(gpu.calls().graphs, count == 2 ? 1 : 0);
+  }
+}
+
+TEST(CudaSampler, HasTwoGraphsForEachBucketThatItsSequencesNeed) {
+  for (const auto& [sequences, graphs] : {std::pair{1, 2}, {2, 4}, {3, 6}, {64, 14}, {65, 14}}) {
+    const SamplingModel model(cuda::emulated_plugin(), sequences);
+    EXPECT_EQ(model.gpu.graphs(), graphs) << sequences << " sequences";
+  }
+}
+
+// Two sequences that decode one step ahead, with all that sampling has.
+struct Steady {
+  explicit Steady(LazyGpu& gpu) : model(gpu.plugin(), 2), sequences(model.sequences(kWindow, 2)) {
+    const SamplingParams params = with_bias(with_penalties(drawing(3)), {{1, 1}});
+    for (const int64_t seat : {0, 1}) model.gpu.begin_sampling(seat, params, kWindow, {});
+    step(model.gpu, {read(&sequences[0], 0, {1, 2}), read(&sequences[1], 1, {3})});
+    launch(0);
+  }
+  void launch(int64_t ahead) {
+    const SampleSpan spans[] = {decode(&sequences[0], 0, ahead), decode(&sequences[1], 1, ahead)};
+    model.gpu.launch(spans);
+  }
+  void go_on() {
+    launch(1);
+    model.gpu.await();
+    for (const auto& cache : sequences.caches) cache->advance(1);
+  }
+
+  SamplingModel model;
+  GpuSequences sequences;
+};
+
+TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {
+  LazyGpu gpu;
+  Steady steady(gpu);
+  for (int i = 0; i < 4; ++i) steady.go_on();
+  for (int i = 0; i < 10; ++i) {
+    gpu.calls();
+    steady.launch(1);
+    EXPECT_EQ(gpu.calls(), (cuda::GpuCalls{.graphs = 1, .records = 1, .given = 1}));
+    steady.model.gpu.await();
+    EXPECT_EQ(gpu.calls(), (cuda::GpuCalls{.awaits = 1}));
+    for (const auto& cache : steady.sequences.caches) cache->advance(1);
+  }
+  steady.model.gpu.await();
+}
+
+// What is the GPU's own, kernels on this processor, is left out.
+TEST(CudaSampler, ASteadyStepTakesNothingFromTheHeap) {
+  LazyGpu gpu;
+  Steady steady(gpu);
+  for (int i = 0; i < 3; ++i) steady.go_on();
+  gpu.ignore_graphs();
+  for (int i = 0; i < 3; ++i) steady.launch(1), steady.model.gpu.await();
+  const int64_t before = allocations();
+  for (int i = 0; i < 100; ++i) {
+    steady.launch(1);
+    steady.model.gpu.await();
+  }
+  EXPECT_EQ(allocations(), before);
+  steady.model.gpu.await();
+}
+
+TEST(CudaSampler, SaysThatALaunchFailed) {
+  SamplingModel model(cuda::emulated_plugin(), 2);
+  GpuSequences sequences = model.sequences(kWindow);
+  model.gpu.begin_sampling(0, greedy(), kWindow, {});
+  const std::vector<int32_t> one = {1}, two = {1, 2};
+  const auto message_of = [&](const std::vector<int32_t>& tokens) -> std::string {
+    cuda::emulator::fail_next_launch(2);
+    try {
+      step(model.gpu, {read(&sequences[0], 0, tokens)});
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "nobody said so";
+  };
+  EXPECT_EQ(message_of(two), "cuda: embedding failed: an emulated failure.");
+  EXPECT_EQ(message_of(one), "cuda: a step failed: an emulated failure.");
+  EXPECT_EQ(sequences[0].length(), 0);
+}
+
+// A list longer than was planned for takes memory, which the GPU may not have.
+TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {
+  static bool is_full;
+  is_full = false;
+  cuda::Plugin plugin = cuda::emulated_plugin();
+  plugin.runtime.new_memory = [](int64_t bytes, std::byte** memory) -> cuda::Status {
+    return is_full ? 2 : cuda::emulated_plugin().runtime.new_memory(bytes, memory);
+  };
+  DecoderSpec spec = gpu_spec();
+  spec.vocab_size = 256;
+  SamplingModel model(plugin, 2, 4, spec);
+  GpuSequences sequences = model.sequences(kWindow);
+  const std::vector<int32_t> prompt = {1, 2};
+  const auto draw = [&] {
+    model.gpu.begin_sampling(0, greedy(), kWindow, {});
+    model.gpu.launch(std::vector{read(&sequences[0], 0, prompt)});
+    return model.gpu.await().tokens[0].token;
+  };
+  const int32_t expected = draw();
+  std::vector<TokenBias> bias;
+  for (int32_t id = 0; id < 250; ++id) bias.push_back({id, -1});
+  is_full = true;
+  EXPECT_THROW(model.gpu.begin_sampling(1, with_bias(greedy(), bias), kWindow, {}), CapacityError);
+  EXPECT_EQ(draw(), expected);
+  is_full = false;
+  EXPECT_NO_THROW(model.gpu.begin_sampling(1, with_bias(greedy(), bias), kWindow, {}));
+  EXPECT_EQ(draw(), expected);
+}
+
+TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), 1);
+  GpuSequences sequences = model.sequences(kWindow);
+  model.gpu.begin_sampling(0, greedy(), kWindow, {});
+  const std::vector<int32_t> prompt = {1};
+  const SampleSpan told = read(&sequences[0], 0, prompt);
+  const SampleSpan ahead = decode(&sequences[0], 0, 1), further = decode(&sequences[0], 0, 2);
+  model.gpu.launch({&told, 1});
+  const ForwardSpan span{&sequences[0], prompt.data(), 1, LogitsOf::kNone};
+  EXPECT_THROW(model.gpu.forward({&span, 1}, nullptr), InternalError);
+  EXPECT_THROW(model.gpu.evict_range(&sequences[0], 4, 5), InternalError);
+  model.gpu.launch({&ahead, 1});
+  EXPECT_THROW(model.gpu.launch({&further, 1}), InternalError);
+  model.gpu.await();
+  model.gpu.await();
+  EXPECT_THROW(model.gpu.await(), InternalError);
+}
+
+TEST(CudaSampler, NeitherAPlaceThatItHasNotNorTwoDrawnTokensAtOnceAreTaken) {
+  SamplingModel model(cuda::emulated_plugin(), 2);
+  GpuSequences sequences = model.sequences(kWindow);
+  const std::vector<int32_t> prompt = {1};
+  for (const int64_t seat : {-1, 2}) {
+    EXPECT_THROW(model.gpu.begin_sampling(seat, greedy(), kWindow, {}), InternalError);
+    const SampleSpan span = read(&sequences[0], seat, prompt);
+    EXPECT_THROW(model.gpu.launch({&span, 1}), InternalError);
+  }
+  SampleSpan two = decode(&sequences[0], 0);
+  two.count = 2;
+  EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError);
+}
+
+}  // namespace
+}  // namespace sinkstream

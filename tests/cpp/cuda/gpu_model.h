@@ -1,0 +1,64 @@
+// A small model on an emulated GPU, and sequences in its memory.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cache/device_pages.h"
+#include "model/cuda/decoder.h"
+
+#include "model/random_decoder.h"
+
+namespace sinkstream {
+
+inline constexpr int64_t kEndless = int64_t{1} << 60;
+
+// As small as the kernels allow, with an odd number of heads and a group of three.
+inline DecoderSpec gpu_spec() {
+  DecoderSpec spec = small_spec();
+  spec.hidden_size = 40;
+  spec.intermediate_size = 72;
+  spec.heads = 6;
+  spec.kv_heads = 2;
+  spec.head_dim = 16;
+  spec.inverse_frequencies.clear();
+  for (int pair = 0; pair < 6; ++pair) {  // of 8: the rest passes through
+    spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 6.0));
+  }
+  return spec;
+}
+
+inline std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab);
+  return tokens;
+}
+
+// Poisoned pages in a GPU's memory.
+inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int64_t pages) {
+  return PagePool(shape, pages,
+                  std::make_unique<DevicePages>(pages * shape.bytes(), plugin.runtime, nullptr),
+                  true);
+}
+
+// Sequences of one window, with poisoned pages of their own.
+struct GpuSequences {
+  GpuSequences(const cuda::Plugin& plugin, const CudaDecoder& decoder, int64_t layers,
+               const Window& window, int64_t count = 1)
+      : pool(gpu_pool(plugin, decoder.page_shape(),
+                      count * SequenceCache::pages_needed(window, layers, kEndless))) {
+    for (int64_t i = 0; i < count; ++i) {
+      caches.push_back(std::make_unique<SequenceCache>(&pool, window, layers, kEndless));
+    }
+  }
+  SequenceCache& operator[](size_t i) { return *caches[i]; }
+
+  PagePool pool;
+  std::vector<std::unique_ptr<SequenceCache>> caches;
+};
+
+}  // namespace sinkstream

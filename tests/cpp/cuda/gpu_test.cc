@@ -1,0 +1,81 @@
+#include "kernels/cuda/gpu.h"
+
+#include <gtest/gtest.h>
+
+#include "common/errors.h"
+
+#include "cuda/emulated_gpu.h"
+
+namespace sinkstream::cuda {
+namespace {
+
+// What find_gpu says of a machine whose runtime answers so.
+std::string problem_of(const Runtime& runtime) {
+  static Plugin plugin = emulated_plugin();  // outlives what is found
+  plugin.runtime = runtime;
+  const GpuSearch found = find_gpu(plugin);
+  EXPECT_EQ(found.plugin == nullptr, !found.problem.empty());
+  return found.problem;
+}
+
+TEST(FindGpu, TakesOneThatServes) {
+  EXPECT_EQ(problem_of(emulated_plugin().runtime), "");
+  EXPECT_STREQ(find_gpu(emulated_plugin()).facts.name, "an emulated GPU");
+}
+
+TEST(FindGpu, SaysWhyThereIsNone) {
+  Runtime runtime = emulated_plugin().runtime;
+  runtime.count_gpus = [](int32_t* count) {
+    *count = 0;
+    return Status{100};
+  };
+  EXPECT_EQ(problem_of(runtime), "no GPU is visible. Is CUDA_VISIBLE_DEVICES set?");
+
+  runtime.count_gpus = [](int32_t*) { return Status{35}; };
+  runtime.versions = [](int32_t* driver, int32_t* needed) {
+    *driver = 0, *needed = 13000;
+    return kSuccess;
+  };
+  EXPECT_EQ(problem_of(runtime), "there is no NVIDIA driver.");
+
+  runtime.versions = [](int32_t* driver, int32_t* needed) {
+    *driver = 12040, *needed = 13000;
+    return kSuccess;
+  };
+  EXPECT_EQ(problem_of(runtime),
+            "the NVIDIA driver serves CUDA 12.4, but this build needs 13.0. Install a newer "
+            "driver.");
+}
+
+TEST(FindGpu, RefusesAGpuThatIsTooOld) {
+  Runtime runtime = emulated_plugin().runtime;
+  runtime.describe = [](int32_t, GpuFacts* facts) {
+    *facts = {"an old GPU", 7, 5, 40, 1 << 30, 1 << 30};
+    return kSuccess;
+  };
+  EXPECT_EQ(problem_of(runtime),
+            "the kernels need compute capability 8.0 or newer, but an old GPU has 7.5.");
+}
+
+TEST(FindGpu, SaysThatABuildHasNoKernels) {
+  EXPECT_EQ(find_gpu(std::string("/nowhere/_cuda.so")).problem,
+            "this build has no CUDA kernels. Build it where nvcc is found.");
+}
+
+TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
+  const Runtime& runtime = emulated_plugin().runtime;
+  EXPECT_NE(take_memory(runtime, 1000, "a test"), nullptr);
+  try {
+    take_memory(runtime, int64_t{1} << 40, "the cache");
+    FAIL() << "a terabyte was given";
+  } catch (const CapacityError& error) {
+    EXPECT_STREQ(error.what(),
+                 "memory: the GPU does not give the 1048576 MiB for the cache; 8192 of its 8192 "
+                 "MiB are free. Choose a smaller window or fewer sequences, or free what others "
+                 "hold there.");
+  }
+  EXPECT_THROW(take_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
+}
+
+}  // namespace
+}  // namespace sinkstream::cuda

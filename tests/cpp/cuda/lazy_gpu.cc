@@ -1,0 +1,121 @@
+#include "cuda/lazy_gpu.h"
+
+#include <utility>
+
+#include "cuda/emulated_gpu.h"
+#include "cuda_emulator/capture.h"
+
+namespace sinkstream::cuda {
+
+struct EventBody {
+  int64_t at = 0;  // how much had been given to the GPU before
+};
+
+namespace {
+
+using emulator::Capture;
+using emulator::capturing;
+
+// A runtime's functions carry no state, so the GPU's is the thread's.
+struct State {
+  Capture queue;
+  int64_t done = 0;  // of all that was ever given; the queue has the rest
+  bool ignores_graphs = false;
+  GpuCalls calls;
+  int64_t counted = 0;  // of what was given
+};
+thread_local State state;
+
+int64_t given() { return state.done + std::ssize(state.queue); }
+
+Status catch_up(int64_t until) {
+  capturing = nullptr;  // what is done now is not given again
+  Status status = kSuccess;
+  const auto count = until - state.done;
+  for (int64_t i = 0; i < count && status == kSuccess; ++i) status = state.queue[i]();
+  if (count > 0) {
+    state.queue.erase(state.queue.begin(), state.queue.begin() + count);
+    state.done = until;
+  }
+  capturing = &state.queue;
+  return status;
+}
+
+Runtime lazy_runtime() {
+  Runtime runtime = emulated_plugin().runtime;
+  runtime.finish = [](Stream) {
+    ++state.calls.finishes;
+    return catch_up(given());
+  };
+  // As cudaFree does, these wait for all that may use the memory.
+  runtime.free_memory = [](std::byte* memory) {
+    catch_up(given());
+    emulated_plugin().runtime.free_memory(memory);
+  };
+  runtime.free_pinned = [](std::byte* memory) {
+    catch_up(given());
+    emulated_plugin().runtime.free_pinned(memory);
+  };
+  runtime.copy = [](void* to, const void* from, int64_t bytes, Stream stream) {
+    ++state.calls.copies;
+    return emulated_plugin().runtime.copy(to, from, bytes, stream);
+  };
+  runtime.fill = [](void* to, uint8_t value, int64_t bytes, Stream stream) {
+    ++state.calls.fills;
+    return emulated_plugin().runtime.fill(to, value, bytes, stream);
+  };
+  runtime.new_event = [](Event* event) {
+    *event = new EventBody;
+    return kSuccess;
+  };
+  runtime.free_event = [](Event event) { delete event; };
+  runtime.record = [](Event event, Stream) {
+    ++state.calls.records;
+    event->at = given();
+    return kSuccess;
+  };
+  runtime.await = [](Event event) {
+    ++state.calls.awaits;
+    return catch_up(event->at);
+  };
+  runtime.end_capture = [](Stream stream, Graph* graph) {
+    const Status status = emulated_plugin().runtime.end_capture(stream, graph);
+    capturing = &state.queue;
+    return status;
+  };
+  runtime.launch_graph = [](Graph graph, Stream stream) {
+    ++state.calls.graphs;
+    if (!state.ignores_graphs) {
+      state.queue.push_back([=] { return emulated_plugin().runtime.launch_graph(graph, stream); });
+    }
+    return kSuccess;
+  };
+  return runtime;
+}
+
+}  // namespace
+
+LazyGpu::LazyGpu() {
+  state = {};
+  capturing = &state.queue;
+}
+
+LazyGpu::~LazyGpu() {
+  capturing = nullptr;
+  state = {};
+}
+
+const Plugin& LazyGpu::plugin() const {
+  static const Plugin plugin = {.runtime = lazy_runtime(), .ops = all_ops()};
+  return plugin;
+}
+
+GpuCalls LazyGpu::calls() {
+  GpuCalls calls = std::exchange(state.calls, {});
+  calls.given = given() - std::exchange(state.counted, given());
+  return calls;
+}
+
+void LazyGpu::ignore_graphs() { state.ignores_graphs = true; }
+
+}  // namespace sinkstream::cuda

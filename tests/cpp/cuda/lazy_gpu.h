@@ -1,0 +1,39 @@
+// An emulated GPU that does nothing before somebody waits for it, and then only what it was given
+// before that: a host that reads a result too early, or writes to what is still to be read, gets a
+// wrong result. Also counts what its runtime is asked for.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/plugin.h"
+
+namespace sinkstream::cuda {
+
+struct GpuCalls {
+  int64_t graphs = 0;    // launched
+  int64_t records = 0;   // of events
+  int64_t awaits = 0;    // likewise
+  int64_t finishes = 0;  // waits for a whole stream
+  int64_t copies = 0;
+  int64_t fills = 0;
+  int64_t given = 0;  // launches and copies outside of graphs, and graphs
+
+  bool operator==(const GpuCalls&) const = default;
+};
+
+// While it lives, this thread's GPU is lazy. One at a time.
+class LazyGpu {
+ public:
+  LazyGpu();
+  ~LazyGpu();
+  LazyGpu(const LazyGpu&) = delete;
+  LazyGpu& operator=(const LazyGpu&) = delete;
+
+  const Plugin& plugin() const;
+  // Since the last call of this.
+  GpuCalls calls();
+  // Graphs that are launched do nothing any more.
+  void ignore_graphs();
+};
+
+}  // namespace sinkstream::cuda

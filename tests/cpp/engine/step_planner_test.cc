@@ -1,0 +1,217 @@
+#include "engine/step_planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace sinkstream {
+namespace {
+
+StepPlan plan_step(std::vector<WaitingView> waiting, std::vector<RunningView> running,
+                   const StepLimits& limits) {
+  StepPlanner planner;
+  StepPlan plan;
+  planner.plan(waiting, running, limits, &plan);
+  return plan;
+}
+
+constexpr StepLimits kRoomy{
+    .free_pages = 100, .max_sequences = 8, .max_tokens = 64, .prefill_chunk = 16};
+
+RunningView decoding(int64_t last_step = 0) { return {.length = 40, .last_step = last_step}; }
+RunningView reading(int64_t unread, int64_t length = 0, int64_t last_step = -1) {
+  return {.unread = unread, .length = length, .last_step = last_step};
+}
+RunningView parked() { return {.is_runnable = false, .length = 40}; }
+
+using Rows = std::vector<PlanRow>;
+
+TEST(PlanStep, IsEmptyWhereNothingCanRun) {
+  EXPECT_TRUE(plan_step({}, {}, kRoomy).empty());
+  EXPECT_TRUE(plan_step({}, {parked(), parked()}, kRoomy).empty());
+}
+
+TEST(PlanStep, GivesEveryDecodingSequenceItsToken) {
+  const StepPlan plan = plan_step({}, {decoding(), parked(), decoding()}, kRoomy);
+  EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {2, 1, true}}));
+}
+
+TEST(PlanStep, AdmitsAndReadsInTheSameStep) {
+  const StepPlan plan = plan_step({{.pages = 5, .unread = 3}}, {decoding()}, kRoomy);
+  EXPECT_EQ(plan.admit, 1);
+  EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {1, 3, true}}));
+}
+
+TEST(PlanStep, AdmitsExactlyWhatFits) {
+  StepLimits limits = kRoomy;
+  limits.free_pages = 10;
+  EXPECT_EQ(plan_step({{5, 1}, {5, 1}, {1, 1}}, {}, limits).admit, 2);
+  limits.free_pages = 9;
+  EXPECT_EQ(plan_step({{5, 1}, {5, 1}, {1, 1}}, {}, limits).admit, 1);
+}
+
+TEST(PlanStep, LetsNobodyOvertakeOneThatWaitsForMemory) {
+  StepLimits limits = kRoomy;
+  limits.free_pages = 4;
+  EXPECT_EQ(plan_step({{5, 1}, {1, 1}}, {}, limits).admit, 0);
+}
+
+TEST(PlanStep, CountsParkedSequencesAmongThoseThatRun) {
+  StepLimits limits = kRoomy;
+  limits.max_sequences = 2;
+  EXPECT_EQ(plan_step({{1, 1}, {1, 1}}, {parked()}, limits).admit, 1);
+  EXPECT_EQ(plan_step({{1, 1}}, {parked(), parked()}, limits).admit, 0);
+}
+
+TEST(PlanStep, WantsLogitsOnlyOfAPromptsLastToken) {
+  EXPECT_EQ(plan_step({}, {reading(17)}, kRoomy).rows, (Rows{{0, 16, false}}));
+  EXPECT_EQ(plan_step({}, {reading(16)}, kRoomy).rows, (Rows{{0, 16, true}}));
+  EXPECT_EQ(plan_step({}, {reading(1, 16)}, kRoomy).rows, (Rows{{0, 1, true}}));
+}
+
+TEST(PlanStep, EndsChunksAtMultiplesCountedFromIndexZero) {
+  EXPECT_EQ(plan_step({}, {reading(100, 5)}, kRoomy).rows, (Rows{{0, 11, false}}));
+  EXPECT_EQ(plan_step({}, {reading(100, 32)}, kRoomy).rows, (Rows{{0, 16, false}}));
+}
+
+TEST(PlanStep, LeavesAPromptOutRatherThanCutItsChunk) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 40;
+  const StepPlan plan =
+      plan_step({}, {decoding(), reading(50), reading(50), reading(50), reading(5)}, limits);
+  EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {1, 16, false}, {2, 16, false}, {4, 5, true}}));
+}
+
+TEST(PlanStep, CutsAChunkThatTheBudgetCanNeverHold) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 10;
+  EXPECT_EQ(plan_step({}, {reading(50), reading(50)}, limits).rows, (Rows{{0, 10, false}}));
+}
+
+TEST(PlanStep, ServesThePromptThatWaitedLongestFirst) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 16;
+  EXPECT_EQ(plan_step({}, {reading(50, 16, 7), reading(50, 16, 6)}, limits).rows,
+            (Rows{{1, 16, false}}));
+  EXPECT_EQ(plan_step({{1, 9}}, {reading(50, 16, 7)}, limits).rows, (Rows{{1, 9, true}}));
+}
+
+TEST(PlanStep, TakesTurnsWhereDecodingAloneFillsTheBudget) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 2;
+  const StepPlan plan = plan_step({}, {decoding(8), decoding(7), reading(9, 0, 5)}, limits);
+  EXPECT_EQ(plan.rows, (Rows{{2, 2, false}})) << "the prompt was longest without a turn";
+  EXPECT_EQ(plan_step({}, {decoding(8), decoding(7), reading(9, 0, 9)}, limits).rows,
+            (Rows{{0, 1, true}, {1, 1, true}}));
+}
+
+TEST(PlanStep, ReadsOfAPromptBesideDecodingLessThanDoublesTheStep) {
+  StepLimits limits = kRoomy;
+  limits.prompt_beside_decoding = 4;
+  const RunningView prompt = reading(40);
+  EXPECT_EQ(plan_step({}, {prompt}, limits).rows, (Rows{{0, 16, false}})) << "nobody waits for it";
+  EXPECT_EQ(plan_step({}, {parked(), prompt}, limits).rows, (Rows{{1, 16, false}}));
+  EXPECT_EQ(plan_step({}, {decoding(), prompt}, limits).rows, (Rows{{0, 1, true}, {1, 4, false}}));
+  std::vector<RunningView> running(10, decoding());
+  running.push_back(prompt);
+  EXPECT_EQ(plan_step({}, running, limits).rows.back(), (PlanRow{10, 5, false}));
+  // All prompts together, the one that has waited longest first.
+  running.back() = reading(3, 0, 2);
+  running.push_back(reading(2, 0, 1));
+  const StepPlan plan = plan_step({}, running, limits);
+  EXPECT_EQ(Rows(plan.rows.begin() + 10, plan.rows.end()), (Rows{{11, 2, true}, {10, 3, true}}));
+}
+
+TEST(PlanStep, ReusesItsPlan) {
+  StepPlanner planner;
+  StepPlan plan;
+  const std::vector<RunningView> running{decoding()};
+  const std::vector<WaitingView> waiting{{1, 1}};
+  planner.plan(waiting, running, kRoomy, &plan);
+  planner.plan({}, running, kRoomy, &plan);
+  EXPECT_EQ(plan.admit, 0);
+  EXPECT_EQ(plan.rows, (Rows{{0, 1, true}}));
+}
+
+// Plays whole lives of random requests on paper: nobody starves, no limit is passed, nothing is
+// read twice.
+TEST(PlanStep, ServesEveryoneWithinItsLimits) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 draw(seed);
+    const auto pick = [&](int64_t low, int64_t high) {
+      return std::uniform_int_distribution<int64_t>(low, high)(draw);
+    };
+    StepLimits limits{.free_pages = pick(4, 12),
+                      .max_sequences = pick(1, 6),
+                      .max_tokens = pick(1, 20),
+                      .prefill_chunk = pick(1, 20),
+                      .prompt_beside_decoding = pick(1, 30)};
+    const int64_t pages = limits.free_pages;
+    struct Life {
+      RunningView view;
+      int64_t pages, decodes_left;
+    };
+    std::vector<WaitingView> waiting;
+    std::vector<int64_t> decodes;
+    for (int i = 0; i < 12; ++i) {
+      waiting.push_back({pick(1, 4), pick(1, 60)});
+      decodes.push_back(pick(0, 30));
+    }
+    std::vector<Life> running;
+    StepPlanner planner;
+    StepPlan plan;
+    int64_t step = 0;
+    for (; step < 5000 && !(waiting.empty() && running.empty()); ++step) {
+      std::vector<RunningView> views;
+      for (const Life& life : running) views.push_back(life.view);
+      planner.plan(waiting, views, limits, &plan);
+      ASSERT_FALSE(plan.empty()) << "seed " << seed;
+      for (int64_t i = 0; i < plan.admit; ++i) {
+        running.push_back({{.unread = waiting[0].unread}, waiting[0].pages, decodes[0]});
+        limits.free_pages -= waiting[0].pages;
+        waiting.erase(waiting.begin());
+        decodes.erase(decodes.begin());
+      }
+      ASSERT_GE(limits.free_pages, 0);
+      ASSERT_LE(static_cast<int64_t>(running.size()), limits.max_sequences);
+      const int64_t decoding = std::count_if(
+          views.begin(), views.end(), [](const RunningView& view) { return view.unread == 0; });
+      int64_t tokens = 0, prompt_tokens = 0;
+      std::vector<bool> served(running.size());
+      for (const PlanRow& row : plan.rows) {
+        ASSERT_FALSE(served[row.sequence]);
+        served[row.sequence] = true;
+        Life& life = running[row.sequence];
+        tokens += row.count;
+        ASSERT_GE(row.count, 1);
+        const bool reads = life.view.unread > 0;
+        ASSERT_LE(row.count, reads ? std::min(life.view.unread, limits.prefill_chunk) : 1);
+        if (reads) {
+          life.view.unread -= row.count;
+          prompt_tokens += row.count;
+        } else {
+          --life.decodes_left;
+        }
+        ASSERT_EQ(row.wants_logits, life.view.unread == 0);
+        life.view.length += row.count;
+        life.view.last_step = step;
+      }
+      ASSERT_LE(tokens, limits.max_tokens);
+      if (decoding > 0) {
+        ASSERT_LE(prompt_tokens, std::max(limits.prompt_beside_decoding, decoding / 2));
+      }
+      std::erase_if(running, [&](const Life& life) {
+        const bool ended = life.view.unread == 0 && life.decodes_left <= 0;
+        if (ended) limits.free_pages += life.pages;
+        return ended;
+      });
+    }
+    EXPECT_LT(step, 5000) << "seed " << seed << ": somebody starves";
+    EXPECT_EQ(limits.free_pages, pages);
+  }
+}
+
+}  // namespace
+}  // namespace sinkstream

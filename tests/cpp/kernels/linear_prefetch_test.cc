@@ -1,0 +1,215 @@
+// Which weights linear asks memory for before it reads them: with the body of the avx512 table in
+// plain code, whose requests are written down instead of made.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "common/divide_up.h"
+#include "common/dtype.h"
+#include "common/processor.h"
+#include "kernels/kernels.h"
+#include "kernels/matrix.h"
+
+namespace sinkstream {
+namespace {
+
+struct Request {
+  const std::byte* address;
+  int locality;  // 3 asks into the first cache, 2 into the second
+};
+std::vector<Request> requests;  // in the order in which they are made
+
+void write_down(const void* address, int locality) {
+  requests.push_back({static_cast<const std::byte*>(address), locality});
+}
+
+#define __builtin_prefetch(address, is_write, locality) write_down(address, locality)
+
+#include "kernels/simd_avx512_emulated.inl"
+
+#include "kernels/cpu/linear/dot.inl"
+#include "kernels/cpu/linear/linear.inl"
+
+#undef __builtin_prefetch
+
+// Matrices of so many panels each.
+std::vector<Matrix> matrices_of(Storage storage, const std::vector<int64_t>& panels) {
+  std::vector<Matrix> matrices;
+  for (const int64_t count : panels) {
+    matrices.push_back(random_matrix(storage, kPanelRows * count, 576, 1));
+  }
+  return matrices;
+}
+
+// One call of one thread, whose requests are written down.
+void call(const std::vector<Matrix>& matrices, int64_t tokens, InputType input_type) {
+  ThreadPool pool(1);
+  const int64_t cols = matrices[0].cols;
+  const std::vector<float> input(tokens * cols);
+  const Panels scratch = make_panels(linear_scratch_bytes(tokens, cols, 1));
+  std::vector<std::vector<float>> outs;
+  std::vector<LinearPart> parts;
+  for (const Matrix& matrix : matrices) {
+    outs.emplace_back(tokens * matrix.rows);
+    parts.push_back(
+        {.weights = matrix.packed(), .out = outs.back().data(), .out_stride = matrix.rows});
+  }
+  requests.clear();
+  linear_dot({.input = input.data(),
+              .input_stride = cols,
+              .tokens = tokens,
+              .cols = cols,
+              .input_type = input_type,
+              .parts = parts.data(),
+              .part_count = static_cast<int64_t>(parts.size()),
+              .scratch = scratch.get()},
+             {&pool});
+}
+
+// How often the last call has asked for each line of a matrix.
+std::vector<int> requests_of_lines(const Matrix& matrix) {
+  const PackedMatrix weights = matrix.packed();
+  const int64_t bytes = packed_bytes(weights.type, matrix.rows, matrix.cols);
+  std::vector<int> found(divide_up(bytes, kLineBytes));
+  for (const Request& request : requests) {
+    const int64_t at = request.address - weights.panels;
+    if (at >= 0 && at < bytes) ++found[at / kLineBytes];
+  }
+  return found;
+}
+
+// Lines of a matrix that nobody can ask for ahead, because they come first.
+int64_t first_lines(const Matrix& matrix) {
+  const WeightType type = matrix.packed().type;
+  return std::max(prefetch_bytes(type, true), prefetch_bytes(type, false)) / kLineBytes;
+}
+
+class LinearAhead : public testing::TestWithParam<InputType> {};
+
+TEST_P(LinearAhead, AsksForEveryLineWhateverTheTiles) {
+  for (const Storage storage : kStorages) {
+    for (const int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 12, 13, 16, 24, 31, 32, 33, 64}) {
+      const std::vector<Matrix> matrices = matrices_of(storage, {50});
+      call(matrices, tokens, GetParam());
+      const std::vector<int> found = requests_of_lines(matrices[0]);
+      const int64_t rest = tokens % kMaxTile;
+      const bool has_small = tokens > kMaxTile && rest > 0 && tile_size(rest) < kMaxTile;
+      for (size_t line = first_lines(matrices[0]); line < found.size(); ++line) {
+        ASSERT_GE(found[line], 1) << name_of(matrices[0].packed().type) << " tokens " << tokens
+                                  << " line " << line;
+        // The first panel of a share is asked for twice; a small tile asks for what others have
+        // asked for; and where panels end inside a line two of them ask for it.
+        ASSERT_LE(found[line], has_small ? 6 : 4)
+            << name_of(matrices[0].packed().type) << " tokens " << tokens << " line " << line;
+      }
+    }
+  }
+}
+
+TEST_P(LinearAhead, AsksForTheMatrixThatFollowsWhereverItLies) {
+  for (const int64_t tokens : {16, 32, 40}) {
+    const std::vector<Matrix> matrices = matrices_of(Storage::kBF16, {30, 50, 10, 40});
+    call(matrices, tokens, GetParam());
+    for (size_t i = 1; i < matrices.size(); ++i) {
+      const std::vector<int> found = requests_of_lines(matrices[i]);
+      EXPECT_GE(*std::min_element(found.begin(), found.end()), 1)
+          << "matrix " << i << " tokens " << tokens;
+    }
+  }
+}
+
+TEST_P(LinearAhead, AsksIntoTheCacheThatServesAhead) {
+  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0}) {
+    for (const int64_t tokens : {1, 2, 8, 32}) {
+      call(matrices_of(storage, {4}), tokens, GetParam());
+      const bool waits = storage == Storage::kBF16 && tokens == 1;
+      const int expected = kFirstCacheServesAhead && !waits ? 3 : 2;
+      ASSERT_FALSE(requests.empty());
+      for (const Request& request : requests) ASSERT_EQ(request.locality, expected);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Inputs, LinearAhead,
+                         testing::Values(InputType::kFloat32, InputType::kBFloat16,
+                                         InputType::kInt16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(LinesAhead, CoverAPieceOnceAtAnEvenPace) {
+  const std::vector<std::byte> memory(1 << 16);
+  for (const int64_t bytes : {1, 64, 65, 5184, 9792, 18432}) {
+    for (const int64_t parts : {1, 2, 3, 7, 28, 64}) {
+      for (const int64_t steps : {0, 1, 18}) {
+        const LineParts lines = line_parts(memory.data(), bytes, parts, steps);
+        requests.clear();
+        for (int64_t part = 0; part < parts; ++part) {
+          LinesAhead ahead = lines.part(part);
+          for (int64_t step = 0; step < std::max<int64_t>(steps, 1); ++step) {
+            const size_t before = requests.size();
+            ahead.step();
+            const int64_t most = divide_up(divide_up(bytes, kLineBytes), parts);
+            ASSERT_LE(requests.size() - before, divide_up(most, std::max<int64_t>(steps, 1)));
+          }
+        }
+        ASSERT_EQ(static_cast<int64_t>(requests.size()), divide_up(bytes, kLineBytes))
+            << bytes << " bytes " << parts << " parts " << steps << " steps";
+        for (size_t i = 0; i < requests.size(); ++i) {
+          ASSERT_EQ(requests[i].address, memory.data() + i * kLineBytes);
+        }
+      }
+    }
+  }
+}
+
+// A share of 4 panels from the second on, and 4 tiles.
+struct Call {
+  Matrix matrix = random_matrix(Storage::kBF16, kPanelRows * 6, 576, 1);
+  LinearPart part = {.weights = matrix.packed()};
+  LinearArgs args = {.tokens = 32, .cols = 576, .parts = &part, .part_count = 1};
+  Share share = {.first_panel = 1, .end_panel = 5, .first_tile = 0, .end_tile = 4};
+
+  const std::byte* panel(int64_t index) const { return part.weights.panel(index); }
+  PanelAhead ahead(int64_t number) const {
+    return ahead_of(args, share, 4, find_panel(args, number), number, 6);
+  }
+};
+
+TEST(PanelAhead, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
+  const Call call;
+  const int64_t bytes = panel_bytes(WeightType::kBFloat16, 576);
+  const PanelAhead first = call.ahead(1);
+  EXPECT_TRUE(first.own);
+  EXPECT_EQ(first.of_tile(0).end, call.panel(2));  // what follows is for the others
+  EXPECT_EQ(first.of_tile(1).at, call.panel(2));
+  EXPECT_EQ(first.of_tile(3).end, call.panel(3));
+  for (const int64_t number : {2, 3, 4}) {  // the last of them goes on to the share behind it
+    const PanelAhead ahead = call.ahead(number);
+    EXPECT_FALSE(ahead.own);
+    for (int64_t tile = 0; tile < 4; ++tile) {
+      EXPECT_EQ(ahead.of_tile(tile).at, call.panel(number + 1) + tile * bytes / 4);
+      EXPECT_EQ(ahead.of_tile(tile).end, call.panel(number + 1) + (tile + 1) * bytes / 4);
+    }
+  }
+}
+
+TEST(PanelAhead, AsksForNothingBehindTheLastPanel) {
+  Call call;
+  call.share.end_panel = 6;
+  const PanelAhead last = call.ahead(5);
+  for (int64_t tile = 0; tile < 4; ++tile) EXPECT_EQ(last.of_tile(tile).at, nullptr);
+}
+
+TEST(PanelAhead, LeavesPanelsThatTheCacheCannotHoldToTheFirstTile) {
+  Call call;
+  call.args.cols = call.part.weights.cols = kCacheBytes;  // numbers alone; nothing is read
+  const PanelAhead ahead = call.ahead(2);
+  EXPECT_TRUE(ahead.own);
+  EXPECT_NE(ahead.of_tile(0).at, nullptr);
+  EXPECT_EQ(ahead.of_tile(1).at, nullptr);
+}
+
+}  // namespace
+}  // namespace sinkstream

@@ -1,0 +1,194 @@
+"""`tests/gpu/bench/`: what a report says of figures and goals, and how it comes together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec, slots
+from tests.gpu.bench import notes, report
+from tests.gpu.bench.flops import pairs, prefill_flops
+from tests.gpu.bench.goals import GOALS
+from tests.gpu.bench.sizes import CARD, FULL, SHORT
+
+LARGE = "llama-3.1-8b BF16"
+
+
+Report = dict[str, Any]
+
+
+def bench(figures: Report, gpu: str = "NVIDIA H100 80GB HBM3") -> Report:
+    return {
+        "commit": "abc",
+        "is_rehearsal": False,
+        "figures": {"gpu": {"gpu": {"name": gpu}}, **figures},
+        "left_out": {},
+    }
+
+
+def rate(tokens_per_s: float, streams: int = 1) -> Report:
+    return {
+        "tokens_per_s": tokens_per_s,
+        "steps_per_s": tokens_per_s / streams,
+        "bytes_per_step": 16e9,
+        "live_tokens": 256.0,
+        "prompts_tokens_per_s": 1000.0,
+    }
+
+
+def verdict(found: Report, goal: str) -> dict[str, str]:
+    (one,) = [each for each in report.verdicts(found) if each["goal"] == goal]
+    return one
+
+
+def test_a_share_is_of_whichever_moved_more_bytes() -> None:
+    found = bench({LARGE: {"rate 1 at 256": rate(180)}})
+    found["figures"]["gpu"] |= {"copy": {"bytes_per_s": 3.0e12}, "read": {"bytes_per_s": 3.2e12}}
+    assert report.numbers(found)[f"{LARGE}: rate 1 at 256: share"] == pytest.approx(0.9)
+    goal = "8B bf16, one stream, of bandwidth"
+    assert verdict(found, goal) == {
+        "goal": goal,
+        "wanted": "≥ 90 %",
+        "found": "90 %",
+        "verdict": "reached",
+    }
+    found["figures"]["gpu"]["copy"]["bytes_per_s"] = 3.3e12
+    assert verdict(found, goal)["verdict"] == "missed"
+
+
+def test_without_a_ceiling_there_is_no_share() -> None:
+    found = bench({LARGE: {"rate 1 at 256": rate(180)}})
+    assert f"{LARGE}: rate 1 at 256: share" not in report.numbers(found)
+
+
+def test_growth_is_beside_as_many_times_one_stream() -> None:
+    figures = {"rate 1 at 256": rate(100), "rate 16 at 256": rate(1200, 16)}
+    found = bench({LARGE: figures | {"rate 16 at 1024": rate(1200, 16)}})
+    numbers = report.numbers(found)
+    assert numbers[f"{LARGE}: rate 16 at 256: growth"] == pytest.approx(0.75)
+    assert f"{LARGE}: rate 16 at 1024: growth" not in numbers  # nothing to compare it with
+    assert verdict(found, "8B bf16, 16 streams, of 16 times one")["verdict"] == "missed"
+
+
+def test_ratios_are_of_the_same_live_tokens() -> None:
+    peer = {"recomputed at 4096": {"tokens_per_s": 5.0, "ms_per_token": 200.0}}
+    ours = {"rate 1 at 256": rate(180), "rate 1 at 4096": rate(150)}
+    found = bench({LARGE: ours, "transformers llama-3.1-8b": peer})
+    numbers = report.numbers(found)
+    assert numbers["transformers llama-3.1-8b: recomputed at 4096: ratio"] == pytest.approx(30)
+    assert verdict(found, "8B bf16, over a window recomputed")["verdict"] == "reached"
+
+
+def test_a_prompt_is_beside_a_product() -> None:
+    found = bench({LARGE: {"prefill 4096": {"tokens_per_s": 2e4, "flops_per_s": 300e12}}})
+    found["figures"]["gpu"]["product"] = {"flops_per_s": 750e12}
+    numbers = report.numbers(found)
+    assert numbers[f"{LARGE}: prefill 4096: share"] == pytest.approx(0.4)
+    assert numbers["GPU: product: share of nominal"] == pytest.approx(750 / 989)
+
+
+def test_a_goal_for_another_gpu_is_not_judged() -> None:
+    figures = {"llama-3.1-8b Q4_0": {"rate 1 at 256": rate(400)}}
+    assert verdict(bench(figures), "8B Q4_0, one stream")["verdict"] == "a goal for an H200"
+    on_h200 = bench(figures, "NVIDIA H200")
+    assert verdict(on_h200, "8B Q4_0, one stream")["verdict"] == "missed"
+
+
+def test_what_is_not_measured_says_why() -> None:
+    goal = "8B bf16, one stream, of bandwidth"
+    found = bench({})
+    assert verdict(found, goal)["verdict"] == "not measured"
+    found["left_out"][f"{LARGE}: rate 1 at 256"] = "no time was left"
+    assert verdict(found, goal)["verdict"] == "not measured: no time was left"
+    found["figures"][LARGE] = {"rate 1 at 256": {"error": "its process ended with -11"}}
+    assert verdict(found, goal)["verdict"] == "not measured: its process ended with -11"
+    assert "its process ended with -11" in "\n".join(report.lines(found))
+
+
+def test_a_rehearsal_reaches_and_misses_nothing() -> None:
+    found = bench({LARGE: {"rate 64 at 4096": rate(9999, 64)}}) | {"is_rehearsal": True}
+    assert {each["verdict"] for each in report.verdicts(found)} == {"not measured"}
+
+
+def test_every_goal_is_about_a_figure_that_is_measured() -> None:
+    names = {f"{job.subject}: {figure.name}" for job in FULL for figure in job.figures}
+    assert {goal.number.rpartition(": ")[0] for goal in GOALS} <= names
+
+
+def test_figures_are_told_apart_by_their_names() -> None:
+    for jobs in (FULL, SHORT):
+        names = [f"{job.subject}: {figure.name}" for job in jobs for figure in job.figures]
+        assert len(names) == len(set(names))
+
+
+def test_words_choose_figures_and_the_gpus_stay() -> None:
+    chosen = [job.only("8b BF16: rate 64, recomputed") for job in FULL]
+    names = {f"{job.subject}: {figure.name}" for job in chosen for figure in job.figures}
+    assert chosen[0] == FULL[0]
+    assert {name for name in names if not name.startswith(CARD)} == {
+        f"{LARGE}: rate 64 at 1024",
+        f"{LARGE}: rate 64 at 4096",
+        "transformers qwen3-0.6b: recomputed at 4096",
+        "transformers llama-3.1-8b: recomputed at 4096",
+    }
+
+
+def test_a_figure_under_way_when_its_process_ends_has_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    job = notes.Notes(path, "a model")
+    job.add("begun", "one")
+    job.add("found", "one", {"tokens_per_s": 3.0})
+    job.add("begun", "two")
+    job.add("left out", "two", "there is no GPU")
+    job.add("begun", "three")
+    with path.open("a") as file:
+        file.write('{"kind": "found", "fig')  # it was killed here
+    found: Report = {"figures": {}, "left_out": {}}
+    notes.add_to_report(found, "a model", notes.read(path), "")
+    assert found["figures"]["a model"] == {"one": {"tokens_per_s": 3.0}}
+    notes.add_to_report(found, "a model", notes.read(path), "it was ended after 9 s")
+    assert found["figures"]["a model"]["three"] == {"error": "it was ended after 9 s"}
+    assert found["left_out"] == {"a model: two": "there is no GPU"}
+    json.dumps(found)
+
+
+def test_a_process_that_ends_badly_between_figures_is_an_error_too(tmp_path: Path) -> None:
+    found: Report = {"figures": {}, "left_out": {}}
+    notes.add_to_report(found, "a model", notes.read(tmp_path / "none"), "its process ended with 1")
+    assert found["figures"] == {"a model": {"process": {"error": "its process ended with 1"}}}
+
+
+SPEC = DecoderSpec(
+    family="llama",
+    vocab_size=1000,
+    hidden_size=96,
+    intermediate_size=160,
+    layers=3,
+    heads=6,
+    kv_heads=2,
+    head_dim=32,
+    trained_length=512,
+    norm_eps=1e-6,
+    rope=RopeSpec(tuple(10_000.0 ** (-i / 16) for i in range(16)), "half"),
+)
+
+
+@pytest.mark.parametrize(("tokens", "capacity"), [(1, 8), (8, 8), (9, 8), (50, 8)])
+def test_operations_of_a_prompt_are_those_of_every_weight_and_pair(
+    tokens: int, capacity: int
+) -> None:
+    weights = sum(s.rows * s.cols for s in slots(SPEC) if s.cols > 1 and s.name != "embedding")
+    seen = [min(t + 1, capacity) for t in range(tokens)]
+    assert pairs(tokens, capacity) == sum(seen)
+    scores_and_values = sum(
+        2 * SPEC.head_dim * keys
+        for keys, _, _ in itertools.product(seen, range(SPEC.heads), range(SPEC.layers))
+    )
+    embedding = SPEC.vocab_size * SPEC.hidden_size
+    in_layers = weights - (0 if SPEC.tie_embeddings else embedding)
+    expected = 2 * (tokens * in_layers + scores_and_values + embedding)
+    assert prefill_flops(SPEC, tokens, capacity) == expected

@@ -1,0 +1,193 @@
+"""`benchmarks/side_by_side_bench.py`: what a prompt takes, and which figures are compared."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+BENCH = str(Path(__file__).parents[3] / "benchmarks")
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ModuleType]:
+    """Return modules of benchmarks, which import each other as neighbours."""
+    sys.path.insert(0, BENCH)
+    try:
+        names = ("side_by_side_bench", "goals", "peers.ours")
+        return {name: importlib.import_module(name) for name in names}
+    finally:
+        sys.path.remove(BENCH)
+
+
+def counted_operations(spec: SimpleNamespace, tokens: int) -> int:
+    """Count token by token, layer by layer, map by map."""
+    query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    products = 0
+    for layer in range(spec.layers):
+        for token in range(tokens):
+            products += 2 * spec.hidden_size * kv  # k and v
+            if layer + 1 == spec.layers and token + 1 < tokens:
+                continue  # nobody wants the rest
+            products += 2 * spec.hidden_size * query  # q and o
+            products += 3 * spec.hidden_size * spec.intermediate_size
+            products += 2 * query * (token + 1)  # scores, and sums of values
+    products += spec.hidden_size * spec.vocab_size
+    return 2 * products
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+def test_operations_are_those_of_a_count_by_loops(
+    modules: dict[str, ModuleType], tokens: int
+) -> None:
+    sizes = {"layers": 3, "hidden_size": 5, "intermediate_size": 11, "vocab_size": 13}
+    spec = SimpleNamespace(**sizes, heads=4, kv_heads=2, head_dim=3)
+    engine = object.__new__(modules["peers.ours"].Sinkstream)
+    engine._model = SimpleNamespace(spec=spec)
+    assert engine.operations(tokens) == counted_operations(spec, tokens)
+
+
+def test_comparisons_are_of_what_was_measured(modules: dict[str, ModuleType]) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    found = {
+        goals.PREFILL: bench.Found(
+            {goals.OURS: [10.0, 30.0], "llama.cpp": [5.0, 6.0]}, [0.5, 0.75], {}
+        )
+    }
+    rows = bench.compare(found, goals.goals_of("smollm2", "avx512"))
+    assert [(row["measure"], row["beside"], row["ratio"], row["goal"]) for row in rows] == [
+        (goals.PREFILL, goals.LLAMA_CPP, 3.5, 4.0),
+        (goals.PREFILL, goals.PEAK, 0.625, 0.7),
+    ]
+
+
+def test_the_rest_of_the_engines_are_beside_us(modules: dict[str, ModuleType]) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    found = {
+        goals.BATCH_8: bench.Found(
+            {goals.OURS: [10.0], "sinkstream, int16 inputs": [99.0], "llama.cpp": [4.0]}, [], {}
+        )
+    }
+    rows = bench.compare(found, goals.goals_of("smollm2", "avx512"))
+    assert [(row["beside"], row["ratio"]) for row in rows] == [("llama.cpp", 2.5)]
+
+
+def test_whatever_has_a_goal_is_measured(modules: dict[str, ModuleType]) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    for model in goals.MODELS:
+        asked = {one.name for one in bench.measures_of(model)}
+        engines = bench.engines_of(model)
+        assert len(engines) == len(set(engines)), engines
+        for goal in goals.goals_of(model, "avx512"):
+            assert goal.measure in asked, (model, goal)
+            is_probe = goal.beside in (goals.BEST, goals.READ, goals.PEAK)
+            assert is_probe or any(name.startswith(goal.beside) for name in engines), (model, goal)
+        assert engines[0] == goals.OURS
+        # A window recomputed for each token takes minutes where nothing is compared with it.
+        assert (goals.RECOMPUTED in engines) == (model == "smollm2")
+
+
+def test_a_share_is_of_probes_directly_around_our_turn(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    log: list[str] = []
+    probes = iter([bench.Bounds(100.0, None), bench.Bounds(300.0, None)])
+
+    def probe(one: object, threads: int, kernels: str) -> object:
+        log.append(f"probe for {kernels}")
+        return next(probes)
+
+    class Engine:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.description = "kernels avx512, and the rest"
+
+        def ask(self, what: str, *arguments: int) -> float:
+            if what == "bytes_read":
+                return 50.0
+            log.append(self.name)
+            return 0.5
+
+    monkeypatch.setattr(bench, "probe", probe)
+    decode = next(one for one in bench.MEASURES if one.method == "decode")
+    engines = [Engine("llama.cpp"), Engine(goals.OURS), Engine("OpenVINO GenAI")]
+    found = bench.Found({}, [], {})
+    bounds = bench.measure_once(decode, engines, found, 1)
+    aside = "probe for avx512"
+    assert log == ["llama.cpp", aside, goals.OURS, aside, "OpenVINO GenAI"]
+    assert bounds == bench.Bounds(200.0, None)
+    assert found.shares == [50.0 / 0.5 / 200.0]
+    assert found.rates["llama.cpp"] == [2.0]
+
+
+def test_a_first_prompt_does_not_count(modules: dict[str, ModuleType]) -> None:
+    bench = modules["side_by_side_bench"]
+    prefill = next(one for one in bench.MEASURES if one.method == "prefill")
+    seconds = iter([8.0, 2.0, 4.0])
+    engine = SimpleNamespace(name="llama.cpp", description="", ask=lambda *_: next(seconds))
+    found = bench.Found({}, [], {})
+    for _ in range(2):
+        bench.measure_once(prefill, [engine], found, 1)
+    assert found.rates == {"llama.cpp": [256.0, 128.0]}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "model", "share"),
+    [
+        ("avx512", "qwen3-0.6b-Q8_0", 0.7),
+        ("amx", "qwen3-0.6b-BF16", 0.5),
+        ("amx", "smollm2", 0.2),
+        ("amx", "llama-3.2-1b-Q8_0", None),
+        ("avx2", "smollm2", None),
+    ],
+)
+def test_a_prompt_is_beside_what_its_kernels_multiply_with(
+    modules: dict[str, ModuleType], kernels: str, model: str, share: float | None
+) -> None:
+    goals = modules["goals"]
+    of_the_peak = [
+        goal.ratio for goal in goals.goals_of(model, kernels) if goal.beside == goals.PEAK
+    ]
+    assert of_the_peak == ([] if share is None else [share])
+    assert goals.kernels_of(f"sinkstream 0.1.0, kernels {kernels}, inputs bfloat16") == kernels
+    assert goals.kernels_of("llama-cpp-python 0.3.36, flash attention off") == ""
+
+
+@pytest.mark.parametrize(("kernels", "tiles"), [("amx", True), ("avx512", False), ("avx2", False)])
+def test_the_loop_around_a_prompt_is_of_its_kernels(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, kernels: str, tiles: bool
+) -> None:
+    bench = modules["side_by_side_bench"]
+    asked: list[bool] = []
+
+    def peak_rate(threads: int, *, tiles: bool) -> tuple[str, float]:
+        asked.append(tiles)
+        return "an instruction", 7.0
+
+    core = SimpleNamespace(sustained_read_rate=lambda *_: 5.0, peak_rate=peak_rate)
+    monkeypatch.setattr("sinkstream._core", core)
+    prefill = next(one for one in bench.MEASURES if one.method == "prefill")
+    assert bench.probe(prefill, 2, kernels) == bench.Bounds(5.0, ("an instruction", 7.0))
+    assert set(asked) == {tiles}
+
+
+def test_what_is_not_there_is_said(
+    modules: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, goals = modules["side_by_side_bench"], modules["goals"]
+    found = {goals.BATCH_8: bench.Found({}, [], {"OpenVINO GenAI": "it has no batches"})}
+    bench.print_tables(found, [], {"llama.cpp": "it is not installed"})
+    said = capsys.readouterr().err
+    assert "not started | llama.cpp | it is not installed" in said
+    assert f"not possible | {goals.BATCH_8} | OpenVINO GenAI | it has no batches" in said
+
+
+def test_two_probes_of_a_prompt_count_alike(modules: dict[str, ModuleType]) -> None:
+    bench = modules["side_by_side_bench"]
+    one, two = bench.Bounds(10.0, ("dots", 4.0)), bench.Bounds(30.0, ("dots", 2.0))
+    assert bench.mean(one, two) == bench.Bounds(20.0, ("dots", 3.0))
+    assert bench.spread([]) == []

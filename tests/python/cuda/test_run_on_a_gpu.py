@@ -1,0 +1,75 @@
+"""tests/gpu/run.sh, rehearsed on an emulated GPU, so that it works on the day of a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.bench.sizes import SHORT
+
+ROOT = Path(__file__).parents[3]
+
+
+def rehearse(out: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status and the JSON."""
+    done = subprocess.run(
+        [ROOT / "tests/gpu/run.sh", "--rehearse", *options],
+        env=os.environ
+        | {
+            "OUT": str(out),
+            "PYTHON": sys.executable,
+            "OMP_NUM_THREADS": "1",  # torch's threads would wait for processors that are not there
+            "PYTHONPATH": ":".join(filter(None, sys.path)),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (out / "gpu.json").exists(), done.stdout + done.stderr
+    return done.returncode, json.loads((out / "gpu.json").read_text(encoding="utf-8"))
+
+
+def test_a_rehearsal_tests_and_measures(gpu: Path, tmp_path: Path) -> None:
+    assert gpu.exists()
+    status, report = rehearse(
+        tmp_path, "--only", "facts,tests,sanitizer,bench", "--tests", "storm or decode_equals"
+    )
+    text = (tmp_path / "gpu.txt").read_text(encoding="utf-8")
+    assert status == 0, text
+    assert [part["status"] for part in report["parts"]] == ["ok"] * 4
+    assert report["tests"] == {"passed": 2, "failed": [], "skipped": []}
+    bench = report["bench"]
+    assert bench["left_out"] == {}
+    measured = {
+        f"{subject}: {name}" for subject, figures in bench["figures"].items() for name in figures
+    }
+    assert {f"{job.subject}: {figure.name}" for job in SHORT for figure in job.figures} <= measured
+    model = bench["figures"]["tiny BF16"]
+    assert model["rate 2 at 16"]["evicted_tokens"] > 0
+    assert model["between tokens"]["count"] == 20
+    assert model["between tokens"]["evicted_tokens"] > 12
+    assert model["trace penalties"]["kernels_us"].keys() > {"sample_kernel"}
+    assert (tmp_path / "trace-tiny-BF16-penalties.json").exists()
+    # Nothing that an emulated GPU does may be taken for a figure.
+    assert bench["is_rehearsal"]
+    assert model["trace penalties"]["is_made_up"]
+    assert {goal["verdict"] for goal in report["goals"]} == {"not measured"}
+    assert "a rehearsal: no figures of a GPU" in text
+
+
+def test_a_part_that_fails_is_said_so_and_the_next_one_goes_on(gpu: Path, tmp_path: Path) -> None:
+    assert gpu.exists()
+    options = ("--tests", "what_no_test_is_called", "--bench", "prefill")
+    status, report = rehearse(tmp_path, "--only", "facts,tests,bench", *options)
+    assert status == 1
+    ends = [(part["name"], part["status"]) for part in report["parts"]]
+    assert ends == [("facts", "ok"), ("tests", "failed"), ("bench", "ok")]
+    # Of the bench, what was asked for, and what it is a share of.
+    found = report["bench"]["figures"]
+    assert found.keys() == {"gpu", "tiny BF16"}
+    assert found["gpu"].keys() == {"gpu", "copy", "read", "product"}
+    assert found["tiny BF16"].keys() == {"file", "load", "prefill 24"}

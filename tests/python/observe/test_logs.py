@@ -1,0 +1,108 @@
+"""The logger "sinkstream": loads, the ends of requests, and deaths; never what was said."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import sinkstream
+from sinkstream import _core
+from sinkstream.errors import EngineDead
+from sinkstream.observe import logs
+
+PROMPT = [5, 9, 17]
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_a_load_says_what_it_takes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="sinkstream")
+    with sinkstream.load(folder, sinks=4, window=60, threads=1) as model:
+        capacity, kernels = model.capacity, model.runtime["kernels"]
+    ((level, line),) = lines(caplog)
+    assert level == "INFO"
+    assert line.startswith(f"load: {folder.name} (llama): {capacity.weight_bytes} bytes of weights")
+    assert f"{kernels} kernels, 1 threads" in line
+
+
+def test_the_reader_of_an_end_logs_it_with_its_counts(
+    model: sinkstream.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="sinkstream")
+    with model.stream(PROMPT, max_tokens=70, ignore_eos=True) as stream:
+        stats = stream.result().stats
+    counts = "prompt_tokens=3 generated_tokens=70"
+    ended = f"request {stats.request_id}: length; {counts} evicted_tokens={stats.evicted_tokens}"
+    assert lines(caplog) == [("DEBUG", ended)]
+
+
+def test_a_reader_that_leaves_early_logs_that(
+    model: sinkstream.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="sinkstream")
+    with model.stream(PROMPT, ignore_eos=True) as stream:
+        next(stream.events())
+    stream.close()
+    ((_, line),) = lines(caplog)
+    assert line.startswith(f"request {stream.request_id}: cancelled; prompt_tokens=3 ")
+
+
+class DeadStream:
+    """What the native side gives when the engine has died."""
+
+    finish_reason = "error"
+    request_id = 7
+
+    def take(self) -> None:
+        return None
+
+    def stats(self) -> dict[str, int]:
+        names = ("prompt_tokens", "generated_tokens", "evicted_tokens")
+        return {"request_id": 7, **dict.fromkeys(names, 0)}
+
+    def rethrow(self) -> None:
+        raise EngineDead("stream: the generation thread has stopped.")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_death_is_logged_once_and_its_error_names_the_request(
+    model: sinkstream.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="sinkstream")
+    request = sinkstream.request.options.make_request(
+        PROMPT,
+        {
+            **dict.fromkeys(
+                ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"), None
+            ),
+            **dict.fromkeys(
+                ("presence_penalty", "frequency_penalty", "logit_bias", "timeout_s"), None
+            ),
+            **{"max_tokens": 5, "stop": (), "stop_token_ids": (), "ignore_eos": False},
+            **{"logprobs": 0, "stream_interval": 1, "sinks": None},
+        },
+        defaults=sinkstream.request.options.Sampling(),
+        vocab_size=model.spec.vocab_size,
+    )
+    for _ in range(2):
+        dead = cast(_core.TokenStream, DeadStream())
+        with pytest.raises(EngineDead) as caught:
+            sinkstream.Stream(dead, request, model).result()
+        assert caught.value.request_id == 7
+    assert lines(caplog) == [("ERROR", "stream: the generation thread has stopped.")]
+
+
+def test_nobody_hears_anything_without_a_configured_logger(
+    model: sinkstream.Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handlers = logging.getLogger("sinkstream").handlers
+    assert [type(handler) for handler in handlers] == [logging.NullHandler]
+    logs.engine_died(object.__new__(sinkstream.Stream), EngineDead("nobody is told"))
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,156 @@
+"""What `Model.stream` refuses, and how it completes what is not given."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sinkstream import Model
+from sinkstream.errors import InvalidArgument
+from sinkstream.request.options import Sampling, StreamRequest, make_request
+from sinkstream.request.ranges import NUMBERS, WHOLE
+
+VOCAB = 300
+NEUTRAL = Sampling()
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(Model.stream).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+}
+
+
+def request(*, defaults: Sampling = NEUTRAL, **options: Any) -> StreamRequest:
+    assert options.keys() <= DEFAULTS.keys()
+    return make_request([5], DEFAULTS | options, defaults=defaults, vocab_size=VOCAB)
+
+
+def test_stream_asks_for_nothing_where_nothing_is_given() -> None:
+    assert request(seed=1) == StreamRequest(
+        prompt=[5], sampling=NEUTRAL, seed=1, logit_bias={}, logprobs=0, max_tokens=None, stop=[],
+        stop_token_ids=[], ignore_eos=False, stream_interval=1, sinks=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "bounds"), WHOLE.items())
+def test_stream_takes_whole_numbers_at_their_bounds(name: str, bounds: tuple[int, int]) -> None:
+    for value in (*bounds, np.uint64(bounds[1])):
+        made = request(**{name: value})
+        assert (made.sampling.top_k if name == "top_k" else getattr(made, name)) == value
+
+
+@pytest.mark.parametrize(("name", "bounds"), WHOLE.items())
+def test_stream_refuses_whole_numbers_beyond_their_bounds(
+    name: str, bounds: tuple[int, int]
+) -> None:
+    for value in (bounds[0] - 1, bounds[1] + 1, -(2**31), 2**65, -(2**63) - 1):
+        with pytest.raises(InvalidArgument, match=f"`{name}` must be in .* but is {value}") as info:
+            request(**{name: value})
+        assert info.value.param == name
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("value", [True, False, 1.0, math.nan, math.inf, "1", b"1", [1], object()])
+def test_stream_refuses_what_is_no_whole_number(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"`{name}` must be an int"):
+        request(**{name: value})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_stream_takes_any_kind_of_number(name: str) -> None:
+    for value in (1, 1.0, np.float32(1), np.int64(1)):
+        given = getattr(request(**{name: value}).sampling, name)
+        assert isinstance(given, float)
+        assert given == 1
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [True, "1", b"1", [1.0], 1j, {}])
+def test_stream_refuses_what_is_no_number(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"`{name}` must be a number"):
+        request(**{name: value})
+
+
+def test_stream_takes_one_stop_string_or_several_and_leaves_the_callers_list_alone() -> None:
+    stops = ["a", "b"]
+    made = request(stop=stops)
+    assert made.stop == ["a", "b"]
+    assert made.stop is not stops
+    assert request(stop="ab").stop == ["ab"]
+    assert request(stop=()).stop == []
+
+
+@pytest.mark.parametrize("value", [5, None, b"a", [b"a"], [None], ["a", 5], {"a": 1}])
+def test_stream_refuses_stops_that_are_no_text(value: Any) -> None:
+    with pytest.raises(TypeError, match="`stop` must"):
+        request(stop=value)
+
+
+def test_stream_refuses_lone_surrogates_in_a_stop_string() -> None:
+    with pytest.raises(InvalidArgument, match="lone surrogate at place 2"):
+        request(stop=["fine", "ab\ud800"])
+
+
+@pytest.mark.parametrize("value", [[-1], [VOCAB], [2**31], [2**63]])
+def test_stream_refuses_stop_tokens_outside_the_vocabulary(value: list[int]) -> None:
+    with pytest.raises(InvalidArgument, match=r"`stop_token_ids` must be in \[0, 299\]"):
+        request(stop_token_ids=value)
+
+
+@pytest.mark.parametrize("value", [5, None, "5", [1.0], [True], {5: 1}])
+def test_stream_refuses_stop_tokens_that_are_no_ids(value: Any) -> None:
+    with pytest.raises(TypeError, match="`stop_token_ids` must be"):
+        request(stop_token_ids=value)
+
+
+def test_stream_takes_a_logit_bias_by_id() -> None:
+    made = request(logit_bias={3: -math.inf, np.int32(4): 2})
+    assert made.logit_bias == {3: -math.inf, 4: 2.0}
+
+
+def test_stream_refuses_a_wrong_logit_bias() -> None:
+    with pytest.raises(TypeError, match="`logit_bias` must map"):
+        request(logit_bias=[(3, 1.0)])
+    with pytest.raises(TypeError, match="`logit_bias` must be a number"):
+        request(logit_bias={3: "1"})
+    with pytest.raises(TypeError, match="`logit_bias` must be an int"):
+        request(logit_bias={"3": 1})
+    with pytest.raises(InvalidArgument, match="`logit_bias` must be in"):
+        request(logit_bias={VOCAB: 1})
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "yes"])
+def test_stream_refuses_flags_that_are_no_bool(value: Any) -> None:
+    with pytest.raises(TypeError, match="`ignore_eos` must be a bool"):
+        request(ignore_eos=value)
+
+
+def test_stream_draws_a_seed_where_none_is_given() -> None:
+    seeds = {request().seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_stream_takes_given_values_before_defaults() -> None:
+    defaults = Sampling(temperature=0.6, top_k=20)
+    made = request(defaults=defaults, top_k=0)
+    assert made.sampling == Sampling(temperature=0.6, top_k=0)
+
+
+def test_sampling_defaults_are_the_checkpoints_own() -> None:
+    assert Sampling.from_checkpoint({"temperature": 0.6, "top_k": 20}) == Sampling(
+        temperature=0.6, top_k=20
+    )
+
+
+def test_sampling_defaults_fill_in_where_the_checkpoint_says_nothing_of_choice() -> None:
+    assert Sampling.from_checkpoint({"repetition_penalty": 1.1}) == Sampling(
+        temperature=0.7, top_p=0.95, min_p=0.05, repetition_penalty=1.1
+    )
+
+
+def test_sampling_defaults_are_greedy_where_the_checkpoint_is() -> None:
+    assert Sampling.from_checkpoint({"temperature": 0.0}) == Sampling(temperature=0.0)

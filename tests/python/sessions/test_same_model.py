@@ -1,0 +1,86 @@
+"""A session of another model is refused, with everything that differs, by both its names."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+from sinkstream.errors import CheckpointError
+from sinkstream.sessions.record import SessionModel, check_same_model, rope_digest
+from tests.python.sessions.records import MODEL, make_record
+
+ROPE = RopeSpec(inverse_frequencies=(1.0, 0.1, 0.01), pairing="half")
+OTHERS: dict[str, Any] = {
+    "fingerprint": "f" * 32,
+    "family": "qwen3",
+    "vocab_size": 301,
+    "layers": 4,
+    "kv_heads": 3,
+    "head_dim": 8,
+    "rope": "0" * 16,
+    "kv_dtype": "int8",
+    "sinks": 5,
+    "window": 19,
+}
+
+
+def test_the_same_model_goes_on() -> None:
+    check_same_model(make_record(), MODEL, "talk.session")
+
+
+def test_every_setting_counts() -> None:
+    assert set(OTHERS) == {entry.name for entry in fields(SessionModel)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_setting_is_named_with_both_values(name: str) -> None:
+    expected = replace(MODEL, **{name: OTHERS[name]})
+    with pytest.raises(CheckpointError, match=r'load_session: "talk\.session" must') as raised:
+        check_same_model(make_record(), expected, "talk.session")
+    there, here = (
+        f'"{v}"' if isinstance(v, str) else v for v in (getattr(MODEL, name), OTHERS[name])
+    )
+    assert f"but {name} is {there} there and {here} here. Load" in str(raised.value)
+
+
+def test_all_differences_are_listed_at_once() -> None:
+    with pytest.raises(CheckpointError) as raised:
+        check_same_model(make_record(), SessionModel(**OTHERS), "talk.session")
+    for name in OTHERS:
+        assert f" {name} is " in str(raised.value)
+    assert str(raised.value).count(";") == len(OTHERS) - 1
+
+
+def test_a_spec_gives_its_numbers() -> None:
+    spec = DecoderSpec(
+        family="llama",
+        vocab_size=300,
+        hidden_size=30,
+        intermediate_size=40,
+        layers=3,
+        heads=4,
+        kv_heads=2,
+        head_dim=6,
+        trained_length=64,
+        norm_eps=1e-5,
+        rope=ROPE,
+    )
+    model = SessionModel.of(
+        spec, fingerprint=MODEL.fingerprint, kv_dtype="float16", sinks=4, window=20
+    )
+    assert model == replace(MODEL, rope=rope_digest(ROPE))
+
+
+def test_rotary_settings_that_differ_in_one_bit_have_other_digests() -> None:
+    others = [
+        ROPE,
+        replace(ROPE, pairing="interleaved"),
+        replace(ROPE, attention_factor=1.0 + 2**-52),
+        replace(ROPE, inverse_frequencies=(1.0, 0.1, 0.01 * (1 + 2**-52))),
+        replace(ROPE, inverse_frequencies=(1.0, 0.1)),
+    ]
+    assert len({rope_digest(rope) for rope in others}) == len(others)
+    assert len(rope_digest(ROPE)) == 16

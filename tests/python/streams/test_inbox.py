@@ -1,0 +1,86 @@
+"""What was taken from a stream: text and events of the same batches, each given once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sinkstream import Evicted, Finished, Started, Token
+from sinkstream.request.options import Sampling, StreamRequest
+from sinkstream.streams.inbox import PENDING, Inbox
+
+if TYPE_CHECKING:
+    from sinkstream._core import Batch
+
+
+def make_inbox() -> Inbox:
+    return Inbox(
+        StreamRequest(
+            prompt=[5, 6], sampling=Sampling(), seed=1, logit_bias={}, logprobs=0, max_tokens=9,
+            stop=[], stop_token_ids=[], ignore_eos=False, stream_interval=1, sinks=None,
+        ),
+        request_id=1,
+    )  # fmt: skip
+
+
+def batch(text: str, *lengths: int, marks: list[tuple[str, int, int]] | None = None) -> Batch:
+    ids = list(range(len(lengths)))
+    return text, ids, [-0.5] * len(ids), list(lengths), [], marks or []
+
+
+def test_an_inbox_needs_a_batch_until_the_end_is_there() -> None:
+    inbox = make_inbox()
+    assert inbox.next_text() is PENDING
+    assert inbox.next_event() is PENDING
+    assert inbox.skip() is PENDING
+    inbox.finish("length")
+    assert inbox.next_text() is None
+
+
+def test_an_inbox_gives_text_whole_and_events_one_by_one() -> None:
+    inbox = make_inbox()
+    marks = [("started", 0, 2), ("evicted", 1, 3)]
+    inbox.receive(batch("abc", 1, 2, marks=marks))
+    assert inbox.next_text() == "abc"
+    assert inbox.next_event() is PENDING
+    inbox.receive(batch("abc", 1, 2, marks=marks))
+    started = Started(2, 1, Sampling(), 1)
+    expected = [started, Token("a", 0, -0.5), Evicted(3), Token("bc", 1, -0.5)]
+    assert [inbox.next_event() for _ in range(5)] == [*expected, PENDING]
+    assert inbox.tail.text == "abcabc"
+
+
+def test_text_that_belongs_to_no_token_comes_with_the_end() -> None:
+    inbox = make_inbox()
+    inbox.receive(batch("abc", 1))
+    assert inbox.next_event() == Token("a", 0, -0.5)
+    assert inbox.next_event() is PENDING
+    inbox.finish("cancelled")
+    assert inbox.next_event() == Finished("cancelled", "bc")
+    assert inbox.next_event() is None
+
+
+def test_text_that_belongs_to_no_token_is_not_lost_where_text_is_read_on() -> None:
+    inbox = make_inbox()
+    inbox.receive(batch("abc", 1))
+    assert inbox.next_event() == Token("a", 0, -0.5)
+    assert inbox.next_text() == "bc"
+    inbox.finish("cancelled")
+    assert inbox.next_text() is None
+
+
+def test_what_is_skipped_is_in_the_tail_alone() -> None:
+    inbox = make_inbox()
+    inbox.receive(batch("abc", 1))
+    assert inbox.next_event() == Token("a", 0, -0.5)
+    assert inbox.skip() is PENDING
+    assert inbox.next_text() is PENDING
+    assert inbox.tail.text == "abc"
+
+
+def test_a_closed_inbox_gives_nothing() -> None:
+    inbox = make_inbox()
+    inbox.receive(batch("abc", 1))
+    inbox.close()
+    assert inbox.next_text() is None
+    assert inbox.next_event() is None
+    assert inbox.finish_reason is None
