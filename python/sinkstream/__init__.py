@@ -18,7 +18,6 @@ _build.check_torch_version()
 
 from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec  # noqa: E402
 from sinkstream.errors import (  # noqa: E402
-    Cancelled,
     CapacityError,
     CheckpointError,
     DeviceError,
@@ -49,7 +48,6 @@ __version__ = _build.version()
 
 __all__ = [
     "Cache",
-    "Cancelled",
     "Capacity",
     "CapacityError",
     "CheckpointError",

@@ -1,6 +1,11 @@
-"""The exceptions of the package. Every message says where, which name, the rule, and the value."""
+"""Exceptions and warnings. Every message says where, which name, the rule, and the value."""
 
 from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from pathlib import Path
 
 
 class SinkstreamError(Exception):
@@ -78,7 +83,13 @@ class ForkError(SinkstreamError, RuntimeError):
     code = "fork"
 
 
-class Cancelled(SinkstreamError, RuntimeError):
-    """The stream was cancelled before it had a result."""
+# Frames of these files are not the caller's: the package's own, and those of `with` blocks.
+_OWN_FILES = (str(Path(__file__).parent), contextlib.__file__)
 
-    code = "cancelled"
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and name the line outside of the package that made the call."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
