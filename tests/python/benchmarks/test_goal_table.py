@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BENCH = str(ROOT / "tests" / "bench")
+BENCH = str(ROOT / "benchmarks")
 
 
 def table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BENCH = str(ROOT / "tests" / "bench")
+BENCH = str(ROOT / "benchmarks")
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def comparison(beside: str, ratio: float, goal: float | None) -> dict[str, Any]:
@@ -78,15 +79,15 @@ def test_a_short_table_is_of_the_best_others(
 @pytest.mark.parametrize(
     ("mark", "folder", "threads", "short"),
     [
-        ("short 2", "zen4", 2, True),
-        ("threads 2", "zen4", 2, False),
-        ("threads 1", "zen4", 1, False),
-        ("batches 2", "zen4/batches", 2, False),
-        ("zen5 2", "zen5", 2, False),
-        ("zen1 2", "zen1", 2, False),
-        ("amx 2", "amx", 2, False),
-        ("whole 2", "zen5/whole", 2, True),
-        ("whole 1", "zen5/whole", 1, True),
+        ("short 2", "2026-11-24-zen4", 2, True),
+        ("threads 2", "2026-11-24-zen4", 2, False),
+        ("threads 1", "2026-11-24-zen4", 1, False),
+        ("batches 2", "2026-11-24-zen4/batches", 2, False),
+        ("zen5 2", "2026-11-24-zen5", 2, False),
+        ("zen1 2", "2026-11-25-zen1", 2, False),
+        ("amx 2", "2026-11-23-amx", 2, False),
+        ("whole 2", "2026-11-24-zen5/whole", 2, True),
+        ("whole 1", "2026-11-24-zen5/whole", 1, True),
     ],
 )
 def test_the_page_has_the_tables_of_its_figures(
@@ -97,4 +98,4 @@ def test_the_page_has_the_tables_of_its_figures(
 
     page = (ROOT / "docs" / "performance.md").read_text()
     (found,) = re.findall(f"<!-- {mark} -->\n(.*?)<!-- end {mark} -->", page, re.DOTALL)
-    assert found == table(ROOT / "docs" / "figures" / folder, threads, short=short)
+    assert found == table(RESULTS / folder, threads, short=short)
