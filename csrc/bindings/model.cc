@@ -1,14 +1,13 @@
 // The model class: what python/sinkstream/model.py is built on.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <malloc.h>
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include "bindings/builder.h"
 #include "bindings/register.h"
 #include "bindings/session.h"
 #include "bindings/stream.h"
+#include "common/check.h"
 #include "common/errors.h"
 #include "runtime/loaded_model.h"
 
@@ -92,23 +91,25 @@ void look_for_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-at::Tensor forward(LoadedModel& model, const at::Tensor& ids, ForwardCache* cache) {
-  if (ids.scalar_type() != at::kLong || ids.device().type() != at::kCPU) {
-    throw py::type_error("forward: `ids` must be an int64 tensor on the CPU.");
-  }
-  if (ids.dim() != 2 || ids.size(0) < 1) {
-    throw InvalidArgument(
-        "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.", "ids");
-  }
-  const int64_t batch = ids.size(0), tokens = ids.size(1), vocab = model.spec().vocab_size;
+// numpy's view of a tensor's memory: dense, and never converted or copied on the way.
+template <typename T>
+using Dense = py::array_t<T, py::array::c_style>;
+
+// `ids` [batch, tokens]; `logits` [batch, tokens, vocab] is written.
+void forward(LoadedModel& model, const Dense<int64_t>& ids, Dense<float>& logits,
+             ForwardCache* cache) {
+  SINKSTREAM_CHECK(ids.ndim() == 2 && ids.shape(0) > 0, "forward takes ids of ", ids.ndim(),
+                   " dimensions");
+  const int64_t batch = ids.shape(0), tokens = ids.shape(1), vocab = model.spec().vocab_size;
+  SINKSTREAM_CHECK(logits.size() == batch * tokens * vocab, "forward writes ", logits.size(),
+                   " logits for ", batch * tokens, " tokens");
   if (cache != nullptr) check_own("forward", model, *cache);
   if (cache != nullptr && cache->batch() != batch) {
     throw InvalidArgument(cat("forward: `cache` must be for a batch of ", batch,
                               ", as `ids` is, but is for ", cache->batch(), "."),
                           "cache");
   }
-  const at::Tensor dense = ids.contiguous();
-  const int64_t* values = dense.const_data_ptr<int64_t>();
+  const int64_t* values = ids.data();
   std::vector<int32_t> narrow(batch * tokens);
   for (int64_t i = 0; i < batch * tokens; ++i) {
     if (values[i] < 0 || values[i] >= vocab) {
@@ -118,13 +119,11 @@ at::Tensor forward(LoadedModel& model, const at::Tensor& ids, ForwardCache* cach
     }
     narrow[i] = static_cast<int32_t>(values[i]);
   }
-  at::Tensor logits = at::empty({batch, tokens, vocab}, at::kFloat);
-  if (tokens > 0) {
-    const Borrowed borrowed(cache);
-    const py::gil_scoped_release release;
-    model.forward(narrow, batch, tokens, cache, logits.mutable_data_ptr<float>(), look_for_signals);
-  }
-  return logits;
+  if (tokens == 0) return;
+  float* out = logits.mutable_data();
+  const Borrowed borrowed(cache);
+  const py::gil_scoped_release release;
+  model.forward(narrow, batch, tokens, cache, out, look_for_signals);
 }
 
 std::unique_ptr<ForwardCache> copy_of(const LoadedModel& model, ForwardCache& cache) {
@@ -179,7 +178,8 @@ void register_model(py::module_& module) {
            py::arg("end_token_ids"))
       .def("close", &LoadedModel::close, py::call_guard<py::gil_scoped_release>())
       .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<py::gil_scoped_release>())
-      .def("forward", &forward, py::arg("ids"), py::arg("cache").none(true))
+      .def("forward", &forward, py::arg("ids").noconvert(), py::arg("logits").noconvert(),
+           py::arg("cache").none(true))
       .def(
           "new_cache",
           [](const LoadedModel& self, int64_t batch, int64_t sinks, int64_t window) {

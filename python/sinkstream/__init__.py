@@ -1,4 +1,4 @@
-"""Stream text from a language model for ever, in a fixed amount of memory, without stalling.
+"""Stream text from a language model indefinitely, in a fixed amount of memory, without stalling.
 
 import sinkstream
 
@@ -9,15 +9,10 @@ for text in model.stream("Once upon a time"):
 
 from __future__ import annotations
 
-# torch first: the core links against its libraries and finds them already loaded.
-import torch as _torch  # noqa: F401
-
 from sinkstream import _build
-
-_build.check_torch_version()
-
-from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec  # noqa: E402
-from sinkstream.errors import (  # noqa: E402
+from sinkstream.cache import Cache, Capacity
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+from sinkstream.errors import (
     CapacityError,
     CheckpointError,
     DeviceError,
@@ -28,12 +23,12 @@ from sinkstream.errors import (  # noqa: E402
     SessionBusy,
     SinkstreamError,
 )
-from sinkstream.loading import load  # noqa: E402
-from sinkstream.model import Cache, Capacity, Model  # noqa: E402
-from sinkstream.observe.metrics import prometheus_text  # noqa: E402
-from sinkstream.observe.tracing import trace  # noqa: E402
-from sinkstream.sessions.session import Session, SessionStats  # noqa: E402
-from sinkstream.streams.stream import (  # noqa: E402
+from sinkstream.loading import load
+from sinkstream.model import Model
+from sinkstream.observe.metrics import prometheus_text
+from sinkstream.observe.tracing import trace
+from sinkstream.sessions.session import Session, SessionStats
+from sinkstream.streams.stream import (
     Evicted,
     Finished,
     Prefill,

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from sinkstream.request.options import StreamRequest
 
@@ -200,7 +201,14 @@ class Model:
     def fingerprint(self) -> str:
         """Digest the weights and the spec, at the first call: 32 hexadecimal digits."""
 
-    def forward(self, ids: torch.Tensor, cache: ForwardCache | None) -> torch.Tensor: ...
+    def forward(
+        self,
+        ids: npt.NDArray[np.int64],
+        logits: npt.NDArray[np.float32],
+        cache: ForwardCache | None,
+    ) -> None:
+        """Write the logits of `ids` [batch, tokens] to `logits` [batch, tokens, vocab]."""
+
     def new_cache(self, batch: int, sinks: int, window: int) -> ForwardCache: ...
     def copy_of(self, cache: ForwardCache) -> ForwardCache: ...
     def evict_range(self, cache: ForwardCache, start: int, end: int) -> None: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +14,7 @@ from sinkstream import _core, devices
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
 from sinkstream.checkpoint.open import open_tensors
 from sinkstream.checkpoint.shown import shown
-from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
 from sinkstream.opening import with_text
@@ -38,7 +37,6 @@ def load(
     *,
     device: str = "auto",
     dtype: DType = "auto",
-    quantize: None = None,
     kv_dtype: KvDType = "auto",
     sinks: int = 4,
     window: int | None = None,
@@ -59,7 +57,6 @@ def load(
             `"float32"` (not at all), `"bfloat16"`, `"int16"` (beside weights of 8 and 4 bits: 16
             bits, with one scale for 32 numbers), or `"auto"`, which takes what this processor
             multiplies fastest. A GPU multiplies bfloat16. Sums are always float32.
-        quantize: None: weights stay in the type of the file.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half of float16's bytes, with a scale for each token and head, and
             about twice bfloat16's error), or `"auto"`, which is float16.
@@ -82,11 +79,6 @@ def load(
         CapacityError: The system does not give the memory.
     """
     device = as_choice("load", "device", device, ("auto", "cpu", "cuda"))
-    if quantize is not None:
-        raise InvalidArgument(
-            f"load: `quantize` must be None, but is {quantize!r}. Weights stay in the file's type.",
-            param="quantize",
-        )
     dtype = as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16"))
     kv_dtype = as_choice(
         "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
@@ -158,10 +150,9 @@ def _choose_window(trained: int, sinks: int, window: int | None) -> int:
                 param="sinks",
             )
     elif sinks + window > trained:
-        warnings.warn(
+        warn_caller(
             f"load: sinks + window should not exceed the {trained} tokens that the model was "
-            f"trained on, but is {sinks + window}. Text will degrade once the cache fills.",
-            stacklevel=3,
+            f"trained on, but is {sinks + window}. Text will degrade once the cache fills."
         )
     return window
 
@@ -170,10 +161,9 @@ def _choose_threads(threads: int) -> int:
     """Return the number that was asked for, and warn where there are fewer cores."""
     threads, cores = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
     if threads > cores:
-        warnings.warn(
+        warn_caller(
             f"load: `threads` should not exceed the {cores} that this process has cores for, but "
-            f"is {threads}. They will take turns and wait for each other.",
-            stacklevel=3,
+            f"is {threads}. They will take turns and wait for each other."
         )
     return threads
 

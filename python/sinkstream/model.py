@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
-from rich.console import Console
-from rich.progress import track
-
 from sinkstream import _core
+from sinkstream.cache import Cache, Capacity
 from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.errors import EngineDead
+from sinkstream.errors import EngineDead, InvalidArgument
 from sinkstream.observe import open_models
 from sinkstream.request.checks import as_int
 from sinkstream.request.options import (
@@ -26,14 +23,14 @@ from sinkstream.request.options import (
     make_request,
 )
 from sinkstream.sessions.session import Host, Session, load_session, open_session
+from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turns import TurnFormat, probe_turns
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
+    import torch
     from tokenizers import Tokenizer
 
 # What `generate` makes where nobody says how much: a long paragraph, in seconds.
@@ -41,6 +38,7 @@ _REPLY_TOKENS = 256
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,115 +61,7 @@ class ModelOptions:
         return replace(self, window=window)
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """The memory that a model has taken, all of it at load, and what fits into it."""
-
-    sinks: int
-    """S: the first tokens of a text, which stay in the cache for ever."""
-    window: int
-    """W: the last tokens, the current one included."""
-    max_sequences: int
-    """Streams that run at the same time."""
-    bytes_per_token: int
-    """Keys and values of one live token in all layers."""
-    bytes_per_sequence: int
-    """What an endless stream holds: whole pages, for sinks, window and one page of margin."""
-    cache_bytes: int
-    """All sequences together."""
-    weight_bytes: int
-    scratch_bytes: int
-    """Activations of one step, and the logits of all its sequences."""
-
-    @property
-    def tokens(self) -> int:
-        """Return S + W, the most tokens that the model sees at once."""
-        return self.sinks + self.window
-
-
-class Cache:
-    """Keys and values for `Model.forward`: one sequence for each row of a batch.
-
-    Made by `Model.new_cache`; its memory is its own, beside `Model.capacity`.
-    """
-
-    def __init__(self, native: _core.ForwardCache, model: _core.Model) -> None:
-        self._native = native
-        self._model = model
-
-    @property
-    def batch(self) -> int:
-        """Return the rows that it was made for."""
-        return self._native.batch
-
-    @property
-    def length(self) -> int:
-        """Return the tokens that each row has seen."""
-        return self._native.length
-
-    @property
-    def live(self) -> int:
-        """Return the tokens of each row that are in the cache, at most S + W."""
-        return self._native.live
-
-    @property
-    def evicted(self) -> int:
-        """Return the tokens of each row that have left the cache."""
-        return self._native.evicted
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that it holds; they never grow."""
-        return self._native.bytes
-
-    def copy(self) -> Cache:
-        """Return an independent cache with the same tokens.
-
-        Raises:
-            SessionBusy: A forward is using the cache.
-        """
-        return Cache(self._model.copy_of(self._native), self._model)
-
-    def evict_for_space(self, n: int) -> None:
-        """Make room for `n` tokens that are to see the same keys, as the original code does.
-
-        Does nothing where they fit beside what is cached. Else evicts at once, in all rows, the
-        window tokens that would leave one by one while the `n` are read. Nobody needs this to stay
-        within memory; it changes what the first of the `n` tokens see.
-
-        Args:
-            n: In [0, W − 1].
-
-        Raises:
-            InvalidArgument: `n` is out of range.
-            SessionBusy: A forward is using the cache.
-        """
-        self._native.evict_for_space(as_int("evict_for_space", "n", n, 0, 1 << 53))
-
-    def evict_range(self, start: int, end: int) -> None:
-        """Take tokens out of the middle, in all rows; older window tokens move up behind them.
-
-        The moved keys are turned by the distance, and rounded once more.
-
-        Args:
-            start: The first token's rank as the next token will count: sinks from 0, then the
-                window from its oldest token. At least S.
-            end: The rank behind the last one, above `start`.
-
-        Raises:
-            InvalidArgument: The range is not within the window's tokens.
-            SessionBusy: A forward is using the cache.
-            EngineDead: The model is closed, or its engine has failed.
-        """
-        most = 1 << 53
-        self._model.evict_range(
-            self._native,
-            as_int("evict_range", "start", start, 0, most),
-            as_int("evict_range", "end", end, 0, most),
-        )
-
-
-class Model:
+class Model(ClosesOnExit):
     """A model that is ready to stream; made by `sinkstream.load`.
 
     Any thread may call its methods. One native thread generates for all streams.
@@ -395,6 +285,7 @@ class Model:
         prompt: str | Sequence[int] | Sequence[Message],
         *,
         max_tokens: int | None = ...,
+        progress: Progress | None = ...,
         **options: Any,
     ) -> Result: ...
     @overload
@@ -403,11 +294,17 @@ class Model:
         prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]],
         *,
         max_tokens: int | None = ...,
+        progress: Progress | None = ...,
         **options: Any,
     ) -> list[Result]: ...
 
     def generate(
-        self, prompt: Any, *, max_tokens: int | None = _REPLY_TOKENS, **options: Any
+        self,
+        prompt: Any,
+        *,
+        max_tokens: int | None = _REPLY_TOKENS,
+        progress: Progress | None = None,
+        **options: Any,
     ) -> Result | list[Result]:
         """Generate to the end and return the whole.
 
@@ -415,6 +312,7 @@ class Model:
             prompt: As for `stream`, or a list of prompts, or a table of ids with a row for each.
             max_tokens: Ends each reply, after 256 tokens where it is not given. None waits until
                 the model ends by itself, which many never do.
+            progress: Called with (replies finished, prompts) at the start and after each reply.
             **options: As for `stream`. Each of several prompts has `timeout_s` for itself; as all
                 of them start now, that is for the whole call.
 
@@ -423,24 +321,23 @@ class Model:
             an empty one.
         """
         options["max_tokens"] = max_tokens
-        if not _is_list_of_prompts(prompt):
-            with self.stream(prompt, **options) as stream:
-                return stream.result()
-        return self._generate_all(list(prompt), options)
+        if _is_list_of_prompts(prompt):
+            return self._generate_all(list(prompt), options, progress)
+        return self._generate_all([prompt], options, progress)[0]
 
-    def _generate_all(self, prompts: list[Prompt], options: dict[str, Any]) -> list[Result]:
-        console = Console(stderr=True)
+    def _generate_all(
+        self, prompts: list[Prompt], options: dict[str, Any], progress: Progress | None
+    ) -> list[Result]:
         streams: list[Stream] = []
+        results: list[Result] = []
         try:
             streams.extend(self.stream(prompt, **options) for prompt in prompts)
-            shown = track(
-                streams,
-                description="Generating",
-                console=console,
-                transient=True,
-                disable=not console.is_terminal,
-            )
-            return [stream.result() for stream in shown]
+            for stream in [*streams, None]:
+                if progress is not None:
+                    progress(len(results), len(prompts))
+                if stream is not None:
+                    results.append(stream.result())
+            return results
         finally:
             for stream in streams:
                 stream.close()
@@ -550,26 +447,29 @@ class Model:
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("forward")
+        import torch  # a second, which streaming need not spend
+
         if not isinstance(ids, torch.Tensor):
             raise TypeError(f"forward: `ids` must be a torch.Tensor, but is {type(ids).__name__}.")
-        return self._native.forward(ids, None if cache is None else cache._native)
+        if ids.dtype != torch.int64 or ids.device.type != "cpu":
+            raise TypeError("forward: `ids` must be an int64 tensor on the CPU.")
+        if ids.ndim != 2 or len(ids) < 1:
+            raise InvalidArgument(
+                "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.",
+                param="ids",
+            )
+        logits = torch.empty(*ids.shape, self._spec.vocab_size, dtype=torch.float32, device="cpu")
+        # The core reads and writes the tensors' own memory.
+        self._native.forward(
+            ids.contiguous().numpy(), logits.numpy(), None if cache is None else cache._native
+        )
+        return logits
 
     def close(self) -> None:
         """End all streams and the generation thread. May be called more than once."""
         self._closed = True
         self._native.close()
         open_models.discard(self._number)
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_open(self, where: str) -> None:
         if self._closed:

@@ -28,7 +28,7 @@ from tests.mutants.catalogue import Mutant
 from tests.mutants.workshop import ROOT, Outcome
 
 PACKAGE = "python/sinkstream"
-COMPILED = ("*.so", "_torch_version.py")
+COMPILED = ("*.so",)
 NEEDED = ("sinkstream", "torch", "transformers")
 # What tests import, but nothing of the package, of which every run has its own.
 IMPORTED_ONCE = ["pytest", "torch", "transformers.models.llama.modeling_llama", "hypothesis"]

@@ -8,7 +8,8 @@ import torch
 
 from sinkstream.evaluate.plan import CHUNK, Plan
 from sinkstream.evaluate.surprise import Nlls, surprise
-from sinkstream.model import Cache, Model
+from sinkstream.cache import Cache
+from sinkstream.model import Model
 
 
 def run_plan(model: Model, ids: torch.Tensor, plan: Plan, done: int) -> Iterator[Nlls]:

@@ -1,3 +1,0 @@
-"""Written by the build (cmake/SinkstreamTorch.cmake)."""
-
-BUILT_AGAINST: str
