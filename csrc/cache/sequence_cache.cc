@@ -42,9 +42,9 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       window_page_count_(window_.window_pages(max_length)),
       length_(count) {
   const bool is_whole = count == other.length_;
-  const bool is_there = (is_whole && other.ahead_ == 0) || count <= other.shareable();
+  const bool is_there = (is_whole && other.in_flight_ == 0) || count <= other.shareable();
   SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "a sequence of ", other.length_,
-                   " tokens, ", other.evicted(), " of them evicted and ", other.ahead_,
+                   " tokens, ", other.evicted(), " of them evicted and ", other.in_flight_,
                    " more under way, is to share ", count);
   if (!is_whole) window_.begin = 0;
   const int64_t own = pages_per_layer(), layers = other.layers();
@@ -114,15 +114,16 @@ void SequenceCache::advance(int64_t count) {
   poison(first, std::min(window_.first(length_), length_));
 }
 
-void SequenceCache::go_ahead(int64_t count) {
+void SequenceCache::add_in_flight(int64_t count) {
   SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "a sequence of ",
                    next_index(), " tokens, made for ", max_length_, ", goes ahead by ", count);
-  ahead_ += count;
+  in_flight_ += count;
 }
 
-void SequenceCache::arrive(int64_t count) {
-  SINKSTREAM_CHECK(count <= ahead_, count, " tokens arrive, but ", ahead_, " are under way");
-  ahead_ -= count;
+void SequenceCache::commit_in_flight(int64_t count) {
+  SINKSTREAM_CHECK(count <= in_flight_, count, " tokens arrive, but ", in_flight_,
+                   " are under way");
+  in_flight_ -= count;
   advance(count);
 }
 
@@ -154,8 +155,8 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
 }
 
 bool SequenceCache::rewind(int64_t length) {
-  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && ahead_ == 0, "a sequence of ", length_,
-                   " tokens, ", ahead_, " more under way, is rewound to ", length);
+  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0, "a sequence of ", length_,
+                   " tokens, ", in_flight_, " more under way, is rewound to ", length);
   // Pages that were full of sinks, and are not any more.
   const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
   std::vector<size_t> shared;

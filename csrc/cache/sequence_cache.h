@@ -38,8 +38,8 @@ class SequenceCache {
   PageMemory& memory() const { return pool_->memory(); }
   int64_t layers() const { return static_cast<int64_t>(pages_.size()) / pages_per_layer(); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
-  int64_t ahead() const { return ahead_; }    // tokens behind them that steps under way append
-  int64_t next_index() const { return length_ + ahead_; }  // of the token that no step has yet
+  int64_t in_flight() const { return in_flight_; }  // tokens after them, launched, not delivered
+  int64_t next_index() const { return length_ + in_flight_; }  // of the next token to launch
   int64_t max_length() const { return max_length_; }
   int64_t live() const { return window_.live(length_); }
   int64_t evicted() const { return window_.evicted(length_); }
@@ -80,11 +80,11 @@ class SequenceCache {
 
   // Where a model is a step ahead of its caller (model/device_sampler.h):
   // A step has been launched that writes the next `count` tokens.
-  void go_ahead(int64_t count);
+  void add_in_flight(int64_t count);
   // The first `count` of them have been written, and count.
-  void arrive(int64_t count);
+  void commit_in_flight(int64_t count);
   // Those under way will never count: their rows are written anew.
-  void forget_in_flight() { ahead_ = 0; }
+  void drop_in_flight() { in_flight_ = 0; }
 
   // Forgets all tokens and keeps the pages.
   void restart();
@@ -122,7 +122,7 @@ class SequenceCache {
   int64_t sink_page_count_;
   int64_t window_page_count_;
   int64_t length_ = 0;
-  int64_t ahead_ = 0;
+  int64_t in_flight_ = 0;
   std::vector<int32_t> ids_;       // [layers][sink pages, then window pages]
   std::vector<std::byte*> pages_;  // the same, as addresses
 };

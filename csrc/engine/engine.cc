@@ -55,7 +55,7 @@ EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& mod
 
 Engine::Engine(LanguageModel& model, EngineOptions options)
     : model_(model),
-      device_sampler_(model.drawer()),
+      device_sampler_(model.device_sampler()),
       options_(with_fitting_chunk(std::move(options), model)),
       end_tokens_(options_.end_token_ids),
       flights_(options_.max_sequences),
@@ -358,7 +358,7 @@ void Engine::plan() {
                           .max_sequences = options_.max_sequences,
                           .max_tokens = model_.max_tokens(),
                           .prefill_chunk = options_.prefill_chunk,
-                          .prompt_beside_decoding = options_.prompt_beside_decoding};
+                          .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
 }
 

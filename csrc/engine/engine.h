@@ -33,7 +33,7 @@ struct EngineOptions {
   Window window;             // of a request that asks for no other
   int64_t max_sequences = 1;
   int64_t prefill_chunk = 1;  // no more than the model's max_tokens() has room for beside decoding
-  int64_t prompt_beside_decoding = StepLimits().prompt_beside_decoding;
+  int64_t prompt_tokens_per_decode_step = StepLimits().prompt_tokens_per_decode_step;
   const Kernels* kernels = nullptr;
   ThreadPool* threads = nullptr;
   std::shared_ptr<const TokenTable> tokens;  // null: ids only, no text

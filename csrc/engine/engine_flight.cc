@@ -48,7 +48,7 @@ void Engine::begin_sampling(Sequence& sequence) {
 void Engine::end_sampling(Sequence& sequence) {
   if (sequence.seat < 0) return;
   flights_.drop_rows_of(sequence);
-  sequence.cache->forget_in_flight();
+  sequence.cache->drop_in_flight();
   free_seats_.push_back(sequence.seat);
   sequence.seat = -1;
 }
@@ -90,15 +90,15 @@ void Engine::launch_next(const Flight& flight) {
     const bool is_drawn_there = sequence.unread() == 0 && !sequence.samples_on_host();
     sample_spans_.push_back(
         {.cache = sequence.cache,
-         .ahead = sequence.ahead(),
-         .tokens = is_drawn_there ? nullptr : sequence.tokens_behind(sequence.ahead()),
+         .in_flight = sequence.in_flight(),
+         .tokens = is_drawn_there ? nullptr : sequence.tokens_behind(sequence.in_flight()),
          .count = row.count,
          .seat = sequence.seat,
          .wants = row.wants});
   }
   device_sampler_->launch(sample_spans_);
   for (const FlightRow& row : flight.rows) {
-    row.sequence->cache->go_ahead(row.count);
+    row.sequence->cache->add_in_flight(row.count);
     row.sequence->sampling += row.wants != Wants::kNothing;
   }
 }
@@ -141,7 +141,7 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
   Sequence& sequence = *row.sequence;
   try {
     if (device_sampler_ != nullptr) {
-      sequence.cache->arrive(row.count);
+      sequence.cache->commit_in_flight(row.count);
       sequence.sampling -= row.wants != Wants::kNothing;
     }
     count_progress(row.count, sequence, record);
@@ -153,7 +153,8 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
     if (sequence.phase != Phase::kFinished) publish(sequence);
   } catch (...) {  // what happens here is one request's own: only this one fails
     if (sequence.phase == Phase::kFinished) throw;
-    if (sequence.ahead() > 1) {  // a chunk is under way, and nothing else can be made of its rows
+    // A chunk is in flight: the sequence ends once its rows have been delivered.
+    if (sequence.in_flight() > 1) {
       sequence.failure = std::current_exception();
       return;
     }

@@ -105,9 +105,9 @@ void check_ahead(const EngineState& state, size_t index, const Sequence& sequenc
     drawn += row.wants != SampleSpan::Wants::kNothing;
   });
   const SequenceCache& cache = *sequence.cache;
-  report->expect(cache.ahead() == tokens && sequence.sampling == drawn, "running sequence ", index,
-                 " believes that ", cache.ahead(), " tokens of it and ", sequence.sampling,
-                 " draws are under way, but there are ", tokens, " and ", drawn);
+  report->expect(cache.in_flight() == tokens && sequence.sampling == drawn, "running sequence ",
+                 index, " believes that ", cache.in_flight(), " tokens of it and ",
+                 sequence.sampling, " draws are under way, but there are ", tokens, " and ", drawn);
   report->expect(cache.next_index() <= cache.max_length(), "running sequence ", index,
                  " will have ", cache.next_index(), " tokens in a cache for ", cache.max_length());
 }

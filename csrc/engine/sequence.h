@@ -44,9 +44,9 @@ struct Sequence {
   // How it ends in whatever phase it is, if it has to.
   std::optional<FinishReason> maybe_early_end(Clock::time_point now) const;
   // Of its tokens, those that steps under way append to its cache.
-  int64_t ahead() const { return cache == nullptr ? 0 : cache->ahead(); }
+  int64_t in_flight() const { return cache == nullptr ? 0 : cache->in_flight(); }
   // Prompt tokens that no step has taken yet.
-  int64_t unread() const { return std::max<int64_t>(prompt_tokens - read - ahead(), 0); }
+  int64_t unread() const { return std::max<int64_t>(prompt_tokens - read - in_flight(), 0); }
   // Its tokens behind those in the cache and so many more: of the prompt, or the last one sampled.
   const int32_t* tokens_behind(int64_t more) const {
     return read + more < prompt_tokens ? prompt.data() + read + more : &last_token;

@@ -13,7 +13,7 @@ int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
 // Prompt rows beside so many that decode. A row of a prompt costs at most what a decoding row does,
 // so as many would double the step; half as many leave room for what a machine adds by itself.
 int64_t prompt_rows_beside(int64_t decoding, const StepLimits& limits) {
-  return std::max(limits.prompt_beside_decoding, decoding / 2);
+  return std::max(limits.prompt_tokens_per_decode_step, decoding / 2);
 }
 
 PlanRow decode_row(int64_t index) { return {index, 1, true}; }

@@ -34,7 +34,7 @@ struct StepLimits {
   int64_t prefill_chunk = 1;  // most prompt tokens of one sequence in a step
   // Most prompt tokens of all sequences in a step in which somebody decodes, or one for every two
   // that do, if that is more.
-  int64_t prompt_beside_decoding = std::numeric_limits<int64_t>::max();
+  int64_t prompt_tokens_per_decode_step = std::numeric_limits<int64_t>::max();
 };
 
 struct PlanRow {
@@ -58,11 +58,11 @@ class StepPlanner {
   // Admits in order of arrival, and nobody past one that has to wait: a large request is not
   // starved by small ones. Every decoding sequence gets its token. What is left of the budget goes
   // to prompts, to the one that has waited longest for a turn first, but beside decoding sequences
-  // no more than `prompt_beside_decoding` says, so that nobody waits for more than two of its own
-  // steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its borders
-  // do not depend on company; only a budget that is smaller than the chunk cuts it. Where decoding
-  // alone would fill the budget, all sequences take turns instead, so that a prompt cannot be shut
-  // out.
+  // no more than `prompt_tokens_per_decode_step` says, so that nobody waits for more than two of
+  // its own steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its
+  // borders do not depend on company; only a budget that is smaller than the chunk cuts it. Where
+  // decoding alone would fill the budget, all sequences take turns instead, so that a prompt cannot
+  // be shut out.
   void plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
             const StepLimits& limits, StepPlan* plan);
 

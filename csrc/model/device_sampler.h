@@ -27,8 +27,8 @@ struct SampleSpan {
   };
 
   SequenceCache* cache = nullptr;
-  int64_t ahead = 0;                // tokens of its sequence under way: these get the indices from
-                                    // cache->length() + ahead on
+  int64_t in_flight = 0;            // tokens of its sequence under way: these get the indices from
+                                    // cache->length() + in_flight on
   const int32_t* tokens = nullptr;  // [count], or null: one token, the last that `seat` has drawn
   int64_t count = 0;                // at least 1
   int64_t seat = 0;                 // its own in [0, seats()) from begin_sampling on

@@ -50,7 +50,7 @@ void ForwardPlan::make(std::span<const ForwardSpan> spans) {
 void ForwardPlan::add_rows(const ForwardSpan& span) {
   const SequenceCache& cache = *span.cache;
   for (int64_t i = 0; i < span.count; ++i) {
-    const int64_t t = cache.length() + span.ahead + i;
+    const int64_t t = cache.length() + span.in_flight + i;
     ids.push_back(span.tokens[i]);
     index.push_back(t);
     rank.push_back(cache.window().rank(t));
@@ -63,7 +63,7 @@ void ForwardPlan::add_rows(const ForwardSpan& span) {
 // span has a round for each piece.
 void ForwardPlan::cut(const ForwardSpan& span, bool* joinable) {
   const SequenceCache& cache = *span.cache;
-  const int64_t begin = cache.length() + span.ahead, end = begin + span.count;
+  const int64_t begin = cache.length() + span.in_flight, end = begin + span.count;
   for (int64_t t = begin; t < end;) {
     const int64_t row = rows() + t - begin;
     const int64_t count = cache.window().piece(t, end - t, scratch_pages_);

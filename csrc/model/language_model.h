@@ -16,12 +16,12 @@ enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
 // Consecutive tokens of one sequence.
 struct ForwardSpan {
-  SequenceCache* cache = nullptr;   // the tokens get the indices from cache->length() + ahead on
+  SequenceCache* cache = nullptr;   // its tokens' indices start at cache->length() + in_flight
   const int32_t* tokens = nullptr;  // [count], each in [0, vocab)
   int64_t count = 0;                // at least 1
   LogitsOf logits = LogitsOf::kNone;
-  int64_t ahead = 0;  // tokens of its sequence that are computed but not counted in the cache's
-                      // length yet: device_sampler.h
+  int64_t in_flight = 0;  // tokens of its sequence that are computed but not counted in the cache's
+                          // length yet: device_sampler.h
 };
 
 class LanguageModel {
@@ -38,7 +38,7 @@ class LanguageModel {
   virtual void forward(std::span<const ForwardSpan> spans, float* logits) = 0;
 
   // Where it draws tokens itself; null: the engine draws them from its logits.
-  virtual DeviceSampler* drawer() { return nullptr; }
+  virtual DeviceSampler* device_sampler() { return nullptr; }
 };
 
 }  // namespace sinkstream

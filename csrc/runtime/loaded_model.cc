@@ -35,7 +35,7 @@ int64_t chunk_of(const LoadOptions& options) {
 
 // Four rows more cost no more than the first one, which waits for memory, not for arithmetic
 // (engine_bench.py, long_prompt). Where a chunk is cut changes no result here.
-constexpr int64_t kPromptBesideDecoding = 4;
+constexpr int64_t kPromptTokensPerDecodeStep = 4;
 
 // What attention may split over pages: a window of 8,192 for kSplitRows rows, 131,072 for one row.
 // Larger ones are attended without, and the scratch does not grow with the window.
@@ -104,7 +104,7 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
   engine.max_sequences = max_sequences_;
   engine.prefill_chunk = prefill_chunk_;
   // How many rows a GPU takes in the time of one nobody has measured.
-  if (!gpu_) engine.prompt_beside_decoding = kPromptBesideDecoding;
+  if (!gpu_) engine.prompt_tokens_per_decode_step = kPromptTokensPerDecodeStep;
   engine.kernels = &kernels_.kernels;
   engine.threads = &threads_;
   engine.tokens = std::move(tokens);
@@ -193,7 +193,7 @@ void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
 
 void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens,
                           ForwardCache* cache, float* logits,
-                          const std::function<void()>& look_up) {
+                          const std::function<void()>& check_signals) {
   std::unique_ptr<ForwardCache> dense;
   if (cache == nullptr) {
     const Window window{0, tokens};
@@ -208,7 +208,7 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
   const int64_t chunk = std::min(tokens, decoder_->max_tokens());
   std::vector<ForwardSpan> spans(together);
   for (int64_t t = 0; t < tokens; t += chunk) {
-    if (t > 0) look_up();
+    if (t > 0) check_signals();
     for (int64_t row = 0; row < batch; row += together) {
       for (int64_t i = 0; i < together; ++i) {
         spans[i] = {cache->rows[row + i].get(), ids.data() + (row + i) * tokens + t,

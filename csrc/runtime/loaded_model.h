@@ -67,10 +67,10 @@ class LoadedModel {
 
   // Appends ids, [batch, tokens], to the cache (null: none, plain dense attention) and writes
   // logits, [batch, tokens, vocab]. Goes through the generation thread, chunk by chunk, so that
-  // running streams go on in between. Calls `look_up` between chunks; what that throws ends the
-  // forward, and the chunks before it are in the cache.
+  // running streams go on in between. Calls `check_signals` between chunks; what that throws ends
+  // the forward, and the chunks before it are in the cache.
   void forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens, ForwardCache* cache,
-               float* logits, const std::function<void()>& look_up);
+               float* logits, const std::function<void()>& check_signals);
 
  private:
   // A GPU, and the stream on it that everything of this model runs in.

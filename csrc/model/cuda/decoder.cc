@@ -220,7 +220,7 @@ void CudaDecoder::plan(std::span<const SampleSpan> spans) {
     forward.cache = span.cache;
     forward.tokens = span.tokens != nullptr ? span.tokens : sampling_.id_of_sampled(span.seat);
     forward.count = span.count;
-    forward.ahead = span.ahead;
+    forward.in_flight = span.in_flight;
   }
   plan_.make(spans_);
   SINKSTREAM_CHECK(plan_.rows() <= max_tokens(), "a step has ", plan_.rows(), " tokens");

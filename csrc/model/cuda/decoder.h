@@ -50,7 +50,7 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   int64_t scratch_bytes() const override;
   int64_t weight_bytes() const { return layers_.weight_bytes(); }
   int64_t graphs() const { return graphs_.count(); }
-  DeviceSampler* drawer() override { return this; }
+  DeviceSampler* device_sampler() override { return this; }
 
   // While no step is under way. These throw DeviceError; then the GPU may have stopped, and so
   // does everything after it.

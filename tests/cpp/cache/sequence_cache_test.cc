@@ -187,20 +187,20 @@ TEST(SequenceCache, MakesEvictedTokensNaNInEveryTypeWhereThePoolPoisons) {
 TEST(SequenceCache, CountsWhatIsUnderWayOnlyOnceItHasArrived) {
   PagePool pool(kShape, 20);
   SequenceCache cache(&pool, {2, 10}, kLayers, 40);
-  cache.go_ahead(16);
-  cache.go_ahead(5);
+  cache.add_in_flight(16);
+  cache.add_in_flight(5);
   EXPECT_EQ(cache.length(), 0);
   EXPECT_EQ(cache.live(), 0);
   EXPECT_EQ(cache.next_index(), 21);
-  cache.arrive(16);
+  cache.commit_in_flight(16);
   EXPECT_EQ(cache.length(), 16);
   EXPECT_EQ(cache.evicted(), 4);
-  EXPECT_EQ(cache.ahead(), 5);
-  EXPECT_THROW(cache.arrive(6), InternalError) << "fewer are under way";
-  EXPECT_THROW(cache.go_ahead(20), InternalError) << "it was made for 40";
-  cache.forget_in_flight();
+  EXPECT_EQ(cache.in_flight(), 5);
+  EXPECT_THROW(cache.commit_in_flight(6), InternalError) << "fewer are under way";
+  EXPECT_THROW(cache.add_in_flight(20), InternalError) << "it was made for 40";
+  cache.drop_in_flight();
   EXPECT_EQ(cache.next_index(), 16);
-  EXPECT_NO_THROW(cache.go_ahead(24));
+  EXPECT_NO_THROW(cache.add_in_flight(24));
 }
 
 // A chunk under way lies in rows that have just been evicted: those are not to be spoiled.
@@ -216,8 +216,8 @@ TEST(SequenceCache, SpoilsNoRowThatAStepUnderWayHasWritten) {
                     static_cast<size_t>(bytes_of(kShape.type)));
       }
     }
-    cache.go_ahead(chunk);
-    if (cache.ahead() > chunk) cache.arrive(chunk);
+    cache.add_in_flight(chunk);
+    if (cache.in_flight() > chunk) cache.commit_in_flight(chunk);
     for (int64_t t = std::max(window.first(cache.next_index()), cache.length());
          t < cache.next_index(); ++t) {
       const Slot at = cache.slot(0, t);

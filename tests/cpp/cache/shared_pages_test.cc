@@ -40,7 +40,7 @@ std::byte* row_of(const SequenceCache& cache, int64_t layer, int64_t index) {
 }
 
 // As a step does that has been launched.
-void go_ahead(Marked* one, int64_t count, std::mt19937* random) {
+void add_in_flight(Marked* one, int64_t count, std::mt19937* random) {
   one->cache.make_writable(count);
   for (int64_t i = 0; i < count; ++i) {
     const auto mark = static_cast<uint32_t>((*random)());
@@ -50,18 +50,18 @@ void go_ahead(Marked* one, int64_t count, std::mt19937* random) {
     }
     one->marks.push_back(mark);
   }
-  one->cache.go_ahead(count);
+  one->cache.add_in_flight(count);
   one->in_flight.push_back(count);
 }
 
-void arrive(Marked* one) {
-  one->cache.arrive(one->in_flight.front());
+void commit_in_flight(Marked* one) {
+  one->cache.commit_in_flight(one->in_flight.front());
   one->in_flight.pop_front();
 }
 
 void write(Marked* one, int64_t count, std::mt19937* random) {
-  go_ahead(one, count, random);
-  arrive(one);
+  add_in_flight(one, count, random);
+  commit_in_flight(one);
 }
 
 // Every row that the next token would see.
@@ -131,17 +131,17 @@ TEST(SharedPages, WhatAStepUnderWayOverwritesCannotBeShared) {
   std::mt19937 random(1);
   Marked one({}, &pool, window, kLayers, kEndless);
   write(&one, 30, &random);
-  go_ahead(&one, 33, &random);
+  add_in_flight(&one, 33, &random);
   EXPECT_EQ(one.cache.shareable(), 30) << "no more than counts";
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 30));
-  go_ahead(&one, 100, &random);  // more than the ring has room for beside the first 30
+  add_in_flight(&one, 100, &random);  // more than the ring has room for beside the first 30
   EXPECT_EQ(one.cache.shareable(), 4);
   EXPECT_THROW(SequenceCache(one.cache, kEndless, 30), InternalError);
   EXPECT_THROW(one.cache.rewind(20), InternalError);
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 4));
   Marked two({}, &pool, window, kLayers, kEndless);
   write(&two, 2, &random);
-  go_ahead(&two, 100, &random);
+  add_in_flight(&two, 100, &random);
   EXPECT_EQ(two.cache.shareable(), 2) << "sinks that do not count yet are not shared either";
 }
 
@@ -153,7 +153,7 @@ TEST(SharedPages, SinksThatAStepUnderWayFillsAreCopiedForWhoWritesThem) {
   std::mt19937 random(1);
   Marked one({}, &pool, window, kLayers, kEndless);
   write(&one, 30, &random);
-  go_ahead(&one, 40, &random);
+  add_in_flight(&one, 40, &random);
   Marked other(first_marks(one, 30), one.cache, kEndless, 30);
   EXPECT_EQ(pool.spare_pages(), 0);
   write(&other, 60, &random);
@@ -228,18 +228,18 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
           break;
         }
         case 4:  // it has ended while a token that nobody wants is under way
-          if (one->cache.ahead() != 1) break;
-          one->cache.forget_in_flight();
+          if (one->cache.in_flight() != 1) break;
+          one->cache.drop_in_flight();
           one->in_flight.clear();
           one->marks.pop_back();
           break;
         default: {
           if (one->in_flight.size() == 2 || (!one->in_flight.empty() && below(2) == 0)) {
-            arrive(&*one);
+            commit_in_flight(&*one);
             break;
           }
           const int64_t most = 1 + below(below(4) == 0 ? 90 : 5);
-          go_ahead(&*one, window.piece(one->cache.next_index(), most), &random);
+          add_in_flight(&*one, window.piece(one->cache.next_index(), most), &random);
         }
       }
       for (const Marked& other : all) expect_own_rows(other);

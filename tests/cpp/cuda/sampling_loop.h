@@ -154,7 +154,7 @@ class SamplingLoop {
     const Asked& asked = asked_[i];
     SampleSpan span;
     span.cache = &sequences_[i];
-    span.ahead = sequence.launched - sequences_[i].length();
+    span.in_flight = sequence.launched - sequences_[i].length();
     span.seat = static_cast<int64_t>(i);
     span.count = 1;
     span.wants = SampleSpan::Wants::kToken;

@@ -77,7 +77,7 @@ inline std::vector<int32_t> expected_reply(const std::vector<int32_t>& prompt, i
 class RuleModel : public LanguageModel {
  public:
   int64_t max_tokens() const override { return max_tokens_; }
-  DeviceSampler* drawer() override { return device_sampler_.get(); }
+  DeviceSampler* device_sampler() override { return device_sampler_.get(); }
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override {
     if (gate != nullptr) gate->acquire();

@@ -107,13 +107,13 @@ class FakeSampler : public DeviceSampler {
   }
 
   void check(const SampleSpan& span, const Seat& seat) {
-    const int64_t length = span.cache->length(), index = length + span.ahead;
+    const int64_t length = span.cache->length(), index = length + span.in_flight;
     expect(seat.sampler.has_value(), "seat ", span.seat, " is used before it has begun");
     expect(span.count >= 1, "a span has ", span.count, " tokens");
     expect(index + span.count <= span.cache->max_length(), "index ", index, " is past the end");
     if (seat.next < 0) {
-      expect(span.ahead == 0 && length >= seat.seen, "seat ", span.seat, " begins ", span.ahead,
-             " ahead of ", length, " tokens, and has seen ", seat.seen);
+      expect(span.in_flight == 0 && length >= seat.seen, "seat ", span.seat, " begins ",
+             span.in_flight, " ahead of ", length, " tokens, and has seen ", seat.seen);
     } else {
       expect(index == seat.next, "seat ", span.seat, " goes on at index ", index, " instead of ",
              seat.next);
@@ -128,7 +128,7 @@ class FakeSampler : public DeviceSampler {
     expect(span.seat >= 0 && span.seat < seats(), "there is no seat ", span.seat);
     Seat& seat = seats_[static_cast<size_t>(span.seat)];
     check(span, seat);
-    const int64_t index = span.cache->length() + span.ahead;
+    const int64_t index = span.cache->length() + span.in_flight;
     const std::span tokens(span.tokens != nullptr ? span.tokens : &seat.drawn,
                            static_cast<size_t>(span.count));
     for (const int32_t token : tokens) {

@@ -229,7 +229,7 @@ class InvariantsAheadTest : public InvariantsTest {
     flights.begin(Clock::now()).rows.push_back({sequence, 1, SampleSpan::Wants::kToken});
     flights.add();
     if (sequence == nullptr) return;
-    sequence->cache->go_ahead(1);
+    sequence->cache->add_in_flight(1);
     ++sequence->sampling;
   }
 };
@@ -250,10 +250,10 @@ TEST_F(InvariantsAheadTest, HoldWhereADroppedRowIsUnderWay) {
 TEST_F(InvariantsAheadTest, SeeAStepThatASequenceDoesNotKnowOf) {
   Sequence& sequence = add_sampling(3);
   launch(&sequence);
-  sequence.cache->forget_in_flight();
+  sequence.cache->drop_in_flight();
   EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 0 tokens of it and 1 draws are "
                                 "under way, but there are 1 and 1"}));
-  sequence.cache->go_ahead(1);
+  sequence.cache->add_in_flight(1);
   sequence.sampling = 0;
   EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 1 tokens of it and 0 draws are "
                                 "under way, but there are 1 and 1"}));

@@ -109,7 +109,7 @@ TEST(PlanStep, TakesTurnsWhereDecodingAloneFillsTheBudget) {
 
 TEST(PlanStep, ReadsOfAPromptBesideDecodingLessThanDoublesTheStep) {
   StepLimits limits = kRoomy;
-  limits.prompt_beside_decoding = 4;
+  limits.prompt_tokens_per_decode_step = 4;
   const RunningView prompt = reading(40);
   EXPECT_EQ(plan_step({}, {prompt}, limits).rows, (Rows{{0, 16, false}})) << "nobody waits for it";
   EXPECT_EQ(plan_step({}, {parked(), prompt}, limits).rows, (Rows{{1, 16, false}}));
@@ -147,7 +147,7 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
                       .max_sequences = pick(1, 6),
                       .max_tokens = pick(1, 20),
                       .prefill_chunk = pick(1, 20),
-                      .prompt_beside_decoding = pick(1, 30)};
+                      .prompt_tokens_per_decode_step = pick(1, 30)};
     const int64_t pages = limits.free_pages;
     struct Life {
       RunningView view;
@@ -200,7 +200,7 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
       }
       ASSERT_LE(tokens, limits.max_tokens);
       if (decoding > 0) {
-        ASSERT_LE(prompt_tokens, std::max(limits.prompt_beside_decoding, decoding / 2));
+        ASSERT_LE(prompt_tokens, std::max(limits.prompt_tokens_per_decode_step, decoding / 2));
       }
       std::erase_if(running, [&](const Life& life) {
         const bool ended = life.view.unread == 0 && life.decodes_left <= 0;

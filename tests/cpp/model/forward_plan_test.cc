@@ -174,9 +174,10 @@ TEST(ForwardPlan, NoPageIsWrittenThatIsSeen) {
       if (below(4) == 0 && length > window.sinks) {
         cache.cut(window.first(length) + below(length - window.first(length) + 1));
       }
-      if (below(3) == 0) cache.go_ahead(std::min<int64_t>(below(3), max_length - length - count));
+      if (below(3) == 0)
+        cache.add_in_flight(std::min<int64_t>(below(3), max_length - length - count));
       spans.push_back(span_of(*sequences.back(), count));
-      spans.back().ahead = cache.ahead();
+      spans.back().in_flight = cache.in_flight();
       rows += count;
     }
     ForwardPlan plan(rows, scratch_pages);
