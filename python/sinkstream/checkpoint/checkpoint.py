@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sinkstream.checkpoint.spec import DecoderSpec, Slot
+from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,7 +36,7 @@ def row_bytes(storage: Storage, cols: int) -> int:
 class TensorSource:
     """Where one slot's numbers come from."""
 
-    slot: Slot
+    slot: WeightSlot
     tensor: str
     """The tensor's name in the checkpoint, as errors should show it."""
     storage: Storage
@@ -121,7 +121,7 @@ class TensorsOnly:
     path: str
     spec: DecoderSpec
     tensors: tuple[TensorSource, ...]
-    """One for each of `slots(spec)`, in that order; shapes are checked."""
+    """One for each of `weight_slots(spec)`, in that order; shapes are checked."""
     source: Source
     generation: Mapping[str, Any]
     text: FolderText | GgufText
@@ -135,7 +135,7 @@ class Checkpoint:
     spec: DecoderSpec
     text: TextFormat
     tensors: tuple[TensorSource, ...]
-    """One for each of `slots(spec)`, in that order; shapes are checked."""
+    """One for each of `weight_slots(spec)`, in that order; shapes are checked."""
     source: Source
     generation: Mapping[str, Any] = field(default_factory=dict)
     """Sampling defaults of the checkpoint: `temperature`, `top_k`, `top_p`, `min_p`, …"""

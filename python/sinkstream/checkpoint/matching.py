@@ -8,7 +8,7 @@ from typing import cast
 from sinkstream.checkpoint.checkpoint import Storage, TensorSource
 from sinkstream.checkpoint.families.family import WeightNames
 from sinkstream.checkpoint.shown import shown
-from sinkstream.checkpoint.spec import DecoderSpec, Slot, slots
+from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
@@ -36,13 +36,13 @@ def match_tensors(
         where: The file or folder, for the error.
 
     Returns:
-        One source for each of `slots(spec)`, in that order.
+        One source for each of `weight_slots(spec)`, in that order.
 
     Raises:
         CheckpointError: Tensors are missing, superfluous, or have a wrong shape or storage. All
             of them are listed, up to 20.
     """
-    needed = {names.tensor(slot.name): slot for slot in slots(spec)}
+    needed = {names.tensor(slot.name): slot for slot in weight_slots(spec)}
     problems = [
         problem
         for tensor, slot in needed.items()
@@ -63,7 +63,7 @@ def match_tensors(
 
 
 def _problem(
-    tensor: str, slot: Slot, entry: TensorEntry | None, storages: Collection[str]
+    tensor: str, slot: WeightSlot, entry: TensorEntry | None, storages: Collection[str]
 ) -> str | None:
     """Return what is wrong with the tensor for a slot, or None."""
     shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)

@@ -60,7 +60,7 @@ class DecoderSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class WeightSlot:
     """One weight that the decoder needs: its place and its shape. A vector has `cols` = 1."""
 
     name: str
@@ -68,7 +68,7 @@ class Slot:
     cols: int
 
 
-def slots(spec: DecoderSpec) -> tuple[Slot, ...]:
+def weight_slots(spec: DecoderSpec) -> tuple[WeightSlot, ...]:
     """List every weight that a decoder of this spec needs, in the order in which they are loaded.
 
     Returns:
@@ -76,37 +76,40 @@ def slots(spec: DecoderSpec) -> tuple[Slot, ...]:
     """
     hidden, inner = spec.hidden_size, spec.intermediate_size
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    found = [Slot("embedding", spec.vocab_size, hidden)]
+    found = [WeightSlot("embedding", spec.vocab_size, hidden)]
     for layer in range(spec.layers):
         at = f"layers.{layer}."
         found += [
-            Slot(at + "attention_norm", hidden, 1),
-            Slot(at + "q", q, hidden),
-            Slot(at + "k", kv, hidden),
-            Slot(at + "v", kv, hidden),
-            Slot(at + "o", hidden, q),
-            Slot(at + "mlp_norm", hidden, 1),
-            Slot(at + "gate", inner, hidden),
-            Slot(at + "up", inner, hidden),
-            Slot(at + "down", hidden, inner),
+            WeightSlot(at + "attention_norm", hidden, 1),
+            WeightSlot(at + "q", q, hidden),
+            WeightSlot(at + "k", kv, hidden),
+            WeightSlot(at + "v", kv, hidden),
+            WeightSlot(at + "o", hidden, q),
+            WeightSlot(at + "mlp_norm", hidden, 1),
+            WeightSlot(at + "gate", inner, hidden),
+            WeightSlot(at + "up", inner, hidden),
+            WeightSlot(at + "down", hidden, inner),
         ]
         if spec.qkv_bias:
             found += [
-                Slot(at + "q_bias", q, 1),
-                Slot(at + "k_bias", kv, 1),
-                Slot(at + "v_bias", kv, 1),
+                WeightSlot(at + "q_bias", q, 1),
+                WeightSlot(at + "k_bias", kv, 1),
+                WeightSlot(at + "v_bias", kv, 1),
             ]
         if spec.output_bias:
-            found.append(Slot(at + "o_bias", hidden, 1))
+            found.append(WeightSlot(at + "o_bias", hidden, 1))
         if spec.mlp_bias:
             found += [
-                Slot(at + "gate_bias", inner, 1),
-                Slot(at + "up_bias", inner, 1),
-                Slot(at + "down_bias", hidden, 1),
+                WeightSlot(at + "gate_bias", inner, 1),
+                WeightSlot(at + "up_bias", inner, 1),
+                WeightSlot(at + "down_bias", hidden, 1),
             ]
         if spec.qk_norm:
-            found += [Slot(at + "q_norm", spec.head_dim, 1), Slot(at + "k_norm", spec.head_dim, 1)]
-    found.append(Slot("final_norm", hidden, 1))
+            found += [
+                WeightSlot(at + "q_norm", spec.head_dim, 1),
+                WeightSlot(at + "k_norm", spec.head_dim, 1),
+            ]
+    found.append(WeightSlot("final_norm", hidden, 1))
     if not spec.tie_embeddings:
-        found.append(Slot("output", spec.vocab_size, hidden))
+        found.append(WeightSlot("output", spec.vocab_size, hidden))
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec, slots
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec, weight_slots
 from tests.gpu.bench import notes, report
 from tests.gpu.bench.flops import pairs, prefill_flops
 from tests.gpu.bench.goals import GOALS
@@ -181,7 +181,9 @@ SPEC = DecoderSpec(
 def test_operations_of_a_prompt_are_those_of_every_weight_and_pair(
     tokens: int, capacity: int
 ) -> None:
-    weights = sum(s.rows * s.cols for s in slots(SPEC) if s.cols > 1 and s.name != "embedding")
+    weights = sum(
+        s.rows * s.cols for s in weight_slots(SPEC) if s.cols > 1 and s.name != "embedding"
+    )
     seen = [min(t + 1, capacity) for t in range(tokens)]
     assert pairs(tokens, capacity) == sum(seen)
     scores_and_values = sum(

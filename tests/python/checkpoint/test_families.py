@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import DecoderSpec, slots
+from sinkstream.checkpoint.spec import DecoderSpec, weight_slots
 from sinkstream.errors import CheckpointError
 
 LLAMA: dict[str, Any] = {
@@ -271,5 +271,5 @@ def test_gguf_metadata_that_the_decoder_cannot_compute_is_refused(
 def test_every_slot_has_a_name_of_its_own_in_both_formats(family: str) -> None:
     spec = from_config(family, tie_word_embeddings=False)
     for names in (FAMILIES[family].folder_names, FAMILIES[family].gguf_names):
-        found = [names.tensor(slot.name) for slot in slots(spec)]
+        found = [names.tensor(slot.name) for slot in weight_slots(spec)]
         assert len(set(found)) == len(found)

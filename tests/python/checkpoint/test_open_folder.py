@@ -15,7 +15,7 @@ import pytest
 
 from sinkstream.checkpoint import Checkpoint
 from sinkstream.checkpoint.families import FAMILIES
-from sinkstream.checkpoint.spec import slots
+from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
 from sinkstream.opening import open_checkpoint
 from sinkstream.request.ranges import NUMBERS
@@ -58,7 +58,7 @@ def test_a_folder_gives_every_weight_as_it_was_written(
 ) -> None:
     checkpoint = open_checkpoint(tiny_folder(family + form))
     assert checkpoint.spec.family == family
-    assert [tensor.slot for tensor in checkpoint.tensors] == list(slots(checkpoint.spec))
+    assert [tensor.slot for tensor in checkpoint.tensors] == list(weight_slots(checkpoint.spec))
     assert_holds(checkpoint, tiny.build(family).weights)
     checkpoint.source.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.gguf_header import read_gguf_header
-from sinkstream.checkpoint.spec import slots
+from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
 from sinkstream.opening import open_checkpoint
 from tests.data import tiny
@@ -32,7 +32,7 @@ def test_smollm2_is_described_as_it_is(smollm2: Path) -> None:
     assert spec.rope.inverse_frequencies[1] == pytest.approx(100_000 ** (-1 / 32), rel=1e-12)
     assert spec.tie_embeddings
     assert not any((spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm))
-    assert [tensor.slot for tensor in checkpoint.tensors] == list(slots(spec))
+    assert [tensor.slot for tensor in checkpoint.tensors] == list(weight_slots(spec))
     assert checkpoint.tensors[0].storage == "Q8_0"
     assert checkpoint.text.tokenizer is not None
     assert checkpoint.text.tokenizer.get_vocab_size() == 49152
