@@ -90,7 +90,7 @@ class TextFormat:
     which keeps no vocabulary but the tokenizer's own."""
 
     @property
-    def beginning(self) -> list[int]:
+    def bos_ids(self) -> list[int]:
         """Return what every text begins with: the beginning-of-text token, or nothing."""
         return [self.bos_token_id] if self.add_bos and self.bos_token_id is not None else []
 

@@ -26,7 +26,7 @@ class AskedStream:
         self._sinks, self._window = sinks, window
         self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
         # Written and not yet read: lines are read together, when somebody asks.
-        self._pending = model._text.beginning
+        self._pending = model._text.bos_ids
         self._length = len(self._pending)
         self.evicted = 0
         """Tokens that had left the view when the last answer ended."""

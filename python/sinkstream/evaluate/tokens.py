@@ -53,7 +53,7 @@ def encode(where: str, model: Model, text: str) -> list[int]:
         InvalidArgument: The checkpoint has no tokenizer, or the text holds lone surrogates.
     """
     check_characters(text, f"{where}: the text")
-    return [*model._text.beginning, *encoder(where, model).encode(text)]
+    return [*model._text.bos_ids, *encoder(where, model).encode(text)]
 
 
 def encoder(where: str, model: Model) -> PlainEncoder:

@@ -77,7 +77,7 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
         )
     check_characters(prompt, "stream: `prompt`")
     _warn_of_literals(text.tokenizer, prompt)
-    ids = text.beginning + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
+    ids = text.bos_ids + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
     if not ids:
         raise InvalidArgument(
             "stream: `prompt` must not be empty, because the checkpoint has no token for the "

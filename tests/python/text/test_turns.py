@@ -397,10 +397,10 @@ def test_without_template_a_session_is_one_growing_text(family: str) -> None:
     turns = probe_turns(text)
     assert not turns.is_exact
     assert "no chat template" in turns.difference
-    assert turns.opening(None) == text.beginning
+    assert turns.opening(None) == text.bos_ids
     ids = turns.user("Once upon a time", after=None)
     assert ids == PlainEncoder(tokenizer_of(text)).encode("Once upon a time")
-    assert turns.opening("Once upon a time") == text.beginning + ids
+    assert turns.opening("Once upon a time") == text.bos_ids + ids
     ids += turns.closing(None) + turns.message("user", " there was<|im_end|></s>", after="user")
     assert tokenizer_of(text).decode(ids, skip_special_tokens=False) == (
         "Once upon a time there was<|im_end|></s>"

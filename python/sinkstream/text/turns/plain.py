@@ -35,8 +35,8 @@ class PlainTurns:
     def opening(self, system: str | None) -> list[int]:
         """Return the beginning-of-text token, where texts have one, and the system text."""
         if system is None:
-            return self.text.beginning
-        return self.text.beginning + self._encode(system, SYSTEM, is_first=True)
+            return self.text.bos_ids
+        return self.text.bos_ids + self._encode(system, SYSTEM, is_first=True)
 
     def user(self, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a text."""
