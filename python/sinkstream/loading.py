@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 from sinkstream import _core, devices
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
 from sinkstream.checkpoint.open import open_tensors
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
@@ -209,6 +209,6 @@ def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> No
     tensor = next(tensor for tensor in checkpoint.tensors if tensor.slot.name == slot)
     checkpoint.source.read_rows(tensor, begin, end)
     raise CheckpointError(
-        f"load: rows [{begin}, {end}) of tensor {shown(tensor.tensor)} could not be read, and then "
+        f"load: rows [{begin}, {end}) of tensor {quoted(tensor.tensor)} could not be read, and then "
         "could. The file has changed meanwhile. Load it again."
     )

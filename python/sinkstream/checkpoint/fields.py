@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 
@@ -87,14 +87,14 @@ class Fields:
         """
         value = self._get(name, neutral)
         if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
-            rule = "be absent" if neutral is None else f"be {shown(neutral)} or absent"
+            rule = "be absent" if neutral is None else f"be {quoted(neutral)} or absent"
             raise self.error(name, rule, value, reason)
 
     def all_must_be(self, name: str, word: str, reason: str = "") -> None:
         """Refuse a list with any other element than `word`; it may be absent."""
         value = self._get(name, [])
         if not isinstance(value, list) or any(element != word for element in value):
-            raise self.error(name, f"be a list of nothing but {shown(word)}", value, reason)
+            raise self.error(name, f"be a list of nothing but {quoted(word)}", value, reason)
 
     def error(self, name: str, rule: str, value: Any = None, remedy: str = "") -> CheckpointError:
         """Return the error that says that `name` breaks a rule.
@@ -106,7 +106,7 @@ class Fields:
             remedy: A sentence that helps, if there is one.
         """
         value = self._get(name, value)
-        found = "is missing" if value is None else f"is {shown(value)}"
+        found = "is missing" if value is None else f"is {quoted(value)}"
         tail = f" {remedy}" if remedy else ""
         return CheckpointError(
             f"load: {self.where}: `{self._prefix}{name}` must {rule}, but {found}.{tail}"

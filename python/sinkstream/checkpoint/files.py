@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 
@@ -39,14 +39,14 @@ class File:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise CheckpointError(
-                f"{where}: file {shown(self.name)} cannot be opened: {reason}."
+                f"{where}: file {quoted(self.name)} cannot be opened: {reason}."
             ) from error
         status = os.fstat(self.descriptor)
         self.size = status.st_size
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise CheckpointError(
-                f"{where}: {shown(self.name)} must be a regular file, but is not."
+                f"{where}: {quoted(self.name)} must be a regular file, but is not."
             )
 
     def read(self, begin: int, count: int, what: str) -> bytes:
@@ -131,7 +131,7 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise ValueError(f"the key {shown(key)} appears twice")
+                raise ValueError(f"the key {quoted(key)} appears twice")
             found[key] = value
         return found
 
@@ -147,5 +147,5 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
             f"{where}: {name} must be valid JSON, but is not: {error}."
         ) from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{where}: {name} must be a JSON object, but is {shown(value)}.")
+        raise CheckpointError(f"{where}: {name} must be a JSON object, but is {quoted(value)}.")
     return value

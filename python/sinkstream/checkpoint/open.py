@@ -8,7 +8,7 @@ from sinkstream.checkpoint.checkpoint import TensorsOnly
 from sinkstream.checkpoint.formats.folder import open_folder
 from sinkstream.checkpoint.formats.gguf import open_gguf
 from sinkstream.checkpoint.names import resolve
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 
@@ -19,7 +19,7 @@ def open_tensors(
     found = resolve(path, revision).absolute()  # so that "." has a name in errors
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(
-            f"load: {shown(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
+            f"load: {quoted(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
             "safetensors file. Give the folder that holds it."
         )
     return open_folder(found) if found.is_dir() else open_gguf(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import Extent, TensorSource, row_bytes
 from sinkstream.checkpoint.files import File
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 
@@ -41,13 +41,13 @@ class FileSource:
         """Read rows [begin, end) of a tensor, as they lie in the file."""
         if not 0 <= begin <= end <= tensor.slot.rows:
             raise CheckpointError(
-                f"load: rows of tensor {shown(tensor.tensor)} must lie in "
+                f"load: rows of tensor {quoted(tensor.tensor)} must lie in "
                 f"[0, {tensor.slot.rows}], but are [{begin}, {end}). "
                 "This is a bug in sinkstream; please report it."
             )
         entry = self._entries[tensor.tensor]
         row = row_bytes(tensor.storage, tensor.slot.cols)
-        what = f"tensor {shown(tensor.tensor)}"
+        what = f"tensor {quoted(tensor.tensor)}"
         return entry.file.read(entry.offset + begin * row, (end - begin) * row, what)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import InvalidArgument
 
 Name = Literal["back", "fork", "help", "load", "quit", "reset", "save", "stats", "system", "undo"]
@@ -70,17 +70,17 @@ def parse(text: str) -> Message | Command | None:
     if name is None:
         known_names = ", ".join(f"/{known}" for known in sorted(COMMANDS))
         raise InvalidArgument(
-            f"chat: a command must be one of {known_names}, but is {shown('/' + word)}. {_REMEDY}"
+            f"chat: a command must be one of {known_names}, but is {quoted('/' + word)}. {_REMEDY}"
         )
     wanted = COMMANDS[name].argument
     if wanted and not argument:
         raise InvalidArgument(f"chat: /{name} must be followed by a {wanted}, but ends there.")
     if argument and not wanted:
         raise InvalidArgument(
-            f"chat: /{name} must stand alone, but is followed by {shown(argument)}. {_REMEDY}"
+            f"chat: /{name} must stand alone, but is followed by {quoted(argument)}. {_REMEDY}"
         )
     if wanted == "FILE" and "\0" in argument:
-        raise InvalidArgument(f"chat: a FILE must be a path, but is {shown(argument)}.")
+        raise InvalidArgument(f"chat: a FILE must be a path, but is {quoted(argument)}.")
     return Command(name, argument)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.cli.chat_commands import Command, Message, help_text, parse
 from sinkstream.cli.chat_input import Lines, read_entry
 from sinkstream.cli.conversations import Conversation, Conversations
@@ -109,10 +109,10 @@ class Talk:
                 self._begin(argument)
             case "save":
                 conversations.current.session.save(_path_of(argument))
-                note(f"Saved to {shown(argument)}.")
+                note(f"Saved to {quoted(argument)}.")
             case "load":
                 conversations.load(_path_of(argument))
-                note(f"Going on with {shown(argument)}: {_stats_of(conversations.current)}")
+                note(f"Going on with {quoted(argument)}: {_stats_of(conversations.current)}")
                 self._tell_of_eviction(conversations.current)
             case "fork":
                 conversations.fork()
@@ -126,7 +126,7 @@ class Talk:
 
     def _begin(self, system: str | None) -> None:
         self._conversations.begin(system)
-        prompt = "no system prompt of yours" if system is None else f"the prompt {shown(system)}"
+        prompt = "no system prompt of yours" if system is None else f"the prompt {quoted(system)}"
         note(f"A new conversation, with {prompt}.")
 
     def _tell_of_eviction(self, conversation: Conversation) -> None:

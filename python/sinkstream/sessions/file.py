@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.sessions.header import (
     TensorPlan,
@@ -65,7 +65,7 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
     except OSError as error:
         raise OSError(
             error.errno,
-            f"save: the session cannot be written to {shown(str(target))}: "
+            f"save: the session cannot be written to {quoted(str(target))}: "
             f"{error.strerror or error}.",
         ) from error
 
@@ -174,7 +174,7 @@ def _read_tensors(
         tensor = np.empty(plan[name].nbytes, np.uint8)
         for begin in range(0, len(tensor), _PIECE):
             count = min(_PIECE, len(tensor) - begin)
-            piece = file.read(header.tensors[name].offset + begin, count, f"tensor {shown(name)}")
+            piece = file.read(header.tensors[name].offset + begin, count, f"tensor {quoted(name)}")
             checksum.update(piece)
             tensor[begin : begin + count] = np.frombuffer(piece, np.uint8)
         tensors[name] = tensor

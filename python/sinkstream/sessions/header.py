@@ -14,7 +14,7 @@ from typing import Any
 from sinkstream import _build
 from sinkstream.checkpoint.files import parse_json
 from sinkstream.checkpoint.formats.safetensors_header import MAX_HEADER_BYTES, SafetensorsHeader
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.sessions.record import (
     KV_DTYPE_BYTES,
@@ -164,7 +164,7 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
     if model.kv_dtype not in KV_DTYPE_BYTES:
         raise CheckpointError(
             f"load_session: {name}: `kv_dtype` must be one of {', '.join(sorted(KV_DTYPE_BYTES))}, "
-            f"but is {shown(model.kv_dtype)}."
+            f"but is {quoted(model.kv_dtype)}."
         )
     if state.begin > state.length:
         raise CheckpointError(
@@ -179,7 +179,7 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
     ):
         raise CheckpointError(
             f"load_session: {name}: `checksum` must be {CHECKSUM_DIGITS} hexadecimal digits in "
-            f"lower case, but is {shown(checksum)}."
+            f"lower case, but is {quoted(checksum)}."
         )
     return SessionHeader(
         model=model,
@@ -195,15 +195,15 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         found = metadata.get("format") if isinstance(metadata, dict) else None
         raise CheckpointError(
-            f"load_session: {name} must be a saved session, of format {shown(FORMAT)}, but its "
-            f"format is {shown(found)}."
+            f"load_session: {name} must be a saved session, of format {quoted(FORMAT)}, but its "
+            f"format is {quoted(found)}."
         )
     version = metadata.get("format_version")
     if version != VERSION:
         raise CheckpointError(
             f"load_session: {name} must have format version {VERSION}, which sinkstream "
-            f"{_build.version()} reads, but has {shown(version)}, written by "
-            f"{shown(metadata.get('created_by'))}."
+            f"{_build.version()} reads, but has {quoted(version)}, written by "
+            f"{quoted(metadata.get('created_by'))}."
         )
     if set(metadata) != _KEYS or not all(isinstance(value, str) for value in metadata.values()):
         wrong = sorted(
@@ -212,7 +212,7 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
         )
         raise CheckpointError(
             f"load_session: the metadata of {name} must have the keys of version {VERSION}, each "
-            f"with a text, but has not: {shown(wrong)}."
+            f"with a text, but has not: {quoted(wrong)}."
         )
     return metadata
 
@@ -223,7 +223,7 @@ def _number(name: str, metadata: Mapping[str, str], key: str, low: int) -> int:
         return int(text)
     raise CheckpointError(
         f"load_session: {name}: `{key}` must be a whole number in [{low}, {_MAX_NUMBER}], but is "
-        f"{shown(text)}."
+        f"{quoted(text)}."
     )
 
 
@@ -233,7 +233,7 @@ def _read_fields(name: str, text: str) -> dict[str, str | int]:
         if type(value) not in (str, int):
             raise CheckpointError(
                 f"load_session: {name}: `fields` must hold texts and whole numbers, but "
-                f"{shown(key)} is {shown(value)}."
+                f"{quoted(key)} is {quoted(value)}."
             )
     return fields
 
@@ -249,7 +249,7 @@ def _check_tensors(
         wanted, held = expected.get(key), found.get(key)
         if wanted != held:
             raise CheckpointError(
-                f"load_session: {name}: tensor {shown(key)} must be {_described(wanted)}, as the "
+                f"load_session: {name}: tensor {quoted(key)} must be {_described(wanted)}, as the "
                 f"session's numbers say, but is {_described(held)}."
             )
     return plan

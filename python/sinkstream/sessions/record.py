@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
 from sinkstream.errors import CheckpointError
 
@@ -129,10 +129,10 @@ def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -
     for entry in fields(SessionModel):
         there, here = getattr(record.model, entry.name), getattr(expected, entry.name)
         if there != here:
-            differences.append(f"{entry.name} is {shown(there)} there and {shown(here)} here")
+            differences.append(f"{entry.name} is {quoted(there)} there and {quoted(here)} here")
     if differences:
         raise CheckpointError(
-            f"load_session: {shown(name)} must be a session of this model and its settings, but "
+            f"load_session: {quoted(name)} must be a session of this model and its settings, but "
             f"{'; '.join(differences)}. Load the model that it was saved with, as it was loaded "
             "then."
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sinkstream import _core
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
 from sinkstream.sessions.file import read_session_file
@@ -62,7 +62,7 @@ def load(
     check_same_model(record, expected, os.fspath(path))
     if record.state.begin != 0 or record.pending_ids.size > 1:
         raise CheckpointError(
-            f"load_session: {shown(os.fspath(path))} must be a session's file, without cuts and "
+            f"load_session: {quoted(os.fspath(path))} must be a session's file, without cuts and "
             f"with at most 1 pending token, but has a cut at {record.state.begin} and "
             f"{record.pending_ids.size} pending tokens."
         )

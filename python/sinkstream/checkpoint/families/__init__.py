@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sinkstream.checkpoint.families import llama, qwen2, qwen3
 from sinkstream.checkpoint.families.family import Family, GgufDescription
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 FAMILIES: dict[str, Family] = {
@@ -25,7 +25,7 @@ def find_family(name: str, where: str) -> Family:
     """
     if name not in FAMILIES:
         raise CheckpointError(
-            f"load: {where} {shown(name)}; supported are {', '.join(sorted(FAMILIES))}."
+            f"load: {where} {quoted(name)}; supported are {', '.join(sorted(FAMILIES))}."
         )
     return FAMILIES[name]
 

@@ -18,7 +18,7 @@ from sinkstream.checkpoint.files import File, exists, read_json
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.generation import generation_from_config
 from sinkstream.checkpoint.matching import PLAIN, match_tensors
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
 from sinkstream.errors import CheckpointError
@@ -69,15 +69,15 @@ def open_folder(folder: Path) -> TensorsOnly:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not exists(folder / _CONFIG):
         found = sorted(path.name for path in folder.glob("*.gguf"))
-        hint = f" It holds {shown(found[0])}: give the path of that file." if found else ""
+        hint = f" It holds {quoted(found[0])}: give the path of that file." if found else ""
         raise CheckpointError(
-            f"load: folder {shown(folder.name)} must hold {_CONFIG}, but does not.{hint}"
+            f"load: folder {quoted(folder.name)} must hold {_CONFIG}, but does not.{hint}"
         )
     config = read_json(folder / _CONFIG, _MAX_CONFIG_BYTES)
     for name in config:
         if name.startswith(_CODE_FIELDS):
             raise CheckpointError(
-                f"load: {_CONFIG} must not name code to run, but has the field {shown(name)}. "
+                f"load: {_CONFIG} must not name code to run, but has the field {quoted(name)}. "
                 "Remove it if the model is an ordinary one."
             )
     return config
@@ -107,7 +107,7 @@ def _open_weights(folder: Path) -> dict[str, TensorEntry]:
         is_pickled = any(any(folder.glob(pattern)) for pattern in _PICKLED)
         hint = " Pickled weights are never read: convert them to safetensors." if is_pickled else ""
         raise CheckpointError(
-            f"load: folder {shown(folder.name)} must hold {_SINGLE} or {_INDEX}, but does not."
+            f"load: folder {quoted(folder.name)} must hold {_SINGLE} or {_INDEX}, but does not."
             f"{hint}"
         )
     files: list[File] = []
@@ -118,7 +118,7 @@ def _open_weights(folder: Path) -> dict[str, TensorEntry]:
             for name, entry in read_safetensors_header(files[-1]).items():
                 if name in entries:
                     raise CheckpointError(
-                        f"load: tensor {shown(name)} is both in {entries[name].file.name} and in "
+                        f"load: tensor {quoted(name)} is both in {entries[name].file.name} and in "
                         f"{shard}."
                     )
                 entries[name] = entry
@@ -136,13 +136,13 @@ def _read_index(folder: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
             f"load: {_INDEX}: `weight_map` must name the file of each tensor, but is "
-            f"{shown(weight_map)}."
+            f"{quoted(weight_map)}."
         )
     for shard in weight_map.values():
         if not isinstance(shard, str) or _SHARD_NAME.fullmatch(shard) is None:
             raise CheckpointError(
                 f"load: {_INDEX}: a shard must be the plain name of a safetensors file in the "
-                f"folder, but is {shown(shard)}."
+                f"folder, but is {quoted(shard)}."
             )
     if len(set(weight_map.values())) > _MAX_SHARDS:
         raise CheckpointError(
@@ -157,5 +157,5 @@ def _check_index(weight_map: Mapping[str, str], entries: Mapping[str, TensorEntr
         entry = entries.get(name)
         if entry is None or entry.file.name != shard:
             raise CheckpointError(
-                f"load: {_INDEX} says that tensor {shown(name)} is in {shard}, but it is not."
+                f"load: {_INDEX} says that tensor {quoted(name)} is in {shard}, but it is not."
             )

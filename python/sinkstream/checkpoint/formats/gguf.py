@@ -13,7 +13,7 @@ from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
 from sinkstream.checkpoint.generation import generation_from_gguf
 from sinkstream.checkpoint.matching import match_tensors
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import FileSource
 from sinkstream.errors import CheckpointError
 
@@ -69,7 +69,7 @@ def _read_divisors(file: File, header: GgufHeader) -> tuple[float, ...] | None:
     entry = header.tensors.get(_DIVISORS)
     if entry is None:
         return None
-    what = f"tensor {shown(_DIVISORS)}"
+    what = f"tensor {quoted(_DIVISORS)}"
     if entry.kind != "F32" or len(entry.shape) != 1 or entry.shape[0] > _MAX_DIVISORS:
         raise CheckpointError(
             f"load: {file.name}: {what} must hold at most {_MAX_DIVISORS} numbers of type F32, "

@@ -13,7 +13,7 @@ from typing import Any
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import BLOCK
 from sinkstream.checkpoint.files import File
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
@@ -70,8 +70,8 @@ def read_gguf_header(file: File) -> GgufHeader:
     for _ in range(key_count):
         key = cursor.string("a metadata key")
         if key in metadata:
-            raise CheckpointError(f"load: {file.name} has the metadata key {shown(key)} twice.")
-        metadata[key] = cursor.value(f"metadata key {shown(key)}")
+            raise CheckpointError(f"load: {file.name} has the metadata key {quoted(key)} twice.")
+        metadata[key] = cursor.value(f"metadata key {quoted(key)}")
     declared = [_read_declaration(cursor) for _ in range(tensor_count)]
     return GgufHeader(metadata, _place(file, declared, cursor.position, metadata))
 
@@ -103,7 +103,7 @@ class _Declaration:
 
 def _read_declaration(cursor: _Cursor) -> _Declaration:
     name = cursor.string("a tensor's name")
-    what = f"tensor {shown(name)}"
+    what = f"tensor {quoted(name)}"
     rank = cursor.u32(what)
     if not 1 <= rank <= 4:
         raise CheckpointError(
@@ -123,7 +123,7 @@ def _place(
     tensors: dict[str, TensorEntry] = {}
     expected = 0
     for tensor in sorted(declared, key=lambda tensor: tensor.offset):
-        what = f"tensor {shown(tensor.name)} of {file.name}"
+        what = f"tensor {quoted(tensor.name)} of {file.name}"
         if tensor.name in tensors:
             raise CheckpointError(f"load: {what} is declared twice.")
         if tensor.offset != expected:
@@ -156,7 +156,7 @@ def _check_block_types(file: File, declared: list[_Declaration]) -> None:
     kind = BLOCK_TYPES.get(first.block_type, f"number {first.block_type}")
     others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     raise CheckpointError(
-        f"load: tensor {shown(first.name)}{others} of {file.name} has block type {kind}; "
+        f"load: tensor {quoted(first.name)}{others} of {file.name} has block type {kind}; "
         f"supported are {', '.join(sorted(BLOCK))}."
     )
 
@@ -167,7 +167,7 @@ def _alignment(file: File, metadata: dict[str, Any]) -> int:
     if not (is_whole and 1 <= alignment <= MAX_ALIGNMENT and alignment & (alignment - 1) == 0):
         raise CheckpointError(
             f"load: {file.name}: `general.alignment` must be a power of two of at most "
-            f"{MAX_ALIGNMENT}, but is {shown(alignment)}."
+            f"{MAX_ALIGNMENT}, but is {quoted(alignment)}."
         )
     return int(alignment)
 
@@ -177,7 +177,7 @@ def _tensor_bytes(file: File, tensor: _Declaration) -> int:
     numbers, size = BLOCK[BLOCK_TYPES[tensor.block_type]]
     if 0 in tensor.sizes or tensor.sizes[0] % numbers:
         raise CheckpointError(
-            f"load: tensor {shown(tensor.name)} of {file.name} must have rows of a positive "
+            f"load: tensor {quoted(tensor.name)} of {file.name} must have rows of a positive "
             f"multiple of {numbers} numbers, but has shape {list(tensor.sizes[::-1])}."
         )
     blocks = tensor.sizes[0] // numbers

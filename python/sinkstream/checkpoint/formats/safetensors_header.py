@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkstream.checkpoint.files import File, parse_json
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
@@ -72,27 +72,27 @@ def read_whole_header(file: File) -> SafetensorsHeader:
 
 def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, int]:
     """Return a tensor with its offset from the start of the tensor data, and its bytes."""
-    where, what = file.where, f"tensor {shown(name)} of {file.name}"
+    where, what = file.where, f"tensor {quoted(name)} of {file.name}"
     if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(
             f"{where}: {what} must be described by dtype, shape and data_offsets, but is "
-            f"{shown(fields)}."
+            f"{quoted(fields)}."
         )
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise CheckpointError(
-            f"{where}: {what} has dtype {shown(dtype)}; known are {', '.join(sorted(DTYPE_BYTES))}."
+            f"{where}: {what} has dtype {quoted(dtype)}; known are {', '.join(sorted(DTYPE_BYTES))}."
         )
     if not _is_counts(shape) or len(shape) > _MAX_RANK:
         raise CheckpointError(
             f"{where}: the shape of {what} must be a list of at most {_MAX_RANK} sizes, but is "
-            f"{shown(shape)}."
+            f"{quoted(shape)}."
         )
     size = math.prod(shape) * DTYPE_BYTES[dtype]
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
         raise CheckpointError(
             f"{where}: the data_offsets of {what} must be two numbers that are {size} apart, as "
-            f"its shape {list(shape)} says, but are {shown(offsets)}."
+            f"its shape {list(shape)} says, but are {quoted(offsets)}."
         )
     return TensorEntry(file, name, tuple(shape), dtype, offsets[0]), size
 
@@ -110,7 +110,7 @@ def _place(
     tensors: dict[str, TensorEntry] = {}
     expected = 0
     for tensor, size in sorted(declared, key=lambda entry: (entry[0].offset, entry[1])):
-        where, what = file.where, f"tensor {shown(tensor.name)} of {file.name}"
+        where, what = file.where, f"tensor {quoted(tensor.name)} of {file.name}"
         if tensor.offset != expected:
             raise CheckpointError(
                 f"{where}: {what} must begin at byte {expected} of the tensor data, right after "

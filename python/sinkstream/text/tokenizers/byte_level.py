@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from sinkstream import _core
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -85,7 +85,7 @@ def pre_tokenizer(name: str) -> _PreTokenizer:
     found = PRE_TOKENIZERS.get(name)
     if found is None:
         raise CheckpointError(
-            f"load: GGUF metadata has the pre-tokenizer {shown(name)}; "
+            f"load: GGUF metadata has the pre-tokenizer {quoted(name)}; "
             f"supported are {', '.join(sorted(PRE_TOKENIZERS))}."
         )
     return found
@@ -133,6 +133,6 @@ def _bad_merge(
         if len(pair) != 2 or not all(token in vocabulary for token in [*pair, "".join(pair)]):
             return CheckpointError(
                 f"{where.format(index)} must be two tokens with a space between them that make a "
-                f"third, but is {shown(merge)}."
+                f"third, but is {quoted(merge)}."
             )
-    return CheckpointError(f"load: GGUF metadata has no usable merges: {shown(str(error))}.")
+    return CheckpointError(f"load: GGUF metadata has no usable merges: {quoted(str(error))}.")

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.files import File, read_json
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.panics import without_panics
@@ -85,7 +85,7 @@ def _is_there(path: Path) -> bool:
         return False
     except OSError as error:
         raise CheckpointError(
-            f"load: file {shown(path.name)} cannot be opened: {error.strerror}."
+            f"load: file {quoted(path.name)} cannot be opened: {error.strerror}."
         ) from error
     return True
 
@@ -173,5 +173,5 @@ def _pick_template(value: Any, where: str) -> str | None:
         return value
     raise CheckpointError(
         f"load: {where}: `chat_template` must be a text or a list of templates with names, "
-        f"but is {shown(value)}."
+        f"but is {quoted(value)}."
     )

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer, pre_tokenizer
 from sinkstream.text.tokenizers.sentencepiece import sentencepiece_tokenizer
@@ -54,7 +54,7 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
     build = _BUILDERS.get(fields.word("model"))
     if build is None:
         raise CheckpointError(
-            f"load: GGUF metadata has the tokenizer model {shown(fields.word('model'))}; "
+            f"load: GGUF metadata has the tokenizer model {quoted(fields.word('model'))}; "
             f"supported are {', '.join(sorted([*_BUILDERS, *_NO_TOKENIZER]))}."
         )
     return build(_Vocabulary(metadata, fields), chat_template)
@@ -130,7 +130,7 @@ class _Vocabulary:
     def _wrong_entry(self, name: str, index: int, rule: str, value: Any) -> CheckpointError:
         return CheckpointError(
             f"load: GGUF metadata: entry {index} of `tokenizer.ggml.{name}` must be {rule}, "
-            f"but is {shown(value)}."
+            f"but is {quoted(value)}."
         )
 
     def _repeated(self) -> CheckpointError:
@@ -140,7 +140,7 @@ class _Vocabulary:
                 break
         return CheckpointError(
             f"load: GGUF metadata: `tokenizer.ggml.tokens` must not repeat a token, but entries "
-            f"{first[token]} and {token_id} are both {shown(token)}."
+            f"{first[token]} and {token_id} are both {quoted(token)}."
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 
@@ -22,5 +22,5 @@ def without_panics(sentence: str) -> Iterator[None]:
     except BaseException as error:
         is_panic = type(error).__name__ == "PanicException"  # it cannot be imported
         if is_panic or isinstance(error, Exception):  # the package raises nothing more special
-            raise CheckpointError(f"{sentence}: {shown(str(error))}.") from None
+            raise CheckpointError(f"{sentence}: {quoted(str(error))}.") from None
         raise

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 SPACE = "\u2581"  # ▁, which stands for a space inside a piece
@@ -96,7 +96,7 @@ def _check_lengths(pieces: Collection[str]) -> None:
     if len(longest) > MAX_PIECE_CHARACTERS:
         raise CheckpointError(
             "load: GGUF metadata: a piece of `tokenizer.ggml.tokens` must have at most "
-            f"{MAX_PIECE_CHARACTERS} characters, but {shown(longest)} has {len(longest)}."
+            f"{MAX_PIECE_CHARACTERS} characters, but {quoted(longest)} has {len(longest)}."
         )
     characters = sum(map(len, pieces))
     if characters > MAX_CHARACTERS:

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from sinkstream import _core
-from sinkstream.checkpoint.shown import shown
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 
@@ -60,7 +60,7 @@ def token_bytes(
         to_bytes = _from_sentencepiece(steps)
     else:
         raise CheckpointError(
-            f"load: the tokenizer has the decoder {shown(' + '.join(kinds) or 'none')}; supported "
+            f"load: the tokenizer has the decoder {quoted(' + '.join(kinds) or 'none')}; supported "
             "are ByteLevel, and Replace + ByteFallback + Fuse with or without Strip."
         )
     pieces = [b""] * vocab_size

@@ -14,7 +14,7 @@ _short.maxdict = 4
 _short.maxother = 60
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """Return `value` for an error message: text in double quotes, control characters escaped."""
     if isinstance(value, str):
         cut = value if len(value) <= _MAX_TEXT else value[: _MAX_TEXT - 1] + "…"
