@@ -1,7 +1,7 @@
 """Checkpoints: a description, a text format, and tensors, from GGUF or a Hugging Face folder."""
 
 from sinkstream.checkpoint.checkpoint import (
-    BLOCK,
+    STORAGE_BLOCKS,
     Checkpoint,
     Source,
     Storage,
@@ -11,7 +11,7 @@ from sinkstream.checkpoint.checkpoint import (
 )
 
 __all__ = [
-    "BLOCK",
+    "STORAGE_BLOCKS",
     "Checkpoint",
     "Source",
     "Storage",

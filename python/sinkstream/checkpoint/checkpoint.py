@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Storage = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
 """How numbers lie in the file. The quantised ones are GGUF's blocks of 32 along a row."""
 
-BLOCK = {
+STORAGE_BLOCKS = {
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
@@ -28,7 +28,7 @@ BLOCK = {
 
 def row_bytes(storage: Storage, cols: int) -> int:
     """Return the bytes of one row of `cols` numbers (a multiple of the storage's block)."""
-    numbers, size = BLOCK[storage]
+    numbers, size = STORAGE_BLOCKS[storage]
     return cols // numbers * size
 
 

@@ -7,7 +7,7 @@ import os
 from sinkstream.checkpoint.checkpoint import TensorsOnly
 from sinkstream.checkpoint.formats.folder import open_folder
 from sinkstream.checkpoint.formats.gguf import open_gguf
-from sinkstream.checkpoint.names import resolve
+from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
@@ -16,7 +16,7 @@ def open_tensors(
     path: str | os.PathLike[str] | None = None, *, revision: str | None = None
 ) -> TensorsOnly:
     """Open a checkpoint without its text; the arguments and errors are `open_checkpoint`'s."""
-    found = resolve(path, revision).absolute()  # so that "." has a name in errors
+    found = locate_model(path, revision).absolute()  # so that "." has a name in errors
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(
             f"load: {quoted(found.name)} must be a GGUF file or a Hugging Face folder, but is a "

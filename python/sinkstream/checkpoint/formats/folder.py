@@ -17,7 +17,7 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.files import File, exists, read_json
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.generation import generation_from_config
-from sinkstream.checkpoint.matching import PLAIN, match_tensors
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
@@ -51,7 +51,7 @@ def open_folder(folder: Path) -> TensorsOnly:
     source = FileSource(entries)
     try:
         tensors = match_tensors(
-            spec, family.folder_names, entries, PLAIN, _unused(spec, entries), folder.name
+            spec, family.folder_names, entries, UNQUANTIZED, _unused(spec, entries), folder.name
         )
         return TensorsOnly(
             path=str(folder),

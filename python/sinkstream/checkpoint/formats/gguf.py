@@ -6,13 +6,13 @@ import math
 import struct
 from pathlib import Path
 
-from sinkstream.checkpoint.checkpoint import BLOCK, GgufText, TensorsOnly
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS, GgufText, TensorsOnly
 from sinkstream.checkpoint.families import GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
 from sinkstream.checkpoint.generation import generation_from_gguf
-from sinkstream.checkpoint.matching import match_tensors
+from sinkstream.checkpoint.match_tensors import match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import FileSource
 from sinkstream.errors import CheckpointError
@@ -44,7 +44,7 @@ def open_gguf(path: Path) -> TensorsOnly:
             )
         )
         tensors = match_tensors(
-            spec, family.gguf_names, header.tensors, BLOCK, {_DIVISORS}, file.name
+            spec, family.gguf_names, header.tensors, STORAGE_BLOCKS, {_DIVISORS}, file.name
         )
         return TensorsOnly(
             path=str(path),

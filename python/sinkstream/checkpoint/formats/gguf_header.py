@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import BLOCK
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import TensorEntry
@@ -42,7 +42,7 @@ BLOCK_TYPES = {
     23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
     34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
-"""GGUF's numbers for storage types: those in `BLOCK` can be loaded, the others named in errors."""
+"""GGUF's numbers for storage types: those in `STORAGE_BLOCKS` can be loaded, the others named in errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def read_gguf_header(file: File) -> GgufHeader:
             raise CheckpointError(f"load: {file.name} has the metadata key {quoted(key)} twice.")
         metadata[key] = cursor.value(f"metadata key {quoted(key)}")
     declared = [_read_declaration(cursor) for _ in range(tensor_count)]
-    return GgufHeader(metadata, _place(file, declared, cursor.position, metadata))
+    return GgufHeader(metadata, _check_extents(file, declared, cursor.position, metadata))
 
 
 def _check_magic(cursor: _Cursor) -> None:
@@ -113,7 +113,7 @@ def _read_declaration(cursor: _Cursor) -> _Declaration:
     return _Declaration(name, sizes, cursor.u32(what), cursor.u64(what))
 
 
-def _place(
+def _check_extents(
     file: File, declared: list[_Declaration], header_end: int, metadata: dict[str, Any]
 ) -> dict[str, TensorEntry]:
     """Check that the tensors cover the rest of the file: in turn, no overlap, no gap."""
@@ -149,7 +149,9 @@ def _place(
 
 
 def _check_block_types(file: File, declared: list[_Declaration]) -> None:
-    unknown = [tensor for tensor in declared if BLOCK_TYPES.get(tensor.block_type) not in BLOCK]
+    unknown = [
+        tensor for tensor in declared if BLOCK_TYPES.get(tensor.block_type) not in STORAGE_BLOCKS
+    ]
     if not unknown:
         return
     first = unknown[0]
@@ -157,7 +159,7 @@ def _check_block_types(file: File, declared: list[_Declaration]) -> None:
     others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     raise CheckpointError(
         f"load: tensor {quoted(first.name)}{others} of {file.name} has block type {kind}; "
-        f"supported are {', '.join(sorted(BLOCK))}."
+        f"supported are {', '.join(sorted(STORAGE_BLOCKS))}."
     )
 
 
@@ -174,7 +176,7 @@ def _alignment(file: File, metadata: dict[str, Any]) -> int:
 
 def _tensor_bytes(file: File, tensor: _Declaration) -> int:
     """Return a tensor's bytes. Python's integers do not overflow, so the product is exact."""
-    numbers, size = BLOCK[BLOCK_TYPES[tensor.block_type]]
+    numbers, size = STORAGE_BLOCKS[BLOCK_TYPES[tensor.block_type]]
     if 0 in tensor.sizes or tensor.sizes[0] % numbers:
         raise CheckpointError(
             f"load: tensor {quoted(tensor.name)} of {file.name} must have rows of a positive "

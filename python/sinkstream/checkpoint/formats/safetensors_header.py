@@ -67,7 +67,7 @@ def read_whole_header(file: File) -> SafetensorsHeader:
     declared = parse_json(text, f"the header of {file.name}", file.where)
     metadata = declared.pop("__metadata__", None)
     tensors = [_read_declaration(file, name, fields) for name, fields in declared.items()]
-    return SafetensorsHeader(_place(file, tensors, 8 + length), metadata, prefix + text)
+    return SafetensorsHeader(_check_extents(file, tensors, 8 + length), metadata, prefix + text)
 
 
 def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, int]:
@@ -103,7 +103,7 @@ def _is_counts(value: Any) -> bool:
     )
 
 
-def _place(
+def _check_extents(
     file: File, declared: list[tuple[TensorEntry, int]], data_begin: int
 ) -> dict[str, TensorEntry]:
     """Check that the tensors cover the rest of the file: in turn, no overlap, no gap."""

