@@ -27,7 +27,7 @@ from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
-from sinkstream.text.turns.turns import TurnFormat, probe_turns
+from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 
 if TYPE_CHECKING:
     import torch
@@ -382,7 +382,7 @@ class Model(ClosesOnExit):
 
     def _turn_format(self) -> TurnFormat:
         if self._turns is None:
-            self._turns = probe_turns(self._text)
+            self._turns = detect_turn_format(self._text)
         return self._turns
 
     def _host(self) -> Host:

@@ -13,7 +13,7 @@ from sinkstream.checkpoint.checkpoint import (
 )
 from sinkstream.checkpoint.open import open_tensors
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers import folder, gguf
+from sinkstream.text.tokenizers import from_folder, from_gguf
 
 
 def open_checkpoint(
@@ -67,8 +67,8 @@ def with_text(opened: TensorsOnly) -> Checkpoint:
 
 def _read_text(described: FolderText | GgufText) -> TextFormat:
     if isinstance(described, FolderText):
-        return folder.text_format_from_folder(described.folder, described.config)
-    return gguf.text_format_from_gguf(described.metadata)
+        return from_folder.text_format_from_folder(described.folder, described.config)
+    return from_gguf.text_format_from_gguf(described.metadata)
 
 
 def _check_vocabulary(text: TextFormat, rows: int) -> None:

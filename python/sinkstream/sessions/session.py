@@ -18,7 +18,7 @@ from sinkstream.request.options import StreamOptions, StreamRequest, check_ids
 from sinkstream.sessions import saved
 from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.stream import Owner, Stats, Stream
-from sinkstream.text.turns.turns import TurnFormat
+from sinkstream.text.turns.turn_format import TurnFormat
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -21,11 +21,11 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument import PROMPT, Argument
+from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.templates.escaper import Escaper
 from sinkstream.text.templates.limits import Limits
-from sinkstream.text.templates.mask import Mask
-from sinkstream.text.templates.pieces import Passage, Piece
+from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.sandbox import TemplateSandbox
 from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
 
@@ -78,7 +78,7 @@ class ChatFormat:
     """A checkpoint's template and tokenizer, ready for any number of conversations."""
 
     def __init__(
-        self, text: TextFormat, tokenizer: Tokenizer, source: str, argument: Argument = PROMPT
+        self, text: TextFormat, tokenizer: Tokenizer, source: str, argument: ArgumentName = PROMPT
     ) -> None:
         """Compile the template.
 
@@ -103,18 +103,20 @@ class ChatFormat:
         add_generation_prompt: bool,
         *,
         timeout_s: float = TEMPLATE_SECONDS,
-        argument: Argument = PROMPT,
+        argument: ArgumentName = PROMPT,
     ) -> Passage:
         """Render messages that are well-formed; whatever a content says, it stays plain text.
 
         Raises:
             InvalidArgument: The template fails, or refuses the messages.
         """
-        mask = Mask(self.control.literals, self.template.constants, self.source, messages, argument)
+        escaper = Escaper(
+            self.control.literals, self.template.constants, self.source, messages, argument
+        )
         variables: dict[str, Any] = {
             **self._special_tokens,
             "messages": [
-                {"role": message["role"], "content": mask.hide(message["content"])}
+                {"role": message["role"], "content": escaper.escape(message["content"])}
                 for message in messages
             ],
             "add_generation_prompt": add_generation_prompt,
@@ -126,10 +128,10 @@ class ChatFormat:
         rendered = _render(self.template, self.source, variables, limits, argument)
         pieces = self.control.split(rendered)
         return Passage(
-            tuple(piece if isinstance(piece, int) else mask.reveal(piece) for piece in pieces)
+            tuple(piece if isinstance(piece, int) else escaper.unescape(piece) for piece in pieces)
         )
 
-    def encode(self, passage: Passage, argument: Argument = PROMPT) -> list[int]:
+    def encode(self, passage: Passage, argument: ArgumentName = PROMPT) -> list[int]:
         """Return the ids that a rendering has from where a passage begins."""
         ids: list[int] = []
         before, at_start = passage.before, passage.at_start
@@ -139,12 +141,12 @@ class ChatFormat:
         return ids
 
     def _encode_piece(
-        self, piece: Piece, before: str, at_start: bool, argument: Argument
+        self, piece: Piece, before: str, at_start: bool, argument: ArgumentName
     ) -> list[int]:
         if isinstance(piece, int):
             return [piece]
         if before:
-            return self.encoder.encode_behind(before, piece, at_start=at_start, argument=argument)
+            return self.encoder.encode_after(before, piece, at_start=at_start, argument=argument)
         return self.encoder.encode(piece, at_start=at_start, argument=argument)
 
 
@@ -199,7 +201,7 @@ _SANDBOX = TemplateSandbox()
 
 
 @lru_cache(maxsize=16)
-def compile_template(source: str, argument: Argument = PROMPT) -> ChatTemplate:
+def compile_template(source: str, argument: ArgumentName = PROMPT) -> ChatTemplate:
     """Compile a chat template.
 
     Raises:
@@ -226,7 +228,7 @@ def _render(
     source: str,
     variables: Mapping[str, Any],
     limits: Limits,
-    argument: Argument,
+    argument: ArgumentName,
 ) -> str:
     try:
         return _SANDBOX.run(template.template, variables, limits)
@@ -234,7 +236,7 @@ def _render(
         raise _template_error(error, source, argument) from None
 
 
-def _template_error(error: Exception, source: str, argument: Argument) -> InvalidArgument:
+def _template_error(error: Exception, source: str, argument: ArgumentName) -> InvalidArgument:
     """Say in a sentence what went wrong in a template, without quoting the messages."""
     reason = type(error).__name__
     if isinstance(error, TemplateError) and error.message:

@@ -11,9 +11,9 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument import PROMPT, Argument
+from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.tokenizers.panics import without_panics
+from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 
 class PlainEncoder:
@@ -29,7 +29,7 @@ class PlainEncoder:
         kept = [token for token_id, token in sorted(_added(tokenizer)) if token_id not in control]
         pre_tokenizer = tokenizer.pre_tokenizer
         self._at_start = _twin(tokenizer, pre_tokenizer, kept)
-        later = _behind_the_start(pre_tokenizer)
+        later = _pre_tokenizer_after_start(pre_tokenizer)
         self._inside = self._at_start if later is None else _twin(tokenizer, later, kept)
         # Added tokens outside of the model's own vocabulary are numbered anew in the twins.
         known = {token.content: token_id for token_id, token in _added(tokenizer)}
@@ -38,7 +38,9 @@ class PlainEncoder:
         )
         self._ids = {new: old for new, old in renumbered if new != old}
 
-    def encode(self, text: str, *, at_start: bool = True, argument: Argument = PROMPT) -> list[int]:
+    def encode(
+        self, text: str, *, at_start: bool = True, argument: ArgumentName = PROMPT
+    ) -> list[int]:
         """Encode a text.
 
         Args:
@@ -56,7 +58,7 @@ class PlainEncoder:
             part = pending.pop()
             tokenizer = self._at_start if at_start else self._inside
             fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
-            with without_panics(fails):
+            with catch_panics(fails):
                 encoding = tokenizer.encode(part, add_special_tokens=False)
             ids = encoding.ids
             if self._ids:
@@ -75,8 +77,8 @@ class PlainEncoder:
             pending += reversed(_cut(part, places, argument))
         return done
 
-    def encode_behind(
-        self, before: str, text: str, *, at_start: bool = True, argument: Argument = PROMPT
+    def encode_after(
+        self, before: str, text: str, *, at_start: bool = True, argument: ArgumentName = PROMPT
     ) -> list[int]:
         """Encode a text that goes on where another ends, as `encode` gives it at the end of both.
 
@@ -113,7 +115,7 @@ def _twin(
     return twin
 
 
-def _behind_the_start(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:
+def _pre_tokenizer_after_start(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:
     """Return the pre-tokenizer for what is not the start of a text, or None if it is the same.
 
     Metaspace with the scheme "first" is the only part of a tokenizer that treats the start of a
@@ -135,7 +137,7 @@ def _behind_the_start(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None
     return changed
 
 
-def _cut(text: str, places: list[int], argument: Argument) -> list[str]:
+def _cut(text: str, places: list[int], argument: ArgumentName) -> list[str]:
     """Cut a text at places that must lie inside it."""
     if not all(0 < place < len(text) for place in places):
         raise InvalidArgument(
@@ -147,7 +149,7 @@ def _cut(text: str, places: list[int], argument: Argument) -> list[str]:
     return [text[begin:end] for begin, end in zip([0, *places], ends, strict=True)]
 
 
-def check_characters(text: str, where: str | Argument) -> None:
+def check_characters(text: str, where: str | ArgumentName) -> None:
     """Check that a text consists of characters; half of a surrogate pair is none.
 
     Raises:
@@ -159,5 +161,5 @@ def check_characters(text: str, where: str | Argument) -> None:
         raise InvalidArgument(
             f"{where} must be made of Unicode characters, but has the lone surrogate "
             f"U+{ord(text[error.start]):04X} at position {error.start}.",
-            param=where.name if isinstance(where, Argument) else "prompt",
+            param=where.name if isinstance(where, ArgumentName) else "prompt",
         ) from None

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sinkstream.text.tokenizers.from_folder import text_format_from_folder
 from tokenizers import Tokenizer
 
 from sinkstream.errors import CheckpointError
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.tokenizers import folder
-from sinkstream.text.tokenizers.folder import text_format_from_folder
+from sinkstream.text.tokenizers import from_folder
 from tests.python.text import templates, vocabularies
 from tests.python.text.vocabularies import FAMILIES, PROSE
 
@@ -211,7 +211,7 @@ def test_a_damaged_file_is_named(write: Write, files: dict[str, Any], sentence: 
 def test_a_tokenizer_that_is_too_large_is_refused(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "MAX_TOKENIZER_BYTES", 1000)
+    monkeypatch.setattr(from_folder, "MAX_TOKENIZER_BYTES", 1000)
     with pytest.raises(CheckpointError, match=r"tokenizer.json must have at most 1000 bytes, but"):
         text_format_from_folder(write(), {})
 

@@ -132,7 +132,7 @@ def test_the_merges_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_without_ids_has_sentencepieces_own() -> None:
-    from sinkstream.text.tokenizers.gguf import text_format_from_gguf
+    from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 
     metadata = {k: v for k, v in METADATA.items() if not k.endswith("_token_id")}
     text = text_format_from_gguf(metadata)

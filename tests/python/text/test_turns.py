@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
@@ -16,7 +17,6 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.turns.turns import TurnFormat, probe_turns
 from tests.python.text import templates, vocabularies
 from tests.python.text.test_chat import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special
@@ -47,13 +47,13 @@ def tokenizer_of(text: TextFormat) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def smollm2_turns(smollm2_text: TextFormat) -> TurnFormat:
-    return probe_turns(smollm2_text)
+    return detect_turn_format(smollm2_text)
 
 
 @cache
 def probed(family: str, template: str) -> tuple[TextFormat, TurnFormat]:
     text = with_template(FAMILIES[family](), TEMPLATES[template])
-    return text, probe_turns(text)
+    return text, detect_turn_format(text)
 
 
 def fed(
@@ -76,7 +76,7 @@ def fed(
         if message["role"] == "user":
             ids += turns.user(message["content"], after=after)
         else:
-            ids += encoder.encode_behind(before, space + message["content"], at_start=False)
+            ids += encoder.encode_after(before, space + message["content"], at_start=False)
             ids += turns.closing(None)
         after = message["role"]
     return ids
@@ -142,7 +142,7 @@ def test_smollm2s_parts_are_the_whole(
 
 
 def test_smollm2s_parts_are_what_they_look_like(smollm2_text: TextFormat) -> None:
-    turns = probe_turns(smollm2_text)
+    turns = detect_turn_format(smollm2_text)
     assert turns.is_exact
 
     def shown(ids: list[int]) -> str:
@@ -162,7 +162,7 @@ def test_smollm2s_parts_are_what_they_look_like(smollm2_text: TextFormat) -> Non
 
 
 def test_a_reply_that_ended_itself_gets_no_second_end_token(smollm2_text: TextFormat) -> None:
-    turns = probe_turns(smollm2_text)
+    turns = detect_turn_format(smollm2_text)
     end = tokenizer_of(smollm2_text).token_to_id("<|im_end|>")
     newline = PlainEncoder(tokenizer_of(smollm2_text)).encode("\n")
     assert turns.closing(end) == newline
@@ -172,7 +172,7 @@ def test_a_reply_that_ended_itself_gets_no_second_end_token(smollm2_text: TextFo
 def test_another_end_token_does_not_replace_the_templates() -> None:
     text = vocabularies.qwen3()
     end, other = (tokenizer_of(text).token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>"))
-    turns = probe_turns(dataclasses.replace(text, end_token_ids=frozenset({end, other})))
+    turns = detect_turn_format(dataclasses.replace(text, end_token_ids=frozenset({end, other})))
     assert turns.closing(other)[0] == end
 
 
@@ -195,7 +195,7 @@ def test_no_control_token_can_be_written_in_a_turn(family: str, template: str) -
 
 
 def test_a_long_message_passes_through(smollm2_text: TextFormat) -> None:
-    turns = probe_turns(smollm2_text)
+    turns = detect_turn_format(smollm2_text)
     content = "Once upon a time <b>there</b> was.\n" * 3000
     assert len(content) > 100_000
     messages = chat(content, "Yes", content, system=content)
@@ -234,7 +234,7 @@ def test_an_end_token_that_the_template_puts_only_between_messages_closes_a_repl
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     text = with_template(vocabularies.qwen3(), template)
-    turns = probe_turns(text)
+    turns = detect_turn_format(text)
     end = tokenizer_of(text).token_to_id("<|im_end|>")
     assert (turns.closing(None), turns.closing(end)) == ([end], [])
     messages = chat("a", "Hello there", "b")
@@ -256,7 +256,7 @@ def test_a_template_without_end_token_is_closed_with_its_text_alone() -> None:
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
     text = with_template(vocabularies.llama3(), template)
-    turns = probe_turns(text)
+    turns = detect_turn_format(text)
     newline = PlainEncoder(tokenizer_of(text)).encode("\n")
     (end,) = text.end_token_ids
     assert turns.closing(None) == turns.closing(end) == newline
@@ -307,7 +307,7 @@ DIFFERENCES = {
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_a_template_whose_parts_differ_from_the_whole_says_how(name: str) -> None:
     template, sentence = DIFFERENCES[name]
-    turns = probe_turns(with_template(vocabularies.qwen3(), template))
+    turns = detect_turn_format(with_template(vocabularies.qwen3(), template))
     assert not turns.is_exact
     assert sentence in turns.difference
     assert turns.difference.startswith("The checkpoint's chat template ")
@@ -364,7 +364,7 @@ def test_a_message_that_the_template_leaves_out_is_an_error() -> None:
     silent = (
         "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}.{% endif %}{% endfor %}"
     )
-    turns = probe_turns(with_template(vocabularies.llama3(), silent))
+    turns = detect_turn_format(with_template(vocabularies.llama3(), silent))
     with pytest.raises(InvalidArgument, match=r"^session: .* no place for a system text here\.$"):
         turns.opening("x")
 
@@ -388,13 +388,13 @@ def test_a_message_that_the_template_refuses_there_is_an_error_with_its_reason()
 )
 def test_a_template_that_holds_no_conversation_is_refused(template: str, sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"^session: .*{sentence}"):
-        probe_turns(with_template(vocabularies.qwen3(), template))
+        detect_turn_format(with_template(vocabularies.qwen3(), template))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_template_a_session_is_one_growing_text(family: str) -> None:
     text = with_template(FAMILIES[family](), None)
-    turns = probe_turns(text)
+    turns = detect_turn_format(text)
     assert not turns.is_exact
     assert "no chat template" in turns.difference
     assert turns.opening(None) == text.bos_ids
@@ -409,7 +409,7 @@ def test_without_template_a_session_is_one_growing_text(family: str) -> None:
 
 
 def test_without_tokenizer_a_session_takes_ids_alone() -> None:
-    turns = probe_turns(TextFormat(None, templates.SMOLLM2))
+    turns = detect_turn_format(TextFormat(None, templates.SMOLLM2))
     assert turns.is_exact
     assert turns.opening(None) == turns.closing(None) == []
     for call in (
@@ -428,7 +428,7 @@ def test_control_tokens_of_the_templates_own_keep_their_flags() -> None:
     copy = Tokenizer.from_str(tokenizer_of(text).to_str())
     copy.add_special_tokens(special("<start_of_turn>", "<end_of_turn>"))
     text = dataclasses.replace(text, tokenizer=copy, chat_template=templates.GEMMA)
-    turns = probe_turns(text)
+    turns = detect_turn_format(text)
     assert turns.is_exact
     messages = chat(" a <end_of_turn>", "Hello", "")
     assert fed(text, turns, messages) == encode_chat(text, messages)
@@ -443,7 +443,7 @@ def test_an_opening_leaves_a_space_to_the_word_behind_it() -> None:
 def test_an_end_that_only_a_lone_system_text_has_is_not_fed() -> None:
     template = templates.SMOLLM2 + "{% if messages[-1].role == 'system' %}!{% endif %}"
     text = with_template(vocabularies.qwen3(), template)
-    turns = probe_turns(text)
+    turns = detect_turn_format(text)
     assert turns.is_exact
     messages = chat("a", "Hello", "b", system="Be brief.")
     assert fed(text, turns, messages) == encode_chat(text, messages)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sinkstream.text.templates.pieces import Passage, Piece, common_start, joined
+from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
 
 WHOLE = Passage((1, "ab cd ab", 2, "ef"))
 
@@ -22,33 +21,33 @@ def sequences(draw: st.DrawFn) -> tuple[Piece, ...]:
     items = draw(st.lists(st.sampled_from([1, 2, "a", "b"]), max_size=6))
     pieces: tuple[Piece, ...] = ()
     for item in items:
-        pieces = joined(pieces, (item,))
+        pieces = join_pieces(pieces, (item,))
     return pieces
 
 
 def test_a_passage_behind_a_word_begins_inside_a_piece() -> None:
-    assert WHOLE.behind("ab") == Passage((2, "ef"), "ab cd ab", at_start=False)
-    assert WHOLE.behind("cd") == Passage((" ab", 2, "ef"), "ab cd", at_start=False)
-    assert Passage(("ab", 1)).behind("a") == Passage(("b", 1), "a", at_start=True)
-    assert WHOLE.behind("x") is None
+    assert WHOLE.after("ab") == Passage((2, "ef"), "ab cd ab", at_start=False)
+    assert WHOLE.after("cd") == Passage((" ab", 2, "ef"), "ab cd", at_start=False)
+    assert Passage(("ab", 1)).after("a") == Passage(("b", 1), "a", at_start=True)
+    assert WHOLE.after("x") is None
 
 
 def test_a_passage_ahead_of_a_word_ends_inside_a_piece() -> None:
-    assert WHOLE.ahead_of("cd") == (1, "ab ")
-    assert WHOLE.ahead_of("ab") == (1,)
-    assert WHOLE.ahead_of("x") == WHOLE.pieces
+    assert WHOLE.pieces_before("cd") == (1, "ab ")
+    assert WHOLE.pieces_before("ab") == (1,)
+    assert WHOLE.pieces_before("x") == WHOLE.pieces
 
 
 def test_a_passage_remembers_what_stands_before_it_over_two_cuts() -> None:
-    tail = WHOLE.behind("cd")
+    tail = WHOLE.after("cd")
     assert tail is not None
-    assert tail.without((" a",)) == Passage(("b", 2, "ef"), "ab cd a", at_start=False)
-    assert tail.without((" ab", 2)) == Passage(("ef",), at_start=False)
+    assert tail.without_start((" a",)) == Passage(("b", 2, "ef"), "ab cd a", at_start=False)
+    assert tail.without_start((" ab", 2)) == Passage(("ef",), at_start=False)
 
 
 @given(sequences(), sequences())
 def test_a_start_is_taken_away_where_it_is_one(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> None:
-    rest = Passage(a).without(b)
+    rest = Passage(a).without_start(b)
     if flat(a)[: len(flat(b))] == flat(b):
         assert rest is not None
         assert flat(rest.pieces) == flat(a)[len(flat(b)) :]
@@ -58,7 +57,7 @@ def test_a_start_is_taken_away_where_it_is_one(a: tuple[Piece, ...], b: tuple[Pi
 
 @given(sequences(), sequences())
 def test_an_end_is_taken_away_where_it_is_one(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> None:
-    assert flat(Passage(joined(a, b)).without_end(b) or ()) == flat(a)
+    assert flat(Passage(join_pieces(a, b)).without_end(b) or ()) == flat(a)
     items, end = flat(a), flat(b)
     is_end = items[len(items) - len(end) :] == end if len(end) <= len(items) else False
     assert (Passage(a).without_end(b) is not None) == is_end
@@ -66,6 +65,6 @@ def test_an_end_is_taken_away_where_it_is_one(a: tuple[Piece, ...], b: tuple[Pie
 
 @given(sequences(), sequences())
 def test_a_common_start_is_the_longest(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> None:
-    start = flat(common_start(a, b))
+    start = flat(common_prefix(a, b))
     assert flat(a)[: len(start)] == flat(b)[: len(start)] == start
     assert flat(a)[: len(start) + 1] != flat(b)[: len(start) + 1] or flat(a) == start

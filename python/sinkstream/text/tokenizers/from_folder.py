@@ -18,7 +18,7 @@ from sinkstream.checkpoint.files import File, read_json
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.tokenizers.panics import without_panics
+from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest in use (262,144 tokens)
 _MAX_SMALL_BYTES = 4 << 20
@@ -59,7 +59,7 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
         bos = next(iter(Fields(config, "config.json").wholes("bos_token_id", 0, _MAX_ID)), None)
     _mark_special(tokenizer, [*ends, *([] if bos is None else [bos])], special_tokens)
     # What the tokenizer puts before a text is what it makes of no text at all.
-    with without_panics("load: tokenizer.json must describe a tokenizer that can encode"):
+    with catch_panics("load: tokenizer.json must describe a tokenizer that can encode"):
         start = tokenizer.encode("", add_special_tokens=True).ids
     add_bos = bos is not None and start[:1] == [bos]
     return TextFormat(
@@ -112,7 +112,7 @@ def _read_text(path: Path, max_bytes: int) -> str:
 
 def _read_tokenizer(path: Path) -> Tokenizer:
     source = _read_text(path, MAX_TOKENIZER_BYTES)
-    with without_panics("load: tokenizer.json must describe a tokenizer, but does not"):
+    with catch_panics("load: tokenizer.json must describe a tokenizer, but does not"):
         tokenizer = Tokenizer.from_str(source)
     # Batches may have cut or filled up texts when it was saved; a prompt is taken as it is.
     tokenizer.no_truncation()

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.turns.argument import TEXT
-from sinkstream.text.turns.differences import find_difference
-from sinkstream.text.turns.plain import PlainTurns
-from sinkstream.text.turns.template import divide_template
+from sinkstream.text.turns.checks import TEXT
+from sinkstream.text.turns.find_difference import find_difference
+from sinkstream.text.turns.plain_turns import PlainTurns
+from sinkstream.text.turns.template_turns import split_template
 
 
 class TurnFormat(Protocol):
@@ -64,7 +64,7 @@ class TurnFormat(Protocol):
         """
 
 
-def probe_turns(text: TextFormat) -> TurnFormat:
+def detect_turn_format(text: TextFormat) -> TurnFormat:
     """Find out what a checkpoint's conversations consist of.
 
     A checkpoint without template has no roles: its session is one growing text, which opens with
@@ -78,5 +78,5 @@ def probe_turns(text: TextFormat) -> TurnFormat:
     if text.tokenizer is None or text.chat_template is None:
         return PlainTurns(text)
     chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT)
-    turns = divide_template(chat, text.end_token_ids)
+    turns = split_template(chat, text.end_token_ids)
     return turns.with_difference(find_difference(turns))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument import Argument
+from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.plain_text import PlainEncoder
-from sinkstream.text.turns.argument import SYSTEM, TEXT, check_role, check_text
+from sinkstream.text.turns.checks import SYSTEM, TEXT, check_role, check_text
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PlainTurns:
         """Return nothing: the text goes on."""
         return []
 
-    def _encode(self, content: str, argument: Argument, *, is_first: bool) -> list[int]:
+    def _encode(self, content: str, argument: ArgumentName, *, is_first: bool) -> list[int]:
         content = check_text(content, argument)
         if self.text.tokenizer is None:
             raise InvalidArgument(
@@ -62,4 +62,4 @@ class PlainTurns:
         encoder = PlainEncoder(self.text.tokenizer)
         if is_first:
             return encoder.encode(content, argument=argument)
-        return encoder.encode_behind("a", content, argument=argument)  # any letter: it goes on
+        return encoder.encode_after("a", content, argument=argument)  # any letter: it goes on

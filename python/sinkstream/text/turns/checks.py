@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument import Argument
+from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.chat import ROLES
 from sinkstream.text.plain_text import check_characters
 
-SYSTEM = Argument("session", "system")
-TEXT = Argument("session", "text")
+SYSTEM = ArgumentName("session", "system")
+TEXT = ArgumentName("session", "text")
 
 
-def check_text(content: str, argument: Argument) -> str:
+def check_text(content: str, argument: ArgumentName) -> str:
     """Return a content as a plain `str`.
 
     Raises:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument import PROMPT, Argument
+from sinkstream.text.argument_name import PROMPT, ArgumentName
 
 # The last planes of Unicode are for private use; their characters have neither case nor width, and
 # no function of a template changes them.
 _PRIVATE = range(0xF0000, 0x10FFFE)
 
 
-class Mask:
+class Escaper:
     """Hides, in messages, the letters with which texts of control tokens start and end.
 
     Letters stay where they are part of a text that the template itself names (`</think>`, which
@@ -28,7 +28,7 @@ class Mask:
         constants: frozenset[str],
         source: str,
         messages: Iterable[Mapping[str, str]],
-        argument: Argument = PROMPT,
+        argument: ArgumentName = PROMPT,
     ) -> None:
         """Choose what hides which letter.
 
@@ -65,14 +65,14 @@ class Mask:
         self._shown = shown | {_as_json(hidden): letter for hidden, letter in shown.items()}
         self._reveal = re.compile("|".join(map(re.escape, self._shown)) or "(?!)")
 
-    def hide(self, content: str) -> str:
+    def escape(self, content: str) -> str:
         """Return a content in which nothing can become a control token."""
         if self._pattern is None:
             return content
         return self._pattern.sub(lambda found: found[1] or self._hidden[found[0]], content)
 
-    def reveal(self, piece: str) -> str:
-        """Return what `hide` and then the template made a piece from."""
+    def unescape(self, piece: str) -> str:
+        """Return what `escape` and then the template made a piece from."""
         return self._reveal.sub(lambda found: self._shown[found[0]], piece)
 
 

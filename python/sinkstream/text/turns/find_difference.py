@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.templates.pieces import Passage, Piece
-from sinkstream.text.turns.argument import TEXT
-from sinkstream.text.turns.template import Message, TemplateTurns, as_message, placeholders
+from sinkstream.text.templates.passage import Passage, Piece
+from sinkstream.text.turns.checks import TEXT
+from sinkstream.text.turns.template_turns import Message, TemplateTurns, as_message, placeholders
 
 # What may become one token with a template's text, or be cut by it.
 _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
@@ -70,7 +70,7 @@ def _request(turns: TemplateTurns) -> Passage | None:
     """Return a reply's passage, behind the request for it; or None if it is not behind one."""
     user, reply = _messages(turns, ("user", "assistant"))
     asked = turns.chat.render([user], True, argument=TEXT)
-    return turns.chat.render([user, reply], False, argument=TEXT).without(asked.pieces)
+    return turns.chat.render([user, reply], False, argument=TEXT).without_start(asked.pieces)
 
 
 def _space(request: Passage) -> str:
@@ -92,7 +92,10 @@ def _rewriting(turns: TemplateTurns) -> Iterator[str]:
         body = turns.chat.render(earlier, False, argument=TEXT)
         start = body.without_end(turns.last_ends["assistant"])
         later = [*earlier, as_message("user", "word")]
-        if start is None or turns.chat.render(later, True, argument=TEXT).without(start) is None:
+        if (
+            start is None
+            or turns.chat.render(later, True, argument=TEXT).without_start(start) is None
+        ):
             yield "writes messages otherwise once more follow, and a session keeps them as they are"
             return
 
@@ -113,7 +116,7 @@ def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | 
     """Return what follows the last of some messages when a user goes on."""
     earlier = _messages(turns, roles)
     rendering = turns.chat.render([*earlier, as_message("user", "word")], True, argument=TEXT)
-    tail = rendering.behind(earlier[-1]["content"])
+    tail = rendering.after(earlier[-1]["content"])
     return None if tail is None else tail.pieces
 
 
@@ -137,7 +140,7 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
         reply = f"{a}{text}{b}"
         messages = [*_messages(turns, ("user",)), as_message("assistant", reply)]
         rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
-        if rendering.behind(reply) is None:
+        if rendering.after(reply) is None:
             changed.append(text)
     # Whatever holds a text that is looked for is changed with it.
     shortest = [text for text in changed if not any(o in text for o in changed if o != text)]

@@ -18,7 +18,7 @@ class Passage:
     at_start: bool = True
     """Whether the piece that it begins in is the rendering's first."""
 
-    def behind(self, word: str) -> Passage | None:
+    def after(self, word: str) -> Passage | None:
         """Return what follows the last place where a word stands, or None if it stands nowhere."""
         for i in range(len(self.pieces) - 1, -1, -1):
             piece = self.pieces[i]
@@ -26,7 +26,7 @@ class Passage:
                 return self._from(i, piece.rindex(word) + len(word))
         return None
 
-    def ahead_of(self, word: str) -> tuple[Piece, ...]:
+    def pieces_before(self, word: str) -> tuple[Piece, ...]:
         """Return the pieces before the first place where a word stands; all, if nowhere."""
         for i, piece in enumerate(self.pieces):
             if isinstance(piece, str) and word in piece:
@@ -34,9 +34,9 @@ class Passage:
                 return (*self.pieces[:i], plain) if plain else self.pieces[:i]
         return self.pieces
 
-    def without(self, start: tuple[Piece, ...]) -> Passage | None:
+    def without_start(self, start: tuple[Piece, ...]) -> Passage | None:
         """Return what follows a start, or None if the passage starts otherwise."""
-        if common_start(self.pieces, start) != start:
+        if common_prefix(self.pieces, start) != start:
             return None
         if not start:
             return self
@@ -49,7 +49,7 @@ class Passage:
         """Return the pieces before an end, or None if the passage ends otherwise."""
         reversed_end = tuple(map(_reversed, reversed(end)))
         whole = Passage(tuple(map(_reversed, reversed(self.pieces))))
-        rest = whole.without(reversed_end)
+        rest = whole.without_start(reversed_end)
         return None if rest is None else tuple(map(_reversed, reversed(rest.pieces)))
 
     def _from(self, index: int, place: int) -> Passage:
@@ -65,7 +65,7 @@ class Passage:
         return Passage(rest + self.pieces[index + 1 :], earlier + piece[:place], at_start)
 
 
-def common_start(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
+def common_prefix(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
     """Return what two sequences of pieces start with, which may end inside a piece."""
     same = 0
     while same < min(len(a), len(b)) and a[same] == b[same]:
@@ -86,7 +86,7 @@ def _reversed(piece: Piece) -> Piece:
     return piece[::-1] if isinstance(piece, str) else piece
 
 
-def joined(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
+def join_pieces(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
     """Return one sequence of pieces behind another."""
     if a and b and isinstance(a[-1], str) and isinstance(b[0], str):
         return (*a[:-1], a[-1] + b[0], *b[1:])

@@ -9,10 +9,10 @@ from functools import reduce
 from itertools import count
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument import Argument
+from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.templates.pieces import Passage, Piece, common_start, joined
-from sinkstream.text.turns.argument import SYSTEM, TEXT, check_role, check_text
+from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
+from sinkstream.text.turns.checks import SYSTEM, TEXT, check_role, check_text
 
 Message = Mapping[str, str]
 
@@ -66,8 +66,8 @@ class TemplateTurns:
         user = as_message("user", word)
         rendering = self.chat.render([as_message("system", system), user], True, argument=SYSTEM)
         if "system" in self.ends:
-            header = self.part(user, "system", True).ahead_of(word)
-            opening = Passage(rendering.ahead_of(word)).without_end(header)
+            header = self.part(user, "system", True).pieces_before(word)
+            opening = Passage(rendering.pieces_before(word)).without_end(header)
             if opening is not None:
                 return self.chat.encode(Passage(opening), SYSTEM)
         raise _no_place("system text", SYSTEM)
@@ -81,13 +81,13 @@ class TemplateTurns:
         """Return the ids of a message that is only read, its end included."""
         read = as_message(check_role(role), check_text(content, TEXT))
         word = placeholders(self.chat, content)[0]
-        if self.part(as_message(role, word), after, False).behind(word) is None:
+        if self.part(as_message(role, word), after, False).after(word) is None:
             raise _no_place(f"{role} message", TEXT)  # it would leave the message out
         passage = self.part(read, after, False)
         if role in self.last_ends:
             body = passage.without_end(self.last_ends[role])
             if body is not None:
-                pieces = joined(body, self.ends[role])
+                pieces = join_pieces(body, self.ends[role])
                 passage = dataclasses.replace(passage, pieces=pieces)
         return self.chat.encode(passage, TEXT)
 
@@ -111,8 +111,8 @@ class TemplateTurns:
             words = placeholders(self.chat, said["content"])[: len(_EARLIER[role])]
             earlier = [as_message(*pair) for pair in zip(_EARLIER[role], words, strict=True)]
             rendering = self.chat.render([*earlier, said], add_generation_prompt, argument=TEXT)
-            tail = rendering.behind(words[-1]) if words else rendering
-            passage = tail.without(end) if tail is not None else None
+            tail = rendering.after(words[-1]) if words else rendering
+            passage = tail.without_start(end) if tail is not None else None
             if passage is not None:
                 return passage
         raise _no_place(f"{said['role']} message", TEXT)
@@ -130,14 +130,14 @@ def placeholders(chat: ChatFormat, content: str) -> list[str]:
     return [stem + letter for letter in "abcd"]
 
 
-def _no_place(what: str, argument: Argument) -> InvalidArgument:
+def _no_place(what: str, argument: ArgumentName) -> InvalidArgument:
     return InvalidArgument(
         f"{argument.call}: the checkpoint's chat template has no place for a {what} here.",
         param=argument.name,
     )
 
 
-def divide_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateTurns:
+def split_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateTurns:
     """Find what a template writes around the contents of messages.
 
     Raises:
@@ -153,7 +153,7 @@ def divide_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> Template
     last_ends: dict[str, tuple[Piece, ...]] = {"assistant": last.pieces}
     ends[None] = _opening(chat, later, reply_end)
     # What stands behind every conversation, such as an end token.
-    finale = last.without(reply_end) or Passage(())
+    finale = last.without_start(reply_end) or Passage(())
     for role in ("user", "tool", "system"):
         tail = _maybe_tail(chat, role)
         if tail is not None:
@@ -185,7 +185,7 @@ def _tail(chat: ChatFormat, role: str, question: str | None = None) -> Passage |
     messages = [as_message(*pair) for pair in zip(roles, words, strict=True)]
     if question is not None:
         messages.append(as_message("user", question))
-    return chat.render(messages, question is not None, argument=TEXT).behind(words[-1])
+    return chat.render(messages, question is not None, argument=TEXT).after(words[-1])
 
 
 def _maybe_tail(chat: ChatFormat, role: str, question: str | None = None) -> Passage | None:
@@ -199,7 +199,7 @@ def _reply_end(
     last: Passage, later: Passage, question: str, end_token_ids: frozenset[int]
 ) -> tuple[Piece, ...]:
     """Return what follows a reply whether or not anything follows it, end token included."""
-    end = common_start(last.pieces, later.pieces)
+    end = common_prefix(last.pieces, later.pieces)
     if not end_token_ids.isdisjoint(end):
         return end
     # Some templates put the end token only between messages.
@@ -215,7 +215,7 @@ def _opening(chat: ChatFormat, later: Passage, reply_end: tuple[Piece, ...]) -> 
     """Return what stands before the first message: what a later one does not have."""
     messages = [as_message("user", _question(chat))]
     first = chat.render(messages, True, argument=TEXT)
-    user = later.without(reply_end)
+    user = later.without_start(reply_end)
     opening = first.without_end(user.pieces) if user is not None else None
     if opening is not None:
         return opening
@@ -223,7 +223,7 @@ def _opening(chat: ChatFormat, later: Passage, reply_end: tuple[Piece, ...]) -> 
         chat.render([as_message("user", content)], True, argument=TEXT)
         for content in _FIRST_CONTENTS
     )
-    return reduce(common_start, (rendering.pieces for rendering in whole))
+    return reduce(common_prefix, (rendering.pieces for rendering in whole))
 
 
 def _set_system_end(
@@ -238,9 +238,9 @@ def _set_system_end(
         ends.pop("system", None)
         last_ends.pop("system", None)
         return
-    end = reduce(common_start, starts)
+    end = reduce(common_prefix, starts)
     alone = ends.get("system")
-    if alone is None or common_start(alone, end) != alone:
+    if alone is None or common_prefix(alone, end) != alone:
         ends["system"] = end
         last_ends.pop("system", None)
 

@@ -15,7 +15,7 @@ from sinkstream.errors import CheckpointError
 
 
 @contextmanager
-def without_panics(sentence: str) -> Iterator[None]:
+def catch_panics(sentence: str) -> Iterator[None]:
     """Raise whatever goes wrong inside as a `CheckpointError` that starts with a sentence."""
     try:
         yield

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class ArgumentName:
     """An argument of a call; as a text it is how every sentence about it begins."""
 
     call: str
@@ -16,4 +16,4 @@ class Argument:
         return f"{self.call}: `{self.name}`"
 
 
-PROMPT = Argument("stream", "prompt")
+PROMPT = ArgumentName("stream", "prompt")
