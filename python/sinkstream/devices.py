@@ -21,7 +21,7 @@ class Gpu:
     """When it was looked for."""
 
 
-def library() -> str:
+def cuda_library_path() -> str:
     """Return the path of the library with the CUDA kernels, whether or not there is one.
 
     The environment variable SINKSTREAM_CUDA_LIBRARY names another: tests put a GPU there that is
@@ -31,8 +31,8 @@ def library() -> str:
     return os.environ.get("SINKSTREAM_CUDA_LIBRARY") or str(beside)
 
 
-def find() -> Gpu | str:
+def find_gpu() -> Gpu | str:
     """Return the GPU, or a sentence that says why there is none."""
-    found = _core.find_gpu(library())
+    found = _core.find_gpu(cuda_library_path())
     problem = found.pop("problem")
     return str(problem) if problem else Gpu(**found)

@@ -98,7 +98,7 @@ def load(
         threads=0 if threads is None else _choose_threads(threads),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
         device=device,
-        cuda_library=devices.library(),
+        cuda_library=devices.cuda_library_path(),
     )
     opened = open_tensors(path, revision=revision)
     with ExitStack() as at_the_end:

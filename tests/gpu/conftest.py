@@ -22,7 +22,7 @@ def pytest_sessionstart() -> None:
     """End at once where there is no GPU: tests that are skipped would look like a success."""
     # A key that is read though it is not live then shows in every result.
     os.environ.setdefault("SINKSTREAM_POISON_PAGES", "1")
-    if isinstance(found := devices.find(), str):
+    if isinstance(found := devices.find_gpu(), str):
         pytest.exit(f"tests/gpu: there must be a GPU, but {found}", returncode=1)
 
 

@@ -87,7 +87,7 @@ def test_memory_that_the_gpu_lacks_is_a_capacity_error_with_numbers(load: Load) 
 
 def test_a_closed_model_gives_its_memory_back(load: Load) -> None:
     def free_bytes() -> int:
-        found = devices.find()
+        found = devices.find_gpu()
         assert not isinstance(found, str), found
         return found.free_bytes
 

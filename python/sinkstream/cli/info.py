@@ -106,7 +106,7 @@ def collect(model: Model) -> Facts:
 
 def gpu_facts() -> dict[str, object]:
     """Return what there is to say of a GPU, or why there is none."""
-    gpu = devices.find()
+    gpu = devices.find_gpu()
     if isinstance(gpu, str):
         return {"none": gpu}
     return {

@@ -82,7 +82,7 @@ def measure_gpu(job: Job, runner: Runner) -> None:
     """Look at the GPU, and measure its ceilings."""
 
     def look() -> Values:
-        gpu = devices.find()
+        gpu = devices.find_gpu()
         if isinstance(gpu, str):
             raise RuntimeError(gpu)
         return asdict(gpu)

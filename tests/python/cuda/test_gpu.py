@@ -37,14 +37,14 @@ def test_a_machine_without_a_gpu_says_why(llama: Path, tmp_path: Path) -> None:
             "kernels. Build it where nvcc is found."
         )
         missing.write_text("no library")
-        assert "cannot be loaded" in str(devices.find())
+        assert "cannot be loaded" in str(devices.find_gpu())
 
 
 def test_a_gpu_that_is_not_visible_is_no_gpu() -> None:
     """The library that this build made, on a machine whose GPUs are hidden."""
-    if not Path(devices.library()).exists():
+    if not Path(devices.cuda_library_path()).exists():
         pytest.skip("this build has no CUDA kernels")
-    code = "from sinkstream import devices; print(devices.find())"
+    code = "from sinkstream import devices; print(devices.find_gpu())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"CUDA_VISIBLE_DEVICES": "", "PATH": "", "PYTHONPATH": ":".join(sys.path)},
