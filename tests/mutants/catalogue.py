@@ -72,7 +72,7 @@ def _linear(test: str, table: str = "generic") -> str:
 
 
 def _ahead(test: str) -> str:
-    return f"kernels/linear_ahead:Inputs/LinearAhead.{test}/bfloat16"
+    return f"kernels/linear_prefetch:Inputs/LinearAhead.{test}/bfloat16"
 
 
 def _tiles(test: str) -> str:
@@ -140,8 +140,8 @@ MUSEUM = (
         sentence="A key that moves is turned by plain rotary frequencies instead of the model's "
         "own. Keys move only in a cut of the middle here.",
         file=DECODER,
-        old="      turns_(spec.inverse_frequencies),",
-        new="""      turns_([&] {
+        old="      shift_angles_(spec.inverse_frequencies),",
+        new="""      shift_angles_([&] {
         std::vector<double> plain = spec.inverse_frequencies;
         for (size_t d = 0; d < plain.size(); ++d) {
           plain[d] = std::pow(10000.0, -static_cast<double>(d) / plain.size());
@@ -269,7 +269,7 @@ MUSEUM = (
         new="""  for (const float direction : {1.0f, -1.0f}) {
     const int64_t one = 1;
     std::vector<float> cos(pairs), sin(pairs);
-    turns_.fill(&one, 1, cos.data(), sin.data());
+    shift_angles_.fill(&one, 1, cos.data(), sin.data());
     for (float& x : sin) x *= direction;
     const ForwardPlan::Piece& piece = plan_.pieces[round.piece];
     for (int64_t j = 0; j < std::min(piece.cache->window().sinks, piece.index); ++j) {
@@ -508,8 +508,8 @@ OURS = (
         name="cut_scales_keys",
         sentence="A key that moves is multiplied by the attention factor a second time.",
         file=DECODER,
-        old="      turns_(spec.inverse_frequencies),",
-        new="      turns_(spec.inverse_frequencies, spec.attention_factor),",
+        old="      shift_angles_(spec.inverse_frequencies),",
+        new="      shift_angles_(spec.inverse_frequencies, spec.attention_factor),",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -524,8 +524,8 @@ OURS = (
         name="cut_leaves_keys_unturned",
         sentence="Keys that move keep their old angles.",
         file=DECODER,
-        old="turns_.fill(&distance, 1, cos.data(), sin.data());",
-        new="const int64_t none = 0;\n  turns_.fill(&none, 1, cos.data(), sin.data());",
+        old="shift_angles_.fill(&distance, 1, cos.data(), sin.data());",
+        new="const int64_t none = 0;\n  shift_angles_.fill(&none, 1, cos.data(), sin.data());",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -760,7 +760,7 @@ OURS = (
         new="line_parts(at(panel), bytes_of(next),",
         killers=(
             _ahead("AsksForTheMatrixThatFollowsWhereverItLies"),
-            "kernels/linear_ahead:PanelAhead.SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet",
+            "kernels/linear_prefetch:PanelAhead.SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet",
         ),
     ),
     Mutant(
@@ -769,7 +769,7 @@ OURS = (
         file="csrc/kernels/cpu/read_ahead.inl",
         old="divide_up(lines, steps > 0 ? steps : 1) * kLineBytes",
         new="divide_up(lines, 1) * kLineBytes",
-        killers=("kernels/linear_ahead:LinesAhead.CoverAPieceOnceAtAnEvenPace",),
+        killers=("kernels/linear_prefetch:LinesAhead.CoverAPieceOnceAtAnEvenPace",),
     ),
     Mutant(
         name="the_other_cache_is_asked",

@@ -7,6 +7,9 @@
 // one before it; with codes of 8 bits, over the first eight pairs and over the others, with which
 // many tokens are up to 3 % faster. A dot product adds the odd column's product, then the even's.
 
+#pragma once
+
+#include "kernels/cpu/linear/linear.inl"
 #include "kernels/cpu/linear/pairs.inl"
 
 template <WeightType kType, int kTokens>

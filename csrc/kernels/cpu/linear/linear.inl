@@ -1,4 +1,5 @@
 // linear: with which kernel a panel meets a tile of tokens.
+#pragma once
 
 #include "kernels/cpu/linear/panels.inl"
 
