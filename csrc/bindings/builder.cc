@@ -62,8 +62,9 @@ void start_reading(ModelBuilder& self,
   self.store.allocate();
   std::vector<WeightExtent> found;
   found.reserve(extents.size());
-  for (const auto& [slot, descriptor, offset] : extents)
-    found.push_back({slot, descriptor, offset});
+  for (const auto& [weight, descriptor, offset] : extents) {
+    found.push_back({.weight = weight, .descriptor = descriptor, .offset = offset});
+  }
   self.reader = std::make_unique<WeightReader>(&self.store, std::move(found), threads);
 }
 
@@ -82,12 +83,13 @@ void register_builder(py::module_& module) {
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(
           "declare",
-          [](ModelBuilder& self, const std::string& slot, const std::string& storage, int64_t rows,
-             int64_t cols) { self.store.declare(slot, storage_of(storage), rows, cols); },
-          py::arg("slot"), py::arg("storage"), py::arg("rows"), py::arg("cols"))
+          [](ModelBuilder& self, const std::string& weight, const std::string& storage,
+             int64_t rows,
+             int64_t cols) { self.store.declare(weight, storage_of(storage), rows, cols); },
+          py::arg("weight"), py::arg("storage"), py::arg("rows"), py::arg("cols"))
       .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
            "Take the memory, and begin to read every weight into it in the background. `extents`: "
-           "slot, descriptor and offset of each.")
+           "name, descriptor and offset of each.")
       .def(
           "wait",
           [](ModelBuilder& self, double at_most_s) {
@@ -103,9 +105,10 @@ void register_builder(py::module_& module) {
           [](ModelBuilder& self) -> py::object {
             const std::optional<UnreadRows>& rows = reader_of(self).unread();
             if (!rows) return py::none();
-            return py::make_tuple(rows->slot, rows->begin, rows->end);
+            return py::make_tuple(rows->weight, rows->begin, rows->end);
           },
-          "Slot, first row and end of what a file did not give; None where all gave theirs.")
+          "Name, first row and end row of the weight that a file did not give; None if every file "
+          "gave all its rows.")
       .def(
           "stop_reading",
           [](ModelBuilder& self) {

@@ -19,7 +19,7 @@ class LiveTokens {
   void append(std::span<const int32_t> ids) {
     for (const int32_t id : ids) {
       const int64_t index = length_++;
-      (window_.is_sink(index) ? sinks_ : ring_)[place(index)] = id;
+      (window_.is_sink(index) ? sinks_ : ring_)[row(index)] = id;
     }
   }
 
@@ -46,13 +46,11 @@ class LiveTokens {
   }
 
   // The token of a live index.
-  int32_t at(int64_t index) const {
-    return (window_.is_sink(index) ? sinks_ : ring_)[place(index)];
-  }
+  int32_t at(int64_t index) const { return (window_.is_sink(index) ? sinks_ : ring_)[row(index)]; }
 
  private:
-  // Among the sinks, or in the ring.
-  size_t place(int64_t index) const {
+  // Its row among the sinks, or in the ring.
+  size_t row(int64_t index) const {
     if (window_.is_sink(index)) return static_cast<size_t>(index);
     return static_cast<size_t>((index - window_.sinks) % window_.window);
   }

@@ -14,7 +14,7 @@ Cut plan_cut(const SequenceCache& cache, int64_t begin, int64_t end) {
                               begin, " and ", end, "."),
                           begin < window.sinks || begin >= cached ? "start" : "end");
   }
-  return {window.first(next), end - begin, begin - window.sinks};
+  return {.first = window.first(next), .distance = end - begin, .older = begin - window.sinks};
 }
 
 }  // namespace sinkstream

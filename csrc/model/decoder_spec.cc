@@ -17,6 +17,10 @@ void require_range(const char* name, int64_t value, int64_t low, int64_t high) {
 
 }  // namespace
 
+float DecoderSpec::attention_scale() const {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+}
+
 void validate(const DecoderSpec& spec) {
   constexpr int64_t kMost = int64_t{1} << 20;  // far above any model; products stay in 64 bits
   require_range("vocab_size", spec.vocab_size, 1, kMost << 4);

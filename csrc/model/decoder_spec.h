@@ -29,6 +29,7 @@ struct DecoderSpec {
   int64_t query_size() const { return heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
   int64_t rotary_dim() const { return 2 * static_cast<int64_t>(inverse_frequencies.size()); }
+  float attention_scale() const;  // multiplies q · k: 1 / sqrt(head_dim)
 };
 
 // Throws CheckpointError for numbers that no decoder can have.

@@ -69,7 +69,8 @@ void ForwardPlan::cut(const ForwardSpan& span, bool* joinable) {
     const int64_t count = cache.window().piece(t, end - t, scratch_pages_);
     const bool is_whole = count == span.count;
     const int64_t wanted_here = std::clamp<int64_t>(wanted_of(span) - (end - t - count), 0, count);
-    add({&cache, row, t, count, wanted_here}, *joinable && is_whole);
+    add({.cache = &cache, .row = row, .index = t, .count = count, .wanted = wanted_here},
+        *joinable && is_whole);
     *joinable = is_whole;
     t += count;
   }

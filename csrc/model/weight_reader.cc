@@ -69,11 +69,15 @@ void WeightReader::plan() {
     return std::tie(a.descriptor, a.offset) < std::tie(b.descriptor, b.offset);
   });
   for (const WeightExtent& extent : extents_) {
-    const int64_t rows = store_->rows(extent.slot), row_bytes = store_->row_bytes(extent.slot);
+    const int64_t rows = store_->rows(extent.weight), row_bytes = store_->row_bytes(extent.weight);
     const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes)) * kPanelRows;
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
-      pieces_.push_back({&extent, row, count, extent.offset + row * row_bytes, count * row_bytes});
+      pieces_.push_back({.extent = &extent,
+                         .row = row,
+                         .count = count,
+                         .offset = extent.offset + row * row_bytes,
+                         .bytes = count * row_bytes});
     }
   }
 }
@@ -99,10 +103,10 @@ void WeightReader::read_piece(const Piece& piece, std::vector<std::byte>* bytes)
   if (!read_fully(extent.descriptor, bytes->data(), piece.bytes, piece.offset)) {
     stopping_.store(true, std::memory_order_relaxed);
     const std::lock_guard lock(mutex_);
-    if (!unread_) unread_ = {extent.slot, piece.row, piece.row + piece.count};
+    if (!unread_) unread_ = {extent.weight, piece.row, piece.row + piece.count};
     return;
   }
-  store_->write(extent.slot, bytes->data(), piece.bytes, piece.row, piece.count);
+  store_->write(extent.weight, bytes->data(), piece.bytes, piece.row, piece.count);
   bytes_read_.fetch_add(piece.bytes, std::memory_order_relaxed);
 }
 

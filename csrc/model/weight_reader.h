@@ -21,14 +21,14 @@ namespace sinkstream {
 
 // Where a weight lies.
 struct WeightExtent {
-  std::string slot;    // declared in the store
+  std::string weight;  // its name, declared in the store
   int descriptor;      // of a file that is open for reading, and stays so while it is read
   int64_t offset = 0;  // of the first row
 };
 
 // Rows [begin, end) of a weight, which its file does not give.
 struct UnreadRows {
-  std::string slot;
+  std::string weight;  // its name
   int64_t begin, end;
 };
 

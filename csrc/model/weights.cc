@@ -34,56 +34,56 @@ int64_t WeightStore::Entry::bytes() const {
   return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols);
 }
 
-void WeightStore::declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols) {
-  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", slot, " is declared after allocation");
+void WeightStore::declare(const std::string& name, Storage storage, int64_t rows, int64_t cols) {
+  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name, " is declared after allocation");
   if (rows < 1 || cols < 1) {
-    throw CheckpointError(cat("load: weight \"", slot,
+    throw CheckpointError(cat("load: weight \"", name,
                               "\" must have at least one row and column, "
                               "but is [",
                               rows, ", ", cols, "]."));
   }
   const WeightType type = weight_type_of(storage);
   if (is_quantized(type) && cols % kGroup != 0) {
-    throw CheckpointError(cat("load: weight \"", slot, "\" must have a multiple of ", kGroup,
+    throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", kGroup,
                               " columns to be ", name_of(type), ", but has ", cols, "."));
   }
-  SINKSTREAM_CHECK(entries_.emplace(slot, Entry{storage, rows, cols}).second, "weight ", slot,
+  SINKSTREAM_CHECK(entries_.emplace(name, Entry{storage, rows, cols}).second, "weight ", name,
                    " is declared twice");
-  order_.push_back(slot);
+  order_.push_back(name);
 }
 
 void WeightStore::allocate() {
   int64_t total = 0;
-  for (const std::string& slot : order_) {
-    Entry& entry = entries_.at(slot);
+  for (const std::string& name : order_) {
+    Entry& entry = entries_.at(name);
     entry.offset = total;
     total += aligned(entry.bytes());
   }
   memory_ = Buffer::reserve(total, "the weights");
 }
 
-const WeightStore::Entry& WeightStore::declared(const std::string& slot) const {
-  const auto found = entries_.find(slot);
-  SINKSTREAM_CHECK(found != entries_.end(), "weight ", slot, " was not declared");
+const WeightStore::Entry& WeightStore::declared(const std::string& name) const {
+  const auto found = entries_.find(name);
+  SINKSTREAM_CHECK(found != entries_.end(), "weight ", name, " was not declared");
   return found->second;
 }
 
-int64_t WeightStore::row_bytes(const std::string& slot) const {
-  const Entry& entry = declared(slot);
+int64_t WeightStore::row_bytes(const std::string& name) const {
+  const Entry& entry = declared(name);
   return row_bytes_of(entry.storage, entry.cols);
 }
 
-void WeightStore::write(const std::string& slot, const std::byte* source, int64_t bytes,
+void WeightStore::write(const std::string& name, const std::byte* source, int64_t bytes,
                         int64_t row, int64_t count) {
-  const auto found = entries_.find(slot);
-  SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", slot,
+  const auto found = entries_.find(name);
+  SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", name,
                    " was not declared and allocated");
   Entry& entry = found->second;
-  SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", slot,
+  SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", name,
                    " goes on in row ", row);
   const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
   if (count < 1 || count > entry.rows - row || bytes != expected) {
-    throw CheckpointError(cat("load: weight \"", slot, "\" must get ", expected, " bytes for ",
+    throw CheckpointError(cat("load: weight \"", name, "\" must get ", expected, " bytes for ",
                               count, " rows, of which ", entry.rows - row,
                               " are missing, but gets ", bytes, "."));
   }
@@ -96,28 +96,28 @@ void WeightStore::write(const std::string& slot, const std::byte* source, int64_
   std::atomic_ref(entry.written).fetch_add(count, std::memory_order_relaxed);
 }
 
-const WeightStore::Entry& WeightStore::whole(const std::string& slot, int64_t rows,
+const WeightStore::Entry& WeightStore::whole(const std::string& name, int64_t rows,
                                              int64_t cols) const {
-  const auto found = entries_.find(slot);
+  const auto found = entries_.find(name);
   if (found == entries_.end())
-    throw CheckpointError(cat("load: weight \"", slot, "\" is missing."));
+    throw CheckpointError(cat("load: weight \"", name, "\" is missing."));
   const Entry& entry = found->second;
   if (entry.rows != rows || entry.cols != cols) {
-    throw CheckpointError(cat("load: weight \"", slot, "\" must have shape [", rows, ", ", cols,
+    throw CheckpointError(cat("load: weight \"", name, "\" must have shape [", rows, ", ", cols,
                               "], but is [", entry.rows, ", ", entry.cols, "]."));
   }
-  SINKSTREAM_CHECK(entry.written == rows, "weight ", slot, " has ", entry.written, " of ", rows,
+  SINKSTREAM_CHECK(entry.written == rows, "weight ", name, " has ", entry.written, " of ", rows,
                    " rows");
   return entry;
 }
 
-PackedMatrix WeightStore::matrix(const std::string& slot, int64_t rows, int64_t cols) const {
-  const Entry& entry = whole(slot, rows, cols);
+PackedMatrix WeightStore::matrix(const std::string& name, int64_t rows, int64_t cols) const {
+  const Entry& entry = whole(name, rows, cols);
   return {weight_type_of(entry.storage), rows, cols, memory_.data() + entry.offset};
 }
 
-const float* WeightStore::vector(const std::string& slot, int64_t count) const {
-  return reinterpret_cast<const float*>(memory_.data() + whole(slot, count, 1).offset);
+const float* WeightStore::vector(const std::string& name, int64_t count) const {
+  return reinterpret_cast<const float*>(memory_.data() + whole(name, count, 1).offset);
 }
 
 int64_t WeightStore::bytes_per_token() const {
@@ -127,9 +127,9 @@ int64_t WeightStore::bytes_per_token() const {
 std::string WeightStore::digest() const {
   Digest digest;
   add_spec(spec_, &digest);
-  for (const std::string& slot : order_) {
-    const Entry& entry = entries_.at(slot);
-    digest.add(slot);
+  for (const std::string& name : order_) {
+    const Entry& entry = entries_.at(name);
+    digest.add(name);
     digest.add_number(entry.storage);
     digest.add_number(entry.rows);
     digest.add_number(entry.cols);

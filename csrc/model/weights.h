@@ -38,13 +38,13 @@ class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
 
-  // `slot` is one of the names in python/sinkstream/checkpoint/spec.py. A vector has one column.
-  void declare(const std::string& slot, Storage storage, int64_t rows, int64_t cols);
+  // `name` is one of the names in python/sinkstream/checkpoint/spec.py. A vector has one column.
+  void declare(const std::string& name, Storage storage, int64_t rows, int64_t cols);
   // Memory becomes resident as it is written.
   void allocate();
   // `source` holds rows [row, row + count) as they lie in the file; `row` is a multiple of
   // kPanelRows. Several threads may write different panels at the same time.
-  void write(const std::string& slot, const std::byte* source, int64_t bytes, int64_t row,
+  void write(const std::string& name, const std::byte* source, int64_t bytes, int64_t row,
              int64_t count);
   // The store keeps the memory that the result points into.
   DecoderWeights finish() const;
@@ -52,8 +52,8 @@ class WeightStore {
   // The weights are needed no more.
   void release() { memory_.release(); }
 
-  int64_t rows(const std::string& slot) const { return declared(slot).rows; }
-  int64_t row_bytes(const std::string& slot) const;  // of one row in the file
+  int64_t rows(const std::string& name) const { return declared(name).rows; }
+  int64_t row_bytes(const std::string& name) const;  // of one row in the file
   int64_t bytes() const { return memory_.bytes(); }
   // That a forward of one token reads: of an embedding which is not the output's matrix as well,
   // it reads a row.
@@ -73,10 +73,10 @@ class WeightStore {
     int64_t bytes() const;
   };
 
-  const Entry& declared(const std::string& slot) const;
-  const Entry& whole(const std::string& slot, int64_t rows, int64_t cols) const;
-  PackedMatrix matrix(const std::string& slot, int64_t rows, int64_t cols) const;
-  const float* vector(const std::string& slot, int64_t count) const;
+  const Entry& declared(const std::string& name) const;
+  const Entry& whole(const std::string& name, int64_t rows, int64_t cols) const;
+  PackedMatrix matrix(const std::string& name, int64_t rows, int64_t cols) const;
+  const float* vector(const std::string& name, int64_t count) const;
 
   DecoderSpec spec_;
   std::vector<std::string> order_;

@@ -151,11 +151,11 @@ class ModelBuilder:
     """A model's description and weights, on their way in."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
-    def declare(self, slot: str, storage: str, rows: int, cols: int) -> None: ...
+    def declare(self, weight: str, storage: str, rows: int, cols: int) -> None: ...
     def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
         """Take the memory, and begin to read every weight into it in the background.
 
-        `extents`: slot, descriptor and offset of each.
+        `extents`: name, descriptor and offset of each.
         """
 
     def wait(self, at_most_s: float) -> bool:
@@ -165,7 +165,10 @@ class ModelBuilder:
     def bytes_read(self) -> int: ...
     @property
     def unread(self) -> tuple[str, int, int] | None:
-        """Slot, first row and end of what a file did not give; None where all gave theirs."""
+        """Name, first row and end row of the weight that a file did not give.
+
+        None if every file gave all its rows.
+        """
 
     def stop_reading(self) -> None:
         """No file is read when this returns. May be called at any time."""

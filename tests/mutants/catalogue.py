@@ -278,7 +278,7 @@ MUSEUM = (
       turn.from = turn.to = &sink;
       turn.rows = 1;
       turn.shape = page_shape();
-      turn.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
+      turn.rotation = rotation(cos.data(), sin.data());
       kernels_.evict(turn, launch_);
     }
   }
@@ -471,8 +471,8 @@ OURS = (
         name="keys_turned_by_rank",
         sentence="Keys are written at their rank, which later ranks do not agree with.",
         file=DECODER,
-        old="{window_cos_ + round.row * pairs, window_sin_ + round.row * pairs,",
-        new="{sink_cos_ + round.row * pairs, sink_sin_ + round.row * pairs,",
+        old="rotation(window_cos_ + round.row * pairs, window_sin_ + round.row * pairs);",
+        new="rotation(sink_cos_ + round.row * pairs, sink_sin_ + round.row * pairs);",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     # --- the last layer computes only the rows whose logits are wanted ----------------------
@@ -516,8 +516,9 @@ OURS = (
         name="cut_in_halves",
         sentence="A key that moves is turned in halves whatever the model's pairing.",
         file=DECODER,
-        old="args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};",
-        new="args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), Pairing::kHalf};",
+        old="args.rotation = rotation(cos.data(), sin.data());",
+        new="args.rotation = rotation(cos.data(), sin.data());\n"
+        "    args.rotation.pairing = Pairing::kHalf;",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(

@@ -1,7 +1,6 @@
 #include "model/cpu/decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "common/carver.h"
@@ -60,7 +59,9 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   plan_.make(spans);
   compute_angles();
   let_all_attend();
-  kernels_.embedding({plan_.ids.data(), rows_, weights_.embedding, hidden_}, launch_);
+  kernels_.embedding(
+      {.ids = plan_.ids.data(), .tokens = rows_, .table = weights_.embedding, .out = hidden_},
+      launch_);
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
     attend(weights_.layers[layer], layer);
     if (queries_ > 0) transform(weights_.layers[layer]);
@@ -84,7 +85,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
     args.to = to.data();
     args.rows = older;
     args.shape = page_shape();
-    args.rotation = {cos.data(), sin.data(), spec_.rotary_dim(), spec_.pairing};
+    args.rotation = rotation(cos.data(), sin.data());
     kernels_.evict(args, launch_);
   }
   cache->cut(first + distance);
@@ -108,7 +109,8 @@ void Decoder::let_all_attend() {
   attention_spans_.clear();
   span_caches_.clear();
   for (const ForwardPlan::Round& round : plan_.rounds) {
-    round_queries_.push_back({round.row, round.rows, round.piece, round.count});
+    round_queries_.push_back(
+        {.row = round.row, .count = round.rows, .span = round.piece, .spans = round.count});
     for (size_t i = round.piece; i < round.piece + round.count; ++i) {
       const ForwardPlan::Piece& piece = plan_.pieces[i];
       attention_spans_.push_back({.row = piece.row - round.row,
@@ -166,9 +168,10 @@ void Decoder::keep_wanted() {
 void Decoder::attend(const LayerWeights& layer, int64_t index) {
   const int64_t q = spec_.query_size(), kv = spec_.kv_size();
   normalize(hidden_, layer.attention_norm, normed_, rows_, spec_.hidden_size);
-  const LinearPart parts[] = {{layer.k, layer.k_bias, key_, kv},
-                              {layer.v, layer.v_bias, value_, kv},
-                              {layer.q, layer.q_bias, query_, q}};
+  const LinearPart parts[] = {
+      {.weights = layer.k, .bias = layer.k_bias, .out = key_, .out_stride = kv},
+      {.weights = layer.v, .bias = layer.v_bias, .out = value_, .out_stride = kv},
+      {.weights = layer.q, .bias = layer.q_bias, .out = query_, .out_stride = q}};
   const std::span<const LinearPart> all = parts;
   if (index + 1 == spec_.layers && plan_.wanted < rows_) {
     multiply(normed_, rows_, all.first(2));
@@ -181,16 +184,17 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
     normalize(query_, layer.q_norm, query_, queries_ * spec_.heads, spec_.head_dim);
     normalize(key_, layer.k_norm, key_, rows_ * spec_.kv_heads, spec_.head_dim);
   }
-  const Rotation by_index{query_cos_, query_sin_, spec_.rotary_dim(), spec_.pairing};
-  const Rotation by_rank{sink_cos_, sink_sin_, spec_.rotary_dim(), spec_.pairing};
-  const int64_t heads = spec_.heads, head_dim = spec_.head_dim;
-  kernels_.rope({query_, q, query_window_, queries_, heads, head_dim, by_index}, launch_);
-  kernels_.rope({query_, q, query_sink_, queries_, heads, head_dim, by_rank}, launch_);
+  rotate_query(rotation(query_cos_, query_sin_), query_window_);
+  rotate_query(rotation(sink_cos_, sink_sin_), query_sink_);
   for (size_t r = 0; r < plan_.rounds.size(); ++r) {
     append(plan_.rounds[r], index);
     if (round_queries_[r].count > 0) attend(round_queries_[r], index);
   }
-  const LinearPart out[] = {{layer.o, layer.o_bias, hidden_, spec_.hidden_size, true}};
+  const LinearPart out[] = {{.weights = layer.o,
+                             .bias = layer.o_bias,
+                             .out = hidden_,
+                             .out_stride = spec_.hidden_size,
+                             .accumulate = true}};
   if (queries_ > 0) multiply(attended_, queries_, out);
 }
 
@@ -210,8 +214,7 @@ void Decoder::append(const ForwardPlan::Round& round, int64_t layer) {
   args.slots = slots_.data();
   args.rows = round.rows;
   args.shape = page_shape();
-  args.rotation = {window_cos_ + round.row * pairs, window_sin_ + round.row * pairs,
-                   spec_.rotary_dim(), spec_.pairing};
+  args.rotation = rotation(window_cos_ + round.row * pairs, window_sin_ + round.row * pairs);
   kernels_.append(args, launch_);
 }
 
@@ -233,7 +236,7 @@ void Decoder::attend(const Queries& queries, int64_t layer) {
   args.heads = spec_.heads;
   args.shape = page_shape();
   args.sink_type = options_.cache_type;
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+  args.scale = spec_.attention_scale();
   args.scratch = attention_scratch_.data();
   args.scratch_pages = options_.pages;
   kernels_.attention(args, launch_);
@@ -242,23 +245,54 @@ void Decoder::attend(const Queries& queries, int64_t layer) {
 void Decoder::transform(const LayerWeights& layer) {
   const int64_t inner = spec_.intermediate_size;
   normalize(hidden_, layer.mlp_norm, normed_, queries_, spec_.hidden_size);
-  const LinearPart parts[] = {{layer.gate, layer.gate_bias, gate_, inner},
-                              {layer.up, layer.up_bias, up_, inner}};
+  const LinearPart parts[] = {
+      {.weights = layer.gate, .bias = layer.gate_bias, .out = gate_, .out_stride = inner},
+      {.weights = layer.up, .bias = layer.up_bias, .out = up_, .out_stride = inner}};
   multiply(normed_, queries_, parts);
-  kernels_.swiglu({gate_, up_, gate_, inner, queries_, inner}, launch_);
-  const LinearPart out[] = {{layer.down, layer.down_bias, hidden_, spec_.hidden_size, true}};
+  kernels_.swiglu(
+      {.gate = gate_, .up = up_, .out = gate_, .stride = inner, .rows = queries_, .dim = inner},
+      launch_);
+  const LinearPart out[] = {{.weights = layer.down,
+                             .bias = layer.down_bias,
+                             .out = hidden_,
+                             .out_stride = spec_.hidden_size,
+                             .accumulate = true}};
   multiply(gate_, queries_, out);
 }
 
 void Decoder::write_logits(float* logits) {
   normalize(hidden_, weights_.final_norm, normed_, queries_, spec_.hidden_size);
-  const LinearPart part[] = {{weights_.output, nullptr, logits, spec_.vocab_size}};
+  const LinearPart part[] = {
+      {.weights = weights_.output, .out = logits, .out_stride = spec_.vocab_size}};
   multiply(normed_, queries_, part);
 }
 
 void Decoder::normalize(const float* input, const float* weight, float* out, int64_t rows,
                         int64_t dim) {
-  kernels_.rms_norm({input, dim, weight, out, dim, rows, dim, spec_.norm_eps}, launch_);
+  kernels_.rms_norm({.input = input,
+                     .input_stride = dim,
+                     .weight = weight,
+                     .out = out,
+                     .out_stride = dim,
+                     .rows = rows,
+                     .dim = dim,
+                     .eps = spec_.norm_eps},
+                    launch_);
+}
+
+Rotation Decoder::rotation(const float* cos, const float* sin) const {
+  return {.cos = cos, .sin = sin, .rotary_dim = spec_.rotary_dim(), .pairing = spec_.pairing};
+}
+
+void Decoder::rotate_query(const Rotation& rotation, float* out) {
+  kernels_.rope({.input = query_,
+                 .input_stride = spec_.query_size(),
+                 .out = out,
+                 .rows = queries_,
+                 .heads = spec_.heads,
+                 .head_dim = spec_.head_dim,
+                 .rotation = rotation},
+                launch_);
 }
 
 void Decoder::multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts) {

@@ -60,6 +60,8 @@ class Decoder : public WeightedModel {
   void transform(const LayerWeights& layer);
   void write_logits(float* logits);
   void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
+  Rotation rotation(const float* cos, const float* sin) const;
+  void rotate_query(const Rotation& rotation, float* out);
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
 
   DecoderSpec spec_;

@@ -1,7 +1,6 @@
 #include "model/cuda/layers.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "common/carver.h"
@@ -141,7 +140,7 @@ void CudaLayers::attend(const CudaStep& step, const CudaCalls::Attention& attent
   args.row_count = static_cast<int32_t>(attention.rows);
   args.heads = static_cast<int32_t>(spec_.heads);
   args.pages = pages(step.block, layer);
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+  args.scale = spec_.attention_scale();
   args.span_rows = static_cast<int32_t>(attention.span_rows);
   args.page_slots = static_cast<int32_t>(options_.split_pages);
   args.scratch = attention_scratch_;

@@ -322,9 +322,9 @@ TEST(WeightStore, HasAnotherDigestForEverySingleBit) {
 }
 
 TEST(WeightStore, HasAnotherDigestForAnotherSpecNameOrShape) {
-  const auto digest_of = [](const DecoderSpec& spec, const char* slot, int64_t rows, int64_t cols) {
+  const auto digest_of = [](const DecoderSpec& spec, const char* name, int64_t rows, int64_t cols) {
     WeightStore store(spec);
-    store.declare(slot, Storage::kF32, rows, cols);
+    store.declare(name, Storage::kF32, rows, cols);
     store.allocate();
     return store.digest();  // zeros
   };

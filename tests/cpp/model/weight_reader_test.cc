@@ -33,7 +33,7 @@ class TestFile {
 };
 
 struct Shape {
-  const char* slot;
+  const char* weight;
   Storage storage;
   int64_t rows, cols;
 };
@@ -66,7 +66,7 @@ class WeightReaderTest : public testing::Test {
       std::vector<std::byte> bytes(shape.rows * row_bytes_of(shape.storage, shape.cols));
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
       file_.write(bytes, offset);
-      extents_.push_back({shape.slot, file_.descriptor(), offset});
+      extents_.push_back({shape.weight, file_.descriptor(), offset});
       offset += static_cast<int64_t>(bytes.size());
       total_ += static_cast<int64_t>(bytes.size());
       tensors_.insert(tensors_.begin(), std::move(bytes));
@@ -77,7 +77,7 @@ class WeightReaderTest : public testing::Test {
   static WeightStore allocated() {
     WeightStore store(spec_without_layers());
     for (const Shape& shape : kShapes) {
-      store.declare(shape.slot, shape.storage, shape.rows, shape.cols);
+      store.declare(shape.weight, shape.storage, shape.rows, shape.cols);
     }
     store.allocate();
     return store;
@@ -98,7 +98,7 @@ TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {
   WeightStore plain = allocated();
   for (size_t i = 0; i < std::size(kShapes); ++i) {
     const auto bytes = static_cast<int64_t>(tensors_[i].size());
-    plain.write(kShapes[i].slot, tensors_[i].data(), bytes, 0, kShapes[i].rows);
+    plain.write(kShapes[i].weight, tensors_[i].data(), bytes, 0, kShapes[i].rows);
   }
   const DecoderWeights expected = plain.finish();
   for (const int threads : {1, 2, 5, 64}) {
@@ -121,7 +121,7 @@ TEST_F(WeightReaderTest, NamesTheRowsThatAShorterFileDoesNotGive) {
     WeightReader reader(&store, extents_, threads);
     ASSERT_TRUE(reader.wait(kLong));
     ASSERT_TRUE(reader.unread());
-    EXPECT_EQ(reader.unread()->slot, "embedding");
+    EXPECT_EQ(reader.unread()->weight, "embedding");
     EXPECT_EQ(reader.unread()->end, kVocab);
     EXPECT_LT(reader.bytes_read(), total_);
   }
@@ -133,7 +133,7 @@ TEST_F(WeightReaderTest, NamesTheRowsThatAClosedFileDoesNotGive) {
   WeightReader reader(&store, extents_, 2);
   ASSERT_TRUE(reader.wait(kLong));
   ASSERT_TRUE(reader.unread());
-  EXPECT_EQ(reader.unread()->slot, "embedding");
+  EXPECT_EQ(reader.unread()->weight, "embedding");
 }
 
 TEST_F(WeightReaderTest, StopsEarlyWhenItIsDestroyed) {
