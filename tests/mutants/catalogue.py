@@ -144,7 +144,7 @@ MUSEUM = (
         new="""      shift_angles_([&] {
         std::vector<double> plain = spec.inverse_frequencies;
         for (size_t d = 0; d < plain.size(); ++d) {
-          plain[d] = std::pow(10000.0, -static_cast<double>(d) / plain.size());
+          plain[d] = __builtin_pow(10000.0, -static_cast<double>(d) / plain.size());
         }
         return plain;
       }()),""",
