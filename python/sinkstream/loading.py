@@ -209,6 +209,6 @@ def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> No
     tensor = next(tensor for tensor in checkpoint.tensors if tensor.slot.name == slot)
     checkpoint.source.read_rows(tensor, begin, end)
     raise CheckpointError(
-        f"load: rows [{begin}, {end}) of tensor {quoted(tensor.tensor)} could not be read, and then "
-        "could. The file has changed meanwhile. Load it again."
+        f"load: rows [{begin}, {end}) of tensor {quoted(tensor.tensor)} could not be read, and "
+        "then could. The file has changed meanwhile. Load it again."
     )

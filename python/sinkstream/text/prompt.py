@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder, check_characters
 from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
@@ -90,11 +89,9 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
 def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
     literal = ControlLiterals(control_tokens(tokenizer)).first_in(prompt)
     if literal is not None:
-        warnings.warn(
+        warn_caller(
             f"stream: `prompt` holds {literal!r}, which is taken as plain text. If it is meant as "
-            "a control token, give a list of messages, or token ids.",
-            UserWarning,
-            stacklevel=5,  # whoever called `stream`
+            "a control token, give a list of messages, or token ids."
         )
 
 

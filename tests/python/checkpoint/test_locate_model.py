@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sinkstream.checkpoint.locate_model import locate_model
 
+from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.opening import open_checkpoint
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sinkstream.text.tokenizers.from_folder import text_format_from_folder
 from tokenizers import Tokenizer
 
 from sinkstream.errors import CheckpointError
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers import from_folder
+from sinkstream.text.tokenizers.from_folder import text_format_from_folder
 from tests.python.text import templates, vocabularies
 from tests.python.text.vocabularies import FAMILIES, PROSE
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from tokenizers import Tokenizer
 from tokenizers import pre_tokenizers as pre
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
 
 WHOLE = Passage((1, "ab cd ab", 2, "ef"))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
@@ -17,6 +16,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 from tests.python.text import templates, vocabularies
 from tests.python.text.test_chat import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special

@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from tokenizers import (
     AddedToken,
     Regex,
@@ -20,6 +19,7 @@ from tokenizers import (
 from tokenizers import pre_tokenizers as pre
 
 from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from tests.data import tiny
 from tests.python.text import templates
 

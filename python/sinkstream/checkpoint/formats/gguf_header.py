@@ -42,7 +42,7 @@ BLOCK_TYPES = {
     23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
     34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
-"""GGUF's numbers for storage types: those in `STORAGE_BLOCKS` can be loaded, the others named in errors."""
+"""GGUF's type numbers. Types in `STORAGE_BLOCKS` can be loaded; the others are named in errors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Concatenating bytes and decoding them once is what `Tokenizer.decode` does, so a stream that emits
 the bytes as they come shows the same text. One difference is deliberate: the byte pieces of
-SentencePiece vocabularies are join_pieces with what surrounds them, whereas `tokenizers` turns a run of
+SentencePiece vocabularies are joined with what surrounds them, whereas `tokenizers` turns a run of
 them into one U+FFFD per byte as soon as one byte of the run is wrong, even those that were right.
 A stream cannot take characters back, so it shows those that are right.
 """
