@@ -1,22 +1,22 @@
-"""Whose late tokens are: how evenly they come, beside what the machine does in the same seconds.
+"""Separates late tokens of the engine from jitter of the machine.
 
-    python benchmarks/noise_bench.py --turns 3000
+    python benchmarks/noise_bench.py --rounds 3000
 
-By turns, in one process and a fraction of a second each: empty loops on one core that take as long
-as a token, plain reads of as many bytes as a token moves on as many threads, and some tokens of a
-session whose cache is full, at the times at which their consumer has them. Loops and reads stand on
-both sides of each turn's tokens. The memory that is read is taken once: given back, it keeps the
-system's threads busy beside the tokens.
+Interleaved in one process, for a fraction of a second each: empty loops on one core that take as
+long as a token; plain reads of as many bytes as a token moves, on as many threads; and some tokens
+of a session whose cache is full, stamped when the consumer receives them. Loops and reads surround
+the tokens of each round. The memory that is read is allocated once: freeing it would keep the
+system's threads busy while tokens are timed.
 
-Of each: p50, p99 and their ratio. Then the turns are sorted by how slow the loops and reads on both
-sides of them were, and p50 and p99 of the tokens are shown for each quarter: were late tokens the
-engine's own, they would come in all quarters alike; as far as they are the machine's, they come
-in the last, but for what comes and goes within a token.
+Of each: p50, p99 and their ratio. Then rounds are sorted by how slow the surrounding loops and reads
+were, and p50 and p99 of the tokens are reported for each quarter. Late tokens of the engine would
+appear in all quarters alike; those of the machine appear in the last one, except for disturbances
+shorter than a token.
 
-So the late ones, of more than 1.1 times p50, are looked at by themselves: how much longer than in
-the others each of the engine's threads ran, waited for a core that another thread had, and slept.
-A thread that runs longer for the same work had a slower core, or one that the machine took away, or
-waited for the other threads, for which it spins.
+Late tokens (more than 1.1 times p50) are therefore also compared with the others: how much longer
+each of the engine's threads ran, waited for a core that another thread had, and slept. A thread that
+runs longer for the same work had a slower core, lost its core to the hypervisor, or spun while it
+waited for the other threads.
 """
 
 from __future__ import annotations
@@ -31,56 +31,57 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from figures import spread
 from machine import report
-from noise import ThreadClocks, empty_loops, loop_turns
+from noise import ThreadClocks, empty_loops, loop_iterations
 
 if TYPE_CHECKING:
     import sinkstream
 
-SEVERAL = 6  # loops and reads of a turn
+SEVERAL = 6  # loops and reads of a round
 LATE = 1.1  # times p50
 PARTS = ("ran_longer_ms", "waited_longer_ms", "slept_longer_ms")
 
-# Milliseconds that a thread ran and that it waited for a core.
+# Milliseconds that a thread ran, and that it waited for a core.
 Clock = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Milliseconds of what was done one after the other."""
+class Round:
+    """Milliseconds of the loops, reads and tokens of one round."""
 
     loops: Sequence[float]
     reads: Sequence[float]
     tokens: Sequence[float]
-    clocks: Sequence[Sequence[Clock]] = ()  # of each token, of each of the engine's threads
+    clocks: Sequence[Sequence[Clock]] = ()  # [tokens, threads of the engine]
 
 
 _T = TypeVar("_T")
 
 
 def joined(parts: Sequence[Sequence[_T]]) -> list[_T]:
-    """Return all of them, one after the other."""
+    """Return the concatenation of the parts."""
     return list(itertools.chain.from_iterable(parts))
 
 
-def slowness(turns: Sequence[Turn]) -> list[float]:
-    """Return of each turn but the last how slow the machine was on both sides of its tokens.
+def slowness(rounds: Sequence[Round]) -> list[float]:
+    """Return how slow the machine was around the tokens of each round but the last.
 
-    That is the mean of loops or of reads, whichever is larger beside the median of all of its kind.
+    That is the mean of the surrounding loops over the median of all loops, or the same of reads,
+    whichever is larger.
     """
-    loop = statistics.median(joined([turn.loops for turn in turns]))
-    read = statistics.median(joined([turn.reads for turn in turns]))
+    loop = statistics.median(joined([one.loops for one in rounds]))
+    read = statistics.median(joined([one.reads for one in rounds]))
     return [
         max(
             statistics.fmean([*before.loops, *after.loops]) / loop,
             statistics.fmean([*before.reads, *after.reads]) / read,
         )
-        for before, after in itertools.pairwise(turns)
+        for before, after in itertools.pairwise(rounds)
     ]
 
 
-def by_slowness(turns: Sequence[Turn], parts: int) -> list[dict[str, float]]:
-    """Return the tokens' spread where the machine was quickest, and so on to where slowest."""
-    slow = slowness(turns)
+def by_slowness(rounds: Sequence[Round], parts: int) -> list[dict[str, float]]:
+    """Return the tokens' spread in equal parts of the rounds, from the fastest to the slowest."""
+    slow = slowness(rounds)
     order = sorted(range(len(slow)), key=slow.__getitem__)
     rows = []
     for part in range(parts):
@@ -88,15 +89,16 @@ def by_slowness(turns: Sequence[Turn], parts: int) -> list[dict[str, float]]:
         rows.append(
             {
                 "slowness_at_most": round(slow[chosen[-1]], 3),
-                **spread(joined([turns[i].tokens for i in chosen])),
+                **spread(joined([rounds[i].tokens for i in chosen])),
             }
         )
     return rows
 
 
-def why_late(turns: Sequence[Turn], names: Sequence[str]) -> dict[str, Any]:
+def why_late(rounds: Sequence[Round], names: Sequence[str]) -> dict[str, Any]:
     """Return by how much late tokens are late, and what each thread did longer in them."""
-    gaps, clocks = joined([turn.tokens for turn in turns]), joined([turn.clocks for turn in turns])
+    gaps = joined([one.tokens for one in rounds])
+    clocks = joined([one.clocks for one in rounds])
     least = LATE * statistics.median(gaps)
     rows = [
         [gap, *(part for ran, waited in threads for part in (ran, waited, gap - ran - waited))]
@@ -124,10 +126,7 @@ def why_late(turns: Sequence[Turn], names: Sequence[str]) -> dict[str, Any]:
 def tokens_of(
     session: sinkstream.Session, tokens: int, clocks: ThreadClocks
 ) -> tuple[list[float], list[list[Clock]]]:
-    """Return the milliseconds between so many tokens of a session and those before them.
-
-    With them, of each token, what the threads did meanwhile.
-    """
+    """Return the milliseconds of each token of a session, and what each thread did meanwhile."""
     from sinkstream import Token
 
     stamps, read = [], []
@@ -148,18 +147,18 @@ def tokens_of(
 
 
 def main() -> None:
-    """Take turns and report."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=3_000)
-    parser.add_argument("--tokens", type=int, default=12, help="tokens of a turn")
+    parser.add_argument("--rounds", type=int, default=3_000)
+    parser.add_argument("--tokens", type=int, default=12, help="tokens of a round")
     parser.add_argument("--window", type=int, default=1020)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--path", default=None)
     args = parser.parse_args()
-    if args.turns < 9:
-        parser.error("--turns: at least 9, so that each quarter has two.")
+    if args.rounds < 9:
+        parser.error(f"--rounds must be at least 9, but is {args.rounds}: each quarter needs two.")
     import sinkstream
     from sinkstream import _core
 
@@ -168,32 +167,32 @@ def main() -> None:
     session = model.session()
     clocks = ThreadClocks("sinkstream")
     token_ms = statistics.median(tokens_of(session, capacity + 50, clocks)[0][capacity:])  # full
-    size, loop = model.bytes_read_per_token(capacity), loop_turns(token_ms)
-    memory = _core.PlainReads(size)
-    turns: list[Turn] = []
-    for index in range(args.turns):
-        turns.append(
-            Turn(
+    size, loop = model.bytes_read_per_token(capacity), loop_iterations(token_ms)
+    memory = _core.probes.PlainReads(size)
+    rounds: list[Round] = []
+    for index in range(args.rounds):
+        rounds.append(
+            Round(
                 empty_loops(loop, SEVERAL),
                 [1000 * seconds for seconds in memory.times(threads, SEVERAL)],
                 *tokens_of(session, args.tokens, clocks),
             )
         )
         if index % 100 == 99:
-            print(f"turn {index + 1:,} of {args.turns:,}", flush=True)
+            print(f"round {index + 1:,} of {args.rounds:,}", flush=True)
     report(
         "noise",
         {
-            "turns": args.turns,
+            "rounds": args.rounds,
             "capacity": capacity,
             "evicted_tokens": session.stats.evicted_tokens,
             "threads": threads,
             "bytes_of_a_token": size,
-            "tokens": spread(joined([turn.tokens for turn in turns])),
-            "empty_loops": spread(joined([turn.loops for turn in turns])),
-            "plain_reads": spread(joined([turn.reads for turn in turns])),
-            "tokens_by_the_machines_slowness": by_slowness(turns, 4),
-            "late_tokens": why_late(turns, clocks.names),
+            "tokens": spread(joined([one.tokens for one in rounds])),
+            "empty_loops": spread(joined([one.loops for one in rounds])),
+            "plain_reads": spread(joined([one.reads for one in rounds])),
+            "tokens_by_the_machines_slowness": by_slowness(rounds, 4),
+            "late_tokens": why_late(rounds, clocks.names),
         },
     )
     clocks.close()

@@ -1,25 +1,29 @@
-"""Speed beside other engines: the same file, the same threads, alternating in one run.
+"""Compares speed with other engines: the same file, the same threads, interleaved in one run.
 
     python benchmarks/side_by_side_bench.py
     python benchmarks/side_by_side_bench.py --model qwen3-0.6b-Q4_0 --models models --rounds 5
 
-The model is `smollm2`, or one of random weights in a real shape (`random_gguf.py`; written below
-`--models` if it is not there). Measured are: reading a prompt of 512 tokens; one more token behind
-16, 1,024, 2,048 and 4,096 cached ones; one more token of 8 and of 32 sequences behind 256 each.
-Each engine runs in a process of its own and sleeps while another is measured. A round asks every
-engine for every figure once, so that a slow moment of the machine hits all of them, and each round
-begins with another engine. A plain read of 512 MB stands half a second before each figure of ours
-and after it, and around prompts a loop of what our kernel table multiplies with: tiles, dots of
-bfloat16, or multiply-adds of floats, which have no goal; the mean of both counts, as our figure is
-a mean over tokens. Each engine reads a prompt untimed before the first one that counts. All
-processes keep to as many cores as there are threads: on a shared machine one core reads memory
-faster than the next, and what is compared must not depend on who was put where. transformers
-decodes behind long contexts so slowly that it is asked for those in the first round only. Of the
-larger models only figures with a goal are asked for, and of ours only the default
-dtype; `--measure` and `--engine`, given as often as needed, choose others. An engine that is not
-installed, or does not load the file, is listed with its reason.
-The table at the end compares round by round: the median of the ratios, the smallest and largest,
-and the goal (`goals.py`). Needs the extra `bench`.
+The model is `smollm2`, or random weights in a real shape (`random_gguf.py`; written to `--models` if
+missing). Measures: prefill of 512 tokens; decode at 16, 1,024, 2,048 and 4,096 cached tokens; decode
+of 8 and of 32 sequences at 256 cached tokens each.
+
+- Each engine runs in its own process and sleeps while another is measured. A round takes every
+  figure of every engine once, so that a slow moment of the machine hits all engines. Each round
+  starts with another engine.
+- Half a second before and after each of our figures, a plain read of 512 MB is timed; around prompts
+  also a loop of the multiply instructions of our kernel table: tiles, bfloat16 dots, or float
+  multiply-adds, which have no goal. The bound is the mean of both probes, as our figure is a mean
+  over tokens.
+- Each engine reads one prompt untimed before its first timed prompt.
+- All processes are pinned to the same cores, as many as there are threads: on a shared machine one
+  core reads memory faster than the next.
+- transformers decodes long contexts so slowly that it is measured there in the first round only.
+- Of the larger models only measures with a goal run, and only our default dtype; `--measure` and
+  `--engine`, which may be repeated, choose others.
+- An engine that is not installed, or does not load the file, is listed with its reason.
+
+The table at the end compares round by round: the median, smallest and largest ratio, and the goal
+(`goals.py`). Needs the extra `bench`.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ _LONG = 1024  # cached tokens
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of an engine: a method of `Peer`, its arguments, and the tokens that it yields."""
+    """One figure of an engine: a method of `Peer`, its arguments, and the tokens it processes."""
 
     name: str
     method: str
@@ -82,28 +86,28 @@ MEASURES = (
 
 @dataclass
 class Found:
-    """What came of one measure; entry i of each list is from round i."""
+    """The results of one measure; entry i of each list is from round i."""
 
-    rates: dict[str, list[float]]  # engine -> tokens/s; fewer rounds where it is slow
-    shares: list[float]  # of a plain read or of a loop of dots, what our tokens take
+    rates: dict[str, list[float]]  # engine -> tokens/s; slow engines have fewer rounds
+    shares: list[float]  # our share of a plain read, or of a loop of dots
     refused: dict[str, str]  # engine -> why
 
 
 def measures_of(model: str) -> list[Measure]:
-    """Return what is measured of a model when nothing else is said."""
+    """Return the default measures of a model."""
     named = {goal.measure for goal in goals_of(model, "")}
     return [one for one in MEASURES if model == "smollm2" or one.name in named]
 
 
 def engines_of(model: str) -> list[str]:
-    """Return who is asked when nothing else is said: others that have a goal, and ours once."""
-    is_recomputed = any(goal.beside == RECOMPUTED for goal in goals_of(model, ""))
+    """Return the default engines: ours once, and the others that have a goal."""
+    is_recomputed = any(goal.rival == RECOMPUTED for goal in goals_of(model, ""))
     others = [name for name in ENGINES if not name.startswith(OURS)]
     return [OURS] + [name for name in others if is_recomputed or name != RECOMPUTED]
 
 
 def find_model(name: str, folder: Path) -> str:
-    """Return the path of a model by its name, writing it if it is one of random weights."""
+    """Return the path of a model by its name, writing it if its weights are random."""
     if name == "smollm2":
         from sinkstream.opening import open_checkpoint
 
@@ -117,7 +121,7 @@ def find_model(name: str, folder: Path) -> str:
 
 
 def start(names: list[str], path: str, threads: int) -> tuple[list[IsolatedPeer], dict[str, str]]:
-    """Start the engines; those that cannot be started are told with their reason."""
+    """Start the engines; return them, and the reasons of those that do not start."""
     engines, missing = [], {}
     for name in names:
         print(f"loading {name}", file=sys.stderr, flush=True)
@@ -130,25 +134,25 @@ def start(names: list[str], path: str, threads: int) -> tuple[list[IsolatedPeer]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the machine could do around a figure of ours."""
+    """What the machine reached around one of our figures."""
 
     read: float  # bytes/s
-    peak: tuple[str, float] | None  # around prompts: a loop in registers of what, operations/s
+    peak: tuple[str, float] | None  # prompts only: instruction of the loop, operations/s
 
 
 def probe(one: Measure, threads: int, kernels: str) -> Bounds:
-    """Ask the machine for what bounds a figure of a kernel table: means over half a second."""
+    """Measure what bounds a figure of a kernel table: means over half a second."""
     from sinkstream import _core
 
-    read = _core.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S)
+    read = _core.probes.sustained_read_rate(_PROBE_BYTES, threads, _PROBE_S)
     if one.method != "prefill":
         return Bounds(read, None)
-    peaks = [_core.peak_rate(threads, tiles=kernels == "amx") for _ in range(_PEAKS)]
+    peaks = [_core.probes.peak_rate(threads, tiles=kernels == "amx") for _ in range(_PEAKS)]
     return Bounds(read, (peaks[0][0], statistics.harmonic_mean([rate for _, rate in peaks])))
 
 
 def mean(before: Bounds, after: Bounds) -> Bounds:
-    """Return what two probes of the same length found together."""
+    """Return the mean of two probes of the same length."""
     read = statistics.fmean([before.read, after.read])
     if before.peak is None or after.peak is None:
         return Bounds(read, None)
@@ -156,7 +160,7 @@ def mean(before: Bounds, after: Bounds) -> Bounds:
 
 
 def share(one: Measure, ours: IsolatedPeer, seconds: float, bounds: Bounds) -> float | None:
-    """Return how much of what bounds it our figure reaches; None for batches."""
+    """Return our figure's share of its bound; None for batches."""
     if bounds.peak is not None:
         operations: float = ours.ask("operations", *one.arguments)
         return operations / seconds / bounds.peak[1]
@@ -170,7 +174,7 @@ def share(one: Measure, ours: IsolatedPeer, seconds: float, bounds: Bounds) -> f
 def measure_once(
     one: Measure, engines: list[IsolatedPeer], found: Found, threads: int
 ) -> Bounds | None:
-    """Ask the engines for one figure, and return what the machine could do around ours."""
+    """Measure one figure of each engine, and return the bounds around ours."""
     bounds = None
     for engine in engines:
         if engine.name in found.refused:
@@ -182,7 +186,7 @@ def measure_once(
         kernels = kernels_of(engine.description)
         try:
             if one.method == "prefill" and engine.name not in found.rates:
-                engine.ask(one.method, *one.arguments)  # some prepare for a length that is new
+                engine.ask(one.method, *one.arguments)  # some engines prepare for a new length
             before = probe(one, threads, kernels) if engine.name == OURS else None
             seconds = engine.ask(one.method, *one.arguments)
         except NotPossible as reason:
@@ -199,7 +203,7 @@ def measure_once(
 def measure(
     measures: list[Measure], engines: list[IsolatedPeer], rounds: int, threads: int
 ) -> tuple[dict[str, Found], list[Bounds]]:
-    """Ask every engine for every figure, round by round; also what bounded each of ours."""
+    """Measure every figure of every engine, round by round; also the bounds of ours."""
     found = {one.name: Found({}, [], {}) for one in measures}
     bounds = []
     for number in range(rounds):
@@ -214,7 +218,7 @@ def measure(
 
 
 def evicted_by(engines: list[IsolatedPeer]) -> dict[str, int]:
-    """Return how many tokens each engine has evicted, but for those that have ended."""
+    """Return how many tokens each running engine has evicted."""
     evicted = {}
     for engine in engines:
         with contextlib.suppress(NotPossible):
@@ -222,38 +226,41 @@ def evicted_by(engines: list[IsolatedPeer]) -> dict[str, int]:
     return evicted
 
 
-def ratios_to(found: Found, beside: str) -> tuple[str, list[float]]:
-    """Return whom our rates are compared with, and the ratios round by round; none if nobody."""
-    if beside in (READ, PEAK):
-        return beside, found.shares
+def ratios_to(found: Found, rival: str) -> tuple[str, list[float]]:
+    """Return the engine that our rates are compared with, and the ratio of each round.
+
+    There are no ratios if no such engine was measured.
+    """
+    if rival in (READ, PEAK):
+        return rival, found.shares
     candidates = [
         name
         for name in found.rates
         if not name.startswith(OURS)
-        and (beside == BEST or name.startswith(beside))
-        and (beside == RECOMPUTED or name != RECOMPUTED)
+        and (rival == BEST or name.startswith(rival))
+        and (rival == RECOMPUTED or name != RECOMPUTED)
     ]
     if OURS not in found.rates or not candidates:
-        return beside, []
+        return rival, []
     best = max(candidates, key=lambda name: statistics.median(found.rates[name]))
-    rounds = zip(found.rates[OURS], found.rates[best], strict=False)  # some have fewer
+    rounds = zip(found.rates[OURS], found.rates[best], strict=False)  # slow engines have fewer rounds
     return best, [ours / theirs for ours, theirs in rounds]
 
 
 def compare(found: dict[str, Found], goals: list[Goal]) -> list[dict[str, Any]]:
-    """Return a row for each goal, and for each measure without one its ratio to the best."""
+    """Return a row for each goal, and each remaining measure's ratio to the best engine."""
     order = list(found)
     wanted = [goal for goal in goals if goal.measure in found]
     wanted += [Goal(name, BEST, 0) for name in order]
     rows: list[dict[str, Any]] = []
     for goal in sorted(wanted, key=lambda goal: order.index(goal.measure)):
-        beside, ratios = ratios_to(found[goal.measure], goal.beside)
-        is_there = any((goal.measure, beside) == (row["measure"], row["beside"]) for row in rows)
+        against, ratios = ratios_to(found[goal.measure], goal.rival)
+        is_there = any((goal.measure, against) == (row["measure"], row["against"]) for row in rows)
         if ratios and not is_there:
             rows.append(
                 {
                     "measure": goal.measure,
-                    "beside": beside,
+                    "against": against,
                     "ratio": round(statistics.median(ratios), 3),
                     "smallest": round(min(ratios), 3),
                     "largest": round(max(ratios), 3),
@@ -264,7 +271,7 @@ def compare(found: dict[str, Found], goals: list[Goal]) -> list[dict[str, Any]]:
 
 
 def spread(values: list[float]) -> list[float]:
-    """Return the smallest, the median and the largest; none of none."""
+    """Return the smallest, the median and the largest; an empty list for no values."""
     if not values:
         return []
     return [round(value, 1) for value in (min(values), statistics.median(values), max(values))]
@@ -273,19 +280,19 @@ def spread(values: list[float]) -> list[float]:
 def print_tables(
     found: dict[str, Found], rows: list[dict[str, Any]], missing: dict[str, str]
 ) -> None:
-    """Print medians by engine, every comparison beside its goal, and what there is none of."""
+    """Print medians by engine, comparisons with their goals, and what could not be measured."""
     engines = list(dict.fromkeys(name for one in found.values() for name in one.rates))
     lines = ["", "tokens/s, medians | " + " | ".join(found)]
     for engine in engines:
         rates = [one.rates.get(engine) for one in found.values()]
         cells = [f"{statistics.median(r):.1f}" if r else "-" for r in rates]
         lines.append(f"{engine} | " + " | ".join(cells))
-    lines += ["", "measure | beside | ratio (smallest - largest) | goal"]
+    lines += ["", "measure | against | ratio (smallest - largest) | goal"]
     for row in rows:
         goal = "" if row["goal"] is None else f"{row['goal']:g}"
         verdict = "" if not goal else " reached" if row["ratio"] >= row["goal"] else " missed"
         spread = f"{row['smallest']:.2f} - {row['largest']:.2f}"
-        name = f"{row['measure']} | {row['beside']}"
+        name = f"{row['measure']} | {row['against']}"
         lines.append(f"{name} | {row['ratio']:.2f} ({spread}) | {goal}{verdict}")
     lines += [f"not started | {engine} | {reason}" for engine, reason in missing.items()]
     for name, one in found.items():
@@ -306,17 +313,17 @@ def main() -> None:
         "--measure",
         action="append",
         choices=[one.name for one in MEASURES],
-        help="this one only, and others given so",
+        help="this one only; may be repeated",
     )
     parser.add_argument(
         "--engine",
         action="append",
         choices=list(ENGINES),
-        help="this one only, and others given so",
+        help="this one only; may be repeated",
     )
     args = parser.parse_args()
     path = find_model(args.model, args.models)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # and all to come
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # inherited by all engines
     measures = measures_of(args.model)
     if args.measure is not None:
         measures = [one for one in MEASURES if one.name in args.measure]

@@ -7,7 +7,6 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The native core of sinkstream.";
   sinkstream::register_errors(module);
   sinkstream::register_kernels(module);
-  sinkstream::register_sampling(module);
   sinkstream::register_texts(module);
   sinkstream::register_tokens(module);
   sinkstream::register_loop_bell(module);
@@ -15,4 +14,6 @@ PYBIND11_MODULE(_core, module) {
   sinkstream::register_session(module);
   sinkstream::register_builder(module);
   sinkstream::register_model(module);
+  sinkstream::register_probes(module);
+  sinkstream::register_testing(module);
 }

@@ -7,7 +7,6 @@ namespace sinkstream {
 
 void register_errors(pybind11::module_& module);
 void register_kernels(pybind11::module_& module);
-void register_sampling(pybind11::module_& module);
 void register_texts(pybind11::module_& module);
 void register_tokens(pybind11::module_& module);
 void register_loop_bell(pybind11::module_& module);
@@ -15,5 +14,8 @@ void register_stream(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_builder(pybind11::module_& module);
 void register_model(pybind11::module_& module);
+// Submodules that no model uses.
+void register_probes(pybind11::module_& core);
+void register_testing(pybind11::module_& core);
 
 }  // namespace sinkstream

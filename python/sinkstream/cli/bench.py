@@ -19,6 +19,7 @@ from sinkstream import _core
 from sinkstream.cli import options
 from sinkstream.cli.info import processor_name
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.terminal import is_terminal
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.streams.events import Token
@@ -43,29 +44,17 @@ class Figure:
     """Bytes of weights and cache that a token reads, by the plain read of the same rounds."""
 
 
+@options.takes_loading
 def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each measures everything once.")] = 5,
-    model: options.ModelPath = None,
-    sinks: options.Sinks = 4,
-    window: options.Window = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    kv_dtype: options.KvDtype = "auto",
+    *,
+    loading: options.Loading,
 ) -> int:
     """Measure prompts, tokens and the machine's memory; close other programs first."""
     if rounds < 1:
         raise InvalidArgument(f"bench: `rounds` must be at least 1, but is {rounds}.")
-    with load_model(
-        model,
-        sinks=sinks,
-        window=window,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-    ) as loaded:
+    with load_model(loading) as loaded:
         figures = measure(loaded, rounds)
         setting = {
             "model": loaded.path,
@@ -120,8 +109,9 @@ def measure(model: Model, rounds: int) -> list[Figure]:
     threads = model.runtime["threads"]
     short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)
     first, prefill = f"first token behind {_FIRST_TOKEN_PROMPT}", f"prompt of {_PROMPT}"
+    read_rate = _core.probes.read_rate
     runs: dict[tuple[str, str], Callable[[], float]] = {
-        ("plain read of memory", "GB/s"): lambda: _core.read_rate(_PROBE_BYTES, threads) / 1e9,
+        ("plain read of memory", "GB/s"): lambda: read_rate(_PROBE_BYTES, threads) / 1e9,
         (first, "ms"): lambda: 1000 * prefill_seconds(model, short),
         (prefill, "tokens/s"): lambda: _PROMPT / prefill_seconds(model, long),
     }
@@ -152,7 +142,6 @@ def measure(model: Model, rounds: int) -> list[Figure]:
 
 def write(figures: list[Figure], setting: dict[str, object]) -> None:
     """Write a table to a terminal, and `name: value` lines to anything else."""
-    console = Console(highlight=False, markup=False, emoji=False)
     rows = [
         (
             figure.name,
@@ -162,7 +151,7 @@ def write(figures: list[Figure], setting: dict[str, object]) -> None:
         )
         for figure in figures
     ]
-    if not console.is_terminal:
+    if not is_terminal(sys.stdout):
         sys.stdout.writelines(f"{name}: {value}\n" for name, value in setting.items())
         sys.stdout.writelines(
             f"{name}: {median} ({between}){share and ', ' + share}\n"
@@ -172,4 +161,4 @@ def write(figures: list[Figure], setting: dict[str, object]) -> None:
     table = Table(title=" · ".join(str(value) for value in setting.values()), show_header=False)
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    Console(highlight=False, markup=False, emoji=False).print(table)

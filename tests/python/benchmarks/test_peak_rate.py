@@ -1,4 +1,4 @@
-"""`_core.peak_rate`: what multiplies in the loop that a prompt is measured by."""
+"""`_core.probes.peak_rate`: what multiplies in the loop that a prompt is measured by."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HAS_TILES = dict(_core.kernel_tables()).get("amx", False)
 
 
 def test_vectors_are_there_on_any_processor() -> None:
-    instruction, rate = _core.peak_rate(1)
+    instruction, rate = _core.probes.peak_rate(1)
     assert "bits" in instruction
     assert rate > 1e7
 
@@ -19,13 +19,13 @@ def test_vectors_are_there_on_any_processor() -> None:
 @pytest.mark.skipif(HAS_TILES, reason="this processor has tiles")
 def test_tiles_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="`tiles` must be False") as caught:
-        _core.peak_rate(1, tiles=True)
+        _core.probes.peak_rate(1, tiles=True)
     assert isinstance(caught.value, sinkstream.InvalidArgument)
     assert caught.value.param == "tiles"
 
 
 @pytest.mark.skipif(not HAS_TILES, reason="this processor has no tiles")
 def test_tiles_multiply_faster_than_vectors() -> None:
-    instruction, rate = _core.peak_rate(1, tiles=True)
+    instruction, rate = _core.probes.peak_rate(1, tiles=True)
     assert instruction.startswith("tdpbf16ps")
-    assert rate > _core.peak_rate(1)[1]
+    assert rate > _core.probes.peak_rate(1)[1]

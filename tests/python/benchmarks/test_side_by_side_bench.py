@@ -168,7 +168,8 @@ def test_the_loop_around_a_prompt_is_of_its_kernels(
         asked.append(tiles)
         return "an instruction", 7.0
 
-    core = SimpleNamespace(sustained_read_rate=lambda *_: 5.0, peak_rate=peak_rate)
+    probes = SimpleNamespace(sustained_read_rate=lambda *_: 5.0, peak_rate=peak_rate)
+    core = SimpleNamespace(probes=probes)
     monkeypatch.setattr("sinkstream._core", core)
     prefill = next(one for one in bench.MEASURES if one.method == "prefill")
     assert bench.probe(prefill, 2, kernels) == bench.Bounds(5.0, ("an instruction", 7.0))

@@ -16,7 +16,7 @@ pytest.importorskip("scikit_build_core")
 
 ROOT = Path(__file__).parents[3]
 FILES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml")
-FOLDERS = ("backend", "cmake", "csrc", "python/sinkstream")
+FOLDERS = ("cmake", "csrc", "python/sinkstream")
 GATHERED = (
     ".git/config",
     ".venv/lib/python3.11/site-packages/torch/__init__.py",
@@ -27,7 +27,6 @@ GATHERED = (
     "model.gguf",
     "python/sinkstream/__pycache__/model.cpython-311.pyc",
     "python/sinkstream/_core.cpython-311-x86_64-linux-gnu.so",
-    "python/sinkstream/_torch_version.py",
     "tests/python/conftest.py",
 )
 
@@ -36,7 +35,7 @@ GATHERED = (
 def tree(tmp_path: Path) -> Path:
     """Give a copy of what is built from, with things around it that a used tree has."""
     copy = tmp_path / "tree"
-    generated = shutil.ignore_patterns("__pycache__", "*.so", "_torch_version.py")
+    generated = shutil.ignore_patterns("__pycache__", "*.so")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, copy / name, ignore=generated)
     for name in FILES:
@@ -56,8 +55,8 @@ def gather(tree: Path) -> None:
 
 def build(tree: Path, what: str, out: Path) -> Path:
     """Run the build backend as pip does."""
-    code = f"import sinkstream_build; sinkstream_build.build_{what}({str(out)!r})"
-    environment = {"PYTHONPATH": str(tree / "backend"), "PYTHONDONTWRITEBYTECODE": "1"}
+    code = f"from scikit_build_core import build; build.build_{what}({str(out)!r})"
+    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", code], cwd=tree, env=os.environ | environment, check=True)
     (built,) = out.iterdir()
     return built
@@ -78,11 +77,9 @@ QUICK_CMAKE = """
 cmake_minimum_required(VERSION 3.24)
 project(sinkstream LANGUAGES NONE)
 file(WRITE "${CMAKE_BINARY_DIR}/_core.so" "new")
-file(WRITE "${CMAKE_BINARY_DIR}/_torch_version.py" "new")
-install(FILES "${CMAKE_BINARY_DIR}/_core.so" "${CMAKE_BINARY_DIR}/_torch_version.py"
-        DESTINATION sinkstream)
+install(FILES "${CMAKE_BINARY_DIR}/_core.so" DESTINATION sinkstream)
 """
-BUILT = ("sinkstream/_core.so", "sinkstream/_torch_version.py")
+BUILT = ("sinkstream/_core.so",)
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")

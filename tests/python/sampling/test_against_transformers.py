@@ -70,7 +70,7 @@ def test_bias_repetition_and_temperature_give_transformers_numbers(table: str, s
         ]
     )
     expected = chain(torch.tensor([live]), row)[0].numpy()
-    result = _core.process_logits(
+    result = _core.testing.process_logits(
         row[0].tolist(),
         counts=list(Counter(live).items()),
         bias=list(bias.items()),
@@ -88,7 +88,7 @@ def test_presence_and_frequency_are_subtracted_from_live_tokens(table: str) -> N
     expected = row[0].clone()
     for token, count in Counter(live).items():
         expected[token] -= 0.5 + 0.25 * count
-    result = _core.process_logits(
+    result = _core.testing.process_logits(
         row[0].tolist(),
         counts=list(Counter(live).items()),
         presence_penalty=0.5,
@@ -106,7 +106,7 @@ def test_filters_keep_what_transformers_keeps(table: str, top_k: int) -> None:
     ):
         for seed in range(3):
             row = random_row(seed, spread=spread)
-            kept = _core.kept_tokens(
+            kept = _core.testing.kept_tokens(
                 row[0].tolist(), top_k=top_k, top_p=top_p, min_p=min_p, table=table
             )
             assert kept == oracle_kept(row, warpers(top_k, top_p, min_p)), (spread, top_p, min_p)
@@ -117,7 +117,7 @@ def test_a_whole_vocabulary_is_filtered_as_transformers_does(table: str) -> None
     row = random_row(5, vocab=49_152)
     for top_k, top_p, min_p in [(0, 0.95, 0.05), (0, 0.9, 0.0), (50, 0.95, 0.0), (5000, 1.0, 0.0)]:
         expected = oracle_kept(row, warpers(top_k, top_p, min_p))
-        kept = _core.kept_tokens(
+        kept = _core.testing.kept_tokens(
             row[0].tolist(), top_k=top_k, top_p=top_p, min_p=min_p, table=table
         )
         # One token may stand so near the border of top-p that float and double sums differ.
@@ -128,10 +128,10 @@ def test_a_whole_vocabulary_is_filtered_as_transformers_does(table: str) -> None
 def test_equal_logits_stay_or_go_together(table: str) -> None:
     row = torch.tensor([[2.0, 5.0, 2.0, 2.0, -1.0]])
     together = [0, 1, 2, 3]
-    assert _core.kept_tokens(row[0].tolist(), top_k=2, table=table) == together
+    assert _core.testing.kept_tokens(row[0].tolist(), top_k=2, table=table) == together
     assert oracle_kept(row, warpers(top_k=2)) == together
     # transformers cuts among equals here, by their place after its sort.
-    assert _core.kept_tokens(row[0].tolist(), top_p=0.92, table=table) == together
+    assert _core.testing.kept_tokens(row[0].tolist(), top_p=0.92, table=table) == together
     assert set(oracle_kept(row, warpers(top_p=0.92))) < set(together)
 
 
@@ -140,7 +140,7 @@ def test_forbidden_tokens_are_never_kept(table: str) -> None:
     row = random_row(7)
     row[0, ::2] = -math.inf
     for filters in [{}, {"top_k": 300}, {"top_p": 0.99}, {"min_p": 1e-9}]:
-        kept = _core.kept_tokens(row[0].tolist(), table=table, **filters)
+        kept = _core.testing.kept_tokens(row[0].tolist(), table=table, **filters)
         assert kept
         assert all(token % 2 == 1 for token in kept)
 
@@ -156,12 +156,12 @@ def test_forbidden_tokens_are_never_kept(table: str) -> None:
 )
 def test_values_out_of_range_are_refused(call: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _core.kept_tokens([1.0, 2.0], **call)
+        _core.testing.kept_tokens([1.0, 2.0], **call)
 
 
 def test_ids_outside_the_vocabulary_never_reach_arithmetic() -> None:
     for token in (-1, 2):
         with pytest.raises(ValueError, match=r"ids in \[0, 2\)"):
-            _core.process_logits([1.0, 2.0], counts=[(token, 1)])
+            _core.testing.process_logits([1.0, 2.0], counts=[(token, 1)])
         with pytest.raises(ValueError, match=r"ids in \[0, 2\)"):
-            _core.process_logits([1.0, 2.0], bias=[(token, 1.0)])
+            _core.testing.process_logits([1.0, 2.0], bias=[(token, 1.0)])

@@ -112,7 +112,8 @@ std::vector<int64_t> kept_tokens(const Row& logits, int64_t top_k, double top_p,
 
 }  // namespace
 
-void register_sampling(py::module_& module) {
+void register_testing(py::module_& core) {
+  py::module_ module = core.def_submodule("testing", "Steps of sampling on their own, for tests.");
   module.def("process_logits", &process_logits, py::arg("logits"), py::kw_only(),
              py::arg("counts") = std::vector<std::pair<int32_t, int32_t>>(),
              py::arg("bias") = Pairs(), py::arg("repetition_penalty") = 1.0,

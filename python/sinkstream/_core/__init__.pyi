@@ -6,6 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sinkstream._core import probes as probes
+from sinkstream._core import testing as testing
 from sinkstream.request.options import StreamRequest
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
@@ -36,52 +38,11 @@ def kernel_refusals() -> dict[str, str]:
 def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
 
-def read_rate(count: int, threads: int) -> float:
-    """Read `count` bytes, asking ahead in two ways; return the bytes a second of the faster."""
-
-def sustained_read_rate(count: int, threads: int, seconds: float) -> float:
-    """Read `count` bytes in the faster of two ways, for so long; return the mean bytes a second."""
-
-class PlainReads:
-    """Memory that is read whole, again and again."""
-
-    def __init__(self, count: int) -> None:
-        """Take `count` bytes, and keep them."""
-
-    def times(self, threads: int, reads: int) -> list[float]:
-        """Read all of it in the faster of two ways, so many times; return the seconds of each."""
-
-def peak_rate(threads: int, tiles: bool = False) -> tuple[str, float]:
-    """Multiply and add in registers, of vectors or tiles; return (instruction, operations a s)."""
-
 def find_gpu(library: str) -> dict[str, Any]:
     """Say what GPU there is for the CUDA kernels in `library`, or why there is none."""
 
 def usable_threads() -> int:
     """Count the cores that the affinity mask and the CPU quota allow."""
-
-def process_logits(
-    logits: Sequence[float],
-    *,
-    counts: Sequence[tuple[int, int]] = ...,
-    bias: Sequence[tuple[int, float]] = ...,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    temperature: float = 1.0,
-    table: str = "",
-) -> list[float]:
-    """Apply bias, penalties and temperature to one row of logits, as a stream does."""
-
-def kept_tokens(
-    logits: Sequence[float],
-    *,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    table: str = "",
-) -> list[int]:
-    """List the ids that top-k, then top-p, then min-p leave to be drawn."""
 
 def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
     """Read texts as GGUF writes them: as many as are there whole, `count` at most.

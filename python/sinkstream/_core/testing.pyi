@@ -1,0 +1,26 @@
+"""Steps of sampling on their own, for tests."""
+
+from collections.abc import Sequence
+
+def process_logits(
+    logits: Sequence[float],
+    *,
+    counts: Sequence[tuple[int, int]] = ...,
+    bias: Sequence[tuple[int, float]] = ...,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    temperature: float = 1.0,
+    table: str = "",
+) -> list[float]:
+    """Apply bias, penalties and temperature to one row of logits, as a stream does."""
+
+def kept_tokens(
+    logits: Sequence[float],
+    *,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    table: str = "",
+) -> list[int]:
+    """List the ids that top-k, then top-p, then min-p leave to be drawn."""
