@@ -16,28 +16,26 @@ namespace {
 // Python sees an interrupt when its main thread runs again: soon enough to feel immediate.
 constexpr std::chrono::milliseconds kSignalSlice{50};
 
-SamplingParams params_from_python(const py::object& request) {
-  SamplingParams params;
-  const py::object sampling = request.attr("sampling");
-  params.temperature = sampling.attr("temperature").cast<double>();
-  params.top_k = sampling.attr("top_k").cast<int64_t>();
-  params.top_p = sampling.attr("top_p").cast<double>();
-  params.min_p = sampling.attr("min_p").cast<double>();
-  params.repetition_penalty = sampling.attr("repetition_penalty").cast<double>();
-  params.presence_penalty = sampling.attr("presence_penalty").cast<double>();
-  params.frequency_penalty = sampling.attr("frequency_penalty").cast<double>();
-  for (const auto& [id, bias] : request.attr("logit_bias").cast<py::dict>()) {
-    params.logit_bias.push_back({id.cast<int32_t>(), bias.cast<float>()});
+// Sets every option of SamplingParams from the value of the same name.
+struct OptionReader {
+  const py::dict& values;
+
+  template <typename T, typename Range>
+  void operator()(const char* name, T& field, Range) const {
+    field = values[name].cast<T>();
   }
-  params.logprobs = request.attr("logprobs").cast<int64_t>();
-  params.seed = request.attr("seed").cast<uint64_t>();
-  params.max_tokens = request.attr("max_tokens").cast<std::optional<int64_t>>();
-  params.timeout_s = request.attr("timeout_s").cast<std::optional<double>>();
-  params.stop = request.attr("stop").cast<std::vector<std::string>>();
-  params.stop_token_ids = request.attr("stop_token_ids").cast<std::vector<int32_t>>();
-  params.ignore_eos = request.attr("ignore_eos").cast<bool>();
-  params.stream_interval = request.attr("stream_interval").cast<int64_t>();
-  return params;
+  void operator()(const char* name, std::vector<TokenBias>& field, NoRange) const {
+    for (const auto& [id, bias] : values[name].cast<py::dict>()) {
+      field.push_back({id.cast<int32_t>(), bias.cast<float>()});
+    }
+  }
+};
+
+std::vector<std::string> request_options() {
+  std::vector<std::string> names;
+  const SamplingParams params;
+  for_each_option(params, [&](const char* name, const auto&, auto) { names.emplace_back(name); });
+  return names;
 }
 
 py::str to_str(const char* utf8, size_t bytes) {
@@ -59,9 +57,16 @@ const char* name_of(StreamMark::Kind kind) {
   return "";
 }
 
-// (text, ids, logprobs, characters of each token, alternatives of each token, marks); the
-// alternatives are an empty list where nobody asked for them.
-py::tuple to_python(const StreamBatch& batch) {
+// The NamedTuple Batch of python/sinkstream/streams/batch.py, which says what each field is.
+const py::object& batch_type() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> type;
+  return type
+      .call_once_and_store_result(
+          [] { return py::module_::import("sinkstream.streams.batch").attr("Batch"); })
+      .get_stored();
+}
+
+py::object to_python(const StreamBatch& batch) {
   const size_t count = batch.tokens.size();
   py::list ids(count), logprobs(count), lengths(count), alternatives, marks;
   const char* text = batch.text.data();
@@ -82,8 +87,8 @@ py::tuple to_python(const StreamBatch& batch) {
   for (const StreamMark& mark : batch.marks) {
     marks.append(py::make_tuple(name_of(mark.kind), mark.tokens_before, mark.count));
   }
-  return py::make_tuple(to_str(batch.text.data(), batch.text.size()), ids, logprobs, lengths,
-                        alternatives, marks);
+  return batch_type()(to_str(batch.text.data(), batch.text.size()), ids, logprobs, lengths,
+                      alternatives, marks);
 }
 
 py::object finish_reason(const StreamHandle& self) {
@@ -159,10 +164,11 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
                                                  const std::shared_ptr<Session>& session) {
   Request native;
   native.prompt = request.attr("prompt").cast<std::vector<int32_t>>();
-  native.params = params_from_python(request);
+  const auto options = request.attr("options").cast<py::dict>();
+  for_each_option(native.params, OptionReader{options});
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
-  native.called = time_of(request.attr("called_at").cast<double>());
+  native.called_at = time_of(request.attr("called_at").cast<double>());
   const py::gil_scoped_release release;
   return std::make_unique<StreamHandle>(session ? engine.submit(std::move(native), session)
                                                 : engine.submit(std::move(native)));
@@ -220,10 +226,9 @@ py::tuple phase_changes_for_python(const Engine& engine, int64_t from) {
 }
 
 void register_stream(py::module_& module) {
+  module.def("request_options", &request_options, "List the options that are read from a request.");
   py::class_<StreamHandle>(module, "TokenStream", "What one sequence produces, for one consumer.")
-      .def("take", &StreamHandle::take,
-           "Wait for the next batch: (text, ids, logprobs, lengths, alternatives, marks), or None "
-           "at the end.")
+      .def("take", &StreamHandle::take, "Wait for the next Batch, or None at the end.")
       .def_property_readonly(
           "is_ready", [](const StreamHandle& self) { return self.stream().is_ready(); },
           "Whether `take` would return at once.")

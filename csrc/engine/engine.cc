@@ -16,7 +16,7 @@ namespace {
 
 // How long a sequence waits for memory whose holders are all parked or idle. Long enough for a
 // consumer that is merely slow to read on, short enough for nobody to think of a hang.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kMemoryWaitTimeout{1};
 
 // As a sentence. Short ones need no memory, of which there may be none left.
 std::string describe(const std::exception_ptr& cause) noexcept {
@@ -39,8 +39,8 @@ std::string describe(const std::exception_ptr& cause) noexcept {
 
 // A chunk that fits beside one token of every other sequence is never cut by max_tokens().
 int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) {
-  const int64_t beside_others = model.max_tokens() - options.max_sequences + 1;
-  return std::clamp(beside_others, int64_t{1}, options.prefill_chunk);
+  const int64_t max_uncut_chunk = model.max_tokens() - options.max_sequences + 1;
+  return std::clamp(max_uncut_chunk, int64_t{1}, options.prefill_chunk);
 }
 
 EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& model) {
@@ -81,12 +81,12 @@ Engine::~Engine() { close(); }
 bool Engine::is_owner_process() const { return owner_.is_here(); }
 
 void Engine::check_open(const char* where) const {
-  if (life_ == Life::kClosed) {
+  if (status_ == Status::kClosed) {
     throw EngineDead(cat(where, ": the model is closed. Load it again."));
   }
-  if (life_ == Life::kDead) {
+  if (status_ == Status::kDead) {
     throw EngineDead(cat(where, ": the generation thread has stopped after a failure: ",
-                         cause_of_death_, " Load the model again."));
+                         fatal_error_, " Load the model again."));
   }
 }
 
@@ -151,12 +151,12 @@ void Engine::enqueue(std::unique_ptr<Sequence> sequence) {
     check_open("stream");
     arrivals_.push_back(std::move(sequence));
   }
-  SINKSTREAM_FAIL_POINT("submit.handed_over");
+  SINKSTREAM_FAIL_POINT("submit.enqueued");
   bell_->ring();
 }
 
 std::shared_ptr<TokenStream> Engine::make_stream() {
-  return std::make_shared<TokenStream>(bell_, due_bells_, ++requests_, lag_);
+  return std::make_shared<TokenStream>(bell_, wake_list_, ++requests_, lag_);
 }
 
 std::shared_ptr<TokenStream> Engine::submit(Request request) {
@@ -187,7 +187,7 @@ void Engine::close() {
   if (!is_owner_process()) return;
   {
     const std::lock_guard lock(mutex_);
-    if (life_ == Life::kOpen) life_ = Life::kClosed;
+    if (status_ == Status::kOpen) status_ = Status::kClosed;
   }
   SINKSTREAM_FAIL_POINT("close.marked");
   bell_->ring();
@@ -218,32 +218,32 @@ void Engine::run() {
   const FlushDenormals flush;
   try {
     while (take_arrivals()) {
-      SINKSTREAM_FAIL_POINT("step.collected");
-      if (!taken_jobs_.empty() || flights_.want_logits()) deliver_all();
-      end_cancelled_and_late();
-      end_closed_sessions();
+      SINKSTREAM_FAIL_POINT("step.arrivals_taken");
+      if (!taken_jobs_.empty() || flights_.want_host_logits()) deliver_all();
+      finish_cancelled_and_expired();
+      remove_closed_sessions();
       run_jobs();  // which may want the memory that has just come back
       unpark();
       plan();
       if constexpr (kHasFailPoints) check_invariants();
       if (!plan_.empty()) {
-        stuck_since_.reset();
+        stalled_since_.reset();
         run_step();
       } else if (flights_.in_flight() > 0) {
         deliver_all();
-        remove_ended();
+        remove_finished();
       } else {
         wait_for_work();
       }
     }
     deliver_all();
-    end_all([] { return nullptr; });
+    finish_all([] { return nullptr; });
   } catch (...) {
-    die(std::current_exception());
+    handle_fatal_error(std::current_exception());
   }
-  due_bells_->ring();
+  wake_list_->ring_all();
   fail_jobs();
-  end_sessions();
+  remove_all_sessions();
 }
 
 // Takes over what callers have handed in. Returns whether the engine is still open.
@@ -253,7 +253,7 @@ bool Engine::take_arrivals() {
     const std::lock_guard lock(mutex_);
     std::swap(arrivals_, arrived_);
     std::swap(jobs_, taken_jobs_);
-    is_open = life_ == Life::kOpen;
+    is_open = status_ == Status::kOpen;
   }
   count_arrivals(arrived_);
   for (std::unique_ptr<Sequence>& sequence : arrived_) {
@@ -273,7 +273,7 @@ bool Engine::take_arrivals() {
 void Engine::count_arrivals(const std::vector<std::unique_ptr<Sequence>>& arrivals) {
   totals_.requests += static_cast<int64_t>(arrivals.size());
   totals_.waiting += static_cast<int64_t>(arrivals.size());
-  for (const std::unique_ptr<Sequence>& sequence : arrivals) note_phase(*sequence);
+  for (const std::unique_ptr<Sequence>& sequence : arrivals) record_phase(*sequence);
 }
 
 void Engine::run_jobs() {
@@ -299,18 +299,18 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
 
 // Sequences that are cancelled or out of time end in whatever phase they are; those that want no
 // token never begin.
-void Engine::end_cancelled_and_late() {
+void Engine::finish_cancelled_and_expired() {
   const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
-    const auto reason = sequence->maybe_early_end(now);
+    const auto reason = sequence->maybe_early_finish(now);
     if (!reason) continue;
     deliver_all();  // it is given what is under way, and may end by that
-    if (sequence->phase != Phase::kFinished) end(*sequence, *reason, sequence->failure);
+    if (sequence->phase != Phase::kFinished) finish(*sequence, *reason, sequence->failure);
   }
-  remove_ended();
+  remove_finished();
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
-    std::optional<FinishReason> reason = sequence->maybe_early_end(now);
+    std::optional<FinishReason> reason = sequence->maybe_early_finish(now);
     // A session reads its turn even where no reply is wanted.
     if (!reason && !sequence->wants_reply() && !sequence->session) {
       sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, sequence->prompt_tokens);
@@ -318,7 +318,7 @@ void Engine::end_cancelled_and_late() {
     }
     if (!reason) continue;
     has_ended = true;
-    end(*sequence, *reason);
+    finish(*sequence, *reason);
   }
   if (has_ended)
     std::erase_if(waiting_, [](const auto& s) { return s->phase == Phase::kFinished; });
@@ -329,7 +329,7 @@ void Engine::unpark() {
     if (sequence->phase != Phase::kParked || sequence->stream->is_full()) continue;
     sequence->phase = Phase::kDecode;
     --totals_.parked;
-    note_phase(*sequence);
+    record_phase(*sequence);
   }
 }
 
@@ -342,14 +342,14 @@ void Engine::plan() {
     const SharedPrefix shared = shared_prefix_of(sequence);
     shared_prefixes_.push_back(shared);
     waiting_views_.push_back({.pages = sequence.pages - shared.saved_pages,
-                              .unread = sequence.prompt_tokens - shared.count,
+                              .prompt_left = sequence.prompt_tokens - shared.count,
                               .length = sequence.session ? sequence.cache->length() : shared.count,
                               .wants_reply = sequence.wants_reply()});
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
     running_views_.push_back({.is_runnable = s->phase != Phase::kParked && s->has_more_to_launch(),
-                              .unread = s->unread(),
+                              .prompt_left = s->prompt_left(),
                               .length = s->cache->next_index(),
                               .last_step = s->last_step,
                               .wants_reply = s->wants_reply()});
@@ -366,15 +366,15 @@ void Engine::plan() {
 // whoever holds it is parked or idle, and nothing here can change that: patience has an end, too.
 void Engine::wait_for_work() {
   publish_stats();
-  due_bells_->ring();
+  wake_list_->ring_all();
   Clock::time_point end = next_deadline();
-  if (!waiting_.empty() && !stuck_since_) stuck_since_ = options_.now();
+  if (!waiting_.empty() && !stalled_since_) stalled_since_ = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
-    end = std::min(end, memory_wait_limit(*sequence));
+    end = std::min(end, memory_wait_deadline(*sequence));
   }
   if (end == kNoDeadline) return bell_->wait();
   bell_->wait_for(end - options_.now());
-  fail_waiting();
+  fail_starved();
 }
 
 Clock::time_point Engine::next_deadline() const {
@@ -389,21 +389,21 @@ Clock::time_point Engine::next_deadline() const {
 }
 
 // A sequence that came when nothing could run any more waits as long as the others did.
-Clock::time_point Engine::memory_wait_limit(const Sequence& sequence) const {
-  return std::max(*stuck_since_, sequence.submitted) + kPatience;
+Clock::time_point Engine::memory_wait_deadline(const Sequence& sequence) const {
+  return std::max(*stalled_since_, sequence.submitted) + kMemoryWaitTimeout;
 }
 
-void Engine::fail_waiting() {
+void Engine::fail_starved() {
   const Clock::time_point now = options_.now();
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
     // What ends early in any case does so in the next round, however late this one comes.
-    if (now < memory_wait_limit(*sequence) || sequence->maybe_early_end(now)) return false;
-    end(*sequence, FinishReason::kError,
-        std::make_exception_ptr(CapacityError(
-            cat("stream: the cache has room for ", options_.max_sequences,
-                " sequences at a time, and those that hold it are not being read. Read, close or "
-                "cancel one of them, close a session, or load the model with a larger "
-                "`max_sequences`."))));
+    if (now < memory_wait_deadline(*sequence) || sequence->maybe_early_finish(now)) return false;
+    finish(*sequence, FinishReason::kError,
+           std::make_exception_ptr(CapacityError(cat(
+               "stream: the cache has room for ", options_.max_sequences,
+               " sequences at a time, and those that hold it are not being read. Read, close or "
+               "cancel one of them, close a session, or load the model with a larger "
+               "`max_sequences`."))));
     return true;
   });
 }
@@ -415,10 +415,10 @@ void Engine::update_page_stats() {
 
 void Engine::publish_stats() {
   update_page_stats();
-  recorder_.share(totals_);
+  recorder_.set_stats(totals_);
 }
 
-void Engine::note_phase(const Sequence& sequence, FinishReason reason) {
+void Engine::record_phase(const Sequence& sequence, FinishReason reason) {
   const bool has_just_come = sequence.phase == Phase::kWaiting;
   recorder_.add_phase_change({.request = sequence.stream->request_id(),
                               .at = has_just_come ? sequence.submitted : options_.now(),
@@ -430,9 +430,9 @@ void Engine::note_phase(const Sequence& sequence, FinishReason reason) {
 
 // Ends whatever has not ended: as cancelled, or with what `make_error` gives. Nothing can arrive
 // any more. Whatever fails on the way, no consumer is left waiting.
-void Engine::end_all(const std::function<std::exception_ptr()>& make_error) {
+void Engine::finish_all(const std::function<std::exception_ptr()>& make_error) {
   count_arrivals(arrivals_);
-  const auto end_one = [&](const std::unique_ptr<Sequence>& sequence) {
+  const auto finish_one = [&](const std::unique_ptr<Sequence>& sequence) {
     if (!sequence || sequence->phase == Phase::kFinished) return;
     std::exception_ptr error;
     try {
@@ -441,15 +441,15 @@ void Engine::end_all(const std::function<std::exception_ptr()>& make_error) {
       error = std::current_exception();
     }
     try {
-      end(*sequence, error ? FinishReason::kError : FinishReason::kCancelled, error);
+      finish(*sequence, error ? FinishReason::kError : FinishReason::kCancelled, error);
     } catch (...) {
       sequence->stream->finish(FinishReason::kError, std::current_exception(), sequence->stats);
     }
   };
-  std::for_each(running_.begin(), running_.end(), end_one);
-  std::for_each(waiting_.begin(), waiting_.end(), end_one);
-  std::for_each(arrived_.begin(), arrived_.end(), end_one);
-  std::for_each(arrivals_.begin(), arrivals_.end(), end_one);
+  std::for_each(running_.begin(), running_.end(), finish_one);
+  std::for_each(waiting_.begin(), waiting_.end(), finish_one);
+  std::for_each(arrived_.begin(), arrived_.end(), finish_one);
+  std::for_each(arrivals_.begin(), arrivals_.end(), finish_one);
   running_.clear();
   waiting_.clear();
   arrived_.clear();
@@ -459,17 +459,17 @@ void Engine::end_all(const std::function<std::exception_ptr()>& make_error) {
 }
 
 // The cache's contents are unknown now, so nobody can go on.
-void Engine::die(const std::exception_ptr& cause) noexcept {
+void Engine::handle_fatal_error(const std::exception_ptr& cause) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    life_ = Life::kDead;
-    cause_of_death_ = describe(cause);
+    status_ = Status::kDead;
+    fatal_error_ = describe(cause);
   }
   totals_.is_dead = true;
-  end_all([this] {
+  finish_all([this] {
     return std::make_exception_ptr(
         EngineDead(cat("stream: the generation thread has stopped after a failure in step ",
-                       flights_.at(), ": ", cause_of_death_, " Load the model again.")));
+                       flights_.current_step(), ": ", fatal_error_, " Load the model again.")));
   });
 }
 

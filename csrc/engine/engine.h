@@ -103,7 +103,7 @@ class Engine {
   Recorder::PhaseChanges phase_changes_since(int64_t number) const;
 
  private:
-  enum class Life : uint8_t { kOpen, kClosed, kDead };
+  enum class Status : uint8_t { kOpen, kClosed, kDead };
 
   struct Job {
     const char* where = "";
@@ -121,7 +121,7 @@ class Engine {
   void check_fits(const Sequence& sequence) const;
   std::shared_ptr<TokenStream> make_stream();
   void enqueue(std::unique_ptr<Sequence> sequence);
-  void acquire(Session& session);
+  void acquire_session(Session& session);
 
   // The thread: everything below, in the order of its life. engine.cc
   void run();
@@ -129,19 +129,19 @@ class Engine {
   void count_arrivals(const std::vector<std::unique_ptr<Sequence>>& arrivals);
   void run_jobs();
   void finish_job(Job* job, std::exception_ptr failure);
-  void end_cancelled_and_late();
+  void finish_cancelled_and_expired();
   void unpark();
   void plan();
   void check_invariants() const;  // in tests; invariants.cc
   void wait_for_work();
   Clock::time_point next_deadline() const;
-  void fail_waiting();
-  Clock::time_point memory_wait_limit(const Sequence& sequence) const;
+  void fail_starved();
+  Clock::time_point memory_wait_deadline(const Sequence& sequence) const;
   void update_page_stats();
   void publish_stats();
-  void note_phase(const Sequence& sequence, FinishReason reason = FinishReason::kStop);
-  void end_all(const std::function<std::exception_ptr()>& make_error);
-  void die(const std::exception_ptr& cause) noexcept;
+  void record_phase(const Sequence& sequence, FinishReason reason = FinishReason::kStop);
+  void finish_all(const std::function<std::exception_ptr()>& make_error);
+  void handle_fatal_error(const std::exception_ptr& cause) noexcept;
   void fail_jobs();
 
   // Sessions, as the thread sees them. engine_sessions.cc
@@ -156,9 +156,9 @@ class Engine {
   void make_cache(std::optional<SequenceCache>* cache, const Window& window, int64_t max_length,
                   const SharedPrefix& shared);
   void add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared);
-  void end_turn(Sequence& sequence);
-  void end_closed_sessions();
-  void end_sessions();
+  void finish_turn(Sequence& sequence);
+  void remove_closed_sessions();
+  void remove_all_sessions();
 
   // One step of it, in its order. engine_step.cc
   void run_step();
@@ -167,19 +167,19 @@ class Engine {
   void count_progress(int64_t count, Sequence& sequence, StepRecord* record);
   Sampled sample(const Sequence& sequence, const float* logits);
   void take_token(Sequence& sequence, const Sampled& sampled);
-  void time_token(Sequence& sequence);
+  void record_token_time(Sequence& sequence);
   void stage_token(Sequence& sequence, const Sampled& sampled);
   void publish(Sequence& sequence);
-  void end(Sequence& sequence, FinishReason reason, std::exception_ptr error = nullptr);
-  void remove_ended();
+  void finish(Sequence& sequence, FinishReason reason, std::exception_ptr error = nullptr);
+  void remove_finished();
   void record_step(StepRecord* record);
 
   // Its way to the model and back. engine_flight.cc
-  void begin_sampling(Sequence& sequence);
-  void end_sampling(Sequence& sequence);
+  void take_seat(Sequence& sequence);
+  void release_seat(Sequence& sequence);
   void launch(Flight& flight);
   void forward(const Flight& flight);
-  void launch_next(const Flight& flight);
+  void launch_with_sampling(const Flight& flight);
   SampledStep await(const Flight& flight);
   void deliver();
   void deliver_row(FlightRow row, const SampledToken* token, const float* logits,
@@ -192,12 +192,12 @@ class Engine {
   const TokenSet end_tokens_;
   const OwnerProcess owner_;
   const std::shared_ptr<Doorbell> bell_ = std::make_shared<Doorbell>();
-  const std::shared_ptr<DueBells> due_bells_ = std::make_shared<DueBells>();
+  const std::shared_ptr<WakeList> wake_list_ = std::make_shared<WakeList>();
 
   // What callers hand over.
   mutable std::mutex mutex_;  // guards what follows; jobs are their callers' own
-  Life life_ = Life::kOpen;
-  std::string cause_of_death_;
+  Status status_ = Status::kOpen;
+  std::string fatal_error_;
   std::vector<std::unique_ptr<Sequence>> arrivals_;
   std::vector<Job*> jobs_;
   std::condition_variable job_done_;
@@ -219,7 +219,7 @@ class Engine {
   std::vector<SampleSpan> sample_spans_;  // the same, for the drawer
   std::vector<float> logits_;             // [max_sequences, vocab], where there is no drawer
   SamplerScratch scratch_;                // for one row
-  std::optional<Clock::time_point> stuck_since_;  // sequences wait, and nobody runs
+  std::optional<Clock::time_point> stalled_since_;  // sequences wait, and nobody runs
   EngineStats totals_;
 
   // What anybody may look at.

@@ -32,12 +32,12 @@ Sampled sampled_of(const SampledToken& drawn, int64_t index, int64_t vocab) {
 }  // namespace
 
 // Gives an admitted sequence a seat of the device sampler.
-void Engine::begin_sampling(Sequence& sequence) {
+void Engine::take_seat(Sequence& sequence) {
   if (device_sampler_ == nullptr) return;
   const std::vector<int32_t> seen =
-      sequence.session
-          ? sequence.session->tokens.ids()
-          : std::vector<int32_t>(sequence.prompt.begin(), sequence.prompt.begin() + sequence.read);
+      sequence.session ? sequence.session->tokens.ids()
+                       : std::vector<int32_t>(sequence.prompt.begin(),
+                                              sequence.prompt.begin() + sequence.prefilled);
   device_sampler_->begin_sampling(free_seats_.back(), sequence.sampler.params(), sequence.window,
                                   seen);
   sequence.seat = free_seats_.back();
@@ -45,7 +45,7 @@ void Engine::begin_sampling(Sequence& sequence) {
 }
 
 // What it held of steps is free, though one may be under way: Note [Dropped rows] in flight.h.
-void Engine::end_sampling(Sequence& sequence) {
+void Engine::release_seat(Sequence& sequence) {
   if (sequence.seat < 0) return;
   flights_.drop_rows_of(sequence);
   sequence.cache->drop_in_flight();
@@ -67,31 +67,31 @@ void Engine::launch(Flight& flight) {
   } else if (device_sampler_ == nullptr) {
     forward(flight);
   } else {
-    launch_next(flight);
+    launch_with_sampling(flight);
   }
-  flights_.add();
+  flights_.end_launch();
 }
 
 void Engine::forward(const Flight& flight) {
   spans_.clear();
   for (const FlightRow& row : flight.rows) {
     spans_.push_back({.cache = row.sequence->cache,
-                      .tokens = row.sequence->tokens_behind(0),
+                      .tokens = row.sequence->next_tokens(0),
                       .count = row.count,
                       .logits = row.wants == Wants::kNothing ? LogitsOf::kNone : LogitsOf::kLast});
   }
   model_.forward(spans_, logits_.data());
 }
 
-void Engine::launch_next(const Flight& flight) {
+void Engine::launch_with_sampling(const Flight& flight) {
   sample_spans_.clear();
   for (const FlightRow& row : flight.rows) {
     const Sequence& sequence = *row.sequence;
-    const bool is_drawn_there = sequence.unread() == 0 && !sequence.samples_on_host();
+    const bool is_sampled_there = sequence.prompt_left() == 0 && !sequence.samples_on_host();
     sample_spans_.push_back(
         {.cache = sequence.cache,
          .in_flight = sequence.in_flight(),
-         .tokens = is_drawn_there ? nullptr : sequence.tokens_behind(sequence.in_flight()),
+         .tokens = is_sampled_there ? nullptr : sequence.next_tokens(sequence.in_flight()),
          .count = row.count,
          .seat = sequence.seat,
          .wants = row.wants});
@@ -99,7 +99,7 @@ void Engine::launch_next(const Flight& flight) {
   device_sampler_->launch(sample_spans_);
   for (const FlightRow& row : flight.rows) {
     row.sequence->cache->add_in_flight(row.count);
-    row.sequence->sampling += row.wants != Wants::kNothing;
+    row.sequence->samples_in_flight += row.wants != Wants::kNothing;
   }
 }
 
@@ -116,7 +116,7 @@ SampledStep Engine::await(const Flight& flight) {
 }
 
 void Engine::deliver() {
-  Flight& flight = flights_.oldest();
+  Flight& flight = flights_.begin_delivery();
   const SampledStep drawn = await(flight);
   flight.record.forward_end = options_.now();
   SINKSTREAM_FAIL_POINT("step.deliver");
@@ -127,10 +127,10 @@ void Engine::deliver() {
     if (row.wants == Wants::kToken) ++token;
     if (row.wants == Wants::kLogits) logits += model_.vocab();
   }
-  due_bells_->ring();
+  wake_list_->ring_all();
   SINKSTREAM_FAIL_POINT("step.delivered");
   record_step(&flight.record);
-  flights_.remove_oldest();
+  flights_.end_delivery();
   // A consumer that has been woken onto one of these cores would wait until the scheduler takes it
   // from a thread that computes, often a whole step later: it goes first.
   options_.threads->offer_cores();
@@ -142,14 +142,15 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
   try {
     if (device_sampler_ != nullptr) {
       sequence.cache->commit_in_flight(row.count);
-      sequence.sampling -= row.wants != Wants::kNothing;
+      sequence.samples_in_flight -= row.wants != Wants::kNothing;
     }
     count_progress(row.count, sequence, record);
     if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, logits));
     if (row.wants == Wants::kToken) {
       take_token(sequence, sampled_of(*token, sequence.cache->length(), model_.vocab()));
     }
-    if (!sequence.is_reading() && !sequence.wants_reply()) end(sequence, FinishReason::kLength);
+    if (!sequence.is_prefilling() && !sequence.wants_reply())
+      finish(sequence, FinishReason::kLength);
     if (sequence.phase != Phase::kFinished) publish(sequence);
   } catch (...) {  // what happens here is one request's own: only this one fails
     if (sequence.phase == Phase::kFinished) throw;
@@ -158,7 +159,7 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
       sequence.failure = std::current_exception();
       return;
     }
-    end(sequence, FinishReason::kError, std::current_exception());
+    finish(sequence, FinishReason::kError, std::current_exception());
   }
 }
 

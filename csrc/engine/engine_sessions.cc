@@ -12,16 +12,16 @@ namespace sinkstream {
 namespace {
 
 // Holds a session while a call works with it.
-class Held {
+class SessionLease {
  public:
-  explicit Held(Session& session) : session_(&session) {}
-  ~Held() {
+  explicit SessionLease(Session& session) : session_(&session) {}
+  ~SessionLease() {
     if (session_ != nullptr) session_->release();
   }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  SessionLease(const SessionLease&) = delete;
+  SessionLease& operator=(const SessionLease&) = delete;
   // Somebody else lets go: the turn that has begun.
-  void keep() { session_ = nullptr; }
+  void dismiss() { session_ = nullptr; }
 
  private:
   Session* session_;
@@ -39,7 +39,7 @@ int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt,
 // ---- what callers do -------------------------------------------------------------------------
 
 // Waits for the end of a turn that is cancelled already.
-void Engine::acquire(Session& session) {
+void Engine::acquire_session(Session& session) {
   owner_.check("session");
   const auto check_not_closed = [&] {
     if (!session.is_closed()) return;
@@ -54,7 +54,7 @@ void Engine::acquire(Session& session) {
     const std::shared_ptr<TokenStream> turn = session.turn();
     const bool is_ending = turn && turn->is_cancelled() && !turn->finish_reason();
     if (session.try_acquire()) return;
-    SINKSTREAM_FAIL_POINT("session.is_held");
+    SINKSTREAM_FAIL_POINT("session.in_use");
     check_not_closed();
     if (!is_ending) {
       throw SessionBusy(
@@ -84,21 +84,21 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
 std::shared_ptr<TokenStream> Engine::submit(Request request,
                                             const std::shared_ptr<Session>& session) {
   check(request);
-  acquire(*session);
-  Held held(*session);
+  acquire_session(*session);
+  SessionLease lease(*session);
   auto stream = make_stream();
   auto sequence = std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(),
                                              stream, options_.now());
   session->set_turn(stream);
   if (session->is_closed()) stream->cancel();  // `close` may have cancelled the turn before
   enqueue(std::move(sequence));
-  held.keep();
+  lease.dismiss();
   return stream;
 }
 
 std::shared_ptr<Session> Engine::fork_session(Session& session) {
-  acquire(session);
-  const Held held(session);
+  acquire_session(session);
+  const SessionLease lease(session);
   auto fork = std::make_shared<Session>(bell_, session.window());
   const auto work = [&] {
     fork->tokens = session.tokens;
@@ -123,8 +123,8 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   };
   check_last();
   turn->cancel();
-  acquire(session);
-  const Held held(session);
+  acquire_session(session);
+  const SessionLease lease(session);
   check_last();  // another turn may have come in between
   const auto work = [&] {
     const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
@@ -157,8 +157,8 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
 }
 
 void Engine::read_session(Session& session, const std::function<void(const Session&)>& read) {
-  acquire(session);
-  const Held held(session);
+  acquire_session(session);
+  const SessionLease lease(session);
   read(session);
 }
 
@@ -167,9 +167,9 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionSta
   const Window window = window_of("load_session", sinks);
   auto session = std::make_shared<Session>(bell_, window);
   session->try_acquire();  // nobody else knows it
-  const Held held(*session);
-  const auto take_memory = [&] { add_session(session, {}); };
-  const auto go_on = [&] {
+  const SessionLease lease(*session);
+  const auto add_pages = [&] { add_session(session, {}); };
+  const auto fill_in = [&] {
     session->tokens.restore(state.ids, state.sequence.length);
     session->pending = state.pending;
     session->turns = state.turns;
@@ -177,9 +177,9 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionSta
     session->publish_stats();
   };
   try {
-    between_steps(take_memory, "load_session");
+    between_steps(add_pages, "load_session");
     write(&*session->cache);
-    between_steps(go_on, "load_session");
+    between_steps(fill_in, "load_session");
   } catch (...) {
     session->close();
     throw;
@@ -199,8 +199,8 @@ std::vector<int32_t> Engine::ids_of(Session& session) {
 }
 
 std::optional<int32_t> Engine::last_token(Session& session) {
-  acquire(session);
-  const Held held(session);
+  acquire_session(session);
+  const SessionLease lease(session);
   if (session.pending || session.tokens.length() == 0) return session.pending;
   return session.tokens.at(session.tokens.length() - 1);
 }
@@ -264,9 +264,9 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
   publish_stats();
 }
 
-void Engine::end_turn(Sequence& sequence) {
+void Engine::finish_turn(Sequence& sequence) {
   Session& session = *sequence.session;
-  if (sequence.read == 0) {  // as if it had not been
+  if (sequence.prefilled == 0) {  // as if it had not been
     session.pending = sequence.pending;
     if (session.checkpoint) session.turns = session.checkpoint->turns;
   } else if (sequence.last_token >= 0) {
@@ -276,21 +276,21 @@ void Engine::end_turn(Sequence& sequence) {
   session.release();
 }
 
-void Engine::end_closed_sessions() {
+void Engine::remove_closed_sessions() {
   std::erase_if(sessions_, [](const std::shared_ptr<Session>& session) {
     if (!session->is_closed() || !session->try_acquire()) return false;
-    session->end();
+    session->release_pages();
     return true;
   });
 }
 
 // The engine is at its end. All turns have ended, so whoever holds a session is a caller on its way
 // out.
-void Engine::end_sessions() {
+void Engine::remove_all_sessions() {
   for (const std::shared_ptr<Session>& session : sessions_) {
     session->close();
     while (!session->try_acquire()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    session->end();
+    session->release_pages();
   }
   sessions_.clear();
   publish_stats();

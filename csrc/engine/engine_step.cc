@@ -10,13 +10,13 @@ namespace sinkstream {
 // Where the model draws its tokens itself, the step before this one is delivered, and this one by
 // the next act or settle.
 void Engine::run_step() {
-  Flight& flight = flights_.begin(options_.now());
+  Flight& flight = flights_.begin_launch(options_.now());
   SINKSTREAM_FAIL_POINT("step.admit");
   admit();
-  SINKSTREAM_FAIL_POINT("step.forward");
+  SINKSTREAM_FAIL_POINT("step.launch");
   launch(flight);
   if (device_sampler_ == nullptr || flights_.in_flight() == 2) deliver();
-  remove_ended();
+  remove_finished();
 }
 
 void Engine::admit() {
@@ -27,15 +27,15 @@ void Engine::admit() {
     --totals_.waiting;
     ++totals_.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
-    note_phase(sequence);
+    record_phase(sequence);
     try {
       if (!sequence.session) attach_cache(sequence, shared_prefixes_[static_cast<size_t>(i)]);
-      begin_sampling(sequence);
+      take_seat(sequence);
       sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, sequence.prompt_tokens);
       sequence.stream->publish(sequence.stats);
     } catch (...) {  // no memory for its bookkeeping: only this one fails
-      end(sequence, FinishReason::kError, std::current_exception());
+      finish(sequence, FinishReason::kError, std::current_exception());
     }
   }
 }
@@ -44,23 +44,23 @@ void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
   make_cache(&sequence.own_cache, sequence.window, sequence.max_length, shared);
   sequence.cache = &*sequence.own_cache;
   sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(shared.count)));
-  sequence.read = sequence.stats.cached_tokens = shared.count;
+  sequence.prefilled = sequence.stats.cached_tokens = shared.count;
   sequence.stats.live_tokens = sequence.cache->live();
 }
 
 // The `count` tokens of its row are in the cache now.
 void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* record) {
   StreamBatch& staged = sequence.stream->staged();
-  const std::span<const int32_t> ids(sequence.tokens_behind(0), static_cast<size_t>(count));
+  const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
   sequence.sampler.append(ids);
   if (sequence.session) {
     sequence.session->tokens.append(ids);
     sequence.session->publish_stats();
   }
-  if (sequence.is_reading()) {
-    sequence.read += count;
-    staged.add_mark(StreamMark::Kind::kPrefill, sequence.read);
-    if (!sequence.is_reading()) sequence.prompt = std::vector<int32_t>();
+  if (sequence.is_prefilling()) {
+    sequence.prefilled += count;
+    staged.add_mark(StreamMark::Kind::kPrefill, sequence.prefilled);
+    if (!sequence.is_prefilling()) sequence.prompt = std::vector<int32_t>();
     totals_.prompt_tokens += count;
     record->prompt_tokens += static_cast<int32_t>(count);
   } else {
@@ -80,7 +80,7 @@ Sampled Engine::sample(const Sequence& sequence, const float* logits) {
                                  Launch{options_.threads}, scratch_);
 }
 
-void Engine::time_token(Sequence& sequence) {
+void Engine::record_token_time(Sequence& sequence) {
   if (sequence.phase == Phase::kParked) return;  // it was under way when its consumer lagged
   const Clock::time_point now = options_.now();
   StreamStats& stats = sequence.stats;
@@ -100,12 +100,12 @@ void Engine::time_token(Sequence& sequence) {
 void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
   if (sequence.phase == Phase::kPrefill) {
     sequence.phase = sequence.stats.phase = Phase::kDecode;
-    note_phase(sequence);
+    record_phase(sequence);
   }
   sequence.last_token = sampled.token;
   ++sequence.stats.generated_tokens;
   ++totals_.generated_tokens;
-  time_token(sequence);
+  record_token_time(sequence);
   stage_token(sequence, sampled);
 }
 
@@ -119,11 +119,11 @@ void Engine::stage_token(Sequence& sequence, const Sampled& sampled) {
       has_text && sequence.text.push(sampled.token, &sequence.stream->staged().text);
   sequence.stream->stage_token(sampled);
   if (stops) {
-    end(sequence, FinishReason::kStop);
+    finish(sequence, FinishReason::kStop);
   } else if (hits_stop_string) {
-    end(sequence, FinishReason::kStopString);
+    finish(sequence, FinishReason::kStopString);
   } else if (sequence.stats.generated_tokens == params.max_tokens) {
-    end(sequence, FinishReason::kLength);
+    finish(sequence, FinishReason::kLength);
   }
 }
 
@@ -137,12 +137,12 @@ void Engine::publish(Sequence& sequence) {
   sequence.phase = Phase::kParked;
   sequence.last_token_at.reset();  // the pause is the consumer's
   ++totals_.parked;
-  note_phase(sequence);
+  record_phase(sequence);
 }
 
 // Its pages are free, and the gauges say so, before its consumer learns of the end; a session is
 // ready for its next turn.
-void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
+void Engine::finish(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
   try {
     if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
       reason = FinishReason::kStopString;
@@ -158,19 +158,19 @@ void Engine::end(Sequence& sequence, FinishReason reason, std::exception_ptr err
     --totals_.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
-  end_sampling(sequence);
+  release_seat(sequence);
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
   ++totals_.finished.at(static_cast<size_t>(reason));
-  note_phase(sequence, reason);
+  record_phase(sequence, reason);
   publish_stats();
-  if (sequence.session) end_turn(sequence);
+  if (sequence.session) finish_turn(sequence);
   SINKSTREAM_FAIL_POINT("step.finish");
   sequence.stream->finish(reason, std::move(error), sequence.stats);
 }
 
-void Engine::remove_ended() {
+void Engine::remove_finished() {
   std::erase_if(running_, [](const auto& s) { return s->phase == Phase::kFinished; });
 }
 

@@ -41,11 +41,11 @@ class Flights {
 
   int64_t in_flight() const { return launched_ - delivered_; }
   // The number of the step that is being launched or delivered, or of the one that comes next.
-  int64_t at() const { return is_delivering_ ? delivered_ : launched_; }
+  int64_t current_step() const { return is_delivering_ ? delivered_ : launched_; }
 
   // The step that will be launched next, empty.
-  Flight& begin(Clock::time_point now) {
-    Flight& flight = at(launched_);
+  Flight& begin_launch(Clock::time_point now) {
+    Flight& flight = flight_of(launched_);
     flight.record = StepRecord();
     flight.record.step = launched_;
     flight.record.begin = now;
@@ -53,15 +53,15 @@ class Flights {
     return flight;
   }
   // It is under way.
-  void add() { ++launched_; }
+  void end_launch() { ++launched_; }
 
   // The step that has been under way for longest, which is being delivered from now on.
-  Flight& oldest() {
+  Flight& begin_delivery() {
     is_delivering_ = true;
-    return at(delivered_);
+    return flight_of(delivered_);
   }
   // It has been delivered.
-  void remove_oldest() {
+  void end_delivery() {
     is_delivering_ = false;
     ++delivered_;
   }
@@ -70,12 +70,12 @@ class Flights {
   template <typename Look>
   void for_each_row(const Look& look) const {
     for (int64_t step = delivered_; step < launched_; ++step) {
-      const std::vector<FlightRow>& rows = flights_[static_cast<size_t>(step % kMost)].rows;
+      const std::vector<FlightRow>& rows = flights_[static_cast<size_t>(step % kMaxInFlight)].rows;
       std::for_each(rows.begin(), rows.end(), look);
     }
   }
   // Whether the host must draw a token before its sequence can go on.
-  bool want_logits() const {
+  bool want_host_logits() const {
     bool want = false;
     for_each_row([&](const FlightRow& row) { want |= row.wants == SampleSpan::Wants::kLogits; });
     return want;
@@ -90,13 +90,13 @@ class Flights {
   }
 
  private:
-  static constexpr int64_t kMost = 2;
+  static constexpr int64_t kMaxInFlight = 2;
 
-  Flight& at(int64_t step) { return flights_[static_cast<size_t>(step % kMost)]; }
+  Flight& flight_of(int64_t step) { return flights_[static_cast<size_t>(step % kMaxInFlight)]; }
 
-  std::array<Flight, kMost> flights_;  // step n at n mod 2
-  int64_t launched_ = 0;               // steps since the engine began
-  int64_t delivered_ = 0;              // of those
+  std::array<Flight, kMaxInFlight> flights_;  // step n at n mod 2
+  int64_t launched_ = 0;                      // steps since the engine began
+  int64_t delivered_ = 0;                     // of those
   bool is_delivering_ = false;
 };
 

@@ -57,8 +57,8 @@ void check_waiting(size_t index, const Sequence& sequence, Report* report) {
   };
   expect(sequence.phase == Phase::kWaiting, "is in phase ", name_of(sequence.phase));
   expect(!sequence.own_cache, "holds pages");
-  expect(sequence.read == 0 && sequence.stats.generated_tokens == 0, "has read ", sequence.read,
-         " and generated ", sequence.stats.generated_tokens, " tokens");
+  expect(sequence.prefilled == 0 && sequence.stats.generated_tokens == 0, "has read ",
+         sequence.prefilled, " and generated ", sequence.stats.generated_tokens, " tokens");
   expect(!sequence.stream->finish_reason(), "has a stream that has ended");
 }
 
@@ -69,10 +69,10 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
   const Phase phase = sequence.phase;
   expect(phase == Phase::kPrefill || phase == Phase::kDecode || phase == Phase::kParked,
          "is in phase ", name_of(phase));
-  expect(sequence.is_reading() == (phase == Phase::kPrefill), "has read ", sequence.read, " of ",
-         sequence.prompt_tokens, " tokens in phase ", name_of(phase));
-  expect(sequence.prompt.empty() == !sequence.is_reading(), "keeps ", sequence.prompt.size(),
-         " tokens of a prompt of which it has read ", sequence.read);
+  expect(sequence.is_prefilling() == (phase == Phase::kPrefill), "has read ", sequence.prefilled,
+         " of ", sequence.prompt_tokens, " tokens in phase ", name_of(phase));
+  expect(sequence.prompt.empty() == !sequence.is_prefilling(), "keeps ", sequence.prompt.size(),
+         " tokens of a prompt of which it has read ", sequence.prefilled);
   expect(!sequence.stream->finish_reason(), "has a stream that has ended");
   expect(sequence.cache != nullptr, "holds no pages");
   if (sequence.cache == nullptr) return;
@@ -84,9 +84,9 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
   // What was sampled last is not in the cache yet.
   const int64_t generated = sequence.stats.generated_tokens;
   const int64_t length =
-      sequence.length_before + sequence.read + std::max<int64_t>(generated - 1, 0);
+      sequence.length_before + sequence.prefilled + std::max<int64_t>(generated - 1, 0);
   expect(cache.length() == length, "has ", cache.length(), " tokens in its cache, but has read ",
-         sequence.read, " and generated ", generated);
+         sequence.prefilled, " and generated ", generated);
   expect(sequence.stats.live_tokens == cache.live() &&
              sequence.stats.evicted_tokens == cache.evicted() - sequence.evicted_before,
          "counts ", sequence.stats.live_tokens, " live and ", sequence.stats.evicted_tokens,
@@ -96,7 +96,8 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
 // ---- steps under way -------------------------------------------------------------------------
 
 // What steps under way append to a sequence and draw for it, by its own account and by theirs.
-void check_ahead(const EngineState& state, size_t index, const Sequence& sequence, Report* report) {
+void check_in_flight(const EngineState& state, size_t index, const Sequence& sequence,
+                     Report* report) {
   if (sequence.cache == nullptr) return;
   int64_t tokens = 0, drawn = 0;
   state.flights.for_each_row([&](const FlightRow& row) {
@@ -105,9 +106,10 @@ void check_ahead(const EngineState& state, size_t index, const Sequence& sequenc
     drawn += row.wants != SampleSpan::Wants::kNothing;
   });
   const SequenceCache& cache = *sequence.cache;
-  report->expect(cache.in_flight() == tokens && sequence.sampling == drawn, "running sequence ",
-                 index, " believes that ", cache.in_flight(), " tokens of it and ",
-                 sequence.sampling, " draws are under way, but there are ", tokens, " and ", drawn);
+  report->expect(cache.in_flight() == tokens && sequence.samples_in_flight == drawn,
+                 "running sequence ", index, " believes that ", cache.in_flight(),
+                 " tokens of it and ", sequence.samples_in_flight,
+                 " draws are under way, but there are ", tokens, " and ", drawn);
   report->expect(cache.next_index() <= cache.max_length(), "running sequence ", index,
                  " will have ", cache.next_index(), " tokens in a cache for ", cache.max_length());
 }
@@ -162,31 +164,32 @@ void check_gauges(const EngineState& state, Report* report) {
 // ---- the plan --------------------------------------------------------------------------------
 
 // Of the sequence of a row, which is running already or admitted by the same plan.
-struct RowOf {
+struct PlannedRow {
   const Sequence& sequence;
-  int64_t unread;
+  int64_t prompt_left;
 };
 
-RowOf row_of(const EngineState& state, int64_t number) {
+PlannedRow row_of(const EngineState& state, int64_t number) {
   const int64_t running = count_of(state.running.size());
   const auto index = static_cast<size_t>(number < running ? number : number - running);
-  if (number >= running) return {*state.waiting[index], state.views.at(index).unread};
+  if (number >= running) return {*state.waiting[index], state.views.at(index).prompt_left};
   const Sequence& sequence = *state.running[index];
-  return {sequence, sequence.unread()};
+  return {sequence, sequence.prompt_left()};
 }
 
 void check_row(const EngineState& state, const PlanRow& row, Report* report) {
-  const auto [sequence, unread] = row_of(state, row.sequence);
+  const auto [sequence, prompt_left] = row_of(state, row.sequence);
   const auto expect = [&](bool holds, const auto&... what) {
     report->expect(holds, "the plan's row of sequence ", row.sequence, " ", what...);
   };
   expect(sequence.phase != Phase::kParked, "wakes one that is parked");
   expect(sequence.has_more_to_launch(), "goes past what may be its last token");
-  const bool reads = unread > 0;
-  const int64_t most = reads ? std::min(unread, state.limits.prefill_chunk) : 1;
+  const bool reads = prompt_left > 0;
+  const int64_t most = reads ? std::min(prompt_left, state.limits.prefill_chunk) : 1;
   expect(row.count >= 1 && row.count <= most, "has ", row.count, " tokens of at most ", most);
-  expect(row.wants_logits == (!reads || (row.count == unread && sequence.wants_reply())),
-         row.wants_logits ? "wants" : "wants no", " logits with ", unread, " tokens unread");
+  expect(row.wants_logits == (!reads || (row.count == prompt_left && sequence.wants_reply())),
+         row.wants_logits ? "wants" : "wants no", " logits with ", prompt_left,
+         " prompt tokens left");
 }
 
 void check_plan(const EngineState& state, Report* report) {
@@ -228,7 +231,7 @@ std::vector<std::string> violations(const EngineState& state) {
   for (size_t i = 0; i < state.waiting.size(); ++i) check_waiting(i, *state.waiting[i], &report);
   for (size_t i = 0; i < state.running.size(); ++i) {
     check_running(i, *state.running[i], &report);
-    check_ahead(state, i, *state.running[i], &report);
+    check_in_flight(state, i, *state.running[i], &report);
   }
   check_flights(state, &report);
   check_seats(state, &report);

@@ -19,7 +19,7 @@ class Recorder {
 
   // ---- the engine's thread; none of it allocates ----
 
-  void share(const EngineStats& totals) {
+  void set_stats(const EngineStats& totals) {
     const std::lock_guard lock(mutex_);
     stats_ = totals;
   }

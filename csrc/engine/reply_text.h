@@ -12,10 +12,11 @@ namespace sinkstream {
 
 class ReplyText {
  public:
-  // Without a table there is no text, and no stop string. `table` outlives this. `goes_on`: the
-  // reply continues the prompt's text.
-  ReplyText(const TokenTable* table, const std::vector<std::string>& stops, bool goes_on = false) {
-    if (table != nullptr) detokenizer_.emplace(table, goes_on);
+  // Without a table there is no text, and no stop string. `table` outlives this.
+  // `continues_prompt`: the reply continues the prompt's text.
+  ReplyText(const TokenTable* table, const std::vector<std::string>& stops,
+            bool continues_prompt = false) {
+    if (table != nullptr) detokenizer_.emplace(table, continues_prompt);
     if (!stops.empty()) stops_.emplace(stops);
   }
 

@@ -20,7 +20,7 @@ Clock::time_point deadline_of(const Request& request, Clock::time_point now) {
   const std::optional<double>& timeout_s = request.params.timeout_s;
   if (!timeout_s) return kNoDeadline;
   const std::chrono::duration<double> timeout(*timeout_s);
-  return request.called.value_or(now) + std::chrono::duration_cast<Clock::duration>(timeout);
+  return request.called_at.value_or(now) + std::chrono::duration_cast<Clock::duration>(timeout);
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
   stats.cached_tokens = stats.live_tokens = cache->live();
 }
 
-std::optional<FinishReason> Sequence::maybe_early_end(Clock::time_point now) const {
+std::optional<FinishReason> Sequence::maybe_early_finish(Clock::time_point now) const {
   if (failure) return FinishReason::kError;
   if (stream->is_cancelled()) return FinishReason::kCancelled;
   if (now >= deadline) return FinishReason::kTimeout;

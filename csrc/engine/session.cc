@@ -28,7 +28,7 @@ SessionStats Session::stats() const {
 }
 
 void Session::release() {
-  held_.store(false, std::memory_order_release);
+  in_use_.store(false, std::memory_order_release);
   if (is_closed()) engine_bell_->ring();  // which has waited for this
 }
 
@@ -37,7 +37,7 @@ void Session::set_turn(const std::shared_ptr<TokenStream>& stream) {
   turn_ = stream;
 }
 
-void Session::end() {
+void Session::release_pages() {
   cache.reset();
   const std::lock_guard lock(mutex_);
   stats_.live_tokens = stats_.cache_bytes = 0;

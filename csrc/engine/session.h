@@ -56,7 +56,7 @@ class Session {
   // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
   // Returns whether the caller holds it from now on: nobody did.
-  bool try_acquire() { return !held_.exchange(true, std::memory_order_acq_rel); }
+  bool try_acquire() { return !in_use_.exchange(true, std::memory_order_acq_rel); }
   // The stream of the turn that runs, or of the last one while somebody keeps it.
   std::shared_ptr<TokenStream> turn() const;
 
@@ -77,7 +77,7 @@ class Session {
   // `replies`: the turn is not only read.
   void begin_turn(bool replies);
   // Gives the pages back.
-  void end();
+  void release_pages();
 
   std::optional<SequenceCache> cache;  // none before the engine has given it one, and after its end
   LiveTokens tokens;                   // in the cache
@@ -95,7 +95,7 @@ class Session {
   const Window window_;
   const OwnerProcess owner_;
   std::atomic<bool> closed_{false};
-  std::atomic<bool> held_{false};
+  std::atomic<bool> in_use_{false};
 
   mutable std::mutex mutex_;  // guards what follows
   SessionStats stats_;

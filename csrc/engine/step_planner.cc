@@ -7,19 +7,19 @@ namespace sinkstream {
 namespace {
 
 int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
-  return std::min(sequence.unread, prefill_chunk - sequence.length % prefill_chunk);
+  return std::min(sequence.prompt_left, prefill_chunk - sequence.length % prefill_chunk);
 }
 
 // Prompt rows beside so many that decode. A row of a prompt costs at most what a decoding row does,
 // so as many would double the step; half as many leave room for what a machine adds by itself.
-int64_t prompt_rows_beside(int64_t decoding, const StepLimits& limits) {
+int64_t max_prefill_rows(int64_t decoding, const StepLimits& limits) {
   return std::max(limits.prompt_tokens_per_decode_step, decoding / 2);
 }
 
 PlanRow decode_row(int64_t index) { return {index, 1, true}; }
 
 PlanRow prefill_row(int64_t index, const RunningView& sequence, int64_t count) {
-  return {index, count, sequence.wants_reply && count == sequence.unread};
+  return {index, count, sequence.wants_reply && count == sequence.prompt_left};
 }
 
 }  // namespace
@@ -31,23 +31,23 @@ void StepPlanner::admit(std::span<const WaitingView> waiting, const StepLimits& 
     const bool has_seat = static_cast<int64_t>(running_.size()) < limits.max_sequences;
     if (!has_seat || sequence.pages > free_pages) return;
     free_pages -= sequence.pages;
-    running_.push_back({.unread = sequence.unread,
+    running_.push_back({.prompt_left = sequence.prompt_left,
                         .length = sequence.length,
                         .wants_reply = sequence.wants_reply});
     ++plan->admit;
   }
 }
 
-void StepPlanner::sort_by_wait(bool prompts_only) {
-  by_wait_.clear();
+void StepPlanner::sort_by_last_step(bool prompts_only) {
+  by_last_step_.clear();
   for (size_t index = 0; index < running_.size(); ++index) {
     const RunningView& sequence = running_[index];
-    if (!sequence.is_runnable || (prompts_only && sequence.unread == 0)) continue;
-    by_wait_.push_back(static_cast<int64_t>(index));
+    if (!sequence.is_runnable || (prompts_only && sequence.prompt_left == 0)) continue;
+    by_last_step_.push_back(static_cast<int64_t>(index));
   }
-  std::sort(by_wait_.begin(), by_wait_.end(), [this](int64_t a, int64_t b) {
-    const int64_t turn_a = running_[a].last_step, turn_b = running_[b].last_step;
-    return turn_a != turn_b ? turn_a < turn_b : a < b;
+  std::sort(by_last_step_.begin(), by_last_step_.end(), [this](int64_t a, int64_t b) {
+    const int64_t step_a = running_[a].last_step, step_b = running_[b].last_step;
+    return step_a != step_b ? step_a < step_b : a < b;
   });
 }
 
@@ -58,24 +58,24 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
   running_.assign(running.begin(), running.end());
   admit(waiting, limits, plan);
 
-  const auto decodes = [](const RunningView& s) { return s.is_runnable && s.unread == 0; };
+  const auto decodes = [](const RunningView& s) { return s.is_runnable && s.prompt_left == 0; };
   const int64_t decoding = std::count_if(running_.begin(), running_.end(), decodes);
   int64_t left = limits.max_tokens;
-  const bool in_turns = decoding >= left;
-  if (!in_turns) {
+  const bool round_robin = decoding >= left;
+  if (!round_robin) {
     for (size_t index = 0; index < running_.size(); ++index) {
       if (decodes(running_[index])) plan->rows.push_back(decode_row(static_cast<int64_t>(index)));
     }
     left -= decoding;
-    if (decoding > 0) left = std::min(left, prompt_rows_beside(decoding, limits));
+    if (decoding > 0) left = std::min(left, max_prefill_rows(decoding, limits));
   }
 
-  sort_by_wait(/*prompts_only=*/!in_turns);
+  sort_by_last_step(/*prompts_only=*/!round_robin);
   bool reads = false;  // whether a prompt has its chunk in this step
-  for (const int64_t index : by_wait_) {
+  for (const int64_t index : by_last_step_) {
     if (left == 0) break;
     const RunningView& sequence = running_[index];
-    if (sequence.unread == 0) {
+    if (sequence.prompt_left == 0) {
       plan->rows.push_back(decode_row(index));
       left -= 1;
       continue;
@@ -89,10 +89,10 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
   }
   // Taken in turns, decoding rows still stand first: a model may have kernels of their own for
   // them.
-  if (in_turns) {
+  if (round_robin) {
     std::sort(plan->rows.begin(), plan->rows.end(), [this](const PlanRow& a, const PlanRow& b) {
-      const bool reads_a = running_[a.sequence].unread > 0,
-                 reads_b = running_[b.sequence].unread > 0;
+      const bool reads_a = running_[a.sequence].prompt_left > 0,
+                 reads_b = running_[b.sequence].prompt_left > 0;
       return reads_a != reads_b ? reads_b : a.sequence < b.sequence;
     });
   }

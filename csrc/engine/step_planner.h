@@ -11,9 +11,9 @@ namespace sinkstream {
 
 // A sequence that has no memory yet, in order of arrival.
 struct WaitingView {
-  int64_t pages = 0;   // all that it will ever take
-  int64_t unread = 1;  // prompt tokens that will not be in its cache then, at least 1
-  int64_t length = 0;  // tokens that will be
+  int64_t pages = 0;        // all that it will ever take
+  int64_t prompt_left = 1;  // prompt tokens that will not be in its cache then, at least 1
+  int64_t length = 0;       // tokens that will be
   bool wants_reply = true;
 };
 
@@ -21,7 +21,7 @@ struct WaitingView {
 // cache is there already.
 struct RunningView {
   bool is_runnable = true;  // false: parked, or what is under way may be its last
-  int64_t unread = 0;       // prompt tokens that are not in the cache yet; 0: it decodes
+  int64_t prompt_left = 0;  // prompt tokens that are not in the cache yet; 0: it decodes
   int64_t length = 0;       // tokens in the cache: the index of its next one
   int64_t last_step = -1;   // the step that it last took part in; -1: none
   bool wants_reply = true;  // false: it only reads
@@ -68,10 +68,10 @@ class StepPlanner {
 
  private:
   void admit(std::span<const WaitingView> waiting, const StepLimits& limits, StepPlan* plan);
-  void sort_by_wait(bool prompts_only);
+  void sort_by_last_step(bool prompts_only);
 
-  std::vector<RunningView> running_;  // the admitted ones included
-  std::vector<int64_t> by_wait_;      // indices into `running_`
+  std::vector<RunningView> running_;   // the admitted ones included
+  std::vector<int64_t> by_last_step_;  // indices into `running_`
 };
 
 }  // namespace sinkstream

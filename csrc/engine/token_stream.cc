@@ -30,10 +30,10 @@ const char* name_of(Phase phase) {
   return "";
 }
 
-TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<DueBells> due_bells,
+TokenStream::TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<WakeList> wake_list,
                          int64_t request_id, std::shared_ptr<Gauge> lag)
     : engine_bell_(std::move(engine_bell)),
-      due_bells_(std::move(due_bells)),
+      wake_list_(std::move(wake_list)),
       request_id_(request_id),
       lag_(std::move(lag)) {}
 
@@ -44,8 +44,8 @@ void TokenStream::count_pending(int64_t more) { lag_->fetch_add(more, std::memor
 // ---- producer --------------------------------------------------------------------------------
 
 void TokenStream::stage_token(const Sampled& sampled) {
-  const size_t text_bytes = staged_.text.size() - accounted_text_;
-  accounted_text_ = staged_.text.size();
+  const size_t text_bytes = staged_.text.size() - assigned_text_;
+  assigned_text_ = staged_.text.size();
   staged_.top.insert(staged_.top.end(), sampled.top.begin(), sampled.top.end());
   staged_.tokens.push_back({sampled.token, sampled.logprob, static_cast<uint32_t>(text_bytes),
                             static_cast<uint8_t>(sampled.top.size())});
@@ -53,8 +53,8 @@ void TokenStream::stage_token(const Sampled& sampled) {
 
 void TokenStream::stage_rest_of_text() {
   if (staged_.tokens.empty()) return;
-  staged_.tokens.back().text_bytes += static_cast<uint32_t>(staged_.text.size() - accounted_text_);
-  accounted_text_ = staged_.text.size();
+  staged_.tokens.back().text_bytes += static_cast<uint32_t>(staged_.text.size() - assigned_text_);
+  assigned_text_ = staged_.text.size();
 }
 
 bool TokenStream::is_piece_complete(int64_t interval) const {
@@ -87,10 +87,10 @@ bool TokenStream::publish(const StreamStats& stats) {
   }
   SINKSTREAM_FAIL_POINT("stream.published");
   // After the lock: a consumer that wakes inside it would take this core and then wait for it.
-  if (has_news) something_pending_.notify_one();
-  if (loop_bell) due_bells_->add(std::move(loop_bell));
+  if (has_news) readable_.notify_one();
+  if (loop_bell) wake_list_->add(std::move(loop_bell));
   staged_.clear();
-  accounted_text_ = 0;
+  assigned_text_ = 0;
   return has_room;
 }
 
@@ -106,8 +106,8 @@ void TokenStream::finish(FinishReason reason, std::exception_ptr error, const St
   finish_reason_ = reason;
   error_ = std::move(error);
   full_.store(false, std::memory_order_release);
-  something_pending_.notify_all();
-  if (loop_bell_) due_bells_->add(std::move(loop_bell_));
+  readable_.notify_all();
+  if (loop_bell_) wake_list_->add(std::move(loop_bell_));
   staged_ = {};  // its memory is needed no more
 }
 
@@ -120,13 +120,13 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   out->clear();
   SINKSTREAM_FAIL_POINT("stream.take");
   std::unique_lock lock(mutex_);
-  if (consumer_inside_) {
+  if (has_reader_) {
     throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
   }
   if (timeout.count() > 0) {  // the system turns a wait of no time into one of some 50 µs
-    consumer_inside_ = true;
-    something_pending_.wait_for(lock, timeout, [this] { return is_ready_locked(); });
-    consumer_inside_ = false;
+    has_reader_ = true;
+    readable_.wait_for(lock, timeout, [this] { return is_ready_locked(); });
+    has_reader_ = false;
   }
   if (closed_ || (pending_.empty() && finish_reason_)) return Taken::kEnd;
   if (pending_.empty()) return Taken::kNothing;
@@ -166,7 +166,7 @@ void TokenStream::close() {
     closed_ = true;
     count_pending(-static_cast<int64_t>(pending_.tokens.size()));
     pending_ = {};
-    something_pending_.notify_all();
+    readable_.notify_all();
     loop_bell = std::move(loop_bell_);
   }
   SINKSTREAM_FAIL_POINT("stream.closed");

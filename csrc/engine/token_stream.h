@@ -13,9 +13,9 @@
 
 #include "common/owner_process.h"
 #include "engine/doorbell.h"
-#include "engine/due_bells.h"
 #include "engine/histogram.h"
 #include "engine/stream_batch.h"
+#include "engine/wake_list.h"
 
 namespace sinkstream {
 
@@ -47,10 +47,10 @@ class TokenStream {
  public:
   using Gauge = std::atomic<int64_t>;
 
-  // `engine_bell` is rung when the engine has something to do for this stream; to `due_bells` goes
+  // `engine_bell` is rung when the engine has something to do for this stream; to `wake_list` goes
   // the bell of an event loop that this stream has news for. `request_id`: its number in the
   // engine. `lag` counts the pending tokens of all streams that share it.
-  TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<DueBells> due_bells,
+  TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<WakeList> wake_list,
               int64_t request_id = 0, std::shared_ptr<Gauge> lag = std::make_shared<Gauge>(0));
   ~TokenStream();
   TokenStream(const TokenStream&) = delete;
@@ -118,26 +118,26 @@ class TokenStream {
   bool is_ready_locked() const { return !pending_.empty() || finish_reason_ || closed_; }
 
   const std::shared_ptr<Doorbell> engine_bell_;
-  const std::shared_ptr<DueBells> due_bells_;  // the producer's
+  const std::shared_ptr<WakeList> wake_list_;  // the producer's
   const int64_t request_id_;
   const std::shared_ptr<Gauge> lag_;
   const OwnerProcess owner_;
 
-  StreamBatch staged_;         // the engine thread's own
-  size_t accounted_text_ = 0;  // bytes of the staged text that belong to staged tokens
+  StreamBatch staged_;        // the engine thread's own
+  size_t assigned_text_ = 0;  // bytes of the staged text that belong to staged tokens
 
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> full_{false};
   Histogram gaps_;
 
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable something_pending_;
+  std::condition_variable readable_;
   std::shared_ptr<LoopBell> loop_bell_;  // of a loop that waits for something pending
   StreamBatch pending_;
   StreamStats stats_;
   std::optional<FinishReason> finish_reason_;
   std::exception_ptr error_;
-  bool consumer_inside_ = false;
+  bool has_reader_ = false;
   bool closed_ = false;
 };
 

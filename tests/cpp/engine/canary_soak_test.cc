@@ -79,8 +79,11 @@ struct Heard {
 class Person {
  public:
   // Who looks sees the secrets in each token's logits; else only what it makes of them.
-  Person(Engine* engine, int32_t number, Draws draws)
-      : engine_(*engine), random_(static_cast<uint32_t>(number)), number_(number), draws_(draws) {}
+  Person(Engine* engine, int32_t number, SampledBy sampled_by)
+      : engine_(*engine),
+        random_(static_cast<uint32_t>(number)),
+        number_(number),
+        sampled_by_(sampled_by) {}
 
   // Talks for so many turns, and closes everything.
   void talk(int64_t turns) {
@@ -195,7 +198,7 @@ class Person {
     text.insert(text.begin() + static_cast<int64_t>(below(text.size() + 1)), conversation->secret);
     Request request = greedy_request(text, static_cast<int64_t>(below(12)));
     // For those who look, the host draws: half of them leave it to the model, where it can.
-    const bool looks = draws_ == Draws::kHost || one_in(2);
+    const bool looks = sampled_by_ == SampledBy::kHost || one_in(2);
     if (looks) request.params.logprobs = kMaxLogprobs;
     ++counts_.turns;
     return {.conversation = conversation,
@@ -303,7 +306,7 @@ class Person {
   Engine& engine_;
   std::mt19937 random_;
   const int32_t number_;
-  const Draws draws_;
+  const SampledBy sampled_by_;
   int32_t secrets_ = 0;  // given out so far
   std::vector<std::unique_ptr<Conversation>> conversations_;
   Counts counts_;
@@ -314,7 +317,7 @@ int64_t wanted_turns() {
   return wanted == nullptr ? kQuickTurns : std::atoll(wanted);
 }
 
-class CanarySoak : public testing::TestWithParam<Draws> {};
+class CanarySoak : public testing::TestWithParam<SampledBy> {};
 
 TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainList) {
   CanaryModel model;
@@ -329,8 +332,9 @@ TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainLis
   options.prefill_chunk = 16;
   options.kernels = &generic_kernels();
   options.threads = &threads;
-  if (GetParam() == Draws::kModel) {
-    model.draw_with(std::make_unique<FakeSampler>(&model, options.max_sequences, options.kernels));
+  if (GetParam() == SampledBy::kDevice) {
+    model.set_device_sampler(
+        std::make_unique<FakeSampler>(&model, options.max_sequences, options.kernels));
   }
   Engine engine(model, options);
 

@@ -10,7 +10,7 @@ namespace {
 
 class EngineAheadTest : public EngineTestBase {
  protected:
-  EngineAheadTest() : EngineTestBase(Draws::kModel) {}
+  EngineAheadTest() : EngineTestBase(SampledBy::kDevice) {}
 
   ~EngineAheadTest() override {
     open_gate();
@@ -20,13 +20,13 @@ class EngineAheadTest : public EngineTestBase {
   // Launches and awaits in their order, once nothing is under way any more.
   std::string events() {
     std::string found;
-    engine().between_steps([&] { found = drawer->events; });
+    engine().between_steps([&] { found = device_sampler->events; });
     return found;
   }
   // Steps that have been launched, as the engine's thread knows it between two steps.
   int64_t launched() {
     int64_t found = 0;
-    engine().between_steps([&] { found = drawer->launched(); });
+    engine().between_steps([&] { found = device_sampler->launched(); });
     return found;
   }
   // Lets so many steps give their results, and waits until they have.
@@ -167,7 +167,7 @@ TEST_F(EngineAheadTest, TheNextOneBeginsWhileATokenThatNobodyWantsIsUnderWay) {
   open_gate();
   EXPECT_EQ(read_all(*first).ids, expected_reply(stop.prompt, stop.at));
   EXPECT_EQ(read_all(*second).ids, expected_reply({7}, 200));
-  EXPECT_EQ(drawer->begun, 2);
+  EXPECT_EQ(device_sampler->begun, 2);
   const std::string order = events();
   EXPECT_EQ(order.find("AA"), order.size() - 2) << "the engine has waited in between: " << order;
 }
@@ -187,7 +187,7 @@ TEST_F(EngineAheadTest, AStopStringAndAnErrorOfOneThrowOneTokenAwayAndHarmNobody
 
 TEST_F(EngineAheadTest, ADrawThatFindsNoTokenEndsOnlyItsSequence) {
   const Stop mute = stop_behind(99, 20);
-  engine().between_steps([&] { drawer->mute_token = 99; });
+  engine().between_steps([&] { device_sampler->mute_token = 99; });
   const auto stream = submit(greedy_request(mute.prompt, std::nullopt));
   EXPECT_EQ(read_all(*stream).ids, expected_reply(mute.prompt, mute.at));
   try {
@@ -238,7 +238,7 @@ TEST_F(EngineAheadTest, DrawsForThoseWhoWantTheLikeliestTokensAndForTheOthersThe
 TEST_F(EngineAheadTest, WorkBetweenStepsFindsNothingUnderWay) {
   const auto stream = submit(greedy_request({5}, 3000));
   for (int i = 0; i < 100; ++i) {
-    engine().between_steps([&] { EXPECT_EQ(drawer->launched(), model.forwards); });
+    engine().between_steps([&] { EXPECT_EQ(device_sampler->launched(), model.forwards); });
   }
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3000));
 }
@@ -280,8 +280,8 @@ TEST_F(EngineAheadTest, ClosingDeliversWhatIsUnderWay) {
   closing.get();
   const Reply reply = read_all(*stream);
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
-  EXPECT_EQ(static_cast<int64_t>(reply.ids.size()), drawer->launched());
-  EXPECT_EQ(reply.ids, expected_reply({5}, drawer->launched()));
+  EXPECT_EQ(static_cast<int64_t>(reply.ids.size()), device_sampler->launched());
+  EXPECT_EQ(reply.ids, expected_reply({5}, device_sampler->launched()));
 }
 
 // A turn reads so much at once that its chunk has overwritten what the session began with, though
@@ -292,7 +292,7 @@ TEST_F(EngineAheadTest, NobodyBeginsWithRowsThatAChunkUnderWayHasOverwritten) {
   std::vector<int32_t> ids(30, 7);
   const auto session = engine().open_session({}, {});
   read_all(*engine().submit(greedy_request(ids, 0), session));
-  Halt halt("step.forward");
+  Halt halt("step.launch");
   const std::vector<int32_t> text(300, 8);
   const auto turn = engine().submit(greedy_request(text, 50), session);
   ASSERT_TRUE(halt.await());
@@ -335,7 +335,7 @@ enum class Fails { kLaunch, kAwait };
 class EngineAheadFailure : public EngineTestBase,
                            public testing::WithParamInterface<std::tuple<Fails, int64_t>> {
  protected:
-  EngineAheadFailure() : EngineTestBase(Draws::kModel) {}
+  EngineAheadFailure() : EngineTestBase(SampledBy::kDevice) {}
 };
 
 TEST_P(EngineAheadFailure, EndsEveryStreamAndDeliversNoHalfOfAStep) {
@@ -391,7 +391,7 @@ using EngineScratch = EngineTest;
 TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostDraws) {
   const int64_t of_one = SamplerScratch(kFakeVocab).bytes();
   const int64_t of_all = options.max_sequences * kFakeVocab * int64_t{sizeof(float)};
-  EXPECT_EQ(engine().scratch_bytes(), draws == Draws::kHost ? of_one + of_all : of_one);
+  EXPECT_EQ(engine().scratch_bytes(), sampled_by == SampledBy::kHost ? of_one + of_all : of_one);
 }
 
 SINKSTREAM_TEST_BOTH_SAMPLERS(EngineScratch);
@@ -406,7 +406,7 @@ TEST(EngineOfADeviceSampler, IsRefusedWhereTheModelDrawsForTooFew) {
   options.max_sequences = 3;
   options.kernels = &reference_kernels();
   options.threads = &threads;
-  model.draw_with(std::make_unique<FakeSampler>(&model, 2, options.kernels));
+  model.set_device_sampler(std::make_unique<FakeSampler>(&model, 2, options.kernels));
   EXPECT_THROW(Engine(model, options), InternalError);
 }
 

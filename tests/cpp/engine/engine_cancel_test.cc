@@ -33,7 +33,7 @@ TEST_P(EngineCancelTest, EndsARunningSequenceWithinOneStep) {
   stream->cancel();
   open_gate();
   wait_until([&] { return is_idle(); });
-  EXPECT_LE(model.forwards, 11 + ahead());
+  EXPECT_LE(model.forwards, 11 + lookahead());
   const Reply reply = read_all(*stream);
   EXPECT_EQ(reply.ids, expected_reply({5}, static_cast<int64_t>(reply.ids.size())));
   EXPECT_GE(reply.ids.size(), 10u);
@@ -64,7 +64,7 @@ TEST_P(EngineCancelTest, EndsASequenceInTheMiddleOfItsPrompt) {
   open_gate();
   EXPECT_TRUE(read_all(*stream).ids.empty());
   wait_until([&] { return is_idle(); });
-  EXPECT_LE(model.forwards, 4 + ahead());
+  EXPECT_LE(model.forwards, 4 + lookahead());
 }
 
 TEST_P(EngineCancelTest, EndsAParkedSequence) {

@@ -39,12 +39,12 @@ TEST_P(EngineClockTest, EveryTimeIsAsLongAsItSays) {
   const EngineStats totals = engine().stats();
   EXPECT_EQ(totals.steps, 22);
   // A step is as long as its way from launch to delivery: ahead, it waits for the one before, too.
-  const auto waiting = ahead() * (1h + 20ms);
+  const auto waiting = lookahead() * (1h + 20ms);
   EXPECT_EQ(totals.step_times.sum_ns, std::chrono::nanoseconds(1h + 21ms + waiting).count());
   EXPECT_EQ(totals.first_token_times.sum_ns, std::chrono::nanoseconds(3ms).count());
   const auto steps = engine().steps_since(0);
   ASSERT_EQ(steps.size(), 22u);
-  EXPECT_EQ(steps[5].begin, begin + 5ms - ahead() * 1ms);
+  EXPECT_EQ(steps[5].begin, begin + 5ms - lookahead() * 1ms);
   EXPECT_EQ(steps[5].forward_end, begin + 6ms);
   EXPECT_EQ(steps[21].end, begin + 1h + 21ms);
 }

@@ -62,7 +62,7 @@ TEST_P(EngineDeadlineTest, EndsItWithinOneStep) {
   ManualClock::pass(50ms);
   gate.release(1 << 19);
   expect_timeout(*stream);
-  EXPECT_LE(model.forwards, 4 + ahead());
+  EXPECT_LE(model.forwards, 4 + lookahead());
 }
 
 TEST_P(EngineDeadlineTest, EndsASequenceInTheMiddleOfItsPrompt) {
@@ -72,7 +72,7 @@ TEST_P(EngineDeadlineTest, EndsASequenceInTheMiddleOfItsPrompt) {
   ManualClock::pass(50ms);
   gate.release(1 << 19);
   EXPECT_TRUE(expect_timeout(*stream).ids.empty());
-  EXPECT_LE(model.forwards, 4 + ahead());
+  EXPECT_LE(model.forwards, 4 + lookahead());
 }
 
 TEST_P(EngineDeadlineTest, EndsAParkedSequenceThoughNobodyRings) {
@@ -123,7 +123,7 @@ TEST_P(EngineDeadlineTest, MakesRoomForWhoWaitsBehindIt) {
 
 TEST_P(EngineDeadlineTest, CountsFromTheCall) {
   Request late = request_with(5);
-  late.called = ManualClock::now() - 10s;
+  late.called_at = ManualClock::now() - 10s;
   EXPECT_TRUE(expect_timeout(*submit(std::move(late))).ids.empty());
   EXPECT_EQ(model.forwards, 0);
 }

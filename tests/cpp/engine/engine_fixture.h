@@ -111,14 +111,14 @@ inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t
 
 // Who draws the tokens: every promise of the engine holds for both, and nearly every test is run
 // for both.
-enum class Draws { kHost, kModel };
+enum class SampledBy { kHost, kDevice };
 
 class EngineTestBase : public testing::Test {
  protected:
   static constexpr PageShape kShape = kFakeShape;
   static constexpr int64_t kLayers = 2;
 
-  explicit EngineTestBase(Draws draws) : draws(draws) {
+  explicit EngineTestBase(SampledBy by) : sampled_by(by) {
     options.layers = kLayers;
     options.window = {.sinks = 4, .window = 60};
     options.max_sequences = 4;
@@ -132,7 +132,7 @@ class EngineTestBase : public testing::Test {
     engine_->close();
     EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has kept its pages";
     EXPECT_FALSE(model.too_long);
-    EXPECT_FALSE(drawer != nullptr && drawer->has_complained);
+    EXPECT_FALSE(device_sampler != nullptr && device_sampler->has_complained);
   }
 
   // Starts the engine with what `options` and `model` say by now.
@@ -143,17 +143,17 @@ class EngineTestBase : public testing::Test {
     options.pool = pool_.get();
     if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
-    drawer = maybe_sample_tokens(&model, options);
+    device_sampler = maybe_add_device_sampler(&model, options);
     engine_ = std::make_unique<Engine>(model, options);
     return *engine_;
   }
 
   // Gives a model what draws its tokens where this test is about that; else null.
-  FakeSampler* maybe_sample_tokens(RuleModel* of, const EngineOptions& with) const {
-    if (draws == Draws::kHost) return nullptr;
+  FakeSampler* maybe_add_device_sampler(RuleModel* of, const EngineOptions& with) const {
+    if (sampled_by == SampledBy::kHost) return nullptr;
     auto made = std::make_unique<FakeSampler>(of, with.max_sequences, with.kernels);
     FakeSampler* const kept = made.get();
-    of->draw_with(std::move(made));
+    of->set_device_sampler(std::move(made));
     return kept;
   }
 
@@ -169,11 +169,11 @@ class EngineTestBase : public testing::Test {
   }
 
   // Steps that may be under way beside the one whose results are awaited.
-  int64_t ahead() const { return draws == Draws::kModel ? 1 : 0; }
+  int64_t lookahead() const { return sampled_by == SampledBy::kDevice ? 1 : 0; }
 
-  const Draws draws;
+  const SampledBy sampled_by;
   FakeModel model;
-  FakeSampler* drawer = nullptr;  // the model's, once there is an engine
+  FakeSampler* device_sampler = nullptr;  // the model's, once there is an engine
   EngineOptions options;
 
  private:
@@ -182,15 +182,18 @@ class EngineTestBase : public testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-class EngineTest : public EngineTestBase, public testing::WithParamInterface<Draws> {
+class EngineTest : public EngineTestBase, public testing::WithParamInterface<SampledBy> {
  protected:
   EngineTest() : EngineTestBase(GetParam()) {}
 };
 
-inline std::string name_of(Draws draws) { return draws == Draws::kHost ? "host" : "model"; }
+inline std::string name_of(SampledBy sampled_by) {
+  return sampled_by == SampledBy::kHost ? "host" : "device";
+}
 
-#define SINKSTREAM_TEST_BOTH_SAMPLERS(suite)                                             \
-  INSTANTIATE_TEST_SUITE_P(DrawnBy, suite, testing::Values(Draws::kHost, Draws::kModel), \
+#define SINKSTREAM_TEST_BOTH_SAMPLERS(suite)                                      \
+  INSTANTIATE_TEST_SUITE_P(SampledBy, suite,                                      \
+                           testing::Values(SampledBy::kHost, SampledBy::kDevice), \
                            [](const auto& info) { return ::sinkstream::name_of(info.param); })
 
 }  // namespace sinkstream

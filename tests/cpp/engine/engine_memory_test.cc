@@ -46,13 +46,13 @@ TEST_P(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 2; });
   engine().between_steps([] {});  // the last step under way has been delivered, too
-  const FailPoint arm("step.collected", once([&] {
+  const FailPoint arm("step.arrivals_taken", once([&] {
                         stream->cancel();
                         fail_allocations(0, 1);  // the next one copies what was held back
                       }));
   engine().between_steps([] {});  // wakes it
   const Reply reply = read_all(*stream);
-  EXPECT_EQ(reply.ids, expected_reply({5}, pending + ahead()));
+  EXPECT_EQ(reply.ids, expected_reply({5}, pending + lookahead()));
   EXPECT_EQ(reply.text, text_of({expected.begin(), expected.end() - 200}));
   EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
   EXPECT_THROW(stream->rethrow(), std::bad_alloc);
@@ -127,7 +127,7 @@ class OutOfMemory : public EngineTestBase {
     own.pool = &pool;
     own.kernels = &reference_kernels();
     own.threads = &threads;
-    maybe_sample_tokens(&model, own);
+    maybe_add_device_sampler(&model, own);
     std::promise<void> inside, calling, go;
     model.before_forward = [&](int64_t forward) {
       if (forward != 1) return;
@@ -206,9 +206,9 @@ class OutOfMemory : public EngineTestBase {
 };
 
 class OutOfMemoryFor : public OutOfMemory,
-                       public testing::WithParamInterface<std::tuple<int64_t, Draws>> {
+                       public testing::WithParamInterface<std::tuple<int64_t, SampledBy>> {
  protected:
-  OutOfMemoryFor() : OutOfMemory(std::get<Draws>(GetParam())) {}
+  OutOfMemoryFor() : OutOfMemory(std::get<SampledBy>(GetParam())) {}
 
   const int64_t failures_ = std::get<int64_t>(GetParam());  // one behind the other
 };
@@ -253,10 +253,10 @@ TEST_P(OutOfMemoryFor, TheEndOfAFailedEngineArrivesWithoutTheMemoryToDescribeIt)
 
 INSTANTIATE_TEST_SUITE_P(AllocationsOf, OutOfMemoryFor,
                          testing::Combine(testing::Values(1, kForEver),
-                                          testing::Values(Draws::kHost, Draws::kModel)),
+                                          testing::Values(SampledBy::kHost, SampledBy::kDevice)),
                          [](const auto& info) {
                            return cat(std::get<int64_t>(info.param) == 1 ? "one" : "all",
-                                      "_drawn_by_", name_of(std::get<Draws>(info.param)));
+                                      "_sampled_by_", name_of(std::get<SampledBy>(info.param)));
                          });
 
 }  // namespace

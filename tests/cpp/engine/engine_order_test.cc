@@ -11,9 +11,9 @@ namespace sinkstream {
 namespace {
 
 // The places of the engine's thread at which the rest of the world may do something.
-constexpr const char* kStepSeats[] = {"step.collected", "step.admit",   "step.forward",
-                                      "step.deliver",   "step.publish", "stream.published",
-                                      "step.delivered"};
+constexpr const char* kStepPoints[] = {"step.arrivals_taken", "step.admit",   "step.launch",
+                                       "step.deliver",        "step.publish", "stream.published",
+                                       "step.delivered"};
 
 enum class Event { kCancel, kDisconnect, kShutdown };
 
@@ -51,7 +51,7 @@ class EngineOrderTestBase : public EngineTestBase {
   }
 };
 
-class EngineOrderTest : public EngineOrderTestBase, public testing::WithParamInterface<Draws> {
+class EngineOrderTest : public EngineOrderTestBase, public testing::WithParamInterface<SampledBy> {
  protected:
   EngineOrderTest() : EngineOrderTestBase(GetParam()) {}
 };
@@ -60,20 +60,20 @@ class EngineOrderTest : public EngineOrderTestBase, public testing::WithParamInt
 
 class EngineOrderAt
     : public EngineOrderTestBase,
-      public testing::WithParamInterface<std::tuple<const char*, Event, int64_t, Draws>> {
+      public testing::WithParamInterface<std::tuple<const char*, Event, int64_t, SampledBy>> {
  protected:
-  EngineOrderAt() : EngineOrderTestBase(std::get<Draws>(GetParam())) {}
+  EngineOrderAt() : EngineOrderTestBase(std::get<SampledBy>(GetParam())) {}
 };
 
 TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
-  const auto [place, event, after, draws] = GetParam();
+  const auto [place, event, after, sampled_by] = GetParam();
   constexpr int64_t kTokens = 6, kNeighboursTokens = 90;
   Halt halt(place, after);
   const auto stream = submit(greedy_request({5}, kTokens));
   const auto neighbour = submit(greedy_request({6}, kNeighboursTokens));
   ASSERT_TRUE(halt.await());
   // Tokens: one for each forward, those in progress too.
-  const int64_t most = model.forwards + 1 + ahead();
+  const int64_t most = model.forwards + 1 + lookahead();
   std::thread closer;
   if (event == Event::kCancel) stream->cancel();
   if (event == Event::kDisconnect) stream->close();
@@ -101,26 +101,27 @@ TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
   }
 }
 
-constexpr Draws kWhoever[] = {Draws::kHost, Draws::kModel};
+constexpr SampledBy kBothSamplers[] = {SampledBy::kHost, SampledBy::kDevice};
 constexpr Event kEvents[] = {Event::kCancel, Event::kDisconnect, Event::kShutdown};
 
 std::string name_of_order(const testing::TestParamInfo<EngineOrderAt::ParamType>& info) {
-  const auto& [place, event, after, draws] = info.param;
+  const auto& [place, event, after, sampled_by] = info.param;
   std::string name =
-      cat(place, "_", name_of(event), "_after_", after, "_drawn_by_", name_of(draws));
+      cat(place, "_", name_of(event), "_after_", after, "_sampled_by_", name_of(sampled_by));
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, EngineOrderAt,
-                         testing::Combine(testing::ValuesIn(kStepSeats), testing::ValuesIn(kEvents),
-                                          testing::Values(0, 1, 5), testing::ValuesIn(kWhoever)),
+                         testing::Combine(testing::ValuesIn(kStepPoints),
+                                          testing::ValuesIn(kEvents), testing::Values(0, 1, 5),
+                                          testing::ValuesIn(kBothSamplers)),
                          name_of_order);
 // There are two ends to come by.
 INSTANTIATE_TEST_SUITE_P(Ends, EngineOrderAt,
                          testing::Combine(testing::Values("step.finish"),
                                           testing::ValuesIn(kEvents), testing::Values(0, 1),
-                                          testing::ValuesIn(kWhoever)),
+                                          testing::ValuesIn(kBothSamplers)),
                          name_of_order);
 
 // ---- complete --------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ TEST_P(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBa
 
 TEST_P(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameStep) {
   options.max_sequences = 1;
-  Halt halt("step.forward", 1);
+  Halt halt("step.launch", 1);
   const auto first = submit(greedy_request({5}, std::nullopt));
   ASSERT_TRUE(halt.await());
   const auto second = submit(greedy_request({6}, 200));
@@ -264,7 +265,7 @@ TEST_P(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) 
 
 TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled) {
   engine();
-  Halt halt("submit.handed_over");  // the bell has not rung for it
+  Halt halt("submit.enqueued");  // the bell has not rung for it
   auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
   ASSERT_TRUE(halt.await());
   engine().close();
@@ -319,7 +320,7 @@ TEST_P(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
   Halt in_step("step.deliver");  // the turn holds the session
   ASSERT_TRUE(in_step.await());
   cancelled->cancel();
-  Halt asked("session.is_held");
+  Halt asked("session.in_use");
   auto asking = std::async(std::launch::async,
                            [&] { return engine().submit(greedy_request({6}, 4), session); });
   ASSERT_TRUE(asked.await());
@@ -332,9 +333,9 @@ TEST_P(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
 // ---- a step that fails -----------------------------------------------------------------------
 
 class EngineOrderThrow : public EngineOrderTestBase,
-                         public testing::WithParamInterface<std::tuple<const char*, Draws>> {
+                         public testing::WithParamInterface<std::tuple<const char*, SampledBy>> {
  protected:
-  EngineOrderThrow() : EngineOrderTestBase(std::get<Draws>(GetParam())) {}
+  EngineOrderThrow() : EngineOrderTestBase(std::get<SampledBy>(GetParam())) {}
 };
 
 TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
@@ -357,13 +358,13 @@ TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, EngineOrderThrow,
-                         testing::Combine(testing::Values("step.collected", "step.admit",
-                                                          "step.forward", "step.deliver",
+                         testing::Combine(testing::Values("step.arrivals_taken", "step.admit",
+                                                          "step.launch", "step.deliver",
                                                           "step.delivered"),
-                                          testing::ValuesIn(kWhoever)),
+                                          testing::ValuesIn(kBothSamplers)),
                          [](const auto& info) {
-                           std::string name = cat(std::get<const char*>(info.param), "_drawn_by_",
-                                                  name_of(std::get<Draws>(info.param)));
+                           std::string name = cat(std::get<const char*>(info.param), "_sampled_by_",
+                                                  name_of(std::get<SampledBy>(info.param)));
                            std::replace(name.begin(), name.end(), '.', '_');
                            return name;
                          });
@@ -388,7 +389,7 @@ TEST_P(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
 }
 
 TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
-  Halt halt("step.forward");
+  Halt halt("step.launch");
   FailPoint broken("step.deliver", throws(std::runtime_error("a fault was planted")));
   const auto first = submit(greedy_request({5}, 3));
   ASSERT_TRUE(halt.await());
@@ -405,10 +406,9 @@ TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
 // Every place is slow, and consumers come and go: what no test above has thought of.
 TEST_P(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
   std::vector<std::unique_ptr<FailPoint>> slow;
-  for (const char* place :
-       {"step.collected", "step.admit", "step.forward", "step.deliver", "step.publish",
-        "step.finish", "stream.published", "stream.take", "stream.taken", "stream.closed",
-        "submit.checked", "submit.handed_over"}) {
+  for (const char* place : {"step.arrivals_taken", "step.admit", "step.launch", "step.deliver",
+                            "step.publish", "step.finish", "stream.published", "stream.take",
+                            "stream.taken", "stream.closed", "submit.checked", "submit.enqueued"}) {
     slow.push_back(std::make_unique<FailPoint>(place, delay(20us)));
   }
   const auto storm = [&](int32_t salt) {

@@ -105,7 +105,9 @@ class RuleModel : public LanguageModel {
     if (tokens > max_tokens_) too_long = true;
     widest = std::max<int64_t>(widest, spans);
   }
-  void draw_with(std::unique_ptr<DeviceSampler> drawer) { device_sampler_ = std::move(drawer); }
+  void set_device_sampler(std::unique_ptr<DeviceSampler> device_sampler) {
+    device_sampler_ = std::move(device_sampler);
+  }
 
   int64_t max_tokens_ = 64;
   // Where the tokens are drawn here, too, a forward is launched, and later its results are awaited.

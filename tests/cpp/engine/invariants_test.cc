@@ -15,7 +15,7 @@ class InvariantsTest : public testing::Test {
 
   // In `waiting`, and counted.
   Sequence& add_waiting(int64_t prompt) {
-    auto stream = std::make_shared<TokenStream>(bell, std::make_shared<DueBells>());
+    auto stream = std::make_shared<TokenStream>(bell, std::make_shared<WakeList>());
     Request request = greedy_request(std::vector<int32_t>(static_cast<size_t>(prompt), 9), 1000);
     waiting.push_back(std::make_unique<Sequence>(std::move(request), kWindow, kLayers, nullptr,
                                                  stream, Clock::now()));
@@ -44,7 +44,7 @@ class InvariantsTest : public testing::Test {
   Sequence& add_decoding(int64_t generated) {
     Sequence& sequence = add_running(1);
     sequence.phase = Phase::kDecode;
-    sequence.read = 1;
+    sequence.prefilled = 1;
     sequence.prompt.clear();
     sequence.stats.generated_tokens = generated;
     advance(sequence, generated);
@@ -60,7 +60,7 @@ class InvariantsTest : public testing::Test {
   Sentences found() {
     std::vector<WaitingView> views;
     for (const auto& one : waiting) {
-      views.push_back({.pages = one->pages, .unread = one->prompt_tokens});
+      views.push_back({.pages = one->pages, .prompt_left = one->prompt_tokens});
     }
     return violations({waiting, running, sessions, pool, gauges, flights, free_seats, seats, plan,
                        views,
@@ -159,7 +159,7 @@ TEST_F(InvariantsTest, SeeAWaitingSequenceThatHoldsPages) {
 
 TEST_F(InvariantsTest, SeeAWaitingSequenceThatHasBegun) {
   add_waiting(5);
-  add_waiting(5).read = 2;
+  add_waiting(5).prefilled = 2;
   EXPECT_EQ(found(), (Sentences{"waiting sequence 1 has read 2 and generated 0 tokens"}));
 }
 
@@ -226,11 +226,11 @@ class InvariantsAheadTest : public InvariantsTest {
 
   // A step of one row.
   void launch(Sequence* sequence) {
-    flights.begin(Clock::now()).rows.push_back({sequence, 1, SampleSpan::Wants::kToken});
-    flights.add();
+    flights.begin_launch(Clock::now()).rows.push_back({sequence, 1, SampleSpan::Wants::kToken});
+    flights.end_launch();
     if (sequence == nullptr) return;
     sequence->cache->add_in_flight(1);
-    ++sequence->sampling;
+    ++sequence->samples_in_flight;
   }
 };
 
@@ -254,7 +254,7 @@ TEST_F(InvariantsAheadTest, SeeAStepThatASequenceDoesNotKnowOf) {
   EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 0 tokens of it and 1 draws are "
                                 "under way, but there are 1 and 1"}));
   sequence.cache->add_in_flight(1);
-  sequence.sampling = 0;
+  sequence.samples_in_flight = 0;
   EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 1 tokens of it and 0 draws are "
                                 "under way, but there are 1 and 1"}));
 }
@@ -273,12 +273,12 @@ TEST_F(InvariantsAheadTest, SeeAStepTooManyUnderWay) {
   EXPECT_EQ(found(), (Sentences{"2 steps are under way, but at most 1 may be"}));
   seats = 0;
   free_seats.clear();
-  flights.oldest();
-  flights.remove_oldest();
+  flights.begin_delivery();
+  flights.end_delivery();
   EXPECT_EQ(found(), (Sentences{"1 steps are under way, but at most 0 may be"}));
 }
 
-TEST_F(InvariantsAheadTest, SeeAPlaceThatIsLostOrHasTwoOwners) {
+TEST_F(InvariantsAheadTest, SeeASeatThatIsLostOrHasTwoOwners) {
   free_seats.pop_back();
   EXPECT_EQ(found(), (Sentences{"seat 0 has 0 owners"}));
   free_seats.push_back(0);
@@ -287,7 +287,7 @@ TEST_F(InvariantsAheadTest, SeeAPlaceThatIsLostOrHasTwoOwners) {
   EXPECT_EQ(found(), (Sentences{"seat 0 has 2 owners"}));
 }
 
-TEST_F(InvariantsAheadTest, SeeASequenceWithoutAPlace) {
+TEST_F(InvariantsAheadTest, SeeASequenceWithoutASeat) {
   add_decoding(3);
   EXPECT_EQ(found(), (Sentences{"somebody has seat -1 of 4"}));
 }
@@ -362,8 +362,9 @@ TEST_F(InvariantsTest, SeeLogitsThatNobodyNeedsAndSomebodyLacks) {
   add_decoding(3);
   add_running(5);
   plan.rows = {{0, 1, false}, {1, 3, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 wants no logits with 0 tokens unread",
-                                "the plan's row of sequence 1 wants logits with 5 tokens unread"}));
+  EXPECT_EQ(found(),
+            (Sentences{"the plan's row of sequence 0 wants no logits with 0 prompt tokens left",
+                       "the plan's row of sequence 1 wants logits with 5 prompt tokens left"}));
 }
 
 TEST_F(InvariantsTest, SeeAPlanBeyondTheBudget) {

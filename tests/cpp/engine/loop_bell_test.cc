@@ -55,26 +55,26 @@ TEST(LoopBell, KeepsARingThatAForkedChildClears) {
   EXPECT_TRUE(is_readable(bell, 0));
 }
 
-TEST(DueBells, RingEachBellOnceAndForgetIt) {
+TEST(WakeList, RingsEachBellOnceAndForgetsIt) {
   const auto left = std::make_shared<LoopBell>(), right = std::make_shared<LoopBell>();
-  DueBells due;
+  WakeList list;
   for (int i = 0; i < 3; ++i) {
-    due.add(left);
-    due.add(right);
+    list.add(left);
+    list.add(right);
   }
   EXPECT_EQ(rings(*left), 0u);
-  due.ring();
-  due.ring();
+  list.ring_all();
+  list.ring_all();
   EXPECT_EQ(rings(*left), 1u);
   EXPECT_EQ(rings(*right), 1u);
   EXPECT_EQ(left.use_count(), 1);
 }
 
-TEST(DueBells, RingAtOnceWhereThereIsNoMemory) {
+TEST(WakeList, RingsAtOnceWhereThereIsNoMemory) {
   const auto bell = std::make_shared<LoopBell>();
-  DueBells due;
+  WakeList list;
   fail_allocations(0, 1);
-  due.add(bell);
+  list.add(bell);
   EXPECT_EQ(rings(*bell), 1u);
 }
 
@@ -84,11 +84,11 @@ class LoopBellOfAStreamTest : public testing::Test {
   void put(int32_t id) {
     stream.stage_token({.token = id, .logprob = -1, .top = {}});
     stream.publish({});
-    due_bells->ring();
+    wake_list->ring_all();
   }
 
-  std::shared_ptr<DueBells> due_bells = std::make_shared<DueBells>();
-  TokenStream stream{std::make_shared<Doorbell>(), due_bells};
+  std::shared_ptr<WakeList> wake_list = std::make_shared<WakeList>();
+  TokenStream stream{std::make_shared<Doorbell>(), wake_list};
   std::shared_ptr<LoopBell> bell = std::make_shared<LoopBell>();
   StreamBatch batch;
 };
@@ -117,7 +117,7 @@ TEST_F(LoopBellOfAStreamTest, IsNotRungWhereSomethingIsThereAlready) {
 TEST_F(LoopBellOfAStreamTest, RingsAtTheEnd) {
   EXPECT_TRUE(stream.ring_when_ready(bell));
   stream.finish(FinishReason::kLength, nullptr, {});
-  due_bells->ring();
+  wake_list->ring_all();
   EXPECT_EQ(rings(*bell), 1u);
   EXPECT_FALSE(stream.ring_when_ready(bell)) << "the end stays";
 }

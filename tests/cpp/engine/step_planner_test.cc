@@ -21,8 +21,8 @@ constexpr StepLimits kRoomy{
     .free_pages = 100, .max_sequences = 8, .max_tokens = 64, .prefill_chunk = 16};
 
 RunningView decoding(int64_t last_step = 0) { return {.length = 40, .last_step = last_step}; }
-RunningView reading(int64_t unread, int64_t length = 0, int64_t last_step = -1) {
-  return {.unread = unread, .length = length, .last_step = last_step};
+RunningView reading(int64_t prompt_left, int64_t length = 0, int64_t last_step = -1) {
+  return {.prompt_left = prompt_left, .length = length, .last_step = last_step};
 }
 RunningView parked() { return {.is_runnable = false, .length = 40}; }
 
@@ -39,7 +39,7 @@ TEST(PlanStep, GivesEveryDecodingSequenceItsToken) {
 }
 
 TEST(PlanStep, AdmitsAndReadsInTheSameStep) {
-  const StepPlan plan = plan_step({{.pages = 5, .unread = 3}}, {decoding()}, kRoomy);
+  const StepPlan plan = plan_step({{.pages = 5, .prompt_left = 3}}, {decoding()}, kRoomy);
   EXPECT_EQ(plan.admit, 1);
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {1, 3, true}}));
 }
@@ -149,7 +149,7 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
                       .prefill_chunk = pick(1, 20),
                       .prompt_tokens_per_decode_step = pick(1, 30)};
     const int64_t pages = limits.free_pages;
-    struct Life {
+    struct Active {
       RunningView view;
       int64_t pages, decodes_left;
     };
@@ -159,52 +159,53 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
       waiting.push_back({pick(1, 4), pick(1, 60)});
       decodes.push_back(pick(0, 30));
     }
-    std::vector<Life> running;
+    std::vector<Active> running;
     StepPlanner planner;
     StepPlan plan;
     int64_t step = 0;
     for (; step < 5000 && !(waiting.empty() && running.empty()); ++step) {
       std::vector<RunningView> views;
-      for (const Life& life : running) views.push_back(life.view);
+      for (const Active& active : running) views.push_back(active.view);
       planner.plan(waiting, views, limits, &plan);
       ASSERT_FALSE(plan.empty()) << "seed " << seed;
       for (int64_t i = 0; i < plan.admit; ++i) {
-        running.push_back({{.unread = waiting[0].unread}, waiting[0].pages, decodes[0]});
+        running.push_back({{.prompt_left = waiting[0].prompt_left}, waiting[0].pages, decodes[0]});
         limits.free_pages -= waiting[0].pages;
         waiting.erase(waiting.begin());
         decodes.erase(decodes.begin());
       }
       ASSERT_GE(limits.free_pages, 0);
       ASSERT_LE(static_cast<int64_t>(running.size()), limits.max_sequences);
-      const int64_t decoding = std::count_if(
-          views.begin(), views.end(), [](const RunningView& view) { return view.unread == 0; });
+      const int64_t decoding =
+          std::count_if(views.begin(), views.end(),
+                        [](const RunningView& view) { return view.prompt_left == 0; });
       int64_t tokens = 0, prompt_tokens = 0;
       std::vector<bool> served(running.size());
       for (const PlanRow& row : plan.rows) {
         ASSERT_FALSE(served[row.sequence]);
         served[row.sequence] = true;
-        Life& life = running[row.sequence];
+        Active& active = running[row.sequence];
         tokens += row.count;
         ASSERT_GE(row.count, 1);
-        const bool reads = life.view.unread > 0;
-        ASSERT_LE(row.count, reads ? std::min(life.view.unread, limits.prefill_chunk) : 1);
+        const bool reads = active.view.prompt_left > 0;
+        ASSERT_LE(row.count, reads ? std::min(active.view.prompt_left, limits.prefill_chunk) : 1);
         if (reads) {
-          life.view.unread -= row.count;
+          active.view.prompt_left -= row.count;
           prompt_tokens += row.count;
         } else {
-          --life.decodes_left;
+          --active.decodes_left;
         }
-        ASSERT_EQ(row.wants_logits, life.view.unread == 0);
-        life.view.length += row.count;
-        life.view.last_step = step;
+        ASSERT_EQ(row.wants_logits, active.view.prompt_left == 0);
+        active.view.length += row.count;
+        active.view.last_step = step;
       }
       ASSERT_LE(tokens, limits.max_tokens);
       if (decoding > 0) {
         ASSERT_LE(prompt_tokens, std::max(limits.prompt_tokens_per_decode_step, decoding / 2));
       }
-      std::erase_if(running, [&](const Life& life) {
-        const bool ended = life.view.unread == 0 && life.decodes_left <= 0;
-        if (ended) limits.free_pages += life.pages;
+      std::erase_if(running, [&](const Active& active) {
+        const bool ended = active.view.prompt_left == 0 && active.decodes_left <= 0;
+        if (ended) limits.free_pages += active.pages;
         return ended;
       });
     }

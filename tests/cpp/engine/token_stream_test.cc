@@ -27,8 +27,8 @@ class TokenStreamTest : public testing::Test {
   bool bell_has_rung() { return bell->wait_for(0ns); }
 
   std::shared_ptr<Doorbell> bell = std::make_shared<Doorbell>();
-  std::shared_ptr<DueBells> due_bells = std::make_shared<DueBells>();
-  TokenStream stream{bell, due_bells};
+  std::shared_ptr<WakeList> wake_list = std::make_shared<WakeList>();
+  TokenStream stream{bell, wake_list};
   StreamBatch batch;
 };
 

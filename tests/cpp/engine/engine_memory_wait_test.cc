@@ -4,9 +4,9 @@
 namespace sinkstream {
 namespace {
 
-class EnginePatienceTest : public TimedEngineTest {
+class EngineMemoryWaitTest : public TimedEngineTest {
  protected:
-  EnginePatienceTest() { options.max_sequences = 1; }
+  EngineMemoryWaitTest() { options.max_sequences = 1; }
 
   std::shared_ptr<TokenStream> wait_for_memory(int32_t token) {
     auto stream = submit(greedy_request({token}, 5));
@@ -24,7 +24,7 @@ class EnginePatienceTest : public TimedEngineTest {
   }
 };
 
-TEST_P(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
+TEST_P(EngineMemoryWaitTest, CountsFromEachRequest) {
   const auto unread = submit(greedy_request({5}, std::nullopt));
   wait_until_parked(1);
   const auto first = wait_for_memory(6);
@@ -35,7 +35,7 @@ TEST_P(EnginePatienceTest, BeginsForEachWithItsOwnRequest) {
   unread->close();
 }
 
-TEST_P(EnginePatienceTest, IsRewardedWhereTheHolderIsReadInTime) {
+TEST_P(EngineMemoryWaitTest, EndsWhenTheHolderIsReadInTime) {
   const auto holder = submit(greedy_request({5}, 3000));
   wait_until_parked(1);
   const auto waiting = wait_for_memory(6);
@@ -44,7 +44,7 @@ TEST_P(EnginePatienceTest, IsRewardedWhereTheHolderIsReadInTime) {
   EXPECT_EQ(read_all(*waiting).ids, expected_reply({6}, 5));
 }
 
-TEST_P(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
+TEST_P(EngineMemoryWaitTest, StartsAgainWhenTheHolderIsReadNoMore) {
   const auto holder = submit(greedy_request({5}, std::nullopt));
   wait_until_parked(1);
   const auto waiting = wait_for_memory(6);
@@ -58,7 +58,7 @@ TEST_P(EnginePatienceTest, BeginsWhenTheHolderIsReadNoMore) {
   holder->close();
 }
 
-SINKSTREAM_TEST_BOTH_SAMPLERS(EnginePatienceTest);
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineMemoryWaitTest);
 
 }  // namespace
 }  // namespace sinkstream

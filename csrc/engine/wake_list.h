@@ -12,7 +12,7 @@
 namespace sinkstream {
 
 // The engine thread's own. Its streams share it, because they may outlive the engine.
-class DueBells {
+class WakeList {
  public:
   void add(std::shared_ptr<LoopBell> bell) noexcept {
     if (std::find(bells_.begin(), bells_.end(), bell) != bells_.end()) return;
@@ -23,7 +23,7 @@ class DueBells {
     }
   }
 
-  void ring() noexcept {
+  void ring_all() noexcept {
     for (const std::shared_ptr<LoopBell>& bell : bells_) bell->ring();
     bells_.clear();
   }
