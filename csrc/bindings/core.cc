@@ -1,4 +1,4 @@
-// The module sinkstream._core: what Python sees of the native side, one file for each class.
+// The module sinkstream._core: one file of this folder for each class.
 #include <pybind11/pybind11.h>
 
 #include "bindings/register.h"

@@ -1,5 +1,5 @@
-// Which kernel tables there are, and which serves which op.
-#include "kernels/kernels.h"
+// The kernel tables of this build, and the GPU that its CUDA kernels can run on.
+#include "kernels/choose.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -37,7 +37,7 @@ void register_kernels(py::module_& module) {
         }
         return reasons;
       },
-      "Say by name why the system withholds a kernel table that the processor could run.");
+      "Return by name why the system does not let a kernel table run that the CPU supports.");
   module.def(
       "find_gpu",
       [](const std::string& library) {
@@ -53,7 +53,7 @@ void register_kernels(py::module_& module) {
         return gpu;
       },
       py::arg("library"),
-      "Say what GPU there is for the CUDA kernels in `library`, or why there is none.");
+      "Return the GPU for the CUDA kernels in `library`, or why there is none.");
   module.def("usable_threads", &usable_threads,
              "Count the cores that the affinity mask and the CPU quota allow.");
 }

@@ -1,4 +1,4 @@
-// sinkstream._core.probes: what this machine reads and multiplies at best, for benchmarks.
+// sinkstream._core.probes: memory bandwidth and peak arithmetic of this machine, for benchmarks.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -9,7 +9,7 @@
 #include "bindings/register.h"
 #include "common/errors.h"
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 #include "probes/peak.h"
 #include "probes/read.h"
 
@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace sinkstream {
 namespace {
 
-// The table amx asks the system for tile registers, once for the process.
+// The table amx requests tile registers from the system, once per process.
 void check_for_tiles() {
 #if defined(__x86_64__)
   if (amx_kernels().supported()) return;
@@ -28,8 +28,8 @@ void check_for_tiles() {
       "tiles");
 }
 
-// Keeps its memory between reads: memory that is given back keeps the system busy for a while, and
-// what is measured next with it.
+// Keeps its memory between reads: freeing it would keep the system busy for a while and disturb the
+// next measurement.
 class PlainReads {
  public:
   explicit PlainReads(int64_t count) : memory_(count, "the read probe") {}
@@ -47,7 +47,7 @@ class PlainReads {
 
 void register_probes(py::module_& core) {
   py::module_ module = core.def_submodule(
-      "probes", "What this machine reads and multiplies at best, for benchmarks.");
+      "probes", "Memory bandwidth and peak arithmetic of this machine, for benchmarks.");
   module.def(
       "read_rate",
       [](int64_t count, int threads) {
@@ -57,8 +57,8 @@ void register_probes(py::module_& core) {
         return read_rate(memory.data(), count, &pool);
       },
       py::arg("count"), py::arg("threads"),
-      "Read `count` bytes of memory, asking ahead in two ways, and return the faster one's bytes a "
-      "second: what bounds a token's forward.");
+      "Read `count` bytes of memory with two prefetch patterns, and return the bytes per second of "
+      "the faster: the bound on a decode step.");
   module.def(
       "sustained_read_rate",
       [](int64_t count, int threads, double seconds) {
@@ -68,16 +68,15 @@ void register_probes(py::module_& core) {
         return sustained_read_rate(memory.data(), count, &pool, seconds);
       },
       py::arg("count"), py::arg("threads"), py::arg("seconds"),
-      "Read `count` bytes of memory in the faster of two ways, again and again until `seconds` are "
-      "over, and return the mean bytes a second.");
+      "Read `count` bytes of memory repeatedly for `seconds`, with the faster of two prefetch "
+      "patterns, and return the mean bytes per second.");
   py::class_<PlainReads>(module, "PlainReads",
-                         "Memory that is read whole, again and again: how evenly a machine gives "
-                         "what a token needs.")
+                         "Memory that is read repeatedly: shows how steady the bandwidth is.")
       .def(py::init<int64_t>(), py::arg("count"), py::call_guard<py::gil_scoped_release>())
       .def("times", &PlainReads::times, py::arg("threads"), py::arg("reads"),
            py::call_guard<py::gil_scoped_release>(),
-           "Read all of it in the faster of two ways, `reads` times, and return the seconds of "
-           "each.");
+           "Read all of it `reads` times with the faster of two prefetch patterns; return the "
+           "seconds of each read.");
   module.def(
       "peak_rate",
       [](int threads, bool tiles) {
@@ -90,8 +89,8 @@ void register_probes(py::module_& core) {
         return std::pair<std::string, double>(peak.instruction, peak.rate);
       },
       py::arg("threads"), py::arg("tiles") = false,
-      "Multiply and add in registers, of vectors or of tiles, and return (instruction, operations "
-      "a second). Raises ValueError for tiles that this process does not have.");
+      "Multiply and add in vector or tile registers; return (instruction, operations per second). "
+      "Raises ValueError if `tiles` is set and this process has no tile registers.");
 }
 
 }  // namespace sinkstream

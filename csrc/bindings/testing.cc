@@ -1,4 +1,4 @@
-// The logits and sample ops on one row of numbers, for tests and for the curious.
+// sinkstream._core.testing: the logits and sample ops on one row of logits.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -6,7 +6,7 @@
 #include "common/errors.h"
 #include "common/float_mode.h"
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 #include "sampling/params.h"
 
 namespace py = pybind11;

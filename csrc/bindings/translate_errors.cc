@@ -1,4 +1,4 @@
-// Turns the core's exceptions into those of python/sinkstream/errors.py, which have the same names.
+// Translates the core's exceptions into those of python/sinkstream/errors.py, by name.
 #include "common/errors.h"
 
 #include <pybind11/pybind11.h>
@@ -43,7 +43,7 @@ void translate(std::exception_ptr thrown) {
     set_error("EngineDead", error);
   } catch (const ForkError& error) {
     set_error("ForkError", error);
-  } catch (const Error& error) {  // a broken promise of our own
+  } catch (const Error& error) {  // a bug of ours
     set_error("SinkstreamError", error);
   }
 }

@@ -1,4 +1,4 @@
-"""What this build is."""
+"""The version of the installed package."""
 
 from __future__ import annotations
 

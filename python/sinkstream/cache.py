@@ -1,4 +1,4 @@
-"""What a model holds in memory: its capacity, and the caches that `Model.forward` appends to."""
+"""A model's memory: its `Capacity`, and the `Cache` that `Model.forward` appends to."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from sinkstream.request.checks import as_int
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The memory that a model has taken, all of it at load, and what fits into it."""
+    """The memory of a model, all allocated at load, and what fits into it."""
 
     sinks: int
-    """S: the first tokens of a text, which stay in the cache for ever."""
+    """S: the first tokens of a text, which always stay in the cache."""
     window: int
     """W: the last tokens, the current one included."""
     max_sequences: int
-    """Streams that run at the same time."""
+    """Streams that can run at the same time."""
     bytes_per_token: int
     """Keys and values of one live token in all layers."""
     bytes_per_sequence: int
-    """What an endless stream holds: whole pages, for sinks, window and one page of margin."""
+    """The cache of one endless stream: whole pages for sinks, window and one page of margin."""
     cache_bytes: int
-    """All sequences together."""
+    """The caches of all sequences together."""
     weight_bytes: int
     scratch_bytes: int
-    """Activations of one step, and the logits of all its sequences."""
+    """Activations of one step, and the logits of its sequences."""
 
     @property
     def tokens(self) -> int:
-        """Return S + W, the most tokens that the model sees at once."""
+        """Return S + W, the most tokens that the model can attend to."""
         return self.sinks + self.window
 
 
 class Cache:
     """Keys and values for `Model.forward`: one sequence for each row of a batch.
 
-    Made by `Model.new_cache`; its memory is its own, beside `Model.capacity`.
+    Made by `Model.new_cache`. Its memory is its own, in addition to `Model.capacity`.
     """
 
     def __init__(self, native: _core.ForwardCache, model: _core.Model) -> None:
@@ -46,27 +46,27 @@ class Cache:
 
     @property
     def batch(self) -> int:
-        """Return the rows that it was made for."""
+        """Return the number of rows."""
         return self._native.batch
 
     @property
     def length(self) -> int:
-        """Return the tokens that each row has seen."""
+        """Return how many tokens each row has processed."""
         return self._native.length
 
     @property
     def live(self) -> int:
-        """Return the tokens of each row that are in the cache, at most S + W."""
+        """Return how many tokens of each row are in the cache, at most S + W."""
         return self._native.live
 
     @property
     def evicted(self) -> int:
-        """Return the tokens of each row that have left the cache."""
+        """Return how many tokens of each row have left the cache."""
         return self._native.evicted
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that it holds; they never grow."""
+        """Return the size of the cache in bytes, which never grows."""
         return self._native.bytes
 
     def copy(self) -> Cache:
@@ -78,11 +78,10 @@ class Cache:
         return Cache(self._model.copy_of(self._native), self._model)
 
     def evict_for_space(self, n: int) -> None:
-        """Make room for `n` tokens that are to see the same keys, as the original code does.
+        """Evict now what the next `n` tokens would evict one by one, as the original code does.
 
-        Does nothing where they fit beside what is cached. Else evicts at once, in all rows, the
-        window tokens that would leave one by one while the `n` are read. Nobody needs this to stay
-        within memory; it changes what the first of the `n` tokens see.
+        Does nothing if `n` more tokens fit. It is not needed to stay within memory; it changes
+        what the first of the `n` tokens attend to. Applies to all rows.
 
         Args:
             n: In [0, W − 1].
@@ -94,17 +93,17 @@ class Cache:
         self._native.evict_for_space(as_int("evict_for_space", "n", n, 0, 1 << 53))
 
     def evict_range(self, start: int, end: int) -> None:
-        """Take tokens out of the middle, in all rows; older window tokens move up behind them.
+        """Remove tokens from the middle of the window, in all rows; older tokens close the gap.
 
-        The moved keys are turned by the distance, and rounded once more.
+        The keys of the moved tokens are rotated by the distance, and rounded once more.
 
         Args:
-            start: The first token's rank as the next token will count: sinks from 0, then the
-                window from its oldest token. At least S.
-            end: The rank behind the last one, above `start`.
+            start: The rank of the first token to remove, as the next token will count: sinks from
+                0, then the window from its oldest token. At least S.
+            end: The rank after the last token to remove, above `start`.
 
         Raises:
-            InvalidArgument: The range is not within the window's tokens.
+            InvalidArgument: The range is not inside the window.
             SessionBusy: A forward is using the cache.
             EngineDead: The model is closed, or its engine has failed.
         """

@@ -1,4 +1,4 @@
-"""`load()`: from a checkpoint to a model that is ready to stream."""
+"""`load()` turns a checkpoint into a model that is ready to stream."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 DType = Literal["auto", "float32", "bfloat16", "int16"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
-# Between two looks at the reading of weights: often enough for Ctrl-C and for whoever watches.
-_LOOK_S = 0.05
+# How often the reading of weights is polled: often enough for Ctrl-C and for a progress bar.
+_POLL_S = 0.05
 
-# The window that is taken where none is given: as long as most uses need, and small enough that
-# the cache stays a fraction of the weights.
+# Sinks and window when no window is given: long enough for most uses, and small enough that the
+# cache stays a fraction of the weights.
 _DEFAULT_CAPACITY = 4096
 
 
@@ -46,37 +46,39 @@ def load(
     revision: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Load a model and start its generation thread. All memory it will ever use is taken here.
+    """Load a model and start its generation thread.
+
+    All the memory that the model will ever use is allocated here.
 
     Args:
-        path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). None means
-            the environment variable SINKSTREAM_MODEL, and without it `"smollm2"`.
-        device: `"cpu"`, `"cuda"` (the first GPU that is visible), or `"auto"`, which is the
-            processor.
-        dtype: What activations are rounded to before they are multiplied with weights:
-            `"float32"` (not at all), `"bfloat16"`, `"int16"` (beside weights of 8 and 4 bits: 16
-            bits, with one scale for 32 numbers), or `"auto"`, which takes what this processor
-            multiplies fastest. A GPU multiplies bfloat16. Sums are always float32.
+        path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). None reads
+            the environment variable SINKSTREAM_MODEL, and falls back to `"smollm2"`.
+        device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
+        dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
+            `"int16"` (with 8-bit and 4-bit weights: 16-bit integers with one scale for every 32
+            values), or `"auto"`, the fastest on this CPU. A GPU always uses bfloat16. Sums are
+            always float32.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
-            `"int8"` (about half of float16's bytes, with a scale for each token and head, and
-            about twice bfloat16's error), or `"auto"`, which is float16.
-        sinks: S, the first tokens of a text, which stay in the cache for ever; 0: a plain window.
-        window: W, the last tokens, the current one included. None means the trained length or
+            `"int8"` (about half the bytes of float16, with a scale for each token and head, and
+            about twice the error of bfloat16), or `"auto"`, which is float16.
+        sinks: S, the first tokens of a text, which always stay in the cache. 0 gives a plain
+            sliding window.
+        window: W, the last tokens, the current one included. None takes the trained length or
             4,096, whichever is smaller, less the sinks.
-        max_sequences: Streams that run at the same time; each has its own fixed cache.
-        prefill_chunk: Tokens of a prompt that are read in one step. It changes no result.
-        threads: Threads that compute, the generation thread included. None takes what the
-            affinity mask and the CPU quota allow; with more, a warning.
-        revision: The revision of a checkpoint that is named `"org/name"`.
-        progress: Called with (bytes read, bytes in all) while weights are read.
+        max_sequences: Streams that can run at the same time; each has its own fixed cache.
+        prefill_chunk: Prompt tokens processed in one step. It does not change any result.
+        threads: Compute threads, the generation thread included. None takes as many as the
+            affinity mask and the CPU quota allow. More than that gives a warning.
+        revision: The revision of a checkpoint named `"org/name"`.
+        progress: Called with (bytes read, total bytes) while weights are read.
 
     Returns:
-        The model. Close it, or use it as a context manager, to give its memory back early.
+        The model. Close it, or use it as a context manager, to free its memory early.
 
     Raises:
         CheckpointError: The checkpoint is missing, damaged, or of an unknown kind.
         InvalidArgument: An argument is out of range.
-        CapacityError: The system does not give the memory.
+        CapacityError: The system cannot provide the memory.
     """
     device = as_choice("load", "device", device, ("auto", "cpu", "cuda"))
     dtype = as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16"))
@@ -107,9 +109,9 @@ def load(
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
         _begin_to_read(builder, opened, options.threads or _core.usable_threads())
-        # The tokenizer is built meanwhile.
+        # Build the tokenizer while the weights are read.
         checkpoint = with_text(opened)
-        del opened  # and the header's lists with it
+        del opened  # frees the lists of the header
         tokens = _token_table(checkpoint)
         checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
         _finish_reading(builder, checkpoint, progress)
@@ -119,7 +121,7 @@ def load(
 
 
 def _log_loaded(model: Model) -> None:
-    """Log what a model takes and runs on."""
+    """Log the memory of a model and the kernels that serve it."""
     if not logs.logger.isEnabledFor(logging.INFO):
         return
     capacity, runtime = model.capacity, model.runtime
@@ -140,7 +142,7 @@ def _log_loaded(model: Model) -> None:
 
 
 def _choose_window(trained: int, sinks: int, window: int | None) -> int:
-    """Return W, and warn where sinks and window exceed what the model was trained on."""
+    """Return W; warn if sinks + window exceed the trained length."""
     if window is None:
         window = min(trained, _DEFAULT_CAPACITY) - sinks
         if window < 1:
@@ -158,12 +160,12 @@ def _choose_window(trained: int, sinks: int, window: int | None) -> int:
 
 
 def _choose_threads(threads: int) -> int:
-    """Return the number that was asked for, and warn where there are fewer cores."""
+    """Return the requested number; warn if there are fewer cores."""
     threads, cores = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
     if threads > cores:
         warn_caller(
-            f"load: `threads` should not exceed the {cores} that this process has cores for, but "
-            f"is {threads}. They will take turns and wait for each other."
+            f"load: `threads` should not exceed the {cores} cores that this process may use, but "
+            f"is {threads}. The threads will wait for each other."
         )
     return threads
 
@@ -176,7 +178,7 @@ def _token_table(checkpoint: Checkpoint) -> TokenBytes | None:
 
 
 def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: int) -> None:
-    """Have every tensor read once, natively and in the background, into packed weights."""
+    """Start to read every tensor once, in a native background thread, into packed weights."""
     extents = []
     for tensor in opened.tensors:
         slot, extent = tensor.slot, opened.source.extent(tensor)
@@ -190,14 +192,14 @@ def _finish_reading(
     checkpoint: Checkpoint,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Wait until all weights are read, and say meanwhile how many of their bytes are."""
+    """Wait until all weights are read, and report progress meanwhile."""
     total = sum(
         tensor.slot.rows * row_bytes(tensor.storage, tensor.slot.cols)
         for tensor in checkpoint.tensors
     )
     has_ended = False
     while not has_ended:
-        has_ended = builder.wait(_LOOK_S)
+        has_ended = builder.wait(_POLL_S)
         if progress is not None:
             progress(builder.bytes_read, total)
     if builder.unread is not None:
@@ -205,7 +207,7 @@ def _finish_reading(
 
 
 def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> NoReturn:
-    """Say what is wrong with rows that a file did not give: reading them again tells."""
+    """Raise what is wrong with rows that could not be read; reading them again shows it."""
     tensor = next(tensor for tensor in checkpoint.tensors if tensor.slot.name == slot)
     checkpoint.source.read_rows(tensor, begin, end)
     raise CheckpointError(

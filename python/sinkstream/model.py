@@ -1,4 +1,4 @@
-"""A loaded model: streams, results, logits, and what it holds in memory."""
+"""`Model`: streams, sessions, results and logits of a loaded checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sinkstream import _core
 from sinkstream.cache import Cache, Capacity
@@ -15,13 +15,9 @@ from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import EngineDead, InvalidArgument
 from sinkstream.observe import open_models
 from sinkstream.request.checks import as_int
-from sinkstream.request.options import (
-    Sampling,
-    StreamOptions,
-    StreamRequest,
-    complete_options,
-    make_request,
-)
+from sinkstream.request.options import Sampling, StreamOptions
+from sinkstream.request.signature import shows_options
+from sinkstream.request.stream_request import make_request
 from sinkstream.sessions.session import Host, Session, load_session, open_session
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stream
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-# What `generate` makes where nobody says how much: a long paragraph, in seconds.
+# How much `generate` writes by default: a long paragraph, in seconds.
 _REPLY_TOKENS = 256
 
 Message = Mapping[str, Any]
@@ -43,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What `load` was asked for, checked; the native side completes the words "auto"."""
+    """The checked arguments of `load`; the native side resolves "auto"."""
 
     dtype: str
     kv_dtype: str
@@ -91,7 +87,7 @@ class Model(ClosesOnExit):
         self._native = _core.Model(
             builder, asdict(options), tokens, sorted(checkpoint.text.end_token_ids)
         )
-        self._turns: TurnFormat | None = None  # found out by the first session
+        self._turns: TurnFormat | None = None  # probed by the first session
         self._closed = False
         self._number = open_models.add(self)
 
@@ -120,12 +116,12 @@ class Model(ClosesOnExit):
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """Return the tokens that end a text, unless `ignore_eos` says otherwise."""
+        """Return the tokens that end a reply, unless `ignore_eos` is set."""
         return self._text.end_token_ids
 
     @property
     def capacity(self) -> Capacity:
-        """Return what the model holds in memory and how many sequences fit."""
+        """Return the memory that the model holds, and how many sequences fit."""
         native = self._native
         return Capacity(
             sinks=self._options.sinks,
@@ -140,7 +136,7 @@ class Model(ClosesOnExit):
 
     @property
     def runtime(self) -> dict[str, Any]:
-        """Return how it computes: kernel tables, types and threads, as `sinkstream info` shows."""
+        """Return the kernel tables, types and threads in use, as `sinkstream info` shows them."""
         native = self._native
         return {
             "device": "cuda" if native.is_on_gpu else "cpu",
@@ -153,9 +149,9 @@ class Model(ClosesOnExit):
         }
 
     def bytes_read_per_token(self, live: int) -> int:
-        """Return the bytes of weights, keys and values that one more token has to read.
+        """Return the bytes of weights, keys and values that one decode step reads.
 
-        With the machine's memory bandwidth, this bounds the tokens per second of one stream.
+        Memory bandwidth divided by this bounds the tokens per second of one stream.
 
         Args:
             live: Tokens in the cache.
@@ -165,77 +161,40 @@ class Model(ClosesOnExit):
     def stats(self) -> dict[str, Any]:
         """Return the engine's counters, gauges and histograms as a plain dictionary.
 
-        All of them belong to one moment, so that sums agree; only `queue_lag` is read a moment
-        later. `docs/monitoring.md` has the list with units.
+        All values are of the same moment, so sums agree; only `queue_lag` is read slightly later.
+        `docs/monitoring.md` lists them with units.
 
         Returns:
-            Now: `is_dead`; requests that are `waiting` for memory or `running`, the `parked` ones
-            among these; `pages` and how many are `used_pages`, `free_pages`, `shared_pages`;
-            `queue_lag`, tokens that no consumer has taken yet. Since load: `requests` and
-            `finished` by finish reason (`requests` = `waiting` + `running` + the sum of
-            `finished`), `steps`, `prompt_tokens`, `generated_tokens`, `evicted_tokens`, `step_s` in
-            all, its quantiles `step_p50_s` and `step_p99_s`, and the histograms `step_times` and
-            `first_token_times` (`count`, `sum_s`, `bounds_s`, and for each bound how many did not
-            exceed it, `cumulative`).
+            Current values: `is_dead`; the number of requests `waiting` for memory and `running`,
+            and how many of the latter are `parked`; `pages`, of which `used_pages`, `free_pages`
+            and `shared_pages`; `queue_lag`, tokens that consumers have not taken yet. Totals since
+            load: `requests`, and `finished` by finish reason (`requests` = `waiting` + `running` +
+            the sum of `finished`); `steps`, `prompt_tokens`, `generated_tokens`, `evicted_tokens`;
+            `step_s`, the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`; and
+            the histograms `step_times` and `first_token_times` (`count`, `sum_s`, `bounds_s`, and
+            `cumulative`: for each bound, how many did not exceed it).
 
         Raises:
             ForkError: The model was loaded before this process was forked.
         """
         return self._native.stats()
 
+    @shows_options
     def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
-        ignore_eos: bool = False,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        logprobs: int = 0,
-        seed: int | None = None,
-        stream_interval: int = 1,
-        sinks: int | None = None,
-        timeout_s: float | None = None,
+        self, prompt: Prompt, *, sinks: int | None = None, **options: Unpack[StreamOptions]
     ) -> Stream:
-        """Start to generate, and return the text as it comes.
+        """Start to generate, and return a stream of the text.
 
-        Generation starts now and goes on beside the caller; a consumer that lags finds its text
-        merged. Leaving the loop, `close()`, a `with` block's end or Ctrl-C stop it. Read it with
-        `for`, or with `async for` in asyncio.
+        Generation starts now and runs in a native thread; a consumer that falls behind gets its
+        text merged. Leaving the loop, `close()`, the end of a `with` block and Ctrl-C stop it. Read
+        the stream with `for`, or with `async for` in asyncio.
 
         Args:
-            prompt: Text, token ids, or chat messages (`{"role": …, "content": …}`). Text is plain
-                text; only messages and ids can contain control tokens. Of any length: what exceeds
-                the cache has passed through it, and is counted as evicted.
-            max_tokens: Ends the stream; None never does.
-            stop: Strings before which the stream ends.
-            stop_token_ids: Tokens at which the stream ends.
-            ignore_eos: Goes on past the model's end tokens.
-            temperature: Divides the logits, [0, 100]; 0 takes the likeliest token.
-            top_k: Keeps the k likeliest tokens; 0 keeps all.
-            top_p: Keeps the likeliest tokens that together have this probability, (0, 1].
-            min_p: Keeps tokens with at least this share of the likeliest one's probability, [0, 1].
-            repetition_penalty: Above 1 makes tokens that are live in the cache less likely,
-                [0.01, 100].
-            presence_penalty: Subtracted from the logit of each live token, [-100, 100].
-            frequency_penalty: The same, once for each live occurrence, [-100, 100].
-            logit_bias: Added to the logits of these ids; minus infinity forbids one.
-            logprobs: How many of the likeliest tokens to report with each token, [0, 20].
-            seed: Makes the draws repeatable; None draws one, and `Started` reports it.
-            stream_interval: Tokens that are delivered together.
+            prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`). A string is
+                plain text; only messages and ids can contain control tokens. Any length is
+                allowed: what exceeds the cache passes through it and is counted as evicted.
             sinks: S of this stream; the capacity stays, so the window shrinks or grows.
-            timeout_s: Ends the stream so many seconds after this call, within a step, whatever it
-                is doing then: waiting for memory or for its reader, too. (0, 1e9]; None never does.
-                It is a limit as `max_tokens` is one: what has been generated by then is the reply,
-                with the finish reason "timeout", and nothing is raised.
+            **options: How to generate; `request/options.py` declares them.
 
         A sampling argument of None takes the checkpoint's own default, and where it has none
         temperature 0.7, top_p 0.95 and min_p 0.05; `Started` shows what is in force. Where its
@@ -250,34 +209,18 @@ class Model(ClosesOnExit):
         called_at = time.monotonic()
         self._check_open("stream")
         ids = encode_prompt(self._text, self._spec.vocab_size, prompt)
-        options = {
-            "max_tokens": max_tokens,
-            "stop": stop,
-            "stop_token_ids": stop_token_ids,
-            "ignore_eos": ignore_eos,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "presence_penalty": presence_penalty,
-            "frequency_penalty": frequency_penalty,
-            "logit_bias": logit_bias,
-            "logprobs": logprobs,
-            "seed": seed,
-            "stream_interval": stream_interval,
-            "sinks": sinks,
-            "timeout_s": timeout_s,
-        }
         request = make_request(
             ids,
             options,
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
+            sinks=sinks,
             continues_text=isinstance(prompt, str),
             called_at=called_at,
         )
-        return Stream(self._native.submit(request), request, self)
+        return Stream(
+            self._native.submit(request), request, self, has_text=self._text.tokenizer is not None
+        )
 
     @overload
     def generate(
@@ -306,19 +249,17 @@ class Model(ClosesOnExit):
         progress: Progress | None = None,
         **options: Any,
     ) -> Result | list[Result]:
-        """Generate to the end and return the whole.
+        """Generate to the end and return the whole reply.
 
         Args:
-            prompt: As for `stream`, or a list of prompts, or a table of ids with a row for each.
-            max_tokens: Ends each reply, after 256 tokens where it is not given. None waits until
-                the model ends by itself, which many never do.
+            prompt: As for `stream`, or a list of prompts, or a 2-D array of ids, one prompt a row.
+            max_tokens: The most tokens of each reply, 256 by default. None waits until the model
+                stops by itself, which many models never do.
             progress: Called with (replies finished, prompts) at the start and after each reply.
-            **options: As for `stream`. Each of several prompts has `timeout_s` for itself; as all
-                of them start now, that is for the whole call.
+            **options: As for `stream`. All prompts start now, so `timeout_s` limits the whole call.
 
         Returns:
-            A result, or for a list of prompts a list of results in the same order; of no prompts
-            an empty one.
+            A result; for a list of prompts, a list of results in the same order.
         """
         options["max_tokens"] = max_tokens
         if _is_list_of_prompts(prompt):
@@ -347,17 +288,17 @@ class Model(ClosesOnExit):
     ) -> Session:
         """Open a conversation that keeps its cache between turns.
 
-        Takes the memory of one stream for as long as it is open, and reads the system prompt, or
-        shares what a session that is open has read of the same one.
+        The session holds the memory of one stream for as long as it is open. It reads the system
+        prompt now, or shares the pages of an open session with the same one.
 
         Args:
-            system: The system prompt; None takes the chat template's own, where it has one.
-            sinks: S of this session: its first tokens, which it never forgets. "system" pins the
-                whole system prompt. The capacity stays, so the window shrinks or grows.
+            system: The system prompt; None takes the chat template's default, if there is one.
+            sinks: S of this session, the first tokens that it keeps. "system" keeps the whole
+                system prompt. The capacity stays the same, so the window shrinks or grows.
 
         Raises:
-            CapacityError: There is no memory for it now.
-            InvalidArgument: The chat template knows no system prompt, or S is not below the
+            CapacityError: There is no free memory for it.
+            InvalidArgument: The chat template takes no system prompt, or S is not below the
                 capacity.
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
@@ -368,12 +309,12 @@ class Model(ClosesOnExit):
         return open_session(self._host(), self._turn_format(), system, sinks)
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
-        """Open a session that `Session.save` has written, and go on from there, bit for bit.
+        """Open a session that `Session.save` has written; it continues bit for bit.
 
         Raises:
             CheckpointError: The file is missing, damaged or of another version, or of another
                 model, type of cache, or sinks and window; the message names both sides.
-            CapacityError: There is no memory for it now.
+            CapacityError: There is no free memory for it.
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("load_session")
@@ -391,15 +332,7 @@ class Model(ClosesOnExit):
             native=self._native,
             tokenizer=self._text.tokenizer,
             spec=self._spec,
-            make_request=self._request_of_turn,
-        )
-
-    def _request_of_turn(self, ids: list[int], options: StreamOptions) -> StreamRequest:
-        return make_request(
-            ids,
-            complete_options("session", options),
             defaults=self._defaults,
-            vocab_size=self._spec.vocab_size,
             continues_text=self._text.chat_template is None,
         )
 
@@ -411,11 +344,12 @@ class Model(ClosesOnExit):
         Args:
             batch: Rows, at least 1.
             sinks: S; None takes the model's.
-            window: W; None takes the model's. A window longer than the text sees all of it.
+            window: W; None takes the model's. With a window longer than the text, nothing is
+                evicted.
 
         Raises:
             InvalidArgument: A value is out of range.
-            MemoryError: There is not so much memory.
+            MemoryError: There is not enough memory.
         """
         self._check_open("new_cache")
         most = 1 << 28
@@ -433,21 +367,21 @@ class Model(ClosesOnExit):
 
         Args:
             ids: int64 [batch, tokens].
-            cache: Appended to; the tokens get the indices from `cache.length` on and see its sinks
-                and window, each token exactly what it would see if they were given one by one.
-                None is plain dense attention over the given tokens.
+            cache: The cache to append to. The tokens get the indices from `cache.length` on, and
+                each attends to exactly what it would if they were given one by one. None is plain
+                dense attention over the given tokens.
 
         Returns:
             float32 [batch, tokens, vocab].
 
         Raises:
             InvalidArgument: An id is not in the vocabulary, or the cache is for another batch.
-            TypeError: `ids` is no int64 tensor on the CPU.
+            TypeError: `ids` is not an int64 tensor on the CPU.
             SessionBusy: Another forward is using the cache.
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("forward")
-        import torch  # a second, which streaming need not spend
+        import torch  # takes a second, which streaming does not need
 
         if not isinstance(ids, torch.Tensor):
             raise TypeError(f"forward: `ids` must be a torch.Tensor, but is {type(ids).__name__}.")
@@ -477,7 +411,7 @@ class Model(ClosesOnExit):
 
 
 def _is_list_of_prompts(prompt: Any) -> bool:
-    """Tell several prompts from one: texts, rows of ids or lists of messages, or none at all."""
+    """Return whether `prompt` is several: strings, rows of ids, lists of messages, or none."""
     if hasattr(prompt, "ndim"):  # an array or a tensor
         return bool(prompt.ndim == 2)
     if isinstance(prompt, str | bytes) or not isinstance(prompt, Sequence):
@@ -486,5 +420,5 @@ def _is_list_of_prompts(prompt: Any) -> bool:
         return True
     first = prompt[0]
     if hasattr(first, "ndim"):
-        return bool(first.ndim > 0)  # a row; numbers have none
+        return bool(first.ndim > 0)  # a row; a number has none
     return isinstance(first, Sequence) and not isinstance(first, bytes)
