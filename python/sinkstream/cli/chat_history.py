@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from sinkstream.files import replace_whole
+
 _KEPT = 1000
 _MOST = 2 * _KEPT  # so that the file is not written anew with every chat
 
@@ -43,16 +45,10 @@ class History:
         lines = self._file.readlines()
         kept = [entry for line in lines[-_KEPT:] if (entry := _entry_of(line)) is not None]
         if len(lines) > _MOST:
-            # Written beside the old one, which stays whole whatever happens meanwhile.
-            part = self._path.with_suffix(".part")
-            part.unlink(missing_ok=True)
-            new = _open(part)
-            for entry in kept:
-                new.write(json.dumps(entry) + "\n")
-            new.flush()
-            part.replace(self._path)
+            with replace_whole(self._path, is_private=True) as new:
+                new.writelines(f"{json.dumps(entry)}\n".encode() for entry in kept)
             self._file.close()
-            self._file = new
+            self._file = _open(self._path)
         return kept
 
     def add(self, entry: str) -> None:

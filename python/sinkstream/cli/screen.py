@@ -5,39 +5,25 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
+from typing import Self
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from sinkstream.cli.terminal import is_terminal, printable
+from sinkstream.streams.closing import ClosesOnExit
+
 # Often enough to look immediate, rarely enough to leave the processor to the model.
 _REFRESH_S = 1 / 15
 
-# A terminal obeys control characters, and the model may write any; only these two are harmless.
-_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
-del _CONTROL[ord("\n")], _CONTROL[ord("\t")]
 
-
-def printable(text: str) -> str:
-    """Return text that a terminal shows and does not obey."""
-    return text.translate(_CONTROL)
-
-
-class PlainScreen:
+class PlainScreen(ClosesOnExit):
     """Writes text as it comes, unchanged, and no status."""
 
-    def __enter__(self) -> PlainScreen:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the last line."""
         sys.stdout.write("\n")
         sys.stdout.flush()
 
@@ -47,7 +33,7 @@ class PlainScreen:
         sys.stdout.flush()
 
 
-class LiveScreen:
+class LiveScreen(ClosesOnExit):
     """Writes text to a terminal and keeps a status line below it.
 
     Finished lines scroll away like any output. Only the line that is being written, and the status
@@ -67,16 +53,12 @@ class LiveScreen:
         self._line = ""
         self._drawn_at = 0.0
 
-    def __enter__(self) -> LiveScreen:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Remove the status, and end the last line."""
         self._live.update(Text(""))
         self._live.stop()
         self._console.print(Text(self._line))
@@ -114,6 +96,6 @@ def break_lines(text: str, width: int) -> list[str]:
     return lines
 
 
-def open_screen(status: Callable[[], str]) -> AbstractContextManager[PlainScreen | LiveScreen]:
+def open_screen(status: Callable[[], str]) -> PlainScreen | LiveScreen:
     """Return the screen that suits standard output."""
-    return LiveScreen(status) if Console().is_terminal else PlainScreen()
+    return LiveScreen(status) if is_terminal(sys.stdout) else PlainScreen()

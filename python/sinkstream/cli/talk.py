@@ -14,7 +14,7 @@ from sinkstream.cli.chat_commands import Command, Message, help_text, parse
 from sinkstream.cli.chat_input import Lines, read_entry
 from sinkstream.cli.conversations import Conversation, Conversations
 from sinkstream.cli.generate import write_text
-from sinkstream.cli.screen import printable
+from sinkstream.cli.terminal import printable
 from sinkstream.errors import SinkstreamError
 from sinkstream.request.options import StreamOptions
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.streaming_llm.cache_layer import RankedCache, SinkLayer, StreamingCache
 from sinkstream.streaming_llm.rotation import KeyRotation
 
@@ -73,16 +72,14 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
     if family == "mpt":
         _check_mpt(where, config, start_size + window)
     elif not has_alibi and start_size + window > config.max_position_embeddings:
-        warnings.warn(
+        warn_caller(
             f"{where}: the cache holds {start_size + window} positions; the model was trained with "
-            f"{config.max_position_embeddings}.",
-            stacklevel=5,  # whoever called enable_streaming_llm,
+            f"{config.max_position_embeddings}."
         )
     if model.can_generate() and model.generation_config.use_cache is False:
-        warnings.warn(
+        warn_caller(
             f"{where}: generate() must be given use_cache=True, but this model's generation config "
-            "says False. `**kv_cache.inputs_for_generate(input_ids)` gives it.",
-            stacklevel=5,
+            "says False. `**kv_cache.inputs_for_generate(input_ids)` gives it."
         )
     rings = tuple(
         _ring(where, width, start_size, window) for width in _native_windows(family, config)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sinkstream.cli.screen import LiveScreen, break_lines, printable
+from sinkstream.cli.screen import LiveScreen, break_lines
+from sinkstream.cli.terminal import printable
 
 
 @given(st.text(alphabet="ab \n漢é"), st.integers(2, 9))
