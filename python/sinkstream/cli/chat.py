@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,7 @@ from sinkstream.request.options import StreamOptions
 FAILED = 2
 
 
+@options.takes_loading
 def chat(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="The same as --model.")
@@ -51,11 +53,8 @@ def chat(
             help='First tokens that stay in the cache for ever; "system": the system prompt.',
         ),
     ] = "4",
-    window: options.Window = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    kv_dtype: options.KvDtype = "auto",
+    *,
+    loading: options.Loading,
 ) -> int:
     """Talk to a model for as long as you like; /help lists what else can be said."""
     if model is not None and model_option is not None:
@@ -67,6 +66,9 @@ def chat(
             "chat: --system must not be given with --load: the saved conversation has its own."
         )
     count = parse_sinks(sinks)
+    loading = replace(loading, model=model if model is not None else model_option)
+    if count != "system":
+        loading = replace(loading, sinks=count)
     replies: StreamOptions = {
         "max_tokens": max_tokens,
         "stop": stop or (),
@@ -84,18 +86,7 @@ def chat(
         encoding = None if sys.stdout.isatty() else "utf-8"
         sys.stdout.reconfigure(encoding=encoding, errors="replace")
     with ExitStack() as stack:
-        loaded = stack.enter_context(
-            load_model(
-                model if model is not None else model_option,
-                max_sequences=MOST,
-                sinks=4 if count == "system" else count,
-                window=window,
-                threads=threads,
-                device=device,
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-            )
-        )
+        loaded = stack.enter_context(load_model(loading, max_sequences=MOST))
         conversations = Conversations(loaded, "system" if count == "system" else None, system, load)
         talk = Talk(conversations, replies)
         if not is_typed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +33,7 @@ REPETITION_PENALTY = 1.1
 SEED = 1
 
 
+@options.takes_loading
 def demo(
     tokens: Annotated[
         int | None,
@@ -50,12 +51,12 @@ def demo(
         float, typer.Option(help="Above 1 makes tokens in the cache less likely.")
     ] = REPETITION_PENALTY,
     seed: Annotated[int, typer.Option(help="Another one gives another text.")] = SEED,
-    model: options.ModelPath = None,
-    threads: options.Threads = None,
+    *,
+    loading: options.Loading,
 ) -> int:
     """Watch a model write while a small cache wraps under it, in memory that does not grow."""
     with (
-        load_model(model, sinks=sinks, window=window, threads=threads) as loaded,
+        load_model(replace(loading, sinks=sinks, window=window)) as loaded,
         start(
             loaded,
             prompt,

@@ -16,6 +16,8 @@ from rich.table import Table
 
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.progress import progress_bar
+from sinkstream.cli.terminal import is_terminal
 from sinkstream.errors import InvalidArgument
 from sinkstream.evaluate import (
     METHODS,
@@ -39,6 +41,7 @@ from sinkstream.request.checks import as_choice
 _FILE_WIDTH = 110
 
 
+@options.takes_loading
 def evaluate(
     file: Annotated[
         str | None,
@@ -81,13 +84,8 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FOLDER", help="Keep what is scored here; go on from it next time."),
     ] = None,
-    model: options.ModelPath = None,
-    sinks: options.Sinks = 4,
-    window: options.Window = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    kv_dtype: options.KvDtype = "auto",
+    *,
+    loading: options.Loading,
 ) -> int:
     """Measure how well a model predicts a long text, or what it remembers of a stream."""
     # All that can be wrong is looked at before the first token is read: a run may take hours.
@@ -105,21 +103,15 @@ def evaluate(
         refuse_options_of_perplexity(tokens=tokens, resume=resume, chunk=chunk)
     if resume is not None:
         resume.mkdir(parents=True, exist_ok=True)
-    with load_model(
-        model,
-        sinks=sinks,
-        window=window,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-    ) as loaded:
+    with load_model(loading) as loaded:
         if book is None:
-            recall = (
-                stream_eval(loaded, back=distances, queries=queries, seed=seed)
-                if run_stream_eval
-                else needle(loaded, seed=seed)
-            )
+            name = "StreamEval" if run_stream_eval else "Needle"
+            with progress_bar(name, with_time=True, note="{} right") as show:
+                recall = (
+                    stream_eval(loaded, back=distances, queries=queries, seed=seed, progress=show)
+                    if run_stream_eval
+                    else needle(loaded, seed=seed, progress=show)
+                )
             report_recall(recall, out, plot)
             return 0
         with telling_how_to_go_on(resume):
@@ -208,17 +200,20 @@ def measure(
     **settings: Any,
 ) -> list[PerplexityResult]:
     """Return the result of each method; all see as many tokens at once as the model's cache."""
-    return [
-        perplexity(
-            model,
-            book.text,
-            method=method,
-            sample=sample if method == "recompute" else None,
-            resume=None if resume is None else resume / f"{method}.npz",
-            **settings,
-        )
-        for method in methods
-    ]
+    found = []
+    for method in methods:
+        with progress_bar(method, with_time=True, note="perplexity {:.3f}") as show:
+            result = perplexity(
+                model,
+                book.text,
+                method=method,
+                sample=sample if method == "recompute" else None,
+                progress=show,
+                resume=None if resume is None else resume / f"{method}.npz",
+                **settings,
+            )
+        found.append(result)
+    return found
 
 
 def differences(results: Sequence[PerplexityResult]) -> list[Difference]:
@@ -257,7 +252,7 @@ def report_perplexity(
             f"{1e3 * result.seconds / result.tokens:.2f}",
             decimal(held),
         )
-    show(table)
+    write_table(table)
     for difference in found:
         half = difference.interval[1] - difference.mean
         sys.stdout.write(
@@ -288,7 +283,7 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
             f"{point.accuracy:.1%}",
             f"{low:.1%} to {high:.1%}",
         )
-    show(table)
+    write_table(table)
     for place in ("inside", "edge", "outside"):
         recall = result.recall(place)
         if recall is not None:
@@ -309,9 +304,7 @@ def new_table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def show(table: Table) -> None:
+def write_table(table: Table) -> None:
     """Write a table to standard output."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=_FILE_WIDTH)
-    console.print(table)
+    width = None if is_terminal(sys.stdout) else _FILE_WIDTH
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)

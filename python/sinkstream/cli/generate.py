@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 import sinkstream
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
-from sinkstream.cli.screen import printable
+from sinkstream.cli.progress import progress_bar
+from sinkstream.cli.terminal import is_terminal, printable
 from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
 
 # A prompt shorter than this is read before a bar could be seen.
 _LONG_PROMPT = 512
 
 
+@options.takes_loading
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads standard input.")],
     chat: Annotated[
@@ -63,17 +63,12 @@ def generate(
         Path | None,
         typer.Option(metavar="FILE", help="Write a timeline of the steps, for Perfetto."),
     ] = None,
-    model: options.ModelPath = None,
-    sinks: options.Sinks = 4,
-    window: options.Window = None,
     prefill_chunk: Annotated[
         int | None, typer.Option(help="Prompt tokens in one step; changes no result.")
     ] = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    kv_dtype: options.KvDtype = "auto",
     revision: Annotated[str | None, typer.Option(help='Of a model named "org/name".')] = None,
+    *,
+    loading: options.Loading,
 ) -> int:
     """Write the text that follows a prompt."""
     text = read_prompt(prompt)
@@ -82,17 +77,7 @@ def generate(
         if trace is not None:
             stack.enter_context(sinkstream.trace(trace))
         loaded = stack.enter_context(
-            load_model(
-                model,
-                sinks=sinks,
-                window=window,
-                prefill_chunk=prefill_chunk,
-                threads=threads,
-                device=device,
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                revision=revision,
-            )
+            load_model(loading, prefill_chunk=prefill_chunk, revision=revision)
         )
         stream = loaded.stream(
             as_messages(text, system) if chat or system is not None else text,
@@ -161,16 +146,16 @@ def write_json(stream: Stream) -> None:
 
 def write_text(stream: Stream) -> None:
     """Write the text as it comes, and on a terminal a bar while a long prompt is read."""
-    is_terminal = Console().is_terminal
+    at_terminal = is_terminal(sys.stdout)
     with ExitStack() as stack:
-        bar: PromptBar | None = None
+        show: Callable[..., None] | None = None
         for event in stream.events():
-            if isinstance(event, Prefill) and is_terminal and event.total >= _LONG_PROMPT:
-                bar = bar or stack.enter_context(PromptBar(event.total))
-                bar.update(event.done)
+            if isinstance(event, Prefill) and at_terminal and event.total >= _LONG_PROMPT:
+                show = show or stack.enter_context(progress_bar("Reading the prompt"))
+                show(event.done, event.total)
             elif text := text_of(event):
                 stack.close()
-                sys.stdout.write(printable(text) if is_terminal else text)
+                sys.stdout.write(printable(text) if at_terminal else text)
                 sys.stdout.flush()
     sys.stdout.write("\n")
 
@@ -178,23 +163,3 @@ def write_text(stream: Stream) -> None:
 def text_of(event: Event) -> str:
     """Return the text that an event brings."""
     return event.text if isinstance(event, Token | Finished) else ""
-
-
-class PromptBar:
-    """A bar on standard error that disappears with the first token."""
-
-    def __init__(self, total: int) -> None:
-        columns = (TextColumn("Reading the prompt"), BarColumn(), MofNCompleteColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task: TaskID = self._progress.add_task("prompt", total=total)
-
-    def __enter__(self) -> PromptBar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, done: int) -> None:
-        """Show how many prompt tokens have been read."""
-        self._progress.update(self._task, completed=done)

@@ -8,16 +8,15 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-import sinkstream
-from sinkstream import _core, devices
+from sinkstream import _build, _core, devices
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.terminal import is_terminal
 from sinkstream.model import Model
 
 # The instruction sets that a kernel table may ask for, in the kernel's own words.
@@ -29,26 +28,14 @@ _INSTRUCTIONS = (
 Facts = dict[str, dict[str, object]]
 
 
+@options.takes_loading
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
-    model: options.ModelPath = None,
-    sinks: options.Sinks = 4,
-    window: options.Window = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    kv_dtype: options.KvDtype = "auto",
+    *,
+    loading: options.Loading,
 ) -> int:
     """Show the model, its cache, the processor, and which kernels serve which operation."""
-    with load_model(
-        model,
-        sinks=sinks,
-        window=window,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-    ) as loaded:
+    with load_model(loading) as loaded:
         facts = collect(loaded)
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
@@ -60,6 +47,8 @@ def info(
 def collect(model: Model) -> Facts:
     """Return everything that is shown, by section; sizes in bytes."""
     spec, capacity, runtime = model.spec, model.capacity, model.runtime
+    import torch
+
     return {
         "model": {
             "path": model.path,
@@ -97,7 +86,7 @@ def collect(model: Model) -> Facts:
             **runtime["served_by"],
         },
         "versions": {
-            "sinkstream": sinkstream.__version__,
+            "sinkstream": _build.version(),
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
@@ -152,7 +141,7 @@ def write(facts: Facts) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     for section, entries in facts.items():
         rows = [(name, shown(name, value)) for name, value in entries.items()]
-        if not console.is_terminal:
+        if not is_terminal(sys.stdout):
             sys.stdout.writelines(f"{section}: {name}: {value}\n" for name, value in rows)
             continue
         table = Table(title=section, title_justify="left", show_header=False)

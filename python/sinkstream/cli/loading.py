@@ -1,32 +1,26 @@
-"""Loads the model of a command, with a progress bar where somebody can see it."""
+"""Loads the model of a command, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
 import sinkstream
+from sinkstream.cli.options import Loading
+from sinkstream.cli.progress import progress_bar
 
 
-def load_model(path: str | None, *, max_sequences: int = 1, **options: Any) -> sinkstream.Model:
+def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> sinkstream.Model:
     """Return the model, for one stream at a time where nothing else is said.
 
     Args:
-        path: As for `sinkstream.load`.
+        loading: The options of the command line.
         max_sequences: As for `sinkstream.load`.
-        **options: As for `sinkstream.load`.
+        **others: Further options of `sinkstream.load`.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return sinkstream.load(path, max_sequences=max_sequences, **options)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("Loading", total=None)
+    options = asdict(loading)
+    path = options.pop("model")
+    with progress_bar("Loading", in_bytes=True) as show:
         return sinkstream.load(
-            path,
-            max_sequences=max_sequences,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
-            **options,
+            path, max_sequences=max_sequences, progress=show, **options, **others
         )

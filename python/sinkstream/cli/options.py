@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -31,6 +35,58 @@ Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "i
 KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to load the model: an option for each field, of every command that loads one."""
+
+    model: ModelPath = None
+    sinks: Sinks = 4
+    window: Window = None
+    threads: Threads = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    kv_dtype: KvDtype = "auto"
+
+
+def takes_loading(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the fields of `Loading` as options, instead of its parameter `loading`.
+
+    A field that has the name of another parameter of the command gets no option of its own, and
+    `loading` has its default.
+    """
+    parameters = dict(inspect.signature(command).parameters)
+    del parameters["loading"]
+    hints = get_type_hints(command, include_extras=True) | {"return": int}
+    added = [entry for entry in fields(Loading) if entry.name not in parameters]
+    types = get_type_hints(Loading, include_extras=True)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        bundle = {entry.name: given.pop(entry.name) for entry in added if entry.name in given}
+        return command(**given, loading=Loading(**bundle))
+
+    # What typer makes its options of.
+    signature = inspect.Signature(
+        [
+            *(entry.replace(annotation=hints[name]) for name, entry in parameters.items()),
+            *(
+                inspect.Parameter(
+                    entry.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=entry.default,
+                    annotation=types[entry.name],
+                )
+                for entry in added
+            ),
+        ],
+        return_annotation=int,
+    )
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
+    return run
+
 
 MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", "-n", help="Default: until the model ends.")
