@@ -1,11 +1,11 @@
-"""The original protocol, token by token in transformers, against the same text read in chunks.
+"""Compares the original protocol, token by token in transformers, with reading in chunks.
 
     python benchmarks/protocol_bench.py --tokens 2000 --window 252
     python benchmarks/protocol_bench.py --tokens 20000 --text books.jsonl.xz --title "The Downfall"
 
-The same file, one type in both (`--dtype`, of the cache, too): transformers
-(`pip install transformers`) driven with `sinkstream.streaming_llm`, one token a forward, and
-`sinkstream.evaluate.perplexity` with the window that equals it. Reports both mean negative
+Both use the same file and one type (`--dtype`, of the cache, too): transformers (`pip install
+transformers`) with `sinkstream.streaming_llm`, one token per forward, and
+`sinkstream.evaluate.perplexity` with the equivalent window. Reports both mean negative
 log-likelihoods and both times.
 """
 
@@ -31,21 +31,21 @@ def main() -> None:
         "--dtype",
         choices=["float32", "bfloat16"],
         default="bfloat16" if "bf16" in processor() else "float32",
-        help="[bfloat16 where the processor multiplies it, else float32]",
+        help="[bfloat16 if the processor multiplies it, else float32]",
     )
     parser.add_argument(
         "--text",
         default=str(ROOT / "tests" / "data" / "prose.txt"),
-        help="a text, or a .jsonl or .jsonl.xz file of books [64 KB of prose]",
+        help="a text file, or a .jsonl or .jsonl.xz file of books [64 KB of prose]",
     )
-    parser.add_argument("--title", help="of a book in a .jsonl file [the first]")
+    parser.add_argument("--title", help="the title of a book in a .jsonl file [the first]")
     args = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
     import sinkstream
+    from sinkstream.cli.progress import progress_bar
     from sinkstream.evaluate import perplexity
     from sinkstream.evaluate.books import pick_book, read_books
-    from sinkstream.evaluate.progress import Bar
     from sinkstream.streaming_llm import enable_streaming_llm
 
     torch.set_num_threads(args.threads)
@@ -62,7 +62,8 @@ def main() -> None:
         book = pick_book(read_books(args.text), args.title)
         ids = tokenizer.encode(book.text).ids[: args.tokens]
         started = time.perf_counter()
-        ours = perplexity(model, ids, method="sinks", progress=True)
+        with progress_bar("sinks", with_time=True, note="perplexity {:.3f}") as show:
+            ours = perplexity(model, ids, method="sinks", progress=show)
         our_seconds = time.perf_counter() - started
         path = Path(model.path)
 
@@ -73,12 +74,12 @@ def main() -> None:
     past = kv_cache.new_cache()
     total = 0.0
     started = time.perf_counter()
-    with torch.inference_mode(), Bar("original protocol", len(ids) - 1) as bar:
-        for token, following in itertools.pairwise(ids):
+    with torch.inference_mode(), progress_bar("original protocol", with_time=True) as show:
+        for done, (token, following) in enumerate(itertools.pairwise(ids), 1):
             found = theirs(torch.tensor([[token]]), past_key_values=past, use_cache=True)
             past = kv_cache(found.past_key_values)
             total -= torch.log_softmax(found.logits[0, -1].double(), dim=-1)[following].item()
-            bar.advance(1)
+            show(done, len(ids) - 1)
     their_seconds = time.perf_counter() - started
     their_nll = total / (len(ids) - 1)
     report(

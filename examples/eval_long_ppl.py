@@ -54,10 +54,17 @@ def measure(options: argparse.Namespace, text: str) -> list[PerplexityResult]:
                 method=method,
                 max_tokens=options.tokens,
                 sample=options.sample if method == "recompute" else None,
+                progress=show if sys.stderr.isatty() else None,
                 resume=states / f"{method}.npz",
             )
             for method in options.methods.split(",")
         ]
+
+
+def show(done: int, total: int, perplexity: float) -> None:
+    """Show how far a method is, on one line of the terminal."""
+    end = "\n" if done == total else "\r"
+    print(f"{done:,} of {total:,} tokens, perplexity {perplexity:.3f} ", end=end, file=sys.stderr)
 
 
 def write(results: list[PerplexityResult], title: str, out: Path) -> None:

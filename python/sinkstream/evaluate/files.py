@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.files import replace_whole
 
 
 class JsonFile(ABC):
@@ -47,19 +48,5 @@ class JsonFile(ABC):
 
 def write_json(path: str | os.PathLike[str], values: Any) -> None:
     """Replace a file by these values as JSON."""
-    write_whole(path, (json.dumps(values, indent=2) + "\n").encode())
-
-
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace a file: written beside it, flushed to the disk, and then renamed."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with replace_whole(path) as file:
+        file.write((json.dumps(values, indent=2) + "\n").encode())

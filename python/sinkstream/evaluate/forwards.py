@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from sinkstream.cache import Cache
 from sinkstream.evaluate.plan import CHUNK, Plan
 from sinkstream.evaluate.surprise import Nlls, surprise
-from sinkstream.cache import Cache
 from sinkstream.model import Model
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from rich.filesize import decimal
 
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.evaluate.tokens import Ids
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice, as_int
@@ -154,11 +152,10 @@ def _refuse(method: Method, name: str, value: int | None) -> None:
 def _warn_of_growth(model: Model, read: int) -> None:
     capacity = model.capacity
     if read > capacity.tokens:
-        size = decimal(read * capacity.bytes_per_token)
-        warnings.warn(
+        size = _with_unit(read * capacity.bytes_per_token)
+        warn_caller(
             f'perplexity: method "dense" keeps all {read} tokens, {size} of keys and values; its '
-            "memory grows with the text.",
-            stacklevel=5,  # whoever called `perplexity`
+            "memory grows with the text."
         )
     _warn_of_length(model, "the text of a dense run", read)
 
@@ -166,8 +163,16 @@ def _warn_of_growth(model: Model, read: int) -> None:
 def _warn_of_length(model: Model, name: str, length: int) -> None:
     trained = model.spec.trained_length
     if length > trained:
-        warnings.warn(
+        warn_caller(
             f"perplexity: {name} should not exceed the {trained} tokens that the model was trained "
-            f"on, but is {length}. Perplexity will rise where that is passed.",
-            stacklevel=6 if name.startswith("the text") else 5,
+            f"on, but is {length}. Perplexity will rise where that is passed."
         )
+
+
+def _with_unit(size: int) -> str:
+    """Return a number of bytes with its unit: "1.5 MB"."""
+    value, unit = size / 1000, "kB"
+    for larger in ("MB", "GB", "TB"):
+        if value >= 1000:
+            value, unit = value / 1000, larger
+    return f"{value:,.1f} {unit}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.evaluate.asked_stream import AskedStream, Encode
 from sinkstream.evaluate.model_settings import model_settings
-from sinkstream.evaluate.progress import Bar
 from sinkstream.evaluate.recall_result import Answer, RecallResult
 from sinkstream.evaluate.recall_tasks import (
     FILLER,
@@ -36,7 +35,7 @@ def stream_eval(
     sinks: int | None = None,
     window: int | None = None,
     seed: int = 0,
-    progress: bool = True,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> RecallResult:
     """Ask a model, every few lines of an endless text, about a line above (the paper's StreamEval).
 
@@ -56,7 +55,7 @@ def stream_eval(
         sinks: S; None takes the model's.
         window: W; None takes the model's.
         seed: Of the numbers to remember.
-        progress: Shows a bar with the time left, where standard error is a terminal.
+        progress: Called with (answers, answers in all, right answers) after each answer.
 
     Returns:
         Every answer, with accuracy by distance and recall inside and outside of the window.
@@ -85,24 +84,23 @@ def stream_eval(
         backs = _as_ints(where, "back", back, 1)
     answers: list[Answer] = []
     evicted = 0
-    with Bar("StreamEval", len(backs) * queries, shown=progress) as bar:
-        for lines in backs:
-            stream = AskedStream(model, sinks, window)
-            spans: dict[int, tuple[int, int]] = {}
-            asked = 0
-            for part in stream_eval_lines(every=every, back=lines, seed=seed):
-                if isinstance(part, Line):
-                    spans[part.number] = stream.write(encode(part.text, at_start=part.number == 0))
-                    continue
-                found = stream.ask(part, encode, spans.pop(part.about), asked=lines)
-                if keep_answers:
-                    stream.write(encode(part.text + part.answer + part.end, at_start=False))
-                answers.append(found)
-                asked += 1
-                bar.advance(1, f"{sum(answer.is_right for answer in answers)} right")
-                if asked == queries:
-                    break
-            evicted += stream.evicted
+    for lines in backs:
+        stream = AskedStream(model, sinks, window)
+        spans: dict[int, tuple[int, int]] = {}
+        asked = 0
+        for part in stream_eval_lines(every=every, back=lines, seed=seed):
+            if isinstance(part, Line):
+                spans[part.number] = stream.write(encode(part.text, at_start=part.number == 0))
+                continue
+            found = stream.ask(part, encode, spans.pop(part.about), asked=lines)
+            if keep_answers:
+                stream.write(encode(part.text + part.answer + part.end, at_start=False))
+            answers.append(found)
+            asked += 1
+            _report(progress, answers, len(backs) * queries)
+            if asked == queries:
+                break
+        evicted += stream.evicted
     return RecallResult(
         task=where,
         settings=_settings(model, sinks, window, seed, evicted)
@@ -120,7 +118,7 @@ def needle(
     sinks: int | None = None,
     window: int | None = None,
     seed: int = 0,
-    progress: bool = True,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> RecallResult:
     """Hide one fact in text that says nothing, and ask for it from further and further behind.
 
@@ -136,7 +134,7 @@ def needle(
         sinks: S; None takes the model's.
         window: W; None takes the model's.
         seed: Of the facts.
-        progress: Shows a bar with the time left, where standard error is a terminal.
+        progress: Called with (answers, answers in all, right answers) after each answer.
 
     Returns:
         Every answer, as from `stream_eval`.
@@ -156,24 +154,30 @@ def needle(
     encode = encoder(where, model).encode
     answers: list[Answer] = []
     evicted = 0
-    with Bar("Needle", repeats * len(gaps), shown=progress) as bar:
-        for repeat in range(repeats):
-            hidden = draw_needle(seed + repeat)
-            stream = AskedStream(model, sinks, window)
-            span = _hide(stream, hidden, encode, lead)
-            filler, written = encode(FILLER, at_start=False), 0
-            for gap in gaps:
-                stream.write([filler[i % len(filler)] for i in range(written, gap)])
-                written = gap
-                answers.append(stream.ask(hidden.question, encode, span, asked=gap))
-                bar.advance(1, f"{sum(answer.is_right for answer in answers)} right")
-            evicted += stream.evicted
+    for repeat in range(repeats):
+        hidden = draw_needle(seed + repeat)
+        stream = AskedStream(model, sinks, window)
+        span = _hide(stream, hidden, encode, lead)
+        filler, written = encode(FILLER, at_start=False), 0
+        for gap in gaps:
+            stream.write([filler[i % len(filler)] for i in range(written, gap)])
+            written = gap
+            answers.append(stream.ask(hidden.question, encode, span, asked=gap))
+            _report(progress, answers, repeats * len(gaps))
+        evicted += stream.evicted
     return RecallResult(
         task=where,
         settings=_settings(model, sinks, window, seed, evicted)
         | {"lead": lead, "repeats": repeats},
         answers=tuple(answers),
     )
+
+
+def _report(
+    progress: Callable[[int, int, int], None] | None, answers: Sequence[Answer], total: int
+) -> None:
+    if progress is not None:
+        progress(len(answers), total, sum(answer.is_right for answer in answers))
 
 
 def _hide(stream: AskedStream, hidden: Needle, encode: Encode, lead: int) -> tuple[int, int]:

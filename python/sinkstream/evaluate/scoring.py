@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 
 from sinkstream.evaluate.forwards import run_plan
 from sinkstream.evaluate.plan import Plan, make_plan
-from sinkstream.evaluate.progress import Bar
 from sinkstream.evaluate.result import PerplexityResult, perplexity_of
 from sinkstream.evaluate.state import RunState, describe_run, load_state, save_state, start_run
 from sinkstream.evaluate.tokens import Ids, IdsOrText, as_ids, count_bytes
@@ -37,7 +37,7 @@ def perplexity(
     block: int = 1000,
     sample: int | None = None,
     seed: int = 0,
-    progress: bool = True,
+    progress: Callable[[int, int, float], None] | None = None,
     resume: str | os.PathLike[str] | None = None,
 ) -> PerplexityResult:
     """Measure how well a model predicts a text, token by token, under one kind of memory.
@@ -66,7 +66,7 @@ def perplexity(
         sample: For "recompute": scores so many tokens, drawn at random from those whose window
             has begun to slide. None scores all, W tokens of work for each.
         seed: Of the draw.
-        progress: Shows a bar with the time left, where standard error is a terminal.
+        progress: Called with (tokens scored, tokens in all, perplexity so far) after each forward.
         resume: A file where an interrupted run (Ctrl-C, or a crash) keeps what it has scored, and
             from which the same call goes on, to the same numbers bit for bit. The cache is not in
             the file: it is filled again from the sinks and the last layers * (W - 1) tokens, on
@@ -113,7 +113,7 @@ def _score(
     ids: Ids,
     plan: Plan,
     state: RunState,
-    progress: bool,
+    progress: Callable[[int, int, float], None] | None,
     resume: str | os.PathLike[str] | None,
 ) -> None:
     """Score what is not known yet; whatever ends it early, the state is saved."""
@@ -121,17 +121,17 @@ def _score(
     row = torch.from_numpy(ids)[None]
     total = float(state.nll.sum(dtype=np.float64))
     try:
-        with Bar(plan.method, len(plan.scored), done=state.done, shown=progress) as bar:
+        began = time.monotonic()
+        for found in run_plan(model, row, plan, state.done):
+            now = time.monotonic()
+            state.add(found, int(plan.scored[state.done]) // plan.block, now - began)
+            total += float(found.sum(dtype=np.float64))
+            if progress is not None:
+                progress(state.done, len(plan.scored), perplexity_of(total / state.done))
+            if resume is not None and now - saved_at > _SAVE_EVERY_S:
+                save_state(resume, state)
+                saved_at, saved = time.monotonic(), state.done
             began = time.monotonic()
-            for found in run_plan(model, row, plan, state.done):
-                now = time.monotonic()
-                state.add(found, int(plan.scored[state.done]) // plan.block, now - began)
-                total += float(found.sum(dtype=np.float64))
-                bar.advance(len(found), f"perplexity {perplexity_of(total / state.done):.3f}")
-                if resume is not None and now - saved_at > _SAVE_EVERY_S:
-                    save_state(resume, state)
-                    saved_at, saved = time.monotonic(), state.done
-                began = time.monotonic()
     finally:
         if resume is not None and state.done > saved:
             save_state(resume, state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import zipfile
@@ -16,11 +15,11 @@ import numpy.typing as npt
 import torch
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.files import write_whole
 from sinkstream.evaluate.model_settings import model_settings
 from sinkstream.evaluate.plan import Plan
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
+from sinkstream.files import replace_whole
 from sinkstream.model import Model
 
 _FORMAT = 1
@@ -76,14 +75,13 @@ def start_run(run: dict[str, Any], plan: Plan, text_tokens: int) -> RunState:
 
 def save_state(path: str | os.PathLike[str], state: RunState) -> None:
     """Write the state; a reader finds the old file or the new one, never a part."""
-    content = io.BytesIO()
-    np.savez(
-        content,
-        run=np.array(json.dumps(state.run)),
-        nll=state.nll[: state.done],
-        block_seconds=state.block_seconds,
-    )
-    write_whole(path, content.getvalue())
+    with replace_whole(path) as file:
+        np.savez(
+            file,
+            run=np.array(json.dumps(state.run)),
+            nll=state.nll[: state.done],
+            block_seconds=state.block_seconds,
+        )
 
 
 def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:

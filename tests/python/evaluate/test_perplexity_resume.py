@@ -81,6 +81,18 @@ def test_what_was_scored_is_not_scored_again(
     assert perplexity(model, ids, resume=state) == whole
 
 
+def test_progress_is_told_what_was_scored_before(model: sinkstream.Model, tmp_path: Path) -> None:
+    ids, state = random_ids(TOKENS), tmp_path / "run.npz"
+    told: list[tuple[int, int, float]] = []
+    run_until_stopped(model, ids, 30, chunk=11, resume=state)
+    result = perplexity(
+        model, ids, chunk=11, resume=state, progress=lambda *found: told.append(found)
+    )
+    assert [done for done, _, _ in told] == [341, 352, 363, 374, 385, 396, 399]
+    assert {total for _, total, _ in told} == {TOKENS - 1}
+    assert told[-1][2] == pytest.approx(result.perplexity)
+
+
 @pytest.mark.parametrize("sinks", [0, 1, 4])
 @pytest.mark.parametrize("window", [1, 2, 9, 64])
 @pytest.mark.parametrize("length", [0, 5, 70, 199, 350])

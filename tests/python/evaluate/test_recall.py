@@ -166,6 +166,18 @@ def test_the_default_distances_reach_from_within_the_window_to_twice_of_it() -> 
     assert (asked[0], asked[-1], len(asked)) == (100, 1600, 8)
 
 
+@pytest.mark.parametrize("run", [stream_eval, needle])
+def test_progress_is_told_of_every_answer(run: Any) -> None:
+    how: dict[str, Any] = {"back": [5, 80], "queries": 2}
+    if run is needle:
+        how = {"distances": [50, 1500], "repeats": 2}
+    told: list[tuple[int, int, int]] = []
+    result = run(ScriptedModel(), **how, progress=lambda *found: told.append(found))
+    right = [answer.is_right for answer in result.answers]
+    assert told == [(count, 4, sum(right[:count])) for count in (1, 2, 3, 4)]
+    assert sum(right) == 2
+
+
 @pytest.mark.parametrize(
     ("found", "is_right"),
     [

@@ -77,5 +77,5 @@ def test_a_perplexity_says_how_many_were_evicted(
     method: str, evicted: int, loaded: LoadOnce
 ) -> None:
     model = loaded("llama", sinks=4, window=60)
-    result = perplexity(model, stream_ids("llama", 300)[0], method=method, progress=False)
+    result = perplexity(model, stream_ids("llama", 300)[0], method=method)
     assert result.as_dict()["settings"]["evicted_tokens"] == evicted
