@@ -1,10 +1,10 @@
-"""The same requests alone and in ragged company, bit for bit: ids and log-probabilities.
+"""Compares requests that run alone with the same requests in ragged batches, bit for bit.
 
     python benchmarks/company_bench.py --comparisons 10000 --real 300
 
-Tiny models of several types share the comparisons; --real are SmolLM2's. Anything but 0 different
-answers is a mistake, and ends the program with an error. tests/python/exactness/company.py says
-what company is.
+Compared are token ids and log-probabilities. Tiny models of several types share the comparisons;
+`--real` sets those of SmolLM2. Any difference is a bug: the program then exits with status 1.
+tests/python/exactness/company.py defines the batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--comparisons", type=int, default=10_000)
     parser.add_argument("--real", type=int, default=300)
-    parser.add_argument("--most", type=int, default=32, help="sequences beside each other")
+    parser.add_argument("--most", type=int, default=32, help="sequences in a batch")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -42,7 +42,7 @@ def main() -> int:
     draw = np.random.default_rng(args.seed)
 
     def compare(model: sinkstream.Model, comparisons: int, longest: int) -> Tally:
-        # Each request is asked about twenty times.
+        # Each request runs in about twenty batches.
         asks = draw_asks(model.spec.vocab_size, max(1, comparisons // 20), draw, longest)
         return compare_in_company(model, asks, comparisons, draw, most=args.most)
 

@@ -1,12 +1,12 @@
-"""What the engine promises around its kernels: throughput, fairness, latency, ends, memory.
+"""Measures the engine around its kernels: throughput, fairness, latency, shutdown, memory.
 
     python benchmarks/engine_bench.py                          # all parts
     python benchmarks/engine_bench.py --only stop --only gil
     python benchmarks/engine_bench.py --only churn --churn-streams 1000
 
 Each part is a file in `engine/`, whose docstring defines its figures; `--PART-SIZE` changes its
-sizes. A part runs in a process of its own, so that none leaves threads or memory to the next. The
-report goes to standard output, a table with the goals to standard error.
+sizes. Each part runs in its own process, so none leaves threads or memory to the next. The report
+goes to standard output, a table with goals to standard error.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ def sizes_of(name: str, args: argparse.Namespace) -> Any:
 
 
 def run(name: str, setting: Setting, sizes: Any) -> Outcome:
-    """Measure one part, in the process that calls this."""
+    """Measure one part in this process."""
     outcome: Outcome = PARTS[name].measure(setting, sizes)
     return outcome
 
 
 def run_in_a_process(name: str, setting: Setting, sizes: Any) -> Outcome:
-    """Measure one part in a process of its own."""
+    """Measure one part in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(run, name, setting, sizes).result()
 
 
 def print_table(name: str, outcome: Outcome) -> None:
-    """Print figures beside goals to the terminal, under the machine and the commit."""
+    """Print figures and goals to standard error, headed by the machine and the commit."""
     head = f"{name} · {processor()} · {outcome.threads} threads · commit {commit()}"
     print("\n".join(["", head, *table(outcome.rows)]), file=sys.stderr, flush=True)
 
@@ -80,8 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", action="append", choices=list(PARTS), help="these parts only")
-    parser.add_argument("--path", default=None, help="a checkpoint; SmolLM2 if not given")
+    parser.add_argument(
+        "--only", action="append", choices=list(PARTS), help="run this part only; may be repeated"
+    )
+    parser.add_argument("--path", default=None, help="a checkpoint [SmolLM2]")
     parser.add_argument("--threads", type=int, default=None)
     add_sizes(parser)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The arithmetic of figures: quantiles, lines, fairness. Knows nothing of what was measured."""
+"""Arithmetic on measurements: quantiles, fitted lines, fairness. Knows nothing of their source."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Return the value below which a share q of all values lies."""
+    """Return the value that a share q of all values is below."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
 def spread(milliseconds: Sequence[float]) -> dict[str, float]:
-    """Return what describes how evenly equal work is done."""
+    """Return count, median, 99th percentile and maximum of equal pieces of work."""
     p50, p99 = quantile(milliseconds, 0.5), quantile(milliseconds, 0.99)
     return {
         "count": len(milliseconds),
@@ -35,10 +35,10 @@ class Line:
     error: float  # the slope's standard error; 0 where the points lie on the line
 
     def most_if_flat(self, resolution: float, span: float) -> float:
-        """Return the largest slope that cannot be told from 0.
+        """Return the largest slope that is indistinguishable from 0.
 
-        Two standard errors (95 %), and what y's rising once by `resolution`, its unit, can do at
-        most to a line over so wide a `span` of x: half as much again as if it had been at the ends.
+        Two standard errors (95 %), plus the most that a single rise of y by `resolution`, its unit,
+        can add to a line over a `span` of x: 1.5 times resolution / span.
         """
         return 2 * self.error + 1.5 * resolution / span
 
@@ -57,7 +57,7 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
 
 
 def unfairness(rates: Sequence[float]) -> float:
-    """Return how many times as long as the median one the slowest takes: 1 is fair."""
+    """Return the median rate over the slowest one: 1 is fair."""
     return statistics.median(rates) / min(rates)
 
 
@@ -71,5 +71,5 @@ def gaps_ms(stamps: Sequence[Sequence[float]]) -> list[float]:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Return the ratios of what was measured in the same round."""
+    """Return the ratio of each round."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]

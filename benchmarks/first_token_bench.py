@@ -1,9 +1,9 @@
-"""Time to the first token, and what one more token in a forward costs.
+"""Measures time to the first token, and the time of a forward by number of tokens.
 
     python benchmarks/first_token_bench.py --plot forward.png
 
-A forward of M tokens is timed as the whole call `model.forward(ids, cache)` with the cache emptied
-between calls; it computes the logits of all M tokens, which a prompt does not.
+A forward of M tokens is one call of `model.forward(ids, cache)` with an empty cache. It computes
+the logits of all M tokens; reading a prompt computes those of the last token only.
 """
 
 from __future__ import annotations

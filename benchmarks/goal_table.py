@@ -1,10 +1,10 @@
-"""Figures beside their goals, out of the JSON that the benches wrote.
+"""Prints measured figures next to their goals, from the JSON files that the benchmarks wrote.
 
     BENCH_OUT=figures python benchmarks/goal_table.py
 
-Those of `goals.py`: beside other engines for every model, and what a bench by itself is to reach;
-and those of the parts of `engine_bench.py`, each of which names its own. What has not been measured
-is a row, too. The last lines count the verdicts, and name processors and commits of the figures.
+Goals come from `goals.py` (comparisons with other engines, and limits of single benchmarks) and
+from the parts of `engine_bench.py`, each of which names its own. A goal that was not measured has a
+row, too. The last lines count the verdicts and name the processors and commits of the figures.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from goals import BEST, ENGINE_PARTS, LIMITS, MODELS, OURS, Limit, goals_of, kernels_of
+from goals import BEST, ENGINE_PARTS, LIMITS, MODELS, OURS, Goal, Limit, goals_of, kernels_of
 
-_KERNELS = "avx512"  # whose goals stand in the place of figures of which there are none at all
+_KERNELS = "avx512"  # its goals are listed where nothing was measured
 
 Row = tuple[str, str, str, str, str]  # bench, figure, found, goal, verdict
 
 
 def verdict(is_reached: bool) -> str:
-    """Return the word for it."""
+    """Return the word for a goal that was or was not reached."""
     return "reached" if is_reached else "missed"
 
 
 def kernels_in(folder: Path) -> str:
-    """Return the kernel table that figures beside other engines are of."""
+    """Return the kernel table that comparisons with other engines were measured with."""
     for path in sorted(folder.glob("side_by_side-*.json")):
         named = kernels_of(json.loads(path.read_text())["engines"].get(OURS, ""))
         if named:
@@ -39,7 +39,7 @@ def kernels_in(folder: Path) -> str:
 
 
 def side_by_side_rows(folder: Path, model: str, threads: int) -> Iterator[Row]:
-    """Yield a row for each goal of a model beside other engines."""
+    """Yield a row for each goal of a model's comparisons with other engines."""
     path = folder / f"side_by_side-{model}-{threads}.json"
     figures = json.loads(path.read_text()) if path.exists() else {}
     comparisons = figures.get("comparisons", [])
@@ -47,23 +47,23 @@ def side_by_side_rows(folder: Path, model: str, threads: int) -> Iterator[Row]:
     for goal in goals_of(model, kernels_in(folder)):
         least = f">= {goal.ratio:g}"
         same = (row for row in comparisons if row["measure"] == goal.measure)
-        row = next((row for row in same if is_beside(row, goal.beside, goal.ratio)), None)
+        row = next((row for row in same if is_wanted(row, goal)), None)
         if row is None:
-            yield name, f"{goal.measure}, beside {goal.beside}", "-", least, "not measured"
+            yield name, f"{goal.measure}, against {goal.rival}", "-", least, "not measured"
             continue
         found = f"{row['ratio']:.2f} ({row['smallest']:.2f} - {row['largest']:.2f})"
-        what = f"{row['measure']}, beside {row['beside']}"
+        what = f"{row['measure']}, against {row['against']}"
         yield name, what, found, least, verdict(row["ratio"] >= goal.ratio)
 
 
-def is_beside(row: dict[str, Any], beside: str, ratio: float) -> bool:
-    """Return whether a comparison is the one that a goal asks for: its rival, or the best one."""
-    rival: str = row["beside"]
-    return row["goal"] == ratio and (rival.startswith(beside) or beside == BEST)
+def is_wanted(row: dict[str, Any], goal: Goal) -> bool:
+    """Return whether a comparison is the one of a goal: with its rival, or with the best one."""
+    rival: str = row["against"]
+    return row["goal"] == goal.ratio and (rival.startswith(goal.rival) or goal.rival == BEST)
 
 
 def limit_row(folder: Path, limit: Limit) -> Row:
-    """Return the row of what a bench by itself is to reach."""
+    """Return the row of one benchmark's limit."""
     path = folder / f"{limit.bench}.json"
     figures = json.loads(path.read_text()) if path.exists() else {}
     found: float | None = figures.get(limit.figure)
@@ -98,7 +98,7 @@ def rows(folder: Path) -> Iterator[Row]:
 
 
 def reports(folder: Path) -> Iterator[Path]:
-    """Yield where the figures of the table lie, as far as they are there."""
+    """Yield the paths of the table's figures that exist."""
     names = [f"side_by_side-{model}-{threads}" for model in MODELS for threads in (2, 1)]
     names += dict.fromkeys(limit.bench for limit in LIMITS)
     yield from (path for name in names if (path := folder / f"{name}.json").exists())
@@ -106,11 +106,13 @@ def reports(folder: Path) -> Iterator[Path]:
 
 
 def sources(folder: Path) -> Iterator[str]:
-    """Yield a line for each processor that figures of the table are of, with their commits."""
+    """Yield a line for each processor that was measured, with the commits."""
     commits: dict[str, set[str]] = {}
     for path in reports(folder):
         figures = json.loads(path.read_text())
-        processor = re.sub(r", \d+ cores$", "", figures["processor"])  # as many as were used
+        processor = re.sub(
+            r", \d+ cores$", "", figures["processor"]
+        )  # the number of cores in use may differ
         commits.setdefault(processor, set()).add(figures["commit"])
     for processor, found in commits.items():
         yield f"{processor}; commits: {', '.join(sorted(found))}"

@@ -1,4 +1,4 @@
-"""What figures beside other engines are to reach, on any machine."""
+"""Goals of the benchmarks, on any machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 OURS = "sinkstream"
 BEST = "the best other engine"
 READ = "a plain read of memory"
-PEAK = "a loop of dots in registers"  # of those that the kernel table multiplies with
+PEAK = "a loop of dots in registers"  # with the instructions of the kernel table
 LLAMA_CPP = "llama.cpp"
 TRANSFORMERS = "transformers"
 RECOMPUTED = "transformers, window recomputed"
@@ -16,16 +16,16 @@ RECOMPUTED = "transformers, window recomputed"
 
 @dataclass(frozen=True)
 class Goal:
-    """Our rate of one measure over the rate of `beside`, at least."""
+    """The least ratio of our rate to the rival's rate, in one measure."""
 
     measure: str
-    beside: str  # BEST, READ, PEAK, or how names of engines begin: the best of them counts
+    rival: str  # BEST, READ, PEAK, or a prefix of engine names: the best of those counts
     ratio: float
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What one figure of one bench may be at most, or must be at least."""
+    """The most or the least that one figure of one benchmark may be."""
 
     bench: str  # the name of its JSON
     figure: str
@@ -33,7 +33,7 @@ class Limit:
     most: float | None = None
 
     def is_kept(self, found: float) -> bool:
-        """Return whether a figure is within it."""
+        """Return whether a figure is within the limit."""
         return (self.least is None or found >= self.least) and (
             self.most is None or found <= self.most
         )
@@ -51,7 +51,7 @@ LIMITS = (
     Limit("protocol", "ratio", least=80),
 )
 
-# Of `engine_bench.py`, those that take minutes; `make bench` runs them.
+# Parts of `engine_bench.py` that take minutes; `make bench` runs them.
 ENGINE_PARTS = ("throughput", "idle_consumers", "stop", "gil")
 
 PREFILL = "prefill of 512"
@@ -63,7 +63,7 @@ def decode_at(cached: int) -> str:
     return f"decode at {cached:,}"
 
 
-# How far beyond the best other engine one sequence decodes, at 16 and at 1,024 cached tokens.
+# Decode rate of one sequence over that of the best other engine, at 16 and 1,024 cached tokens.
 _DECODE = {
     "smollm2": (1.8, 2.2),
     "qwen3-0.6b-Q4_0": (1.3, 1.6),
@@ -74,11 +74,11 @@ _DECODE = {
     "llama-3.2-1b-BF16": (1.0, 1.1),
 }
 MODELS = tuple(_DECODE)
-# The share of a plain read that is reached: (weights + cache) / (seconds · bytes a second).
+# The share of a plain read: (bytes of weights + cache) / (seconds · bytes/s of the read).
 _SHARE = {"smollm2": (0.75, 0.75), "Q4_0": (0.85, 0.8), "Q8_0": (0.92, 0.88), "BF16": (0.92, 0.88)}
 _PREFILL_LLAMA_CPP = {"smollm2": 4.0, "qwen3-0.6b-BF16": 1.4}
-# The share of a loop of dots that a prompt reaches: (operations) / (seconds · operations a second).
-# Tables that are not here have no dots; beside tiles no goal was set for 8-bit weights.
+# The share of a loop of dots that a prompt reaches: operations / (seconds · operations/s of the
+# loop). Tables that are not listed have no dots; for tiles there is no goal for 8-bit weights.
 _PREFILL_PEAK = {
     "avx512": {"smollm2": 0.7, "Q4_0": 0.7, "Q8_0": 0.7, "BF16": 0.7},
     "amx": {"smollm2": 0.2, "Q4_0": 0.2, "BF16": 0.5},

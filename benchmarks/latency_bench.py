@@ -1,18 +1,18 @@
-"""Time between tokens over a long stream: flat before, at and after the cache fills.
+"""Measures time between tokens over a long stream: before, while and after the cache fills.
 
     python benchmarks/latency_bench.py --tokens 100000 --llama 20000 --spin 20000 --plot all.png
 
-- ours: the times at which the consumer has each token; it does nothing else.
-- `--llama`: so many tokens of llama.cpp in its faster mode, without sampling. Whenever it has as
-  many in its cache as ours holds, they are shifted as llama.cpp's own programs do it: the first 4
-  stay, half of the others leave, and the rest move up. Needs `pip install llama-cpp-python`.
-- `--spin`: an empty loop, counted so that it takes as long as our median token, on one core, half
-  of the times before our stream and half after it: what the machine itself does to equal work.
-  `noise_bench.py` looks closer, at the same minutes, and at memory.
+- sinkstream: when the consumer receives each token; it does nothing else.
+- `--llama N`: N tokens of llama.cpp in its faster mode, without sampling. When its cache is as full
+  as ours, it shifts as llama.cpp's own programs do: the first 4 tokens stay, half of the others
+  leave, and the rest move up. Needs `pip install llama-cpp-python`.
+- `--spin N`: N empty loops on one core, each as long as our median token, half of them before our
+  stream and half after it: the machine's own jitter. `noise_bench.py` interleaves loops, reads of
+  memory and tokens.
 
-Of each: p50, p99 and their ratio; of llama.cpp also the median step that shifts. Of ours also what
-would show if something came back with the page (64 tokens) or with the ring of pages: the median of
-all gaps at the same place of it, the one farthest from p50, over p50.
+Of each: p50, p99 and their ratio; of llama.cpp also the median step that shifts. For sinkstream
+also a test for a period of one page (64 tokens) or one ring of pages: of the medians at each offset
+in the period, the one farthest from p50, over p50.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from figures import quantile, spread
 from machine import report
-from noise import empty_loops, loop_turns
+from noise import empty_loops, loop_iterations
 
 PAGE = 64
 FLASH = "llama.cpp, flash attention"
@@ -37,14 +37,14 @@ COLOURS = ("#0072b2", "#e69f00", "#999999")  # told apart by colour-blind reader
 
 @dataclass(frozen=True)
 class Series:
-    """Milliseconds of tokens, or of what stands for one, in their order."""
+    """Milliseconds of tokens, or of loops as long as a token, in order."""
 
     name: str
     gaps: Sequence[float]
-    shifts: Sequence[int] = ()  # which of them move a cache
+    shifts: Sequence[int] = ()  # indices of the gaps that shift a cache
 
     def figures(self) -> dict[str, Any]:
-        """Return what describes it."""
+        """Return the statistics to report."""
         found: dict[str, Any] = spread(self.gaps)
         if self.shifts:
             shift = statistics.median(self.gaps[i] for i in self.shifts)
@@ -53,14 +53,14 @@ class Series:
         return found
 
 
-def farthest_place(gaps: Sequence[float], period: int, p50: float) -> float:
-    """Return the median at the place of a period that is farthest from p50, over p50."""
-    medians = [statistics.median(gaps[place::period]) for place in range(period)]
+def farthest_median(gaps: Sequence[float], period: int, p50: float) -> float:
+    """Return the median at the offset of a period that is farthest from p50, over p50."""
+    medians = [statistics.median(gaps[offset::period]) for offset in range(period)]
     return max(medians, key=lambda median: abs(median - p50)) / p50
 
 
 def shifted(path: str, capacity: int, threads: int, tokens: int) -> Series:
-    """Return llama.cpp's stream, with or without flash attention, whichever is faster here."""
+    """Return llama.cpp's stream in the faster mode here, with or without flash attention."""
     from peers.isolated import IsolatedPeer
 
     modes = [IsolatedPeer(name, path, threads) for name in ("llama.cpp", FLASH)]
@@ -73,7 +73,7 @@ def shifted(path: str, capacity: int, threads: int, tokens: int) -> Series:
 
 
 def plot(path: str, all_series: Sequence[Series], fill: int) -> None:
-    """Draw each series in a panel of its own, on one scale."""
+    """Draw each series in its own panel, on one scale."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -98,7 +98,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, default=20_000)
-    parser.add_argument("--llama", type=int, default=0, help="tokens of llama.cpp's")
+    parser.add_argument("--llama", type=int, default=0, help="tokens of llama.cpp")
     parser.add_argument("--spin", type=int, default=2_000, help="empty loops")
     parser.add_argument("--window", type=int, default=1020)
     parser.add_argument("--threads", type=int, default=None)
@@ -110,8 +110,8 @@ def main() -> None:
     model = sinkstream.load(args.path, window=args.window, max_sequences=1, threads=args.threads)
     capacity, threads = model.capacity.tokens, model.runtime["threads"]
     milliseconds = 1000 / model.generate("Once", max_tokens=200).stats.tokens_per_s
-    turns = loop_turns(milliseconds)  # one number for both halves
-    loops = empty_loops(turns, args.spin // 2)
+    iterations = loop_iterations(milliseconds)  # the same for both halves
+    loops = empty_loops(iterations, args.spin // 2)
     stamps = array("d")
     stream = model.stream(
         "Once upon a time", max_tokens=args.tokens, ignore_eos=True, seed=1, temperature=1.0
@@ -123,7 +123,7 @@ def main() -> None:
     fill = capacity - stream.stats.prompt_tokens
     path = model.path
     model.close()
-    loops += empty_loops(turns, args.spin - args.spin // 2)
+    loops += empty_loops(iterations, args.spin - args.spin // 2)
     ours = Series("sinkstream", gaps)
     p50 = quantile(gaps, 0.5)
     after = gaps[fill:]
@@ -141,15 +141,15 @@ def main() -> None:
     }
     for name, period in (("page", PAGE), ("ring", ring)):
         if len(after) >= 20 * period:
-            found[f"farthest_place_of_the_{name}_over_p50"] = round(
-                farthest_place(after, period, p50), 3
+            found[f"farthest_median_of_the_{name}_over_p50"] = round(
+                farthest_median(after, period, p50), 3
             )
     all_series = [ours]
     if args.llama:
         all_series.append(shifted(path, capacity, threads, args.llama))
     if args.spin:
         all_series.append(Series("an empty loop on one core", loops))
-    found["beside"] = {series.name: series.figures() for series in all_series[1:]}
+    found["compared"] = {series.name: series.figures() for series in all_series[1:]}
     report("latency", found)
     if args.plot:
         plot(args.plot, all_series, fill)

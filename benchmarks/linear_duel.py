@@ -1,10 +1,10 @@
-"""Products of weights as another commit had them beside those of this tree, in one process.
+"""Compares the products of weights of another commit with those of this tree, in one process.
 
     python benchmarks/linear_duel.py COMMIT --build build --table avx512 --threads 1
 
 Compiles the kernel table of both with the flags of a build folder (configured with
-`-G Ninja -DSINKSTREAM_BENCH=ON`, and built), gives the other one's table another name, and links
-both into linear_duel.cc, which runs them by turns.
+`-G Ninja -DSINKSTREAM_BENCH=ON`, and built), renames the other commit's table, and links both into
+linear_duel.cc, which runs them interleaved.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 
 from machine import ROOT, commit, processor
 
-# What both must agree on: how a table is called, how weights lie in memory, how threads are asked.
+# Both must agree on the table's interface, the layout of weights, and the thread pool.
 INTERFACES = (
-    "csrc/kernels/kernels.h",
+    "csrc/kernels/table.h",
     "csrc/kernels/linear.h",
     "csrc/kernels/pack.h",
     "csrc/common/thread_pool.h",
-    "csrc/common/processor.cc",  # which only one of them may have, not both and another one
+    "csrc/common/processor.cc",  # linked once, for both
 )
 LIBRARIES = ("libsinkstream_tables.a", "libsinkstream_core.a")
 
 
 def run(*words: str | Path, cwd: Path = ROOT) -> str:
-    """Run a command and return what it prints; the end of its complaint if it fails."""
+    """Run a command and return its output; exit with the end of its error if it fails."""
     done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"linear_duel: {words[0]} failed: {done.stderr.strip()[-2000:]}")
@@ -39,14 +39,14 @@ def run(*words: str | Path, cwd: Path = ROOT) -> str:
 
 
 def compile_table(entry: dict[str, str], tree: Path, to: Path) -> None:
-    """Compile what a build compiles, from another tree."""
+    """Compile a build's entry from another tree."""
     words = shlex.split(entry["command"].replace(str(ROOT), str(tree)))
     words[words.index("-o") + 1] = str(to)
     run(*words, cwd=Path(entry["directory"]))
 
 
 def rename_table(made: Path, table: str) -> None:
-    """Call the only symbol that an object gives to others `base_kernels`."""
+    """Rename the only global symbol of an object to `base_kernels`."""
     symbols = [line.split()[-1] for line in run("nm", made).splitlines() if " T " in line]
     old = f"{len(table) + len('_kernels')}{table}_kernels"
     (symbol,) = [symbol for symbol in symbols if old in symbol]
@@ -65,9 +65,11 @@ def main() -> None:
     args = parser.parse_args()
     build = args.build.resolve()
     if not (build / "compile_commands.json").is_file():
-        parser.error(f"{build} has no compile_commands.json; the file's first lines say how to.")
+        parser.error(f"{build} has no compile_commands.json; configure it as `--help` shows.")
     if run("git", "diff", "--diff-filter=a", "--name-only", args.base, "--", *INTERFACES):
-        parser.error(f"{args.base} calls its tables in another way; they cannot be compared.")
+        parser.error(
+            f"{args.base} has another interface of kernel tables; the two cannot be compared."
+        )
     source = f"csrc/kernels/cpu/{args.table}.cc"
     entries = json.loads((build / "compile_commands.json").read_text())
     (entry,) = [entry for entry in entries if entry["file"].endswith(source)]

@@ -1,13 +1,13 @@
-"""From a checkpoint in the page cache to the first token, step by step, in fresh processes.
+"""Times a load from the page cache to the first token, step by step, in fresh processes.
 
     python benchmarks/load_bench.py
     python benchmarks/load_bench.py --against ../other/python
 
-Each round is a process of its own: it imports everything, then loads, then takes the first token of
-a prompt of 16. Weights are read in the background from the end of `open` on: `wait` is what is left
-of that when the tokenizer is there. `user` and `system` are the processor time of load and first
-token, of all threads; the times of the steps are those of a clock, and other programs lengthen
-them. `--against` names a folder with another build of the package; rounds alternate then.
+Each round is a new process: it imports the package, loads the model, and takes the first token of a
+prompt of 16. Weights are read in the background from the end of `open` on; `wait` is the part of
+that which remains when the tokenizer is ready. `user` and `system` are processor time of all
+threads, from the load to the first token; the steps are wall-clock time, which other programs
+lengthen. `--against` names a folder with another build of the package; rounds then alternate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from machine import report
 
-# What `load` calls one after the other -> the step that it belongs to. Another build may lack some.
+# What `load` calls, in order -> its step. Another build may lack some.
 _STEPS = {
     "open_tensors": "open",
     "_begin_to_read": "open",
@@ -36,7 +36,7 @@ _STEPS = {
 
 
 def timed(function: Callable[..., Any], times: dict[str, float], step: str) -> Callable[..., Any]:
-    """Return the function, which adds the milliseconds of a call to its step."""
+    """Return a wrapper that adds the milliseconds of each call to a step."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
@@ -49,7 +49,7 @@ def timed(function: Callable[..., Any], times: dict[str, float], step: str) -> C
 
 
 def one_round(path: str | None) -> dict[str, float]:
-    """Load and take one token, and return milliseconds."""
+    """Load, take one token, and return milliseconds."""
     import sinkstream
     from sinkstream import loading
 
@@ -77,7 +77,7 @@ def one_round(path: str | None) -> dict[str, float]:
 
 
 def in_a_process(path: str | None, package: str | None) -> dict[str, float]:
-    """Return a round's figures, of the package in a folder or of the one that is installed."""
+    """Return a round's figures, of the package in a folder or of the installed one."""
     command = [sys.executable, __file__, "--one", *([] if path is None else ["--path", path])]
     environment = dict(os.environ)
     if package is not None:
@@ -109,7 +109,7 @@ def main() -> None:
         return
     builds = {"ms": None} | ({} if args.against is None else {"against_ms": args.against})
     for package in builds.values():
-        in_a_process(args.path, package)  # files come into the page cache
+        in_a_process(args.path, package)  # brings the files into the page cache
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in builds}
     for _ in range(args.rounds):
         for name, package in builds.items():

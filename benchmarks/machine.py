@@ -1,4 +1,4 @@
-"""What every figure names: the processor with its family, the commit, and the threads."""
+"""What every report names: the processor with its family, and the commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """Return the short commit, with a plus if the tree differs from it."""
+    """Return the short commit hash, with a plus if the tree differs from it."""
 
     def git(*words: str) -> str:
         return subprocess.run(

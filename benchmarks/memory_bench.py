@@ -1,10 +1,10 @@
-"""Memory: what a load takes at its peak, and that a long stream takes nothing more.
+"""Measures the peak memory of a load, and the growth of memory over a long stream.
 
     python benchmarks/memory_bench.py --tokens 100000
 
-The peak is that of RssAnon, sampled during the load, beside what `capacity` announces and what is
-fixed: the imports, and the tokenizer, which a process of its own opens alone. The slope is a
-least-squares line through RssAnon + VmSwap over the stream.
+The peak is that of RssAnon, sampled during the load. It is reported with what `capacity` announces
+and with the fixed parts: the imports, and the tokenizer, measured alone in another process. The
+slope is that of a least-squares line through RssAnon + VmSwap over the stream.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from machine import report, status_kib
 
 
 def anonymous_kib() -> int:
-    """Return memory that belongs to this process alone and is not a file's."""
+    """Return the process's private memory that is not backed by a file."""
     return status_kib("RssAnon", "VmSwap")
 
 
 class Peak:
-    """Samples memory until it is stopped."""
+    """Samples memory until `stop` is called."""
 
     def __init__(self) -> None:
         self.kib = anonymous_kib()
@@ -45,7 +45,7 @@ class Peak:
 
 
 def tokenizer_kib(path: str | None) -> int:
-    """Return what opening a checkpoint costs without its weights: header and tokenizer."""
+    """Return the memory of an open checkpoint without its weights: header and tokenizer."""
     script = (
         "import sys\n"
         "from memory_bench import Peak, anonymous_kib\n"
@@ -89,8 +89,8 @@ def main() -> None:
     for event in stream.events():
         if isinstance(event, sinkstream.Token):
             count += 1
-            # The first thousands fill what is filled once: Python's own pools, and the text that is
-            # kept of the reply's end, 32,768 characters.
+            # The first thousands of tokens fill Python's own pools and the bounded tail of the
+            # reply's text, 32,768 characters.
             if count % 500 == 0 and count >= args.tokens // 5:
                 points.append((count, anonymous_kib()))
     seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""What the machine does to pieces of work that are all the same, and what threads do meanwhile."""
+"""Equal pieces of work that show the machine's jitter, and clocks of a process's threads."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import statistics
 import time
 
 
-def _loop(turns: int) -> float:
+def _loop(iterations: int) -> float:
     started = time.perf_counter()
-    for _ in range(turns):
+    for _ in range(iterations):
         pass
     return 1000 * (time.perf_counter() - started)
 
 
-def loop_turns(milliseconds: float) -> int:
-    """Return how many turns of an empty loop on one core take about so long, just now."""
-    turns = 100_000
-    return round(turns * milliseconds / statistics.median(_loop(turns) for _ in range(21)))
+def loop_iterations(milliseconds: float) -> int:
+    """Return how many iterations of an empty loop currently take about `milliseconds`."""
+    probe = 100_000
+    return round(probe * milliseconds / statistics.median(_loop(probe) for _ in range(21)))
 
 
-def empty_loops(turns: int, count: int) -> list[float]:
-    """Return the milliseconds of each of so many empty loops of as many turns, on one core."""
-    return [_loop(turns) for _ in range(count)]
+def empty_loops(iterations: int, count: int) -> list[float]:
+    """Return the milliseconds of each of `count` empty loops on one core."""
+    return [_loop(iterations) for _ in range(count)]
 
 
 class ThreadClocks:
-    """What the system counts of each thread of this process whose name begins with so much."""
+    """The system's counters of each thread of this process whose name begins with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self.names: list[str] = []
@@ -39,11 +39,11 @@ class ThreadClocks:
                 self._files.append(os.open(folder / "schedstat", os.O_RDONLY))
 
     def read(self) -> list[tuple[float, float]]:
-        """Return of each thread the milliseconds that it ran and that it waited for a core."""
+        """Return, for each thread, the milliseconds that it ran and that it waited for a core."""
         fields = [os.pread(file, 64, 0).split() for file in self._files]
         return [(int(ran) / 1e6, int(waited) / 1e6) for ran, waited, *_ in fields]
 
     def close(self) -> None:
-        """Close the system's files."""
+        """Close the files in /proc."""
         while self._files:
             os.close(self._files.pop())

@@ -8,15 +8,15 @@ of a session whose cache is full, stamped when the consumer receives them. Loops
 the tokens of each round. The memory that is read is allocated once: freeing it would keep the
 system's threads busy while tokens are timed.
 
-Of each: p50, p99 and their ratio. Then rounds are sorted by how slow the surrounding loops and reads
-were, and p50 and p99 of the tokens are reported for each quarter. Late tokens of the engine would
-appear in all quarters alike; those of the machine appear in the last one, except for disturbances
-shorter than a token.
+Of each: p50, p99 and their ratio. Then rounds are sorted by how slow the surrounding loops and
+reads were, and p50 and p99 of the tokens are reported for each quarter. Late tokens of the engine
+would appear in all quarters alike; those of the machine appear in the last one, except for
+disturbances shorter than a token.
 
 Late tokens (more than 1.1 times p50) are therefore also compared with the others: how much longer
-each of the engine's threads ran, waited for a core that another thread had, and slept. A thread that
-runs longer for the same work had a slower core, lost its core to the hypervisor, or spun while it
-waited for the other threads.
+each of the engine's threads ran, waited for a core that another thread had, and slept. A thread
+that runs longer for the same work had a slower core, lost its core to the hypervisor, or spun while
+it waited for the other threads.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a token costs beyond its kernels, on a model of a few thousand weights.
+"""Measures the time of a token outside its kernels, on a model of a few thousand weights.
 
     python benchmarks/overhead_bench.py
 
-The model is so small that its kernels take microseconds; a whole step, hand-over to Python
-included, is then mostly everything else.
+The kernels of so small a model take microseconds, so a step, including the hand-over to Python, is
+mostly overhead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Perplexity of every type that activations and cache can have, beside everything in float32.
+"""Compares the perplexity of each type of activations and cache with that of float32.
 
     python benchmarks/perplexity_bench.py BOOK.txt --tokens 8000
 
-The book is read once through the cache (sinks and window as given), with per-token semantics, by
-each combination in turn. `auto` is what `load()` takes on this processor.
+Each combination reads the book once through a cache with sinks and a window; the result is that of
+one token at a time. `auto` is the choice of `load()` on this processor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMBINATIONS = {
 
 
 def perplexity(model: Any, ids: torch.Tensor) -> tuple[float, int]:
-    """Read ids [1, tokens] through one cache; return exp of their mean surprise, and evictions."""
+    """Read ids [1, tokens] through one cache; return perplexity and evicted tokens."""
     cache = model.new_cache()
     total = 0.0
     last = ids.shape[1] - 1

@@ -1,10 +1,10 @@
-"""The figures of docs/exactness.md: perplexity of SmolLM2 over whole books, by what a token sees.
+"""Measures the perplexity of SmolLM2 over whole books, for docs/exactness.md.
 
     BENCH_OUT=figures python benchmarks/picture_bench.py books-heldout.jsonl.xz
 
-Each run writes a JSON of its own below $BENCH_OUT/runs, and is not repeated while that is there; a
-run that was interrupted goes on where it stopped. `--only oracle,types` runs some sets only. At the
-end every finished run is listed in $BENCH_OUT/picture.json.
+Each run writes a JSON file to $BENCH_OUT/runs and is skipped while that file exists; an interrupted
+run continues where it stopped. `--only oracle,types` runs some sets only. At the end
+$BENCH_OUT/picture.json lists every finished run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from sinkstream.evaluate import PerplexityResult, perplexity
 from sinkstream.evaluate.books import read_books
 
 NOVEL = "David Copperfield"
-EVERY = "All books"  # one after the other: none alone has a million tokens
-ABOUT = ("kind", "book", "processor", "commit")  # what is written beside each result
+EVERY = "All books"  # joined: no book has a million tokens
+ABOUT = ("kind", "book", "processor", "commit")  # recorded with each result
 TOKENS = 20_000
 
-# What inputs of weights and what the cache are rounded to, by the name that a run has it under:
-# nothing at all; what the pictures are made with, on every machine; what AVX2 takes by itself; and
-# what AVX-512 does.
+# The types of a run, by name: no rounding; those of the pictures, on every machine; the default
+# with AVX2; the default with AVX-512.
 TYPES: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32", "kv_dtype": "float32"},
     "float16": {"dtype": "float32", "kv_dtype": "float16"},
@@ -41,26 +40,26 @@ TYPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One perplexity."""
+    """One measurement of perplexity."""
 
-    kind: str  # the set that it belongs to
+    kind: str  # its set, as `--only` names it
     method: str
     sinks: int
     window: int
     book: str = NOVEL
     tokens: int = TOKENS
-    types: str = "float16"  # of TYPES
+    types: str = "float16"  # a key of TYPES
     sample: int | None = None
 
     @property
     def name(self) -> str:
-        """Return a file's name."""
+        """Return the name of its files."""
         book = self.book.lower().replace(" ", "_")
         return f"{book}-{self.tokens}-{self.method}-{self.sinks}-{self.window}-{self.types}"
 
 
 def runs(titles: list[str]) -> Iterator[Run]:
-    """List all runs, the most telling ones first."""
+    """List all runs, the most important ones first."""
     settings = [("sinks", 4, 1020), ("window", 0, 1024), ("sinks", 4, 2044), ("sinks", 4, 252)]
     settings += [("sinks", 1, 1023), ("window", 0, 2048)]
     for method, sinks, window in settings:
@@ -85,12 +84,12 @@ def runs(titles: list[str]) -> Iterator[Run]:
 
 
 def load_model(types: str, threads: int | None) -> sinkstream.Model:
-    """Load SmolLM2 with the types that a run asks for."""
+    """Load SmolLM2 with the types of a run."""
     return sinkstream.load(window=1020, max_sequences=1, threads=threads, **TYPES[types])
 
 
 def measure(run: Run, model: sinkstream.Model, text: str, folder: Path) -> PerplexityResult:
-    """Do a run, or what is left of it; a finished one is only read."""
+    """Do a run, or the rest of it; a finished one is only read."""
     return perplexity(
         model,
         text[: 8 * run.tokens],  # characters; a token has fewer than eight
@@ -104,10 +103,10 @@ def measure(run: Run, model: sinkstream.Model, text: str, folder: Path) -> Perpl
 
 
 def main() -> None:
-    """Run what is not there yet, and gather."""
+    """Do the missing runs, and gather all results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("books", help="a .jsonl or .jsonl.xz file of books")
-    parser.add_argument("--only", default="", help="sets, with commas between [all]")
+    parser.add_argument("--only", default="", help="sets, separated by commas [all]")
     parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args()
     out = Path(os.environ.get("BENCH_OUT", "figures"))

@@ -1,8 +1,8 @@
-"""Tables and pictures of docs/exactness.md out of what picture_bench.py has run.
+"""Makes the tables and pictures of docs/exactness.md from the results of picture_bench.py.
 
     BENCH_OUT=figures python benchmarks/picture_tables.py books-heldout.jsonl.xz
 
-Prints Markdown; draws perplexity and cost (perplexity.png, cost.png, and .svg) beside the runs.
+Prints Markdown, and draws perplexity and cost as .png and .svg in $BENCH_OUT.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sinkstream.evaluate.books import read_books
 
 Found = dict[str, tuple[Run, PerplexityResult]]
 
-# Perplexity over all tokens and over the second half, from an implementation of its own.
+# Perplexity over all tokens and over the second half, from an independent implementation.
 ORACLE = {
     ("sinks", 4, 2044): (24.459, 23.511),
     ("sinks", 4, 1020): (24.781, 23.897),
@@ -39,7 +39,7 @@ def compared(title: str, types: str = "float16") -> list[Run]:
 
 
 def read(folder: Path, titles: list[str]) -> Found:
-    """Read the runs that are there, by name."""
+    """Read the finished runs, by name."""
     found: Found = {}
     for run in runs(titles):
         path = folder / f"{run.name}.json"
@@ -51,19 +51,19 @@ def read(folder: Path, titles: list[str]) -> Found:
 
 
 def result_of(found: Found, run: Run) -> PerplexityResult | None:
-    """Return the result of a run, or that of the same in float32 where only this is there."""
+    """Return the result of a run, or else that of the same run in float32."""
     known = found.get(run.name) or found.get(replace(run, types="float32").name)
     return known[1] if known else None
 
 
 def both_halves(result: PerplexityResult) -> str:
-    """Return perplexity over all and over the second half."""
+    """Return perplexity over all tokens and over the second half."""
     half = (result.tokens + 1) // 2 // result.block * result.block
     return f"{result.perplexity:.4f} / {result.perplexity_from(half):.3f}"
 
 
 def print_oracle(found: Found) -> None:
-    """Print our perplexities beside the other implementation's."""
+    """Print our perplexities and those of the independent implementation."""
     columns = " | ".join(f"{types} | off by" for types in TYPES)
     print(f"| | the other, all / second half | {columns} |")
     print("|---|---|" + "---|---|" * len(TYPES))
@@ -80,7 +80,7 @@ def print_oracle(found: Found) -> None:
 
 
 def print_ablation(found: Found) -> None:
-    """Print what sinks and what the window are worth."""
+    """Print perplexity by number of sinks and by capacity."""
     print("\n| sinks, of a capacity of 1,024 | perplexity, all / second half |\n|---|---|")
     for sinks in (0, 1, 2, 4, 8):
         method = "sinks" if sinks else "window"
@@ -95,7 +95,7 @@ def print_ablation(found: Found) -> None:
 
 
 def print_books(found: Found, titles: list[str]) -> None:
-    """Print every book by method."""
+    """Print the perplexity of every book, by method."""
     print("\n| book, first 20,000 tokens | sinks 4 + 1,020 | window 1,024 | dense |")
     print("|---|---|---|---|")
     for title in titles:
@@ -135,9 +135,9 @@ def print_recompute(found: Found, books: dict[str, str], folder: Path) -> None:
 
 
 def calmest(found: Found, titles: list[str]) -> list[PerplexityResult]:
-    """Return the runs of the book that other programs have disturbed least.
+    """Return the runs of the book that other programs disturbed least.
 
-    Of the books with the most runs, it is that whose slowest block took least.
+    That is the book whose slowest block was fastest, among those with the most runs.
     """
 
     def there(title: str) -> list[PerplexityResult]:
@@ -150,7 +150,7 @@ def calmest(found: Found, titles: list[str]) -> list[PerplexityResult]:
 
 
 def draw(found: Found, titles: list[str], out: Path) -> None:
-    """Draw perplexity of the novel in float32, and what a token of the calmest book cost."""
+    """Draw perplexity of the novel in float32, and time per token of the calmest book."""
     exact = [found[run.name][1] for run in compared(NOVEL, "float32") if run.name in found]
     for kind in ("png", "svg"):
         plot_perplexity(exact, out / f"perplexity.{kind}", title=f"SmolLM2-135M on {NOVEL}")

@@ -1,14 +1,13 @@
-"""Where the time of a token goes, and what it asks of the system.
+"""Profiles the time of a token by kind of work, and counts its system calls.
 
     python benchmarks/profile_bench.py --live 1024
     python benchmarks/profile_bench.py --prompt 512
     python benchmarks/profile_bench.py --batch 32 --live 256
 
-A process streams for ever in a cache of `--live` tokens that is full, or reads prompts of
-`--prompt` tokens again and again, or takes steps of `--batch` sequences in such caches. `perf`
-looks at the threads that compute for some seconds, and what it finds is added up by kind of work;
-then it counts the system calls of the whole process. Needs
-`perf`, and a build that has kept its symbols:
+A child process streams with a full cache of `--live` tokens, or reads prompts of `--prompt` tokens
+repeatedly, or takes steps of `--batch` sequences in such caches. `perf` samples the computing
+threads for some seconds, and the samples are added up by kind of work; then it counts the system
+calls of the whole process. Needs `perf`, and a build that keeps its symbols:
 
     pip install --no-build-isolation -C cmake.define.CMAKE_STRIP=/bin/true .
 """
@@ -34,14 +33,14 @@ from peers.peer import prompt
 if TYPE_CHECKING:
     import sinkstream
 
-# What lays inputs out, or a loop over threads that does; mangled where its types are too many.
+# Functions that lay out inputs, and the loops over threads that call them; some names are mangled.
 LAYING_OUT = (
     r"prepare_(token|band_token)"
     r"|^\[\.\] sinkstream::\(anonymous namespace\)::run_linear.*\(long, long\)#1\}::op"
     r"|(run|of)<sinkstream::\(anonymous namespace\)::lay_out_inputs"
     r"|2ofIZNS_12_GLOBAL__N_114lay_out_inputs"
 )
-# The first pattern that is found in a symbol says what kind of work it is.
+# The first pattern that matches a symbol gives its kind of work.
 KINDS = (
     ("the system", r"^\[k\]"),
     ("inputs of products", LAYING_OUT),
@@ -57,11 +56,11 @@ KINDS = (
 )
 SINKS = 4
 THREADS = ("sinkstream", "sinkstream pool")
-STEPPING = "stepping"  # the name of a thread that steps a batch itself
+STEPPING = "stepping"  # the name of the thread that steps a batch
 
 
 def kind_of(symbol: str) -> str:
-    """Return the kind of work that a symbol of the core stands for."""
+    """Return the kind of work of a symbol."""
     for kind, pattern in KINDS:
         if re.search(pattern, symbol):
             return kind
@@ -80,7 +79,7 @@ def read_samples(listing: str) -> dict[str, float]:
 
 
 def step(model: sinkstream.Model, batch: int, live: int) -> Iterator[None]:
-    """Take steps of a batch of sequences, behind `live` tokens each; never ends."""
+    """Take steps of a batch of sequences with `live` cached tokens each; never ends."""
     import torch
 
     cache = model.new_cache(batch, sinks=SINKS, window=live - SINKS)
@@ -94,8 +93,8 @@ def step(model: sinkstream.Model, batch: int, live: int) -> Iterator[None]:
 def work(path: str | None, live: int, tokens: int, batch: int, threads: int) -> None:
     """Stream, read prompts of `tokens`, or step a batch, until stdin is closed.
 
-    The first line on stdout says that it is warm. Each line on stdin asks for another one: how many
-    tokens were read and written so far, and how many evicted.
+    The first line on stdout says that it is warm. For each line on stdin it prints one more: the
+    tokens read and written so far, and the tokens evicted.
     """
     import sinkstream
 
@@ -137,7 +136,7 @@ def work(path: str | None, live: int, tokens: int, batch: int, threads: int) -> 
 
 
 def perf(*words: str) -> str:
-    """Run perf and return what it writes."""
+    """Run perf and return its output."""
     done = subprocess.run(["perf", *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"profile_bench: perf {words[0]} failed: {done.stderr.strip()[-300:]}")
@@ -156,9 +155,7 @@ def profile(pid: int, seconds: int) -> dict[str, float]:
         )
     shares = read_samples(listing)
     if shares.get("products of weights", 0) == 0:
-        sys.exit(
-            "profile_bench: the build has no symbols; the file's first lines say how to get them."
-        )
+        sys.exit("profile_bench: the build has no symbols. `--help` shows how to build with them.")
     return shares
 
 
@@ -172,7 +169,7 @@ def count_calls(pid: int, seconds: int) -> dict[str, int]:
 
 
 def ask(child: subprocess.Popen[str]) -> tuple[int, int]:
-    """Return how many tokens the process has read and written, and how many it has evicted."""
+    """Return the tokens that the process has read and written, and those that it has evicted."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write("\n")
@@ -187,9 +184,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--live", type=int, default=1024, help="tokens in the cache, at least 16")
-    parser.add_argument("--prompt", type=int, default=0, help="read prompts of so many instead")
-    parser.add_argument("--batch", type=int, default=0, help="step so many sequences instead")
-    parser.add_argument("--path", default=None, help="a checkpoint; SmolLM2 if left out")
+    parser.add_argument(
+        "--prompt", type=int, default=0, help="read prompts of N tokens instead", metavar="N"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=0, help="step N sequences instead", metavar="N"
+    )
+    parser.add_argument("--path", default=None, help="a checkpoint [SmolLM2]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
@@ -205,7 +206,7 @@ def main() -> None:
         assert child.stdout is not None
         try:
             if child.stdout.readline() != "warm\n":
-                sys.exit("profile_bench: the process that was to be looked at has ended.")
+                sys.exit("profile_bench: the process to profile has ended.")
             shares = profile(child.pid, args.seconds)
             before, started = ask(child)[0], time.perf_counter()
             calls = count_calls(child.pid, args.seconds)
@@ -213,7 +214,7 @@ def main() -> None:
             child.stdin.close()
         finally:
             child.kill()
-    # perf takes some time to begin and to end.
+    # perf takes time to start and to stop.
     tokens = (after - before) * args.seconds / (ended - started)
     model = Path(args.path).stem if args.path else "smollm2"
     what = f"prompt-{args.prompt}" if args.prompt else f"token-{args.live}"

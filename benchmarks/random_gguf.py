@@ -1,19 +1,18 @@
-"""Writes models of random weights in real shapes, as GGUF, so that every engine reads one file.
+"""Writes models with random weights in real shapes as GGUF files, which every engine reads.
 
     python benchmarks/random_gguf.py qwen3-0.6b Q4_0 models/
 
-The shapes are those of the models that the names say; the weights are random, of a size that keeps
-activations finite. Needs the extra `bench`.
+The shapes are those of the named models; the weights are random, scaled so that activations stay
+finite. Needs the extra `bench`.
 
-A vocabulary of a real size gets a tokenizer, without which OpenVINO does not take a file: all
-bytes, one merge, an end token; the other tokens are their own numbers in brackets.
+A vocabulary of a real size gets a tokenizer, because OpenVINO refuses a file without one: all
+bytes, one merge, an end token; every other token is its own number in brackets.
 
-Random numbers are made once for each number of columns: a pool of some 33 million weights. Every
-matrix is the pool read from a place of its own, round and round. So what repeats is: matrices with
-as many columns hold the same numbers in the same order from different places on, and one with more
-weights than the pool holds them several times. No two rows of a matrix are equal, because the
-length of the pool is prime. Matrices go to the file in pieces: memory stays below 300 MB, whatever
-the model.
+Random numbers are drawn once for each number of columns: a pool of about 33 million weights. Every
+matrix is the pool, read cyclically from its own random offset. Matrices with equal columns
+therefore hold the same numbers, shifted, and a matrix with more weights than the pool repeats it.
+No two rows of a matrix are equal, because the length of the pool is prime. Matrices are written in
+pieces, so memory stays below 300 MB for every model.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's numbers, as its config has them."""
+    """The sizes of a model, as in its config."""
 
     arch: str
     layers: int
@@ -56,7 +55,7 @@ SHAPES = {
     ),
 }
 CONTEXT = 8192
-_BLOCK = 32  # weights; every type has them in blocks of so many, or can be thought to
+_BLOCK = 32  # weights of a block; types without blocks are cut into blocks of this size, too
 _POOL = 1_048_583  # blocks; a prime
 _MERGE = ("t", "h")
 _END = "<|endoftext|>"
@@ -64,7 +63,9 @@ _END = "<|endoftext|>"
 
 def _bf16(random: np.random.Generator, cols: int) -> np.ndarray:
     pool = np.empty((_POOL, _BLOCK), dtype=np.uint16)
-    for part in np.array_split(pool, 16):  # floats of all at once would be twice the pool
+    for part in np.array_split(
+        pool, 16
+    ):  # all floats at once would need twice the memory of the pool
         floats = random.standard_normal(part.shape, dtype=np.float32)
         floats /= np.float32(np.sqrt(cols))
         part[:] = floats.view(np.uint32) >> 16
@@ -80,7 +81,7 @@ def _f16(random: np.random.Generator, cols: int) -> np.ndarray:
 
 
 def _blocks(random: np.random.Generator, cols: int, code_bytes: int, spread: float) -> np.ndarray:
-    """Blocks of 32 weights: a float16 scale, then codes, whose standard deviation is `spread`."""
+    """Blocks of 32 weights: a float16 scale, then codes with standard deviation `spread`."""
     pool = np.empty((_POOL, 2 + code_bytes), dtype=np.uint8)
     scales = random.uniform(0.5, 1.5, _POOL) / (spread * np.sqrt(cols))
     pool[:, :2] = scales.astype(np.float16)[:, None].view(np.uint8)
@@ -97,7 +98,7 @@ def _q4_0(random: np.random.Generator, cols: int) -> np.ndarray:
 
 
 def _q4_1(random: np.random.Generator, cols: int) -> np.ndarray:
-    """As Q4_0, with a float16 minimum behind the scale, at which the codes' mean stands for 0."""
+    """As Q4_0, with a float16 minimum after the scale, such that the mean code stands for 0."""
     signed = _q4_0(random, cols)
     minima = signed[:, :2].copy().view(np.float16) * np.float16(-7.5)
     return np.concatenate([signed[:, :2], minima.view(np.uint8), signed[:, 2:]], axis=1)
@@ -115,7 +116,7 @@ TYPES: dict[str, tuple[gguf.GGMLQuantizationType, gguf.LlamaFileType, Maker]] = 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A matrix, or a norm's weights, which are ones: `cols` is 0."""
+    """A matrix, or the weights of a norm (`cols` is 0), which are ones."""
 
     name: str
     rows: int
@@ -123,7 +124,7 @@ class Tensor:
 
 
 def tensors(shape: Shape) -> list[Tensor]:
-    """Return all of a model's, in the order of the file."""
+    """Return all tensors of a model, in the order of the file."""
     query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     found = [Tensor("token_embd", shape.vocab, shape.hidden)]
     for layer in range(shape.layers):
@@ -150,7 +151,7 @@ def tensors(shape: Shape) -> list[Tensor]:
 
 
 def _pieces(pool: np.ndarray, begin: int, count: int) -> Iterator[np.ndarray]:
-    """Yield `count` blocks of the pool from `begin` on, round and round."""
+    """Yield `count` blocks of the pool, cyclically, from `begin` on."""
     while count > 0:
         piece = pool[begin : begin + count]
         yield piece
@@ -192,7 +193,7 @@ def _add_numbers(writer: gguf.GGUFWriter, shape: Shape, file_type: gguf.LlamaFil
 
 
 def write(name: str, kind: str, folder: Path) -> Path:
-    """Write a model, or leave the one that is there, and return its path."""
+    """Return the path of a model, writing it if it does not exist."""
     path = folder / f"{name}-{kind}.gguf"
     if path.exists():
         return path

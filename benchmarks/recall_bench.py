@@ -1,13 +1,12 @@
-"""What SmolLM2 recalls, by distance: inside the window, behind it, and with nothing evicted.
+"""Measures what SmolLM2 recalls by distance: inside the window, beyond it, and without eviction.
 
     BENCH_OUT=figures python benchmarks/recall_bench.py --threads 2
 
-The same questions three times, with a capacity of 512: sinks and a window; a window alone; and a
-window so large that nothing is evicted, which is dense attention. That one says what the model can
-do at all, so that a wrong answer of the others can be told from one that is the model's own. Before
-a needle is hidden, a capacity and more of text has been read: what is asked was written after the
-first eviction. StreamEval is asked of the first and the last only. Writes recall.json with all
-answers, recall.png and recall.svg.
+Each question is asked three times: with sinks and a window and a capacity of 512; with a window
+alone; and with a window so large that nothing is evicted, which is dense attention. The dense run
+shows what the model can answer at all. More than a capacity of text comes before each needle, so
+the needle is written after the first eviction. StreamEval runs with the first and the last only.
+Writes recall.json with all answers, recall.png and recall.svg.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from sinkstream.evaluate import RecallResult, needle, plot_recall, stream_eval
 
 CAPACITY = 512
 SINKS = 4
-LEAD = CAPACITY + 128  # tokens before a needle, so that eviction has long begun
+LEAD = CAPACITY + 128  # tokens before a needle: eviction has begun
 DISTANCES = (64, 128, 256, 384, 640, 1024, 2048)
-BACK = (1, 5, 10, 40)  # lines of StreamEval, 22 tokens or so each
-DENSE = 4096  # tokens; no run reads so many, and the model was trained on twice as many
+BACK = (1, 5, 10, 40)  # lines of StreamEval, about 22 tokens each
+DENSE = 4096  # tokens: more than any run reads, and half of the trained length
 
 # What a question sees: sinks, window.
 VIEWS = {
@@ -39,7 +38,7 @@ VIEWS = {
 
 
 def measure(model: sinkstream.Model, repeats: int, queries: int) -> dict[str, list[RecallResult]]:
-    """Ask everything, and return the answers by view: of the needle, then of StreamEval."""
+    """Return the answers by view: of the needle test, then of StreamEval."""
     found: dict[str, list[RecallResult]] = {}
     for view, (sinks, window) in VIEWS.items():
         results = [
@@ -56,17 +55,17 @@ def measure(model: sinkstream.Model, repeats: int, queries: int) -> dict[str, li
         if result.settings["evicted_tokens"]:
             raise SystemExit(
                 f"recall_bench: a dense run must evict nothing, but {result.task} has evicted "
-                f"{result.settings['evicted_tokens']} tokens. Ask less, or raise `DENSE`."
+                f"{result.settings['evicted_tokens']} tokens. Ask fewer questions or raise `DENSE`."
             )
     return found
 
 
-def with_places(result: RecallResult) -> dict[str, Any]:
-    """Return the result as plain values, and the counts by where the answer was."""
-    places = {place: result.recall(place) for place in ("inside", "edge", "outside")}
+def with_counts(result: RecallResult) -> dict[str, Any]:
+    """Return the result as plain values, with counts by the place of the answer."""
+    recalls = {place: result.recall(place) for place in ("inside", "edge", "outside")}
     counts = {
         place: {"questions": recall.questions, "right": recall.right}
-        for place, recall in places.items()
+        for place, recall in recalls.items()
         if recall is not None
     }
     return {"by_place": counts, **result.as_dict()}
@@ -94,7 +93,7 @@ def main() -> None:
         {
             "seconds": round(time.perf_counter() - started),
             "views": {
-                view: {result.task: with_places(result) for result in results}
+                view: {result.task: with_counts(result) for result in results}
                 for view, results in found.items()
             },
         },

@@ -1,10 +1,10 @@
-"""What a turn costs, whatever the conversation has come to; and forks, files, and reading anew.
+"""Times a session's turns by length of its history; also forks, files, and reading all again.
 
     python benchmarks/session_bench.py --histories 64,1024,10000
 
-For each length of the history the same 16 tokens are said to forks of one session, by turns over
-the lengths, so that all see the same machine. The time to the first token is the engine's own.
-Reading everything anew takes minutes for a long history: `--anew` says up to which it is measured.
+For each length of the history, forks of one session get the same 16 tokens; lengths are
+interleaved, so that all see the same machine. The time to the first token is the engine's own.
+Reading a long history again takes minutes: `--anew` is the longest one that is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HISTORY = [42, 288, 105, 214, 253, 167, 282, 260]
 
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
-    """Return median, least and most."""
+    """Return the median, the least and the most, in milliseconds."""
     return {
         "median": round(1000 * statistics.median(seconds), 3),
         "least": round(1000 * min(seconds), 3),
@@ -34,7 +34,7 @@ def milliseconds(seconds: list[float]) -> dict[str, float]:
 
 
 def timed(action: Any) -> tuple[float, Any]:
-    """Return how long a call takes, and what it returns."""
+    """Return the duration of a call in seconds, and its result."""
     begin = time.perf_counter()
     result = action()
     return time.perf_counter() - begin, result

@@ -3,17 +3,17 @@
     python benchmarks/side_by_side_bench.py
     python benchmarks/side_by_side_bench.py --model qwen3-0.6b-Q4_0 --models models --rounds 5
 
-The model is `smollm2`, or random weights in a real shape (`random_gguf.py`; written to `--models` if
-missing). Measures: prefill of 512 tokens; decode at 16, 1,024, 2,048 and 4,096 cached tokens; decode
-of 8 and of 32 sequences at 256 cached tokens each.
+The model is `smollm2`, or random weights in a real shape (`random_gguf.py`; written to `--models`
+if missing). Measures: prefill of 512 tokens; decode at 16, 1,024, 2,048 and 4,096 cached tokens;
+decode of 8 and of 32 sequences at 256 cached tokens each.
 
 - Each engine runs in its own process and sleeps while another is measured. A round takes every
   figure of every engine once, so that a slow moment of the machine hits all engines. Each round
   starts with another engine.
-- Half a second before and after each of our figures, a plain read of 512 MB is timed; around prompts
-  also a loop of the multiply instructions of our kernel table: tiles, bfloat16 dots, or float
-  multiply-adds, which have no goal. The bound is the mean of both probes, as our figure is a mean
-  over tokens.
+- A plain read of 512 MB is timed for half a second before and after each of our figures; around
+  prompts also a loop of the multiply instructions of our kernel table: tiles, bfloat16 dots, or
+  float multiply-adds (which have no goal). The bound is the mean of both probes, as our figure is
+  a mean over tokens.
 - Each engine reads one prompt untimed before its first timed prompt.
 - All processes are pinned to the same cores, as many as there are threads: on a shared machine one
   core reads memory faster than the next.
@@ -243,7 +243,9 @@ def ratios_to(found: Found, rival: str) -> tuple[str, list[float]]:
     if OURS not in found.rates or not candidates:
         return rival, []
     best = max(candidates, key=lambda name: statistics.median(found.rates[name]))
-    rounds = zip(found.rates[OURS], found.rates[best], strict=False)  # slow engines have fewer rounds
+    rounds = zip(
+        found.rates[OURS], found.rates[best], strict=False
+    )  # slow engines have fewer rounds
     return best, [ours / theirs for ours, theirs in rounds]
 
 
@@ -323,7 +325,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     path = find_model(args.model, args.models)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # inherited by all engines
+    os.sched_setaffinity(
+        0, sorted(os.sched_getaffinity(0))[: args.threads]
+    )  # inherited by all engines
     measures = measures_of(args.model)
     if args.measure is not None:
         measures = [one for one in MEASURES if one.name in args.measure]

@@ -1,11 +1,11 @@
-"""What `side_by_side_bench.py` wrote, as a table in Markdown: that of docs/performance.md.
+"""Prints results of `side_by_side_bench.py` as the Markdown tables of docs/performance.md.
 
     BENCH_OUT=benchmarks/results/2026-11-24-zen4 python benchmarks/side_by_side_table.py 2
 
-prints what was measured with two threads: medians in tokens/s, then our rate over another
-engine's, the median of the rounds (the smallest and the largest), the best other engine first; then
-our share of what bounds us: of a plain read of memory, for prompts of a loop of dots. A goal that
-was not reached is called missed. A model or a figure that is not there has no row.
+prints the results with two threads: medians in tokens/s; the ratios of our rate to those of the
+other engines, best engine first, as median (smallest – largest) over the rounds; and our share of
+the bound, which is a plain read of memory or, for prompts, a loop of dots. A goal that was not
+reached is marked as missed. Models and figures that were not measured have no row.
 `--short` prints one number for each figure of each model: our rate over the best other engine's.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from goals import MODELS, OURS, PEAK, READ, RECOMPUTED
 
-# Column -> engine; beside others, each goes by the same name.
+# Column -> engine. The column names also stand for the engines in ratios.
 ENGINES = {
     "sinkstream": OURS,
     "llama.cpp": "llama.cpp",
@@ -32,12 +32,12 @@ _SHORT = {name: column for column, name in ENGINES.items()}
 
 
 def rate(value: float | None) -> str:
-    """Return tokens/s, shorter for what is large."""
+    """Return tokens/s, without decimals from 20 on."""
     return "" if value is None else f"{value:,.0f}" if value >= 20 else f"{value:.1f}"
 
 
 def times(value: float) -> str:
-    """Return a ratio, shorter for what is large."""
+    """Return a ratio, without decimals from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
@@ -53,7 +53,7 @@ def ratio(row: dict[str, Any]) -> str:
 
 
 def rows(folder: Path, threads: int) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each figure of each model that was measured."""
+    """Yield a row for each measured figure of each model."""
     for model in MODELS:
         path = folder / f"side_by_side-{model}-{threads}.json"
         if not path.exists():
@@ -61,33 +61,35 @@ def rows(folder: Path, threads: int) -> Iterator[tuple[str, ...]]:
         figures = json.loads(path.read_text())
         for measure, rates in figures["tokens/s, medians"].items():
             there = [row for row in figures["comparisons"] if row["measure"] == measure]
-            bounds = [ratio(row) for row in there if row["beside"] in (READ, PEAK)]
-            others = [row for row in there if row["beside"] not in (READ, PEAK)]
-            others.sort(key=lambda row: rates[row["beside"]], reverse=True)
-            beside = [f"{_SHORT.get(row['beside'], row['beside'])} {ratio(row)}" for row in others]
+            bounds = [ratio(row) for row in there if row["against"] in (READ, PEAK)]
+            others = [row for row in there if row["against"] not in (READ, PEAK)]
+            others.sort(key=lambda row: rates[row["against"]], reverse=True)
+            ratios = [
+                f"{_SHORT.get(row['against'], row['against'])} {ratio(row)}" for row in others
+            ]
             yield (
                 f"{model}, {figures['rounds']} rounds",
                 measure,
                 *(rate(rates.get(name)) for name in ENGINES.values()),
-                "; ".join(beside),
+                "; ".join(ratios),
                 "; ".join(bounds),
             )
 
 
 def best_ratio(figures: dict[str, Any], measure: str) -> str:
-    """Return our rate of a measure over the best other engine's; nothing if there is none."""
+    """Return our rate of a measure over the best other engine's; empty if there is none."""
     rates = figures["tokens/s, medians"].get(measure, {})
     others = [
         row
         for row in figures["comparisons"]
-        if row["measure"] == measure and row["beside"] not in (READ, PEAK, RECOMPUTED)
+        if row["measure"] == measure and row["against"] not in (READ, PEAK, RECOMPUTED)
     ]
-    best = max(others, key=lambda row: float(rates[row["beside"]]), default=None)
+    best = max(others, key=lambda row: float(rates[row["against"]]), default=None)
     return "" if best is None else times(best["ratio"])
 
 
 def short_rows(folder: Path, threads: int) -> Iterator[tuple[str, ...]]:
-    """Yield the models, then a row for each measure that somebody else was asked for."""
+    """Yield the models, then a row for each measure that another engine has, too."""
     paths = [(model, folder / f"side_by_side-{model}-{threads}.json") for model in MODELS]
     figures = {model: json.loads(path.read_text()) for model, path in paths if path.exists()}
     yield (f"threads: {threads}", *figures)
@@ -103,7 +105,7 @@ def table(folder: Path, threads: int, *, short: bool) -> str:
     if short:
         head, *body = short_rows(folder, threads)
     else:
-        head = ("model", f"threads: {threads}", *ENGINES, "beside", "share of the bound")
+        head = ("model", f"threads: {threads}", *ENGINES, "ratio to others", "share of the bound")
         body = list(rows(folder, threads))
     lines = (head, ("---",) * len(head), *body)
     return "".join("| " + " | ".join(row) + " |\n" for row in lines)
@@ -115,7 +117,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("threads", type=int)
-    parser.add_argument("--short", action="store_true", help="only how far the best other is")
+    parser.add_argument(
+        "--short", action="store_true", help="print only the ratio to the best other engine"
+    )
     args = parser.parse_args()
     print(table(Path(os.environ["BENCH_OUT"]), args.threads, short=args.short), end="")
 

@@ -1,11 +1,11 @@
-"""What `sinkstream.streaming_llm` costs a model of transformers, beside plain attention.
+"""Measures the overhead of `sinkstream.streaming_llm` over plain attention in transformers.
 
     python benchmarks/streaming_llm_bench.py --capacity 1024
 
-A Llama of SmolLM2-135M's shape with random weights takes one token at a time, in turns: with a full
-streaming cache, which evicts at every token, and with transformers' own cache, held at the same
-length by taking each token back. Both attend to the same number of keys. Nearby blocks make a pair,
-and the figure is the median of the pairs' ratios.
+A Llama of SmolLM2-135M's shape with random weights takes one token at a time, interleaved: with a
+full streaming cache, which evicts at every token, and with transformers' own cache, held at the
+same length by removing each token again. Both attend to the same number of keys. Neighboring blocks
+form a pair, and the figure is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def block_seconds(model: Any, cache: Any, tokens: int, take_back: bool) -> float
 
 
 def main() -> None:
-    """Fill both caches, and measure them in turns."""
+    """Fill both caches, and measure them interleaved."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--capacity", type=int, default=1024, help="keys that a token sees [1024]")
     parser.add_argument("--sinks", type=int, default=4)
@@ -72,7 +72,7 @@ def main() -> None:
         for pair in range(args.pairs + 1):
             plain_s = block_seconds(model, plain, args.tokens, take_back=True)
             stream_s = block_seconds(model, stream, args.tokens, take_back=False)
-            if pair > 0:  # the first warms both up
+            if pair > 0:  # the first pair warms up
                 plain_times.append(plain_s)
                 stream_times.append(stream_s)
         assert stream.live_tokens == plain.get_seq_length() == args.capacity - 1

@@ -1,13 +1,13 @@
-"""What the system does around a token: huge pages or small ones, threads pinned or not.
+"""Measures two settings of the system: huge pages or small ones, threads pinned or not.
 
     python benchmarks/system_bench.py --rounds 5
 
-Each way is a process of its own that keeps its model; they are measured by turns, tokens behind a
-full cache, and each but the first is compared with the first, round by round:
+Each setting runs in its own process, which keeps its model. Settings are interleaved, all with a
+full cache, and compared with the first, round by round:
 
 - as it is: the library's defaults.
-- small pages: the system is asked for none but small ones (`PR_SET_THP_DISABLE`).
-- pinned: each native thread may run on one core only, as many as there are.
+- small pages: transparent huge pages are disabled (`PR_SET_THP_DISABLE`).
+- pinned: each native thread runs on one core only.
 
 Reports tokens/s, and p99 over p50 of the times between tokens, as the consumer sees them.
 """
@@ -33,18 +33,18 @@ _PR_SET_THP_DISABLE = 41
 
 
 def as_it_is() -> None:
-    """Leave everything."""
+    """Change nothing."""
 
 
 def take_small_pages() -> None:
-    """Refuse huge pages from now on, in this process."""
+    """Disable transparent huge pages in this process from now on."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def pin() -> None:
-    """Give each native thread a core of its own, round and round if there are too few."""
+    """Pin each native thread to a core, sharing cores if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     tasks = Path("/proc/self/task")
     ours = [task for task in tasks.iterdir() if (task / "comm").read_text().startswith("sinkst")]
@@ -52,7 +52,7 @@ def pin() -> None:
         os.sched_setaffinity(int(task.name), {core})
 
 
-# Name -> what is done before the model is loaded, and what after it.
+# Name -> what to do before the model is loaded, and after it.
 WAYS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
     "as it is": (as_it_is, as_it_is),
     "small pages": (take_small_pages, as_it_is),
@@ -61,7 +61,7 @@ WAYS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
 
 
 def serve(pipe: Connection, way: str, args: argparse.Namespace) -> None:
-    """Load, fill the cache, then send the gaps of so many tokens whenever asked."""
+    """Load and fill the cache; then, for each count received, send the gaps of that many tokens."""
     import sinkstream
 
     before, after = WAYS[way]
@@ -86,7 +86,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=1000, help="of each way in each round")
+    parser.add_argument("--tokens", type=int, default=1000, help="of each setting in each round")
     parser.add_argument("--window", type=int, default=1020)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--path", default=None)
@@ -118,7 +118,7 @@ def main() -> None:
         spread = (min(pace), statistics.median(pace), max(pace))
         figures[way] = {
             "tokens_per_s": round(statistics.median(len(own) / sum(own) for own in gaps[way]), 1),
-            "pace_beside_the_first": [round(p, 3) for p in spread],
+            "pace_over_the_first": [round(p, 3) for p in spread],
             "p99_over_p50": round(
                 statistics.median(quantile(own, 0.99) / quantile(own, 0.5) for own in gaps[way]), 3
             ),

@@ -1,10 +1,10 @@
-"""A measured timeline: token N is consumed while token N + 1 is computed.
+"""Measures a timeline: token N is consumed while token N + 1 is computed.
 
     python benchmarks/timeline_bench.py --plot timeline.png
 
-Engine times are those that the generation thread records of its steps; the consumer, in Python,
-stamps when it gets a token and then works for a while, as one that prints or sends would. All are
-on the monotonic clock. The share of time that each thread ran comes from the system.
+The engine's thread records the times of its steps. The consumer, in Python, stamps each token when
+it arrives and then works for a while, like a consumer that prints or sends. All times are on the
+monotonic clock. The share of time that each thread ran comes from the system.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from machine import report
 
 
 def thread_times() -> dict[str, float]:
-    """Return the processor seconds of every thread, by name and id."""
+    """Return the processor time of every thread in seconds, by name and id."""
     times = {}
     for folder in pathlib.Path("/proc/self/task").iterdir():
         fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()

@@ -1,1 +1,1 @@
-"""The parts of `engine_bench.py`: each file measures one promise of the engine and says how."""
+"""The parts of `engine_bench.py`: each file defines and measures one promise of the engine."""

@@ -1,14 +1,12 @@
-"""Sixty thousand streams that are started and cancelled leave nothing behind.
+"""Sixty thousand streams that are started and cancelled leak nothing.
 
-Every second stream is cancelled at once, the others after their first token; a model with room for
-two streams keeps the rest waiting. Memory is RssAnon + VmSwap, sampled along the way with the
-engine idle, in the second half: the first one fills what is filled once, such as the engine's
-record of its latest 4,096 steps.
+Every second stream is cancelled at once, the others after their first token; the model has room for
+two streams. Memory is RssAnon + VmSwap, sampled while the engine is idle, in the second half: the
+first half fills what is filled once, such as the engine's record of its latest 4,096 steps.
 
-- pages in use at the end. Goal: 0, as before.
-- slope: bytes for each 1,000 streams, by least squares. Goal: at most what cannot be told from 0:
-  twice its standard error, and a single page of 4 KiB more somewhere on the way, because memory is
-  counted in pages.
+- pages in use at the end. Goal: 0.
+- slope: bytes per 1,000 streams, by least squares. Goal: indistinguishable from 0, that is at most
+  twice its standard error plus one more page of 4 KiB, because memory is counted in pages.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many streams, and how often memory is looked at."""
+    """How many streams, and how many samples of memory."""
 
     streams: int = 60_000
     samples: int = 100
@@ -36,7 +34,7 @@ class Sizes:
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Start, cancel, look; on a tiny model unless `--path` names another."""
+    """Measure on a tiny model unless `--path` names another."""
     if setting.path is None:
         with tiny_checkpoint() as path:
             return churn(Setting(path, setting.threads), sizes)
@@ -44,9 +42,9 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
 
 
 def churn(setting: Setting, sizes: Sizes) -> Outcome:
-    """Start and cancel everything on the setting's own model."""
+    """Start and cancel all streams on the setting's model."""
     every = max(1, sizes.streams // sizes.samples)
-    # Taken beforehand, so that keeping samples takes nothing from what is sampled.
+    # Allocated beforehand, so that storing samples does not change what they measure.
     sampled = array("q", bytes(8 * (sizes.streams // every)))
     with setting.load(capacity=sizes.capacity, max_sequences=2) as model:
         started = time.perf_counter()
@@ -70,7 +68,7 @@ def churn(setting: Setting, sizes: Sizes) -> Outcome:
             sizes.streams - stats["finished"]["cancelled"], at_most=0),
         Row("pages in use at the end", stats["used_pages"], at_most=0),
         Row("slope of memory", 1000 * found.slope, "bytes for 1,000 streams", at_most=1000 * most,
-            beside=f"± {1000 * found.error:.3g}; {points[0][1] / 1024:,.0f} KiB to "
+            detail=f"± {1000 * found.error:.3g}; {points[0][1] / 1024:,.0f} KiB to "
             f"{points[-1][1] / 1024:,.0f} KiB"),
     ]  # fmt: skip
     return Outcome(rows, stats["evicted_tokens"], threads, {"streams, bytes": points})

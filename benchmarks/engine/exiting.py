@@ -1,7 +1,7 @@
 """A program that ends while its model streams; `stop.py` waits for its end.
 
-Its argument says who reads: "nobody", or "thread", a daemon thread. The last thing it does is to
-print the monotonic time.
+Its argument is "unread", or "thread": a daemon thread reads the stream. Its last statement prints
+the monotonic time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What threads that hold Python's lock cost the engine: nothing beyond the processor they take.
+"""Threads that hold the GIL cost the engine nothing but the processor time they take.
 
-A model of one thread generates for one consumer, which reads in a thread of its own. Beside it,
-four Python threads spin: nowhere, in this process, or in another one. Four threads of one process
-share one lock, so that they take the same one core in both cases.
+A model with one thread generates for one consumer, which reads in its own thread. Meanwhile four
+Python threads spin: nowhere, in this process, or in another one. Four threads of one process share
+one GIL, so they take one core in both cases.
 
-- rate: tokens/s that the engine makes, from its own record of steps; what the consumer has taken
-  does not count, as long as its queue does not fill.
+- rate: the engine's tokens/s, from its record of steps. The consumer's pace does not matter as long
+  as its queue does not fill.
 - Goal: with the threads in this process, at least 95 % of the rate with them in another one.
 """
 
@@ -34,7 +34,7 @@ NONE, INSIDE, OUTSIDE = "no threads spin", "they spin inside", "they spin outsid
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long is measured."""
+    """How long each measurement takes."""
 
     capacity: int = 256
     spinners: int = 4
@@ -44,7 +44,7 @@ class Sizes:
 
 @contextmanager
 def spinning_outside(count: int) -> Iterator[None]:
-    """Run the same threads in a process of their own."""
+    """Run the same threads in another process."""
     process = subprocess.Popen(
         [sys.executable, SPIN, str(count)],
         stdin=subprocess.PIPE,
@@ -63,7 +63,7 @@ def spinning_outside(count: int) -> Iterator[None]:
 
 @contextmanager
 def spinning_nowhere(count: int) -> Iterator[None]:
-    """Leave the machine as it is."""
+    """Run no threads."""
     yield
 
 
@@ -77,7 +77,7 @@ def rate_between(model: sinkstream.Model, begin: float, end: float) -> float:
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Measure by turns, in an order that shifts from round to round."""
+    """Measure interleaved, in an order that rotates from round to round."""
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     with setting.load(capacity=sizes.capacity, max_sequences=1, threads=1) as model:
         stream = endless(model, prompt(sizes.capacity))

@@ -1,11 +1,11 @@
-"""What active streams lose beside a hundred consumers that never read.
+"""Measures how much a hundred consumers that never read slow down active streams.
 
-The idle streams run until they are parked: with 20 alternatives for each token that takes some 50
-tokens. Then the active ones, which one thread reads in turn, are timed; then the idle ones are
-closed, and the active ones are timed alone. So it goes round by round.
+In each round the idle streams run until they are parked: with 20 alternatives per token that takes
+about 50 tokens. Then the active streams, which one thread reads round-robin, are timed; then the
+idle ones are closed, and the active ones are timed alone.
 
-- rate: tokens/s of the active streams together, in the reader's hands.
-- Goal: the rate beside idle consumers is at least 95 % of the rate alone.
+- rate: tokens/s of all active streams, as the reader receives them.
+- Goal: the rate with idle consumers is at least 95 % of the rate alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from engine.row import Outcome, median_row
 from engine.setting import Readers, Setting, endless, prompt
 
 GOAL = 0.95
-ALTERNATIVES = 20  # what `logprobs` allows: the sooner such a stream is parked
+ALTERNATIVES = 20  # the most that `logprobs` allows, so that streams are parked soon
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many there are, and how long is measured."""
+    """How many streams, and how many tokens."""
 
     active: int = 4
     idle: int = 100
@@ -44,7 +44,7 @@ def rate(readers: Readers, active: int, tokens: int) -> float:
 
 
 def start_idle(model: sinkstream.Model, readers: Readers, count: int) -> list[sinkstream.Stream]:
-    """Start streams that nobody reads, and read the others until those are parked."""
+    """Start streams that are never read, and read the others until those are parked."""
     idle = [endless(model, prompt(4, number + 1), logprobs=ALTERNATIVES) for number in range(count)]
     while model.stats()["parked"] < count:
         readers.read()
@@ -52,11 +52,11 @@ def start_idle(model: sinkstream.Model, readers: Readers, count: int) -> list[si
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Measure by turns."""
-    beside, alone = [], []
+    """Measure interleaved."""
+    with_idle, alone = [], []
     room = sizes.active + sizes.idle
     with setting.load(capacity=sizes.capacity, max_sequences=room) as model:
-        # Their caches are full from the beginning, so that no token costs more than another.
+        # Their caches are full from the start, so that all tokens cost the same.
         active = [
             endless(model, prompt(sizes.capacity, -number - 1)) for number in range(sizes.active)
         ]
@@ -64,7 +64,7 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
         readers.read()
         for _ in range(sizes.rounds):
             idle = start_idle(model, readers, sizes.idle)
-            beside.append(rate(readers, sizes.active, sizes.tokens))
+            with_idle.append(rate(readers, sizes.active, sizes.tokens))
             parked = model.stats()["parked"]
             if parked != sizes.idle:
                 raise RuntimeError(f"{parked} of {sizes.idle} idle streams are parked")
@@ -75,7 +75,7 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
     name = f"{sizes.active} streams"
     rows = [
         median_row(f"{name} alone", alone, "tokens/s"),
-        median_row(f"{name} beside {sizes.idle} idle", beside, "tokens/s"),
-        median_row("beside / alone", ratios(beside, alone), at_least=GOAL),
+        median_row(f"{name} with {sizes.idle} idle", with_idle, "tokens/s"),
+        median_row("with idle / alone", ratios(with_idle, alone), at_least=GOAL),
     ]
-    return Outcome(rows, evicted, threads, {"alone": alone, "beside": beside})
+    return Outcome(rows, evicted, threads, {"alone": alone, "with idle": with_idle})

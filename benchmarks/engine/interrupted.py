@@ -1,7 +1,7 @@
-"""A program that streams and is interrupted again and again; `stop.py` presses Ctrl-C.
+"""A program that streams and is interrupted repeatedly; `stop.py` sends the signals.
 
-Prints "streaming" when a stream is under way, and for each interrupt two monotonic times: when the
-program had its KeyboardInterrupt, and when the engine was idle.
+Prints "streaming" once a stream runs, and for each interrupt two monotonic times: when the program
+caught KeyboardInterrupt, and when the engine was idle.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sinkstream
 
 
 def main() -> None:
-    """Stream until interrupted, so many times."""
+    """Stream until interrupted, as often as the first argument says."""
     rounds, path = int(sys.argv[1]), sys.argv[2] or None
-    # A shell makes programs in the background ignore it, and children inherit that.
+    # Shells make background programs ignore SIGINT, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with sinkstream.load(path, window=252, max_sequences=1) as model:
         for _ in range(rounds):

@@ -1,13 +1,13 @@
-"""What running streams notice of a long prompt that arrives among them.
+"""Measures how a long prompt that arrives disturbs running streams.
 
-Streams with full caches are read by one thread, a token of each in turn. In the middle somebody
-asks for one token behind a prompt of 32,000. A gap is the time between two tokens of one stream in
-the reader's hands.
+One thread reads streams with full caches, one token of each at a time. Halfway through, a request
+with a prompt of 32,000 tokens arrives. A gap is the time between two tokens of one stream, as the
+reader receives them.
 
-- undisturbed: the median gap before the prompt came and after it was read.
+- undisturbed: the median gap before the prompt arrives and after it has been read.
 - while it is read: gaps that end between the call and the prompt's own token.
-- an empty loop as long as the undisturbed gap, when all is over: what the machine adds by itself.
-- Goal: the 99th percentile of those is at most 2.2 × the undisturbed median.
+- an empty loop as long as the undisturbed gap, afterwards: the machine's own jitter.
+- Goal: the 99th percentile of gaps while it is read is at most 2.2 × the undisturbed median.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 
 from figures import gaps_ms, quantile
-from noise import empty_loops, loop_turns
+from noise import empty_loops, loop_iterations
 
 from engine.row import Outcome, Row
 from engine.setting import Readers, Setting, endless, prompt
@@ -27,7 +27,7 @@ GOAL = 2.2
 
 @dataclass(frozen=True)
 class Sizes:
-    """The prompt, and who runs beside it."""
+    """The size of the prompt, and of the streams that run."""
 
     streams: int = 16
     capacity: int = 256
@@ -37,7 +37,7 @@ class Sizes:
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Read on through the arrival of the prompt, and past it."""
+    """Read the streams before, during and after the prompt."""
     with setting.load(capacity=sizes.capacity, max_sequences=sizes.streams + 1) as model:
         readers = Readers(
             [
@@ -59,18 +59,18 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
     undisturbed = gaps_ms(before) + gaps_ms(after)
     disturbed = gaps_ms(during)
     usual, p99 = statistics.median(undisturbed), quantile(disturbed, 0.99)
-    loops = empty_loops(loop_turns(usual), sizes.loops)
+    loops = empty_loops(loop_iterations(usual), sizes.loops)
     rows = [
         Row("undisturbed gap, median", usual, "ms",
-            beside=f"before {statistics.median(gaps_ms(before)):.3g}, "
+            detail=f"before {statistics.median(gaps_ms(before)):.3g}, "
             f"after {statistics.median(gaps_ms(after)):.3g}"),
         Row("undisturbed gap, p99", quantile(undisturbed, 0.99), "ms"),
         Row("while the prompt is read: gap, median", statistics.median(disturbed), "ms"),
         Row("while the prompt is read: gap, p99", p99, "ms",
-            beside=f"{len(disturbed):,} gaps, largest {max(disturbed):.3g}"),
+            detail=f"{len(disturbed):,} gaps, largest {max(disturbed):.3g}"),
         Row("p99 while it is read / undisturbed median", p99 / usual, "×", at_most=GOAL),
         Row("an empty loop, p99 / median", quantile(loops, 0.99) / statistics.median(loops), "×"),
         Row("the prompt", sizes.tokens / seconds, "tokens/s",
-            beside=f"{seconds:.3g} s, chunks of {chunk}"),
+            detail=f"{seconds:.3g} s, chunks of {chunk}"),
     ]  # fmt: skip
     return Outcome(rows, evicted, threads)

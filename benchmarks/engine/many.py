@@ -1,17 +1,16 @@
-"""Thousands of streams at once: all finish, none is neglected, memory is what was announced.
+"""Thousands of streams at once: all finish, none starves, memory is as announced.
 
 2,000 streams of a tiny model with a cache of 64 tokens each, then 200 of SmolLM2 (or `--path`) with
-256, all started at once with prompts of their own and read to their ends.
+256, all started at once with different prompts and read to their ends.
 
 - unfinished: streams that did not end on `max_tokens` with that many tokens. Goal: 0.
 - unfairness: the median stream's rate over the slowest one's, each from its first token to its
   last, as the engine timed it. Goal: at most 1.5.
-- memory beyond one stream: what the process holds more (RssAnon + VmSwap, at its highest while the
-  streams run) than a process with room for one stream that runs it, over what `model.capacity`
-  announces more. What both need cancels out: imports, tokenizer, weights. Goal, for the model with
-  caches of a real size: at most 1.05.
-- the rest of it, for each stream: what `capacity` does not list, the stream itself and its texts
-  that wait. Goal: at most 64 KiB, which is what the text that waits in a stream may take.
+- memory / announced: the peak memory (RssAnon + VmSwap) of this process less that of a process
+  which runs one stream, over the same difference of `model.capacity`. Imports, tokenizer and
+  weights cancel out. Goal, for the model with caches of a real size: at most 1.05.
+- memory outside `capacity`, per stream: the stream object and its waiting text. Goal: at most
+  64 KiB, the bound of the text that waits in a stream.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from engine.setting import Setting, endless, prompt, tiny_checkpoint
 
 MOST_UNFAIR = 1.5
 MOST_MEMORY = 1.05
-MOST_BESIDE_KIB = 64
+MOST_OUTSIDE_KIB = 64
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many streams of each model, and how long they are."""
+    """How many streams of each model, and their lengths."""
 
     tiny_streams: int = 2000
     tiny_capacity: int = 64
@@ -46,7 +45,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of streams that ran at once."""
+    """The results of streams that ran at once."""
 
     unfinished: int
     rates: list[float]  # tokens/s of each
@@ -58,7 +57,7 @@ class Run:
 
 
 def run_streams(setting: Setting, capacity: int, streams: int, sizes: Sizes) -> Run:
-    """Load, start everything at once, read it to its end."""
+    """Load the model, start all streams at once, and read them to their ends."""
     before = anonymous_kib()
     with setting.load(capacity=capacity, max_sequences=streams) as model:
         running = [
@@ -86,7 +85,7 @@ def run_streams(setting: Setting, capacity: int, streams: int, sizes: Sizes) -> 
 
 
 def run_in_a_process(setting: Setting, capacity: int, streams: int, sizes: Sizes) -> Run:
-    """Do so in a process whose memory is its own."""
+    """Run the streams in a new process, whose memory is measured."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(run_streams, setting, capacity, streams, sizes).result()
@@ -102,26 +101,26 @@ def rows_of(name: str, many: Run, one: Run, most_memory: float | None) -> list[R
     first = statistics.median(many.first_token_s)
     return [
         Row(f"{name}: unfinished", many.unfinished, at_most=0),
-        Row(f"{name}: unfairness", unfairness(many.rates), "×", at_most=MOST_UNFAIR, beside=spread),
+        Row(f"{name}: unfairness", unfairness(many.rates), "×", at_most=MOST_UNFAIR, detail=spread),
         Row(
             f"{name}: largest wait for a first token",
             max(many.first_token_s),
             "s",
-            beside=f"median {first:.3g}",
+            detail=f"median {first:.3g}",
         ),
         Row(
             f"{name}: memory / announced",
             grown / announced,
             "×",
             at_most=most_memory,
-            beside=f"{grown / 1024:.1f} of {announced / 1024:.1f} MiB",
+            detail=f"{grown / 1024:.1f} of {announced / 1024:.1f} MiB",
         ),
-        Row(f"{name}: memory of each beside it", per_stream, "KiB", at_most=MOST_BESIDE_KIB),
+        Row(f"{name}: memory outside it, per stream", per_stream, "KiB", at_most=MOST_OUTSIDE_KIB),
     ]
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Run both models, each beside one stream of it."""
+    """Run both models, each with many streams and with one."""
     rows = []
     with tiny_checkpoint() as path:
         tiny = Setting(path, setting.threads)

@@ -1,4 +1,4 @@
-"""One line of the table: a figure beside its goal."""
+"""One line of the table: a figure and its goal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """A figure, in `unit`; at most one of the goals is given, and none where it only explains."""
+    """A figure in `unit`, with at most one goal; without a goal it only explains."""
 
     figure: str
     value: float
     unit: str = ""
     at_least: float | None = None
     at_most: float | None = None
-    beside: str = ""  # the spread, or what the value was made from
+    detail: str = ""  # the spread, or what the value was made from
 
     @property
     def verdict(self) -> str:
-        """Return "reached", "missed", or nothing where there is no goal."""
+        """Return "reached" or "missed", or an empty string without a goal."""
         if self.at_least is not None:
             return "reached" if self.value >= self.at_least else "missed"
         if self.at_most is not None:
@@ -36,37 +36,37 @@ class Row:
         return "" if self.at_most is None else f"≤ {self.at_most:.4g}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a report keeps."""
+        """Return the row as a report keeps it."""
         found: dict[str, Any] = {"figure": self.figure, "value": round(self.value, 4)}
         found["unit"] = self.unit
         if self.verdict:
             found |= {"goal": self.goal, "verdict": self.verdict}
-        return found | ({"beside": self.beside} if self.beside else {})
+        return found | ({"detail": self.detail} if self.detail else {})
 
 
 def median_row(
     figure: str, values: Sequence[float], unit: str = "", *, at_least: float | None = None
 ) -> Row:
-    """Return a row of the median of several rounds, with the smallest and largest beside it."""
+    """Return a row of the median of several rounds, with the smallest and largest as detail."""
     spread = f"{min(values):.3g} – {max(values):.3g}"
-    return Row(figure, statistics.median(values), unit, at_least=at_least, beside=spread)
+    return Row(figure, statistics.median(values), unit, at_least=at_least, detail=spread)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one part."""
+    """The results of one part."""
 
     rows: list[Row]
-    evicted_tokens: int  # while it was measured: a figure must not come from fewer tokens
+    evicted_tokens: int  # during the measurement: fewer than expected would falsify the figures
     threads: int
-    series: dict[str, Any] = field(default_factory=dict)  # further numbers, for the report only
+    series: dict[str, Any] = field(default_factory=dict)  # raw series, for the report only
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Return lines with aligned columns: figure, value, spread, goal, verdict."""
     cells = [("figure", "value", "from", "goal", "")]
     cells += [
-        (row.figure, f"{row.value:.4g} {row.unit}".strip(), row.beside, row.goal, row.verdict)
+        (row.figure, f"{row.value:.4g} {row.unit}".strip(), row.detail, row.goal, row.verdict)
         for row in rows
     ]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]

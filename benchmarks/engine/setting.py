@@ -1,4 +1,4 @@
-"""What the parts share: the model they run, prompts, and readers."""
+"""Shared by the parts: the model, prompts, and readers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SINKS = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """What all parts are run with."""
+    """The checkpoint and threads of all parts."""
 
     path: str | None = None  # None: SmolLM2
-    threads: int | None = None  # None: as many as `load` takes; a part may need a number of its own
+    threads: int | None = None  # None: the default of `load`; a part may set its own
 
     def load(
         self, *, capacity: int, max_sequences: int, threads: int | None = None
     ) -> sinkstream.Model:
-        """Load the model with 4 sinks and a window that makes up the capacity."""
+        """Load the model with 4 sinks and the rest of the capacity as window."""
         return sinkstream.load(
             self.path,
             sinks=SINKS,
@@ -40,7 +40,7 @@ class Setting:
 
 @contextmanager
 def tiny_checkpoint() -> Iterator[str]:
-    """Give the folder of a model of three layers and a few thousand weights."""
+    """Write a model of three layers and a few thousand weights; yield its folder."""
     sys.path.insert(0, str(ROOT))
     from tests.data import tiny
 
@@ -51,23 +51,23 @@ def tiny_checkpoint() -> Iterator[str]:
 
 
 def prompt(tokens: int, number: int = 0) -> list[int]:
-    """Return ids that every model has; prompts of different numbers share no beginning."""
+    """Return ids that every model has; prompts of different numbers share no prefix."""
     return [3 + (101 * number + i) % 251 for i in range(tokens)]
 
 
 def endless(model: sinkstream.Model, ids: list[int], **options: Any) -> sinkstream.Stream:
-    """Start a stream that does not end by itself, and draws the likeliest tokens."""
+    """Start a greedy stream that does not end by itself."""
     return model.stream(ids, **{"ignore_eos": True, "temperature": 0, **options})
 
 
 class Readers:
-    """Streams that one thread reads in turn, a token of each at a time, as they come."""
+    """Streams that one thread reads round-robin, one token of each at a time."""
 
     def __init__(self, streams: Sequence[sinkstream.Stream]) -> None:
         self._events = [stream.events() for stream in streams]
 
     def read(self) -> list[float]:
-        """Wait for one token of every stream; return when each was there."""
+        """Wait for one token of every stream; return the time at which each arrived."""
         return [self._read_one(events) for events in self._events]
 
     def _read_one(self, events: Iterator[sinkstream.Event]) -> float:
@@ -78,7 +78,7 @@ class Readers:
 
 
 def is_idle(model: sinkstream.Model, requests: int = 0) -> bool:
-    """Tell whether nothing runs or waits and all pages are back, after so many requests."""
+    """Return whether nothing runs or waits and all pages are free, after `requests` requests."""
     stats = model.stats()
     return (
         stats["requests"] >= requests
@@ -88,13 +88,12 @@ def is_idle(model: sinkstream.Model, requests: int = 0) -> bool:
 
 
 def wait_until_idle(model: sinkstream.Model, limit_s: float = 60, requests: int = 0) -> float:
-    """Return the monotonic time at which the model is seen idle, right to half a millisecond.
+    """Return the monotonic time at which the model becomes idle, to within half a millisecond.
 
     Args:
         model: The model.
-        limit_s: What is too long.
-        requests: How many have been made, where one may not have been taken up: the engine looks
-            idle until it is.
+        limit_s: The timeout in seconds.
+        requests: How many requests were made. The engine looks idle until it has taken up the last.
     """
     end = time.monotonic() + limit_s
     while not is_idle(model, requests):

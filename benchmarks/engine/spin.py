@@ -1,4 +1,4 @@
-"""Threads that hold Python's lock whenever they can; as a script, until standard input ends.
+"""Threads that hold the GIL whenever they can; as a script, until standard input ends.
 
 python benchmarks/engine/spin.py 4
 """
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def spinning(count: int) -> Iterator[None]:
-    """Run so many threads, which do nothing, as fast as they can."""
+    """Run `count` threads that loop without doing anything."""
     done = threading.Event()
 
     def spin() -> None:

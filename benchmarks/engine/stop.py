@@ -1,19 +1,18 @@
-"""How soon a generation ends, by every way to end it.
+"""Measures how soon a generation ends, for every way to end it.
 
-One stream runs alone, behind a prompt of one token; each way is tried `rounds` times, the ways by
-turns, after a number of tokens that changes from round to round. "Idle": nothing runs or waits, and
-all pages are back, as seen by a look every half a millisecond.
+One stream runs alone with a prompt of one token. Each way is tried `rounds` times, interleaved,
+after a number of tokens that changes from round to round. "Idle": nothing runs or waits, and all
+pages are free, as polled every half a millisecond.
 
 - cancel, close, break of an unnamed stream, del, aclose in asyncio: from the call until idle.
 - timeout_s: from the deadline until idle.
 - cancel while a prompt is read: the same, in the middle of a prompt of 32 chunks.
-  Goal of all these, for the worst: one step, the longest that the engine has timed while this way
-  was tried, and 100 ms.
-- Ctrl-C: a program that streams gets SIGINT; from the signal until it has its KeyboardInterrupt.
+  Goal of all these, for the worst: 100 ms plus the longest step that the engine timed for this way.
+- Ctrl-C: a program that streams gets SIGINT; from the signal until it catches KeyboardInterrupt.
   Goal for the worst: 200 ms.
-- exit: a program ends while its model streams, read by nobody or by a daemon thread; from its last
-  statement until the process is gone. Goal for the worst: 2 s. Beside it, by turns, a program that
-  has only imported torch, whose end is most of that time.
+- exit: a program ends while its model streams, unread or read by a daemon thread; from its last
+  statement until the process is gone. Goal for the worst: 2 s. Interleaved with it, for comparison,
+  a program that has only imported torch.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BEYOND_A_STEP_MS = 100
 CTRL_C_MS = 200
 EXIT_MS = 2000
 ONLY_TORCH = "import time, torch; print(time.monotonic(), flush=True)"
-CHUNKS = 32  # of the prompt that is cancelled
+CHUNKS = 32  # of the cancelled prompt
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Sizes:
 
 
 def begin(model: sinkstream.Model, tokens: int, **options: float) -> sinkstream.Stream:
-    """Start a stream and read so many tokens of it."""
+    """Start a stream and read `tokens` tokens of it."""
     stream = endless(model, prompt(1), **options)
     readers = Readers([stream])
     for _ in range(tokens):
@@ -60,7 +59,7 @@ def begin(model: sinkstream.Model, tokens: int, **options: float) -> sinkstream.
 
 
 def by_cancel(model: sinkstream.Model, tokens: int) -> float:
-    """End a stream; return when, on the monotonic clock."""
+    """Cancel a stream; return the monotonic time of the call."""
     stream = begin(model, tokens)
     now = time.monotonic()
     stream.cancel()
@@ -68,7 +67,7 @@ def by_cancel(model: sinkstream.Model, tokens: int) -> float:
 
 
 def by_close(model: sinkstream.Model, tokens: int) -> float:
-    """Likewise."""
+    """Close a stream; return the monotonic time of the call."""
     stream = begin(model, tokens)
     now = time.monotonic()
     stream.close()
@@ -76,7 +75,7 @@ def by_close(model: sinkstream.Model, tokens: int) -> float:
 
 
 def by_break(model: sinkstream.Model, tokens: int) -> float:
-    """Likewise."""
+    """Leave the loop over an unnamed stream; return the monotonic time."""
     now = 0.0
     for number, _ in enumerate(endless(model, prompt(1))):
         if number >= tokens:
@@ -86,7 +85,7 @@ def by_break(model: sinkstream.Model, tokens: int) -> float:
 
 
 def by_del(model: sinkstream.Model, tokens: int) -> float:
-    """Likewise."""
+    """Delete the only reference to a stream; return the monotonic time."""
     stream = begin(model, tokens)
     now = time.monotonic()
     del stream
@@ -94,7 +93,7 @@ def by_del(model: sinkstream.Model, tokens: int) -> float:
 
 
 def by_aclose(model: sinkstream.Model, tokens: int) -> float:
-    """Likewise."""
+    """Close a stream in asyncio; return the monotonic time of the call."""
 
     async def read_and_close() -> float:
         stream = endless(model, prompt(1))
@@ -108,7 +107,7 @@ def by_aclose(model: sinkstream.Model, tokens: int) -> float:
 
 
 def by_timeout(model: sinkstream.Model, tokens: int) -> float:
-    """Likewise; the time is the deadline."""
+    """Let a stream time out; return its deadline on the monotonic clock."""
     timeout_s = 0.05 + 0.01 * tokens
     deadline = time.monotonic() + timeout_s
     begin(model, 1, timeout_s=timeout_s).result()
@@ -116,7 +115,7 @@ def by_timeout(model: sinkstream.Model, tokens: int) -> float:
 
 
 def by_cancel_in_a_prompt(model: sinkstream.Model, tokens: int) -> float:
-    """Likewise."""
+    """Cancel a stream while its prompt is read; return the monotonic time of the call."""
     stream = endless(model, prompt(CHUNKS * model.runtime["prefill_chunk"]))
     events = stream.events()
     for _ in range(2 + tokens % 4):  # Started, and some chunks
@@ -139,14 +138,14 @@ WAYS: dict[str, Callable[[sinkstream.Model, int], float]] = {
 
 
 def longest_step_ms(model: sinkstream.Model, first: int) -> float:
-    """Return the longest step from number `first` on."""
+    """Return the milliseconds of the longest step from number `first` on."""
     return max(1000 * (step[3] - step[1]) for step in model._native.steps(first))
 
 
 def end_in_all_ways(
     model: sinkstream.Model, rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Return milliseconds until idle, and the longest step, of each way."""
+    """Return the milliseconds until idle, and the longest step, of each way."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     longest = dict.fromkeys(WAYS, 0.0)
     for number in range(rounds):
@@ -159,7 +158,7 @@ def end_in_all_ways(
 
 
 def interrupt(setting: Setting, rounds: int) -> tuple[list[float], list[float]]:
-    """Return milliseconds from a signal to the exception, and to an idle engine."""
+    """Return the milliseconds from a signal to the exception, and to an idle engine."""
     script = HERE / "interrupted.py"
     process = subprocess.Popen(
         [sys.executable, script, str(rounds), setting.path or ""], stdout=subprocess.PIPE, text=True
@@ -170,7 +169,7 @@ def interrupt(setting: Setting, rounds: int) -> tuple[list[float], list[float]]:
     with process:
         for _ in range(rounds):
             if process.stdout.readline() != "streaming\n":
-                raise RuntimeError("the program that is to be interrupted has ended")
+                raise RuntimeError("the program to interrupt has ended")
             time.sleep(moments.uniform(0, 0.1))
             sent = time.monotonic()
             process.send_signal(signal.SIGINT)
@@ -178,12 +177,12 @@ def interrupt(setting: Setting, rounds: int) -> tuple[list[float], list[float]]:
             caught.append(1000 * (times[0] - sent))
             idle.append(1000 * (times[1] - sent))
     if process.returncode != 0:
-        raise RuntimeError(f"the program that was interrupted ended with {process.returncode}")
+        raise RuntimeError(f"the interrupted program ended with {process.returncode}")
     return caught, idle
 
 
 def exit_ms(arguments: list[str]) -> float:
-    """Return milliseconds from the last statement of a Python program to its end."""
+    """Return the milliseconds from the last statement of a Python program to its end."""
     command = [sys.executable, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -191,20 +190,20 @@ def exit_ms(arguments: list[str]) -> float:
         process.wait()
         ended = time.monotonic()
     if process.returncode != 0:
-        raise RuntimeError(f"a program that was to end returned {process.returncode}")
+        raise RuntimeError(f"a program that should exit cleanly returned {process.returncode}")
     return 1000 * (ended - last)
 
 
 def worst_row(way: str, found: list[float], goal: float | None) -> Row:
-    """Return a row of the worst of some times, in ms."""
+    """Return a row with the worst of several times, in ms."""
     spread = f"worst of {len(found)}; median {statistics.median(found):.3g}"
-    return Row(way, max(found), "ms", at_most=goal, beside=spread)
+    return Row(way, max(found), "ms", at_most=goal, detail=spread)
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Try all ways."""
+    """Measure all ways."""
     with setting.load(capacity=sizes.capacity, max_sequences=1) as model:
-        begin(model, 8).close()  # pages of the program itself
+        begin(model, 8).close()  # brings in the pages of the program itself
         wait_until_idle(model)
         found, longest = end_in_all_ways(model, sizes.rounds)
         evicted, threads = model.stats()["evicted_tokens"], model.runtime["threads"]
@@ -212,7 +211,7 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
     exits, exits_of_torch = [], []
     for number in range(sizes.exits):
         exits_of_torch.append(exit_ms(["-c", ONLY_TORCH]))
-        reader = ("nobody", "thread")[number % 2]
+        reader = ("unread", "thread")[number % 2]
         exits.append(exit_ms([str(HERE / "exiting.py"), reader, setting.path or ""]))
     rows = [
         worst_row(f"{way}, until idle", found[way], longest[way] + BEYOND_A_STEP_MS) for way in WAYS

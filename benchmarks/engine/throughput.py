@@ -1,12 +1,12 @@
-"""What many streams produce together, beside the same steps without the engine.
+"""Compares the throughput of many streams with the same steps without the engine.
 
-A step of n sequences is timed twice in each round, with the order changing: through the engine,
-as n turns of n conversations that one thread reads token by token; and through `Model.forward`
-with a cache of n rows, which has no planning, no sampling and no hand-over. Both have `cached`
-tokens behind them, no two sequences share memory, and the likeliest token is drawn. A turn is
-taken back afterwards, so that every round begins at the same length.
+Each round times a step of n sequences twice, in alternating order: through the engine, as n turns
+of n conversations that one thread reads token by token; and through `Model.forward` with a cache of
+n rows, which has no planning, no sampling and no hand-over. Both have `cached` tokens in the cache,
+no two sequences share memory, and sampling is greedy. Turns are dropped afterwards, so that every
+round starts at the same length.
 
-- rate: tokens/s of all n together, from the first token of the last one to join on.
+- rate: tokens/s of all n together, from the first token of the last stream on.
 - growth: rate of n over rate of one, of the same round.
 - Goal: the engine's rate, and its growth, are at least 90 % of those without it.
 """
@@ -30,7 +30,7 @@ ENGINE, FORWARD = "engine", "forward"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """How many streams, and how many tokens."""
 
     streams: tuple[int, ...] = (8, 32)
     cached: int = 256
@@ -52,7 +52,7 @@ def open_sessions(model: sinkstream.Model, count: int, cached: int) -> list[sink
 
 
 def engine_rate(sessions: list[sinkstream.Session], tokens: int) -> float:
-    """Return tokens/s of turns that run side by side, and take them back."""
+    """Return tokens/s of turns that run at once, and drop them."""
     turns = [session.stream([3], ignore_eos=True, temperature=0) for session in sessions]
     readers = Readers(turns)
     readers.read()
@@ -66,10 +66,10 @@ def engine_rate(sessions: list[sinkstream.Session], tokens: int) -> float:
 
 
 def forward_rate(model: sinkstream.Model, filled: sinkstream.Cache, tokens: int) -> float:
-    """Return tokens/s of forwards of one token for each row of a copy of the cache."""
+    """Return tokens/s of forwards with one token per row, on a copy of the cache."""
     cache = filled.copy()
     ids = torch.full((cache.batch, 1), 3)
-    model.forward(ids, cache)  # the copy's pages come into the memory of this process
+    model.forward(ids, cache)  # touches the copy's pages
     started = time.perf_counter()
     for _ in range(tokens):
         model.forward(ids, cache)
@@ -77,14 +77,14 @@ def forward_rate(model: sinkstream.Model, filled: sinkstream.Cache, tokens: int)
 
 
 def fill_cache(model: sinkstream.Model, rows: int, cached: int) -> sinkstream.Cache:
-    """Return a cache whose rows have read prompts of their own."""
+    """Return a cache whose rows have read different prompts."""
     cache = model.new_cache(rows)
     model.forward(torch.tensor([prompt(cached - 1, row) for row in range(rows)]), cache)
     return cache
 
 
 def measure(setting: Setting, sizes: Sizes) -> Outcome:
-    """Measure by turns, and compare round by round."""
+    """Measure interleaved, and compare round by round."""
     counts = (1, *sizes.streams)
     capacity = sizes.cached + 8 * sizes.tokens + 64  # so that nothing is evicted
     rates: dict[str, dict[int, list[float]]] = {
@@ -108,7 +108,7 @@ def measure(setting: Setting, sizes: Sizes) -> Outcome:
 
 
 def make_rows(rates: dict[str, dict[int, list[float]]], streams: tuple[int, ...]) -> list[Row]:
-    """Return what was measured, and the ratios with their goals."""
+    """Return the measured rates, and the ratios with their goals."""
     rows = []
     for count in (1, *streams):
         for kind in (ENGINE, FORWARD):
@@ -116,7 +116,7 @@ def make_rows(rates: dict[str, dict[int, list[float]]], streams: tuple[int, ...]
             growth = statistics.median(ratios(found, rates[kind][1]))
             row = median_row(f"{count} streams, {kind}", found, "tokens/s")
             rows.append(
-                Row(row.figure, row.value, row.unit, beside=f"{row.beside}; growth {growth:.2f}")
+                Row(row.figure, row.value, row.unit, detail=f"{row.detail}; growth {growth:.2f}")
             )
     for count in streams:
         engine, forward = rates[ENGINE], rates[FORWARD]
@@ -124,7 +124,7 @@ def make_rows(rates: dict[str, dict[int, list[float]]], streams: tuple[int, ...]
             ratios(engine[count], engine[1]),
             ratios(forward[count], forward[1]),
         )
-        rates_beside = ratios(engine[count], forward[count])
-        rows.append(median_row(f"{count} streams, engine / forward", rates_beside, at_least=GOAL))
+        over_forward = ratios(engine[count], forward[count])
+        rows.append(median_row(f"{count} streams, engine / forward", over_forward, at_least=GOAL))
         rows.append(median_row(f"{count} streams, growth / growth", growths, at_least=GOAL))
     return rows

@@ -1,6 +1,6 @@
-"""Engines that `side_by_side_bench.py` runs beside each other, each behind the same few calls.
+"""The engines that `side_by_side_bench.py` compares, all with the interface of `peer.py`.
 
-Every engine lives in a process of its own (`isolated.py`), so that none of them shares threads,
-memory or a runtime library with another, and an engine that waits does not disturb the one that
-is measured: all of them sleep between calls.
+Every engine runs in its own process (`isolated.py`), so that none shares threads, memory or a
+runtime library with another. An engine sleeps between calls and does not disturb the one being
+measured.
 """

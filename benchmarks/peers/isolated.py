@@ -1,4 +1,4 @@
-"""Runs an engine in a process of its own."""
+"""Runs an engine in its own process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from peers.peer import NotPossible, Peer
 
-# name -> module and class in this folder, and what the class is given beside path and threads
+# name -> module and class in this folder, and arguments in addition to path and threads
 ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sinkstream": ("ours", "Sinkstream", {}),
     "sinkstream, float32 inputs": ("ours", "Sinkstream", {"dtype": "float32"}),
@@ -26,7 +26,7 @@ ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 class IsolatedPeer:
-    """An engine behind a pipe. Its calls raise NotPossible where the engine cannot do a thing."""
+    """An engine at the other end of a pipe. A call that it cannot do raises NotPossible."""
 
     def __init__(self, name: str, path: str, threads: int) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class IsolatedPeer:
         return {Path(words[5]) for line in lines if len(words := line.split(maxsplit=5)) == 6}
 
     def close(self) -> None:
-        """End the process, if it has not ended by itself."""
+        """End the process, unless it has ended already."""
         with contextlib.suppress(NotPossible):
             self._send(None)
         self._join()
@@ -82,14 +82,14 @@ class IsolatedPeer:
         return value
 
     def _join(self) -> None:
-        """Wait for the process, but not for ever: a foreign library's threads may keep it."""
+        """Wait for the process up to 30 s, then kill it: a library's threads may keep it alive."""
         self._process.join(timeout=30)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
 
     def _ending(self) -> str:
-        """Return how a process ended that has closed its end of the pipe."""
+        """Return how the process ended after it closed its end of the pipe."""
         self._join()
         code = self._process.exitcode or 0
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
@@ -97,20 +97,20 @@ class IsolatedPeer:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's kind and its last line, which says what is wrong; others may say where."""
+    """Return an error's type and its last line; the lines before may be a traceback."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[-1]}"[:300]
 
 
 def _serve(pipe: Connection, name: str, path: str, threads: int) -> None:
-    # Libraries that start threads of their own read these when they are imported.
+    # Libraries with thread pools read this when they are imported.
     os.environ["OMP_NUM_THREADS"] = str(threads)
     module, kind, options = ENGINES[name]
     try:
         engine: Peer = getattr(importlib.import_module(f"peers.{module}"), kind)(
             path, threads, **options
         )
-    except Exception as error:  # whatever a foreign library raises is why it is not in the table
+    except Exception as error:  # any error of a library is the reason that the table shows
         pipe.send(("failure", _reason(error)))
         return
     pipe.send(("ready", engine.describe()))

@@ -14,11 +14,11 @@ _MOST_SEQUENCES = 32
 _BATCH_CACHED = 512
 _SHIFT_KEEPS = 4
 
-_silence = llama_cpp.llama_log_callback(lambda *_: None)  # llama.cpp keeps the pointer for ever
+_silence = llama_cpp.llama_log_callback(lambda *_: None)  # llama.cpp keeps the pointer
 
 
 def _instructions() -> str:
-    """Return what it was compiled for: the sets that it lists as there."""
+    """Return the instruction sets that llama.cpp was compiled for and lists as available."""
     listed = llama_cpp.llama_print_system_info().decode().replace("CPU :", "")
     entries = (entry.partition("=") for entry in listed.split("|"))
     sets = [name.strip() for name, _, is_there in entries if is_there.strip() == "1"]
@@ -26,7 +26,7 @@ def _instructions() -> str:
 
 
 class LlamaCpp(Peer):
-    """One context for one sequence; another one, made when it is asked for, for many."""
+    """One context for one sequence; another one for batches, created on first use."""
 
     def __init__(self, path: str, threads: int, *, flash: bool) -> None:
         llama_cpp.llama_log_set(_silence, None)
@@ -39,7 +39,7 @@ class LlamaCpp(Peer):
         if not self._model:
             raise RuntimeError("llama.cpp does not load the file")
         self._one = self._new_context(_CONTEXT, 1)
-        self._held = 0  # tokens of the prompt that its cache begins with
+        self._held = 0  # tokens of the prompt at the start of its cache
         self._many: Any = None
         self._shifts: list[int] = []
 
@@ -69,16 +69,16 @@ class LlamaCpp(Peer):
             piece = prompt(cached)[begin : begin + PREFILL_CHUNK]
             self._read_rows([(token, begin + i, 0) for i, token in enumerate(piece)])
         memory = llama_cpp.llama_get_memory(self._many)
-        for sequence in range(1, sequences):  # each has cells of its own, so this copies them
+        for sequence in range(1, sequences):  # each sequence has its own cells, so this copies them
             llama_cpp.llama_memory_seq_cp(memory, 0, sequence, -1, -1)
-        self._step(sequences, cached)  # which does the copying
+        self._step(sequences, cached)  # performs the copies
         started = time.perf_counter()
         for i in range(tokens):
             self._step(sequences, cached + 1 + i)
         return (time.perf_counter() - started) / tokens
 
     def endless(self, capacity: int, tokens: int) -> list[float]:
-        """Shift as its own programs do: half of what is not kept leaves, the rest moves up."""
+        """Shift as its own programs do: half of what is not kept leaves, and the rest moves up."""
         self._truncate(0)
         memory = llama_cpp.llama_get_memory(self._one)
         seconds: list[float] = []
@@ -112,19 +112,19 @@ class LlamaCpp(Peer):
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = cells, PREFILL_CHUNK, PREFILL_CHUNK
         params.n_seq_max = sequences
-        params.kv_unified = False  # no sequence walks over the others' cells
+        params.kv_unified = False  # sequences do not scan each other's cells
         params.n_threads = params.n_threads_batch = self._threads
         params.flash_attn_type = 1 if self._flash else 0
         return llama_cpp.llama_init_from_model(self._model, params)
 
     def _truncate(self, tokens: int) -> None:
-        """Keep so many tokens of the one sequence, if there are more."""
+        """Keep at most `tokens` tokens of the one sequence."""
         memory = llama_cpp.llama_get_memory(self._one)
         llama_cpp.llama_memory_seq_rm(memory, 0, tokens, -1)
         self._held = min(self._held, tokens)
 
     def _read_on(self, tokens: int) -> None:
-        """Read the prompt from where the cache ends, up to so many tokens."""
+        """Read the prompt from the end of the cache up to `tokens` tokens."""
         self._read(prompt(tokens)[self._held :])
         self._held = tokens
 

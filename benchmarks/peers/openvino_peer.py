@@ -1,4 +1,4 @@
-"""OpenVINO GenAI on its own reading of a GGUF file. Its defaults: 8-bit activations and cache."""
+"""OpenVINO GenAI with its own GGUF reader and its defaults: 8-bit activations and cache."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from peers.peer import Peer, prompt
 class OpenVino(Peer):
     """Times are the pipeline's own: to the first token, and between tokens, greedy.
 
-    It keeps what it has read and skips the start of a prompt that it knows, so that each prompt
-    begins with another token.
+    It caches prompts and skips a known prefix, so each prompt starts with another token.
     """
 
     def __init__(self, path: str, threads: int) -> None:

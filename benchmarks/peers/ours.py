@@ -15,7 +15,7 @@ BATCH_WINDOW = 508
 
 
 class Sinkstream(Peer):
-    """Streams sample and hand each token to Python; the other engines' figures are without."""
+    """Streams sample and hand each token to Python; the other engines' figures do not."""
 
     def __init__(self, path: str, threads: int, dtype: str = "auto") -> None:
         self._model = sinkstream.load(
@@ -41,14 +41,14 @@ class Sinkstream(Peer):
         return seconds
 
     def bytes_read(self, live: int) -> int:
-        """Return what one token reads of weights and cache behind `live` tokens."""
+        """Return the bytes of weights and cache that one token reads with `live` cached tokens."""
         return self._model.bytes_read_per_token(min(live, self._model.capacity.tokens))
 
     def operations(self, tokens: int) -> int:
         """Return the multiplications and additions that reading a prompt takes, each counted.
 
-        Of the last layer only keys and values are needed for all tokens, the rest and the logits
-        for the last one; a token sees those up to itself.
+        The last layer needs keys and values of all tokens, and the rest and the logits of the last
+        token only. A token sees the tokens up to itself.
         """
         spec = self._model.spec
         query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim

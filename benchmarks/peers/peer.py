@@ -1,14 +1,14 @@
-"""What every engine is asked to do."""
+"""The interface of every engine."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-PREFILL_CHUNK = 512  # tokens that the engines which leave the choice to the caller read at once
+PREFILL_CHUNK = 512  # tokens of a forward, for engines that let the caller choose
 
 
 def prompt(tokens: int) -> list[int]:
-    """Return ids that every model of the comparison has, and that are not all the same."""
+    """Return ids that every compared model has, and that are not all equal."""
     return [100 + i % 400 for i in range(tokens)]
 
 
@@ -21,28 +21,28 @@ class Peer(ABC):
 
     @abstractmethod
     def prefill(self, tokens: int) -> float:
-        """Return the seconds from an empty cache to the logits behind a prompt."""
+        """Return the seconds from an empty cache to the logits after a prompt."""
 
     @abstractmethod
     def decode(self, cached: int, tokens: int) -> float:
-        """Return the seconds of one token, one sequence, the mean of `tokens` behind `cached`."""
+        """Return the seconds per token of one sequence: the mean of `tokens` at `cached` tokens."""
 
     def batch(self, sequences: int, cached: int, tokens: int) -> float:
-        """Return the seconds of one token of all sequences together, likewise."""
-        raise NotPossible("it has no batches that could be compared")
+        """Return the seconds of a step of all sequences, likewise a mean."""
+        raise NotPossible("it has no comparable batches")
 
     def endless(self, capacity: int, tokens: int) -> list[float]:
         """Return the seconds of each token of a stream that never holds more than `capacity`."""
-        raise NotPossible("it has no endless stream that could be compared")
+        raise NotPossible("it has no comparable endless stream")
 
     def shifts(self) -> list[int]:
-        """Return which tokens of the last endless stream shifted the cache before them."""
+        """Return the tokens of the last endless stream before which the cache shifted."""
         raise NotPossible("its cache does not shift")
 
     def evicted(self) -> int:
-        """Return the tokens that have left a cache so far: a figure must not come from fewer."""
+        """Return the tokens evicted so far: fewer than expected would falsify a figure."""
         return 0
 
     @abstractmethod
     def describe(self) -> str:
-        """Return version and settings."""
+        """Return the version and the settings."""

@@ -1,6 +1,6 @@
-"""transformers: the original streaming method, and a window recomputed every token.
+"""transformers: the original streaming method, and a window recomputed for every token.
 
-Weights are unpacked once: to bfloat16 where the processor multiplies it, to float32 where not.
+Weights are unpacked once: to bfloat16 if the processor multiplies it, else to float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from peers.peer import NotPossible, Peer, prompt
 from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
 
 _SINKS = 4
-_RECOMPUTED = 3  # tokens of a measurement: each one reads the whole window
+_RECOMPUTED = 3  # tokens of a measurement; each reads the whole window
 
 
 class _Transformers(Peer):
@@ -44,7 +44,7 @@ class _Transformers(Peer):
 
 
 class Streaming(_Transformers):
-    """One token a forward, evicting after each: sinks and a cache that is full from `cached` on."""
+    """One token per forward, evicting after each: sinks and a cache that is full at `cached`."""
 
     def prefill(self, tokens: int) -> float:
         return self._prefill(tokens)
@@ -69,10 +69,10 @@ class Recomputing(_Transformers):
     """No cache: each token costs a prefill of the window."""
 
     def prefill(self, tokens: int) -> float:
-        raise NotPossible("it is the same as with the streaming method")
+        raise NotPossible("it equals that of the streaming method")
 
     def decode(self, cached: int, tokens: int) -> float:
         if cached < 1024:
-            raise NotPossible("a window of few tokens is no baseline")
+            raise NotPossible("a window of few tokens is not a baseline")
         self._prefill(cached)
         return sum(self._prefill(cached) for _ in range(_RECOMPUTED)) / _RECOMPUTED

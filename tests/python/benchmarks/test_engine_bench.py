@@ -16,7 +16,7 @@ BENCH = Path(__file__).parents[3] / "benchmarks" / "engine_bench.py"
 
 
 def run(*options: str) -> tuple[dict[str, Any], str]:
-    """Return the report of a bench and what it wrote to the terminal."""
+    """Return the report of a benchmark and what it wrote to standard error."""
     done = subprocess.run(
         [sys.executable, BENCH, *options],
         capture_output=True,
@@ -33,7 +33,7 @@ def values(part: dict[str, Any]) -> dict[str, float]:
     return {row["figure"]: row["value"] for row in part["rows"]}
 
 
-def test_churn_is_measured_beside_its_goals(tmp_path: Path) -> None:
+def test_churn_is_measured_against_its_goals(tmp_path: Path) -> None:
     report, terminal = run("--only", "churn", "--churn-streams", "60", "--churn-samples", "12")
     assert report["bench"] == "engine-churn"
     assert report["churn"]["sizes"] == {"streams": 60, "samples": 12, "capacity": 64}
@@ -49,7 +49,7 @@ def test_churn_is_measured_beside_its_goals(tmp_path: Path) -> None:
     assert len(goals) == sum("goal" in row for row in report["churn"]["rows"]) == 3
 
 
-def test_a_size_that_is_no_number_is_refused() -> None:
+def test_a_size_that_is_not_a_number_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, BENCH, "--only", "churn", "--churn-streams", "many"],
         capture_output=True,
@@ -72,7 +72,7 @@ FIGURES = {
     "throughput": ["2 streams, engine / forward", "2 streams, growth / growth"],
     "many": ["40 streams, tiny model: unfinished", "8 streams, model: memory / announced"],
     "long_prompt": ["p99 while it is read / undisturbed median"],
-    "idle_consumers": ["beside / alone"],
+    "idle_consumers": ["with idle / alone"],
     "stop": [
         *(f"{way}, until idle" for way in ("cancel", "close", "break", "del", "aclose")),
         "timeout_s, until idle",
@@ -86,7 +86,7 @@ FIGURES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_reports_its_figures_beside_goals(
+def test_every_part_reports_its_figures_and_goals(
     part: str, tiny_folder: Callable[[str], Path]
 ) -> None:
     sizes = [f"--{part}-{size}".replace("_", "-") for size in PARTS[part]]

@@ -1,4 +1,4 @@
-"""The arithmetic behind the tables of `benchmarks`, on numbers whose answers are known."""
+"""The arithmetic of the tables of `benchmarks`, on numbers with known answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_line_needs_three_points() -> None:
         line([(0, 0), (1, 1)])
 
 
-def test_one_page_more_cannot_be_told_from_none_and_a_byte_for_each_stream_can() -> None:
+def test_one_more_page_is_within_the_error_and_a_byte_per_stream_is_not() -> None:
     streams = range(100, 10_001, 100)
     one_page = line([(n, 4096 * (n > 7000)) for n in streams])
     assert 0 < one_page.slope <= one_page.most_if_flat(4096, 9900)

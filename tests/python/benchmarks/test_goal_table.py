@@ -28,14 +28,14 @@ def test_what_has_not_run_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    comparison = {"measure": "decode at 16", "beside": "llama.cpp", "smallest": 1, "largest": 3}
+    comparison = {"measure": "decode at 16", "against": "llama.cpp", "smallest": 1, "largest": 3}
     figures = {
         "model": "smollm2",
         "threads": 2,
         "engines": {"sinkstream": "sinkstream 0.1.0, kernels avx512, inputs bfloat16"},
         "comparisons": [
             {**comparison, "ratio": 1.8, "goal": 1.8},
-            {**comparison, "beside": "a plain read of memory", "ratio": 0.74, "goal": 0.75},
+            {**comparison, "against": "a plain read of memory", "ratio": 0.74, "goal": 0.75},
             {**comparison, "measure": "prefill of 512", "ratio": 9, "goal": None},
         ],
     }
@@ -47,7 +47,7 @@ def test_goals_are_reached_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert measured == ["reached", "missed", "missed", "reached"]
     assert found[0][:4] == (
         "smollm2, threads: 2",
-        "decode at 16, beside llama.cpp",
+        "decode at 16, against llama.cpp",
         "1.80 (1.00 - 3.00)",
         ">= 1.8",
     )
@@ -76,7 +76,7 @@ def test_the_table_says_whose_figures_it_holds(
         processor = f"a processor, {len(name)} cores"
         figures = {"bench": name, "processor": processor, "commit": commit, "ratio": 81}
         (tmp_path / f"{name}.json").write_text(json.dumps(figures))
-    (tmp_path / "picture.json").write_text("[1, 2]")  # not a figure of this table, nor session's
+    (tmp_path / "picture.json").write_text("[1, 2]")  # like session.json, not part of this table
     monkeypatch.setenv("BENCH_OUT", str(tmp_path))
     monkeypatch.syspath_prepend(BENCH)
     from goal_table import main
@@ -118,5 +118,7 @@ def test_benches_report_what_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     for limit in LIMITS:
         source = (Path(BENCH) / f"{limit.bench}_bench.py").read_text()
         if re.search(r"^from figures import .*\bspread\b", source, re.MULTILINE):
-            source += (Path(BENCH) / "figures.py").read_text()  # which names what it returns
+            source += (
+                Path(BENCH) / "figures.py"
+            ).read_text()  # which names the values that it returns
         assert f'"{limit.figure}"' in source

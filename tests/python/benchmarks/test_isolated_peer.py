@@ -1,4 +1,4 @@
-"""`benchmarks/peers/isolated.py`: engines that end by themselves."""
+"""`benchmarks/peers/isolated.py`: engines whose process ends."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def crash_when_asked(pipe: Connection) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_an_engine_that_crashes_cannot_do_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_an_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCH)
     from peers.isolated import IsolatedPeer
     from peers.peer import NotPossible
 
-    context = multiprocessing.get_context("fork")  # this function is in no module to import
+    context = multiprocessing.get_context("fork")  # spawned processes cannot import this function
     peer = IsolatedPeer.__new__(IsolatedPeer)
     peer.name = "one that crashes"
     peer._pipe, theirs = context.Pipe()

@@ -1,4 +1,4 @@
-"""`benchmarks/latency_bench.py`: what is said of a stream's gaps."""
+"""`benchmarks/latency_bench.py`: the statistics of a stream's gaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 BENCH = str(Path(__file__).parents[3] / "benchmarks")
 
 
-def test_steps_that_shift_are_beside_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shifting_steps_are_compared_with_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCH)
     from latency_bench import Series
 

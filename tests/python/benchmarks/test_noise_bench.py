@@ -1,4 +1,4 @@
-"""`benchmarks/noise_bench.py`: whose late tokens are."""
+"""`benchmarks/noise_bench.py`: late tokens of the engine and of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BENCH = Path(__file__).parents[3] / "benchmarks"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Give the program as a module."""
+    """Return the program as a module."""
     monkeypatch.syspath_prepend(str(BENCH))
     import noise_bench
 
@@ -26,8 +26,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_tokens_late_with_the_machine_are_in_the_last_quarter(bench: ModuleType) -> None:
-    quiet = bench.Turn([2.0] * 6, [3.0] * 6, [4.0] * 10)
-    slow = bench.Turn([2.0] * 6, [3.0] * 3 + [4.0] * 3, [4.0] * 5 + [6.0] * 5)
+    quiet = bench.Round([2.0] * 6, [3.0] * 6, [4.0] * 10)
+    slow = bench.Round([2.0] * 6, [3.0] * 3 + [4.0] * 3, [4.0] * 5 + [6.0] * 5)
     rows = bench.by_slowness([quiet] * 31 + [slow] * 10, parts=4)
     assert [row["count"] for row in rows] == [100] * 4
     assert [row["p99_over_p50"] for row in rows[:3]] == [1.0] * 3
@@ -36,24 +36,24 @@ def test_tokens_late_with_the_machine_are_in_the_last_quarter(bench: ModuleType)
 
 
 def test_tokens_late_by_themselves_are_in_all_quarters(bench: ModuleType) -> None:
-    quiet = bench.Turn([2.0] * 6, [3.0] * 6, [4.0] * 9 + [6.0])
-    slow = bench.Turn([2.5] * 6, [3.0] * 6, [4.0] * 9 + [6.0])
+    quiet = bench.Round([2.0] * 6, [3.0] * 6, [4.0] * 9 + [6.0])
+    slow = bench.Round([2.5] * 6, [3.0] * 6, [4.0] * 9 + [6.0])
     rows = bench.by_slowness([quiet] * 31 + [slow] * 10, parts=4)
     assert [row["p99_over_p50"] for row in rows] == [1.5] * 4
     assert [row["slowness_at_most"] for row in rows] == [1.0, 1.0, 1.0, 1.25]
 
 
-def test_slow_neighbours_on_either_side_count(bench: ModuleType) -> None:
-    quiet = bench.Turn([2.0] * 6, [3.0] * 6, [4.0])
-    slow = bench.Turn([2.0] * 6, [6.0] * 6, [4.0])
+def test_slow_loops_and_reads_on_either_side_count(bench: ModuleType) -> None:
+    quiet = bench.Round([2.0] * 6, [3.0] * 6, [4.0])
+    slow = bench.Round([2.0] * 6, [6.0] * 6, [4.0])
     assert bench.slowness([quiet, quiet, slow, quiet, quiet]) == [1.0, 1.5, 1.5, 1.0]
 
 
 def test_what_threads_do_longer_in_late_tokens_is_told_apart(bench: ModuleType) -> None:
     alike = [(3.0, 0.5), (4.0, 0.0)]
     late = [(3.0, 1.5), (6.0, 0.0)]  # of 4 ms, and of 6.5
-    turn = bench.Turn([], [], [4.0] * 9 + [6.5], [alike] * 9 + [late])
-    assert bench.why_late([turn] * 3, ["first", "second"]) == {
+    one = bench.Round([], [], [4.0] * 9 + [6.5], [alike] * 9 + [late])
+    assert bench.why_late([one] * 3, ["first", "second"]) == {
         "over_p50": 1.1,
         "count": 3,
         "longer_ms": 2.5,
@@ -75,8 +75,8 @@ def test_what_threads_do_longer_in_late_tokens_is_told_apart(bench: ModuleType) 
 
 
 def test_no_late_token_has_no_reason(bench: ModuleType) -> None:
-    turn = bench.Turn([], [], [4.0] * 9, [[(3.0, 0.5)]] * 9)
-    assert bench.why_late([turn], ["first"]) == {"over_p50": 1.1, "count": 0}
+    one = bench.Round([], [], [4.0] * 9, [[(3.0, 0.5)]] * 9)
+    assert bench.why_late([one], ["first"]) == {"over_p50": 1.1, "count": 0}
 
 
 def test_threads_that_run_and_that_sleep_are_told_apart(bench: ModuleType) -> None:
@@ -99,8 +99,8 @@ def test_threads_that_run_and_that_sleep_are_told_apart(bench: ModuleType) -> No
     assert min(all_ran) < 50
 
 
-def test_loops_reads_and_tokens_are_taken_by_turns(smollm2: Path, tmp_path: Path) -> None:
-    words = ["--turns", "9", "--tokens", "2", "--window", "124", "--path", str(smollm2)]
+def test_loops_reads_and_tokens_are_interleaved(smollm2: Path, tmp_path: Path) -> None:
+    words = ["--rounds", "9", "--tokens", "2", "--window", "124", "--path", str(smollm2)]
     subprocess.run(
         [sys.executable, str(BENCH / "noise_bench.py"), *words],
         env={**os.environ, "BENCH_OUT": str(tmp_path)},
@@ -108,7 +108,7 @@ def test_loops_reads_and_tokens_are_taken_by_turns(smollm2: Path, tmp_path: Path
         capture_output=True,
     )
     found = json.loads((tmp_path / "noise.json").read_text())
-    assert (found["turns"], found["capacity"]) == (9, 128)
+    assert (found["rounds"], found["capacity"]) == (9, 128)
     assert found["tokens"]["count"] == 18
     assert found["empty_loops"]["count"] == found["plain_reads"]["count"] == 9 * 6
     assert sum(row["count"] for row in found["tokens_by_the_machines_slowness"]) == 16
@@ -116,12 +116,12 @@ def test_loops_reads_and_tokens_are_taken_by_turns(smollm2: Path, tmp_path: Path
     assert found["late_tokens"]["over_p50"] == 1.1
 
 
-def test_too_few_turns_are_refused() -> None:
+def test_too_few_rounds_are_refused() -> None:
     done = subprocess.run(
-        [sys.executable, str(BENCH / "noise_bench.py"), "--turns", "8"],
+        [sys.executable, str(BENCH / "noise_bench.py"), "--rounds", "8"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert "at least 9" in done.stderr
+    assert "--rounds must be at least 9, but is 8" in done.stderr

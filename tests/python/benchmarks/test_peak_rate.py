@@ -1,4 +1,4 @@
-"""`_core.probes.peak_rate`: what multiplies in the loop that a prompt is measured by."""
+"""`_core.probes.peak_rate`: the instructions of the loop that prompts are compared with."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sinkstream import _core
 HAS_TILES = dict(_core.kernel_tables()).get("amx", False)
 
 
-def test_vectors_are_there_on_any_processor() -> None:
+def test_any_processor_has_vectors() -> None:
     instruction, rate = _core.probes.peak_rate(1)
     assert "bits" in instruction
     assert rate > 1e7
 
 
 @pytest.mark.skipif(HAS_TILES, reason="this processor has tiles")
-def test_tiles_that_are_not_there_are_refused() -> None:
+def test_missing_tiles_are_refused() -> None:
     with pytest.raises(ValueError, match="`tiles` must be False") as caught:
         _core.probes.peak_rate(1, tiles=True)
     assert isinstance(caught.value, sinkstream.InvalidArgument)

@@ -1,4 +1,4 @@
-"""`benchmarks/profile_bench.py`: which work a symbol stands for, and how samples add up."""
+"""`benchmarks/profile_bench.py`: the kind of work of a symbol, and sums of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks/random_gguf.py`: files that every reader takes, with weights of a sensible size."""
+"""`benchmarks/random_gguf.py`: files that every reader accepts, with weights of a sensible size."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_vocabulary_of_a_real_size_has_a_tokenizer(
 
 
 def test_no_two_rows_of_a_large_matrix_begin_at_the_same_block() -> None:
-    pool = 1_048_583  # what it is outside of this file
+    pool = 1_048_583  # the real one; this file patches it
     assert all(pool % divisor for divisor in range(2, 1025))
     for shape in random_gguf.SHAPES.values():
         for tensor in random_gguf.tensors(shape):

@@ -1,4 +1,4 @@
-"""`benchmarks/side_by_side_bench.py`: what a prompt takes, and which figures are compared."""
+"""`benchmarks/side_by_side_bench.py`: the operations of a prompt, and the comparisons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCH = str(Path(__file__).parents[3] / "benchmarks")
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, ModuleType]:
-    """Return modules of benchmarks, which import each other as neighbours."""
+    """Return modules of benchmarks, which import each other as top-level modules."""
     sys.path.insert(0, BENCH)
     try:
         names = ("side_by_side_bench", "goals", "peers.ours")
@@ -24,14 +24,14 @@ def modules() -> dict[str, ModuleType]:
 
 
 def counted_operations(spec: SimpleNamespace, tokens: int) -> int:
-    """Count token by token, layer by layer, map by map."""
+    """Count by loops over layers and tokens."""
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     products = 0
     for layer in range(spec.layers):
         for token in range(tokens):
             products += 2 * spec.hidden_size * kv  # k and v
             if layer + 1 == spec.layers and token + 1 < tokens:
-                continue  # nobody wants the rest
+                continue  # only the last token's rest is needed
             products += 2 * spec.hidden_size * query  # q and o
             products += 3 * spec.hidden_size * spec.intermediate_size
             products += 2 * query * (token + 1)  # scores, and sums of values
@@ -58,13 +58,15 @@ def test_comparisons_are_of_what_was_measured(modules: dict[str, ModuleType]) ->
         )
     }
     rows = bench.compare(found, goals.goals_of("smollm2", "avx512"))
-    assert [(row["measure"], row["beside"], row["ratio"], row["goal"]) for row in rows] == [
+    assert [(row["measure"], row["against"], row["ratio"], row["goal"]) for row in rows] == [
         (goals.PREFILL, goals.LLAMA_CPP, 3.5, 4.0),
         (goals.PREFILL, goals.PEAK, 0.625, 0.7),
     ]
 
 
-def test_the_rest_of_the_engines_are_beside_us(modules: dict[str, ModuleType]) -> None:
+def test_a_measure_without_a_goal_is_compared_with_the_best_engine(
+    modules: dict[str, ModuleType],
+) -> None:
     bench, goals = modules["side_by_side_bench"], modules["goals"]
     found = {
         goals.BATCH_8: bench.Found(
@@ -72,10 +74,10 @@ def test_the_rest_of_the_engines_are_beside_us(modules: dict[str, ModuleType]) -
         )
     }
     rows = bench.compare(found, goals.goals_of("smollm2", "avx512"))
-    assert [(row["beside"], row["ratio"]) for row in rows] == [("llama.cpp", 2.5)]
+    assert [(row["against"], row["ratio"]) for row in rows] == [("llama.cpp", 2.5)]
 
 
-def test_whatever_has_a_goal_is_measured(modules: dict[str, ModuleType]) -> None:
+def test_everything_with_a_goal_is_measured(modules: dict[str, ModuleType]) -> None:
     bench, goals = modules["side_by_side_bench"], modules["goals"]
     for model in goals.MODELS:
         asked = {one.name for one in bench.measures_of(model)}
@@ -83,14 +85,14 @@ def test_whatever_has_a_goal_is_measured(modules: dict[str, ModuleType]) -> None
         assert len(engines) == len(set(engines)), engines
         for goal in goals.goals_of(model, "avx512"):
             assert goal.measure in asked, (model, goal)
-            is_probe = goal.beside in (goals.BEST, goals.READ, goals.PEAK)
-            assert is_probe or any(name.startswith(goal.beside) for name in engines), (model, goal)
+            is_probe = goal.rival in (goals.BEST, goals.READ, goals.PEAK)
+            assert is_probe or any(name.startswith(goal.rival) for name in engines), (model, goal)
         assert engines[0] == goals.OURS
-        # A window recomputed for each token takes minutes where nothing is compared with it.
+        # Recomputing the window takes minutes, so it runs only where a goal needs it.
         assert (goals.RECOMPUTED in engines) == (model == "smollm2")
 
 
-def test_a_share_is_of_probes_directly_around_our_turn(
+def test_a_share_uses_the_probes_around_our_figure(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, goals = modules["side_by_side_bench"], modules["goals"]
@@ -145,12 +147,12 @@ def test_a_first_prompt_does_not_count(modules: dict[str, ModuleType]) -> None:
         ("avx2", "smollm2", None),
     ],
 )
-def test_a_prompt_is_beside_what_its_kernels_multiply_with(
+def test_a_prompt_is_compared_with_the_loop_of_its_kernels(
     modules: dict[str, ModuleType], kernels: str, model: str, share: float | None
 ) -> None:
     goals = modules["goals"]
     of_the_peak = [
-        goal.ratio for goal in goals.goals_of(model, kernels) if goal.beside == goals.PEAK
+        goal.ratio for goal in goals.goals_of(model, kernels) if goal.rival == goals.PEAK
     ]
     assert of_the_peak == ([] if share is None else [share])
     assert goals.kernels_of(f"sinkstream 0.1.0, kernels {kernels}, inputs bfloat16") == kernels
@@ -176,7 +178,7 @@ def test_the_loop_around_a_prompt_is_of_its_kernels(
     assert set(asked) == {tiles}
 
 
-def test_what_is_not_there_is_said(
+def test_missing_engines_and_measures_are_listed(
     modules: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench, goals = modules["side_by_side_bench"], modules["goals"]
@@ -187,7 +189,7 @@ def test_what_is_not_there_is_said(
     assert f"not possible | {goals.BATCH_8} | OpenVINO GenAI | it has no batches" in said
 
 
-def test_two_probes_of_a_prompt_count_alike(modules: dict[str, ModuleType]) -> None:
+def test_two_probes_of_a_prompt_count_equally(modules: dict[str, ModuleType]) -> None:
     bench = modules["side_by_side_bench"]
     one, two = bench.Bounds(10.0, ("dots", 4.0)), bench.Bounds(30.0, ("dots", 2.0))
     assert bench.mean(one, two) == bench.Bounds(20.0, ("dots", 3.0))

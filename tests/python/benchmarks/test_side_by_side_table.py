@@ -1,4 +1,4 @@
-"""`benchmarks/side_by_side_table.py`: figures as the table of docs/performance.md."""
+"""`benchmarks/side_by_side_table.py`: results as the tables of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BENCH = str(ROOT / "benchmarks")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def comparison(beside: str, ratio: float, goal: float | None) -> dict[str, Any]:
-    """Return one as the bench writes it."""
+def comparison(against: str, ratio: float, goal: float | None) -> dict[str, Any]:
+    """Return a comparison as the benchmark writes it."""
     spread = {"smallest": ratio - 1, "largest": ratio + 1}
-    return {"measure": "decode at 16", "beside": beside, "ratio": ratio, "goal": goal, **spread}
+    return {"measure": "decode at 16", "against": against, "ratio": ratio, "goal": goal, **spread}
 
 
 def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +39,10 @@ def test_a_figure_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ],
     }
     (tmp_path / "side_by_side-smollm2-2.json").write_text(json.dumps(figures))
-    beside = "OpenVINO 12.39 (11.39 – 13.39); llama.cpp 1,162 (1,161 – 1,163), goal 1.8"
+    others = "OpenVINO 12.39 (11.39 – 13.39); llama.cpp 1,162 (1,161 – 1,163), goal 1.8"
     share = "0.74 (-0.26 – 1.74), goal 0.75: missed"
     rates = ("1,234", "19.9", "", "100", "")
-    expected = ("smollm2, 5 rounds", "decode at 16", *rates, beside, share)
+    expected = ("smollm2, 5 rounds", "decode at 16", *rates, others, share)
     share = "0.70 (-0.30 – 1.70), goal 0.7: missed by 0.003"
     prompt = ("smollm2, 5 rounds", "prefill of 512", "20", "", "", "", "", "", share)
     assert list(rows(tmp_path, 2)) == [expected, prompt]

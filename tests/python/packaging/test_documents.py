@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/**/*.md", "tests/**/*.md")
+    for pattern in ("*.md", "benchmarks/**/*.md", "docs/**/*.md", "tests/**/*.md")
     for page in ROOT.glob(pattern)
     if not {".venv", "build"} & set(page.relative_to(ROOT).parts)
 )
