@@ -11,24 +11,24 @@ from sinkstream import _core
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What `sinkstream info` says of a GPU."""
+    """A GPU, as `sinkstream info` shows it."""
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int
     total_bytes: int
     free_bytes: int
-    """When it was looked for."""
+    """At the time of `find_gpu()`."""
 
 
 def cuda_library_path() -> str:
-    """Return the path of the library with the CUDA kernels, whether or not there is one.
+    """Return the path of the library with the CUDA kernels, which need not exist.
 
-    The environment variable SINKSTREAM_CUDA_LIBRARY names another: tests put a GPU there that is
-    this processor.
+    The environment variable SINKSTREAM_CUDA_LIBRARY overrides it: tests name a library there that
+    emulates a GPU on this processor.
     """
-    beside = Path(_core.__file__).with_name("_cuda.so")
-    return os.environ.get("SINKSTREAM_CUDA_LIBRARY") or str(beside)
+    default = Path(_core.__file__).with_name("_cuda.so")
+    return os.environ.get("SINKSTREAM_CUDA_LIBRARY") or str(default)
 
 
 def find_gpu() -> Gpu | str:

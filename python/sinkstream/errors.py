@@ -1,20 +1,21 @@
-"""Exceptions and warnings. Every message says where, which name, the rule, and the value."""
+"""Exceptions and warnings. A message says where, which name, the rule, and the value."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from pathlib import Path
 
 
 class SinkstreamError(Exception):
-    """Base of all errors of the package.
+    """Base class of all errors of the package.
 
     Attributes:
-        code: A stable word for programs, such as "invalid_argument".
-        param: The argument or field at fault, where there is one.
-        request_id: The request that it ended (`Stream.request_id`), where there is one.
+        code: A stable identifier for programs, such as "invalid_argument".
+        param: The argument or field at fault, if there is one.
+        request_id: The request that failed (`Stream.request_id`), if there is one.
     """
 
     code = "error"
@@ -28,37 +29,37 @@ class SinkstreamError(Exception):
 
 
 class InvalidArgument(SinkstreamError, ValueError):
-    """An argument has a value that the call cannot take."""
+    """An argument has a value that the call does not accept."""
 
     code = "invalid_argument"
 
 
 class CheckpointError(SinkstreamError, ValueError):
-    """A checkpoint is missing, damaged, of an unknown kind, or does not fit its own description.
+    """A checkpoint is missing, damaged, of an unknown kind, or contradicts its own description.
 
-    Of a saved session the same, or it belongs to another model.
+    Also raised for a saved session that is missing or damaged, or belongs to another model.
     """
 
     code = "checkpoint"
 
 
 class CapacityError(SinkstreamError, RuntimeError):
-    """The memory that was announced at load does not hold what was asked for."""
+    """A request does not fit into the memory that was reserved at load."""
 
     code = "capacity"
 
 
 class SessionBusy(SinkstreamError, RuntimeError):
-    """Somebody else is using this stream or session right now."""
+    """Another caller is using this stream or session right now."""
 
     code = "session_busy"
 
 
 class NonFiniteLogits(SinkstreamError, RuntimeError):
-    """The model returned NaN or infinity; only the sequence concerned has ended.
+    """The model returned NaN or infinity; only the affected sequence has ended.
 
     Attributes:
-        index: The index of the token that the logits were for; None outside of streams.
+        index: Index of the token that the logits were for; None outside of streams.
     """
 
     code = "non_finite_logits"
@@ -66,30 +67,30 @@ class NonFiniteLogits(SinkstreamError, RuntimeError):
 
 
 class DeviceError(SinkstreamError, RuntimeError):
-    """The GPU, or its driver, has failed; what the driver says is in the message."""
+    """The GPU or its driver has failed; the message quotes the driver."""
 
     code = "device"
 
 
 class EngineDead(SinkstreamError, RuntimeError):
-    """The generation thread has stopped after a failure; its cause is in the message."""
+    """The generation thread has stopped after a failure; the message gives the cause."""
 
     code = "engine_dead"
 
 
 class ForkError(SinkstreamError, RuntimeError):
-    """A model that was loaded before a fork is used in the child process."""
+    """A model that was loaded before a fork was used in the child process."""
 
     code = "fork"
 
 
-# Frames of these files are not the caller's: the package's own, and those of `with` blocks.
-_OWN_FILES = (str(Path(__file__).parent), contextlib.__file__)
+# Frames that never count as the caller's: the package's own, and those of context managers.
+_SKIPPED_FILES = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, and name the line outside of the package that made the call."""
+    """Issue a warning that names the calling line outside of the package."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -1,11 +1,11 @@
-"""Replaces a file as a whole: at every moment the path is the old file or the complete new one."""
+"""Replaces a file atomically: its path always holds the old file or the complete new one."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,14 +14,14 @@ from typing import BinaryIO
 def replace_whole(
     path: str | os.PathLike[str], *, is_private: bool = False, buffering: int = -1
 ) -> Iterator[BinaryIO]:
-    """Open a new file beside `path`; at the end of the block flush it to disk and rename it.
+    """Open a new file next to `path`; at the end of the block flush it to disk and rename it.
 
-    An exception in the block removes the new file and leaves the old one as it was.
+    An exception in the block removes the new file and leaves the old one unchanged.
 
     Args:
         path: The file to replace; it need not exist.
-        is_private: Only the owner may read and write it. Else the process's umask decides.
-        buffering: As for `open`; 0 writes at once.
+        is_private: Whether only the owner may read and write it. Otherwise the umask decides.
+        buffering: As for `open`; 0 writes immediately.
 
     Yields:
         The new file, open for reading and writing bytes.
@@ -29,28 +29,55 @@ def replace_whole(
     Raises:
         OSError: The folder does not exist, cannot be written, or is full.
     """
-    target = Path(path)
-    # Readable by its owner only.
-    descriptor, name = tempfile.mkstemp(
-        prefix=f".{target.name[:40]}.", suffix=".part", dir=target.parent
-    )
-    part = Path(name)
+    new = NewFile(path, is_private=is_private, buffering=buffering)
     try:
+        yield new.file
+        new.complete()
+    except BaseException:
+        new.abandon()
+        raise
+
+
+class NewFile:
+    """A file that gets its name when it is complete; for writers that no `with` block can hold.
+
+    Attributes:
+        file: Open for reading and writing bytes, next to the path under a temporary name.
+    """
+
+    file: BinaryIO
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, is_private: bool = False, buffering: int = -1
+    ) -> None:
+        """Create the file; arguments and errors are those of `replace_whole`."""
+        self._path = Path(path)
+        # `mkstemp` creates it with mode 0600.
+        descriptor, part = tempfile.mkstemp(
+            prefix=f".{self._path.name[:40]}.", suffix=".part", dir=self._path.parent
+        )
+        self._part = Path(part)
+        self.file = os.fdopen(descriptor, "w+b", buffering=buffering)
         if not is_private:
             os.fchmod(descriptor, 0o666 & ~_umask())
-        with os.fdopen(descriptor, "w+b", buffering=buffering) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _flush_folder(target.parent)
+
+    def complete(self) -> None:
+        """Flush the file to disk, close it and rename it. Call `abandon` where this fails."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        self._part.replace(self._path)
+        _flush_folder(self._path.parent)
+
+    def abandon(self) -> None:
+        """Close and remove the file; the old one at the path, if there is one, stays."""
+        with suppress(OSError):  # a full disk refuses what is still in the buffer
+            self.file.close()
+        self._part.unlink(missing_ok=True)
 
 
 def _umask() -> int:
-    """Return the process's umask, which Linux shows without changing it."""
+    """Return the process's umask. Linux shows it; `os.umask` could only replace it."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("Umask:"):
             return int(line.split()[1], 8)
@@ -58,7 +85,7 @@ def _umask() -> int:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Bring a rename to the disk."""
+    """Flush a rename to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

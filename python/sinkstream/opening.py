@@ -1,4 +1,7 @@
-"""Opens a checkpoint whole, and checks that its tokenizer and its numbers agree."""
+"""Opens a complete checkpoint, and checks that its tokenizer fits its model.
+
+It stands above both folders: `text/` imports `checkpoint/`, and never the other way round.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from sinkstream.text.tokenizers import from_folder, from_gguf
 def open_checkpoint(
     path: str | os.PathLike[str] | None = None, *, revision: str | None = None
 ) -> Checkpoint:
-    """Open a checkpoint: describe it, check it, and leave its tensors in their files.
+    """Open a checkpoint: read and check its description, and leave its tensors in their files.
 
     Args:
         path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. None:
@@ -27,11 +30,11 @@ def open_checkpoint(
         revision: Branch, tag or commit of a hub repository.
 
     Returns:
-        The checkpoint. Its `source` holds the files open until `source.close()`.
+        The checkpoint. Its `source` keeps the files open until `source.close()`.
 
     Raises:
-        CheckpointError: It is missing, damaged, of an unknown kind, or does not fit its own
-            description.
+        CheckpointError: The checkpoint is missing, damaged, of an unknown kind, or contradicts its
+            own description.
 
     Example:
         >>> checkpoint = open_checkpoint("smollm2")
@@ -48,7 +51,7 @@ def open_checkpoint(
 
 
 def with_text(opened: TensorsOnly) -> Checkpoint:
-    """Read the text format of a checkpoint, check it, and return the whole. Closes nothing.
+    """Complete an open checkpoint with its text format. Closes nothing, even on an error.
 
     Raises:
         CheckpointError: The text format is damaged, of an unknown kind, or does not fit the model.
@@ -72,7 +75,7 @@ def _read_text(described: FolderText | GgufText) -> TextFormat:
 
 
 def _check_vocabulary(text: TextFormat, rows: int) -> None:
-    """Refuse a tokenizer that can say an id for which the model has no row."""
+    """Refuse a tokenizer with an id for which the model has no embedding row."""
     ids = {"end_token_ids": set(text.end_token_ids)}
     if text.bos_token_id is not None:
         ids["bos_token_id"] = {text.bos_token_id}

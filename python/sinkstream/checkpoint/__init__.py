@@ -1,4 +1,4 @@
-"""Checkpoints: a description, a text format, and tensors, from GGUF or a Hugging Face folder."""
+"""Checkpoints: description, text format and tensors of a GGUF file or a Hugging Face folder."""
 
 from sinkstream.checkpoint.checkpoint import (
     STORAGE_BLOCKS,

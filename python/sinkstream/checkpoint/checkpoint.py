@@ -1,4 +1,4 @@
-"""What every checkpoint looks like to the loader, whatever file it came from."""
+"""A checkpoint as the loader sees it, whatever format it came from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Storage = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
-"""How numbers lie in the file. The quantised ones are GGUF's blocks of 32 along a row."""
+"""How a file stores numbers. The quantized types are GGUF's blocks of 32 numbers of a row."""
 
 STORAGE_BLOCKS = {
     "F32": (1, 4),
@@ -23,47 +23,47 @@ STORAGE_BLOCKS = {
     "Q4_0": (32, 18),
     "Q4_1": (32, 20),
 }
-"""For each storage: numbers in a block, and bytes of a block."""
+"""For each storage type: numbers in a block, and bytes of a block."""
 
 
 def row_bytes(storage: Storage, cols: int) -> int:
-    """Return the bytes of one row of `cols` numbers (a multiple of the storage's block)."""
+    """Return the bytes of one row of `cols` numbers (a multiple of the block size)."""
     numbers, size = STORAGE_BLOCKS[storage]
     return cols // numbers * size
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """Where one slot's numbers come from."""
+    """The tensor that fills one weight slot."""
 
     slot: WeightSlot
     tensor: str
-    """The tensor's name in the checkpoint, as errors should show it."""
+    """The tensor's name in the checkpoint, as errors show it."""
     storage: Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a tensor's rows lie, one after the other."""
+    """Where a tensor's consecutive rows are."""
 
     descriptor: int
-    """Of the file, which is open for reading."""
+    """Of the file, open for reading."""
     offset: int
     """Of the first row, from the start of the file."""
 
 
 class Source(Protocol):
-    """Gives bytes of tensors by positioned reads; nothing is mapped, nothing is read twice."""
+    """Reads bytes of tensors by position; nothing is mapped, nothing is read twice."""
 
     def extent(self, tensor: TensorSource) -> Extent:
-        """Say where a tensor lies, for readers without Python. It holds until `close`."""
+        """Return where a tensor is, for native readers. Valid until `close`."""
         ...
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
-        """Read rows [begin, end) of a tensor, as they lie in the file.
+        """Read rows [begin, end) of a tensor, exactly as stored.
 
         Raises:
-            CheckpointError: The file has become shorter than it was when it was opened.
+            CheckpointError: The file has shrunk since it was opened.
         """
         ...
 
@@ -74,7 +74,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """Everything of a checkpoint that concerns text and not numbers."""
+    """The part of a checkpoint that is about text: tokenizer, chat template, special tokens."""
 
     tokenizer: Tokenizer | None
     chat_template: str | None
@@ -82,40 +82,40 @@ class TextFormat:
     add_bos: bool = False
     """Whether a text prompt starts with the beginning-of-text token."""
     end_token_ids: frozenset[int] = frozenset()
-    """All tokens that end a text: eos, eot, and the lists of both."""
+    """All tokens that end a text: every EOS and EOT token."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    """`bos_token`, `eos_token`, … as chat templates want to see them."""
+    """`bos_token`, `eos_token`, … by the names that chat templates use."""
     vocabulary: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """The id of every token, added ones too. For tables that are made while a model is loaded,
-    which keeps no vocabulary but the tokenizer's own."""
+    """The id of every token, added ones included. Only for building tables during load: a loaded
+    model drops it and keeps the tokenizer's own copy."""
 
     @property
     def bos_ids(self) -> list[int]:
-        """Return what every text begins with: the beginning-of-text token, or nothing."""
+        """Return the ids in front of every text: the beginning-of-text token, or none."""
         return [self.bos_token_id] if self.add_bos and self.bos_token_id is not None else []
 
 
 @dataclass(frozen=True, slots=True)
 class FolderText:
-    """Where the text format of a Hugging Face folder is described."""
+    """Where a Hugging Face folder describes its text format."""
 
     folder: Path
     config: Mapping[str, Any] = field(repr=False)
-    """What config.json holds."""
+    """The content of config.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufText:
-    """Where the text format of a GGUF file is described."""
+    """Where a GGUF file describes its text format."""
 
     metadata: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorsOnly:
-    """An open checkpoint, but for its text.
+    """An open checkpoint whose text format is not read yet.
 
-    Building a tokenizer is the slow part of opening, and weights can be read meanwhile.
+    Building the tokenizer is the slow part of opening; weights can be read in the meantime.
     """
 
     path: str
@@ -138,4 +138,4 @@ class Checkpoint:
     """One for each of `weight_slots(spec)`, in that order; shapes are checked."""
     source: Source
     generation: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling defaults of the checkpoint: `temperature`, `top_k`, `top_p`, `min_p`, …"""
+    """The checkpoint's sampling defaults: `temperature`, `top_k`, `top_p`, `min_p`, …"""

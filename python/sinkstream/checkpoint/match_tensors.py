@@ -1,4 +1,4 @@
-"""Compares the weights that a decoder needs with the tensors that a checkpoint has."""
+"""Matches the weights that a decoder needs with the tensors that a checkpoint has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sinkstream.errors import CheckpointError
 
 _MAX_LISTED = 20
 UNQUANTIZED: tuple[Storage, ...] = ("BF16", "F16", "F32")
-"""What vectors may be stored as (blocks are for rows of matrices), and all in safetensors."""
+"""Storage types of vectors (only rows of matrices have blocks), and of all safetensors tensors."""
 
 
 def match_tensors(
@@ -25,22 +25,22 @@ def match_tensors(
     unused: Collection[str],
     where: str,
 ) -> tuple[TensorSource, ...]:
-    """Find the tensor of every slot.
+    """Find the tensor for every weight slot.
 
     Args:
-        spec: What the checkpoint says it is.
-        names: How its format calls each slot.
-        entries: What its files hold.
-        storages: How matrices of this format may be stored.
-        unused: Tensors that may be there and are not wanted.
+        spec: The decoder that the checkpoint describes.
+        names: The format's tensor name for each slot.
+        entries: The tensors in its files, by name.
+        storages: Storage types that this format allows for matrices.
+        unused: Names of tensors that may be present and are ignored.
         where: The file or folder, for the error.
 
     Returns:
         One source for each of `weight_slots(spec)`, in that order.
 
     Raises:
-        CheckpointError: Tensors are missing, superfluous, or have a wrong shape or storage. All
-            of them are listed, up to 20.
+        CheckpointError: Tensors are missing, unexpected, or have the wrong shape or storage type.
+            The message lists them, up to 20.
     """
     needed = {names.tensor(slot.name): slot for slot in weight_slots(spec)}
     problems = [
@@ -65,7 +65,7 @@ def match_tensors(
 def _problem(
     tensor: str, slot: WeightSlot, entry: TensorEntry | None, storages: Collection[str]
 ) -> str | None:
-    """Return what is wrong with the tensor for a slot, or None."""
+    """Return what is wrong with a slot's tensor, or None."""
     shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
     if entry is None:
         return f"tensor {quoted(tensor)} of shape {list(shape)} is missing"

@@ -1,4 +1,4 @@
-"""Opens any kind of checkpoint but for its text: what it is, and where its tensors lie."""
+"""Opens a checkpoint of any format, except for its text: description and tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sinkstream.errors import CheckpointError
 def open_tensors(
     path: str | os.PathLike[str] | None = None, *, revision: str | None = None
 ) -> TensorsOnly:
-    """Open a checkpoint without its text; the arguments and errors are `open_checkpoint`'s."""
+    """Open a checkpoint without its text format. Arguments and errors as `open_checkpoint`."""
     found = locate_model(path, revision).absolute()  # so that "." has a name in errors
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(

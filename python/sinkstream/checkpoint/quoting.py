@@ -1,4 +1,4 @@
-"""How values from untrusted files appear in error messages: short, quoted, on one line."""
+"""Quotes values from untrusted files in error messages: short, escaped, on one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _short.maxother = 60
 
 
 def quoted(value: Any) -> str:
-    """Return `value` for an error message: text in double quotes, control characters escaped."""
+    """Return `value` for an error message: strings in double quotes, control characters escaped."""
     if isinstance(value, str):
         cut = value if len(value) <= _MAX_TEXT else value[: _MAX_TEXT - 1] + "…"
         return json.dumps(cut, ensure_ascii=not cut.isprintable())

@@ -1,7 +1,7 @@
 """Rotary schemes, each reduced to its list of inverse frequencies, in float64.
 
-Dynamic NTK and longrope are refused: their frequencies change with the length of the text, and an
-endless text has none.
+Dynamic NTK and longrope are refused: their frequencies depend on the length of the text, and an
+endless text has no length.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MAX_FACTOR = 1e6
 _MAX_LENGTH = 1 << 30
 _SCHEMES = ("default", "linear", "llama3", "yarn")
 _WHY_NOT = {
-    "dynamic": "Its frequencies change with the length of the text, and a stream has no length.",
-    "longrope": "Its frequencies change with the length of the text, and a stream has no length.",
+    "dynamic": "Its frequencies depend on the length of the text, and a stream has no length.",
+    "longrope": "Its frequencies depend on the length of the text, and a stream has no length.",
 }
 
 
@@ -29,18 +29,18 @@ def default_frequencies(base: float, rotary_dim: int) -> list[float]:
 
 
 def linear_frequencies(frequencies: Sequence[float], factor: float) -> list[float]:
-    """Slow all frequencies by one factor (position interpolation)."""
+    """Divide all frequencies by one factor (position interpolation)."""
     return [frequency / factor for frequency in frequencies]
 
 
 def llama3_frequencies(
     frequencies: Sequence[float], factor: float, low: float, high: float, original_length: float
 ) -> list[float]:
-    """Slow those that turn less than `low` times in the original length; blend up to `high`."""
+    """Slow the pairs with fewer than `low` rotations in the original length; blend up to `high`."""
     found = []
     for frequency in frequencies:
-        turns = original_length * frequency / (2.0 * math.pi)
-        kept = min(max((turns - low) / (high - low), 0.0), 1.0)  # 1: as trained, 0: slowed
+        rotations = original_length * frequency / (2.0 * math.pi)
+        kept = min(max((rotations - low) / (high - low), 0.0), 1.0)  # 1: as trained, 0: slowed
         found.append((1.0 - kept) * frequency / factor + kept * frequency)
     return found
 
@@ -54,19 +54,19 @@ def yarn_frequencies(
     beta_slow: float = 1.0,
     truncate: bool = True,
 ) -> list[float]:
-    """Slow the slow pairs, keep the fast ones, blend linearly between (YaRN, section 3.2)."""
+    """Slow the slow pairs, keep the fast ones, blend linearly in between (YaRN, section 3.2)."""
     rotary_dim = 2 * len(frequencies)
 
-    def pair_that_turns(times: float) -> float:
-        turns = original_length / (times * 2.0 * math.pi)
-        return rotary_dim * math.log(turns) / (2.0 * math.log(base))
+    def pair_with(rotations: float) -> float:
+        wavelength = original_length / (rotations * 2.0 * math.pi)
+        return rotary_dim * math.log(wavelength) / (2.0 * math.log(base))
 
-    low, high = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    low, high = pair_with(beta_fast), pair_with(beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0.0), min(high, rotary_dim - 1.0)
     if low == high:
-        high += 0.001  # as transformers does, so that the blend is a step
+        high += 0.001  # as in transformers: the blend becomes a step
     found = []
     for pair, frequency in enumerate(frequencies):
         slowed = min(max((pair - low) / (high - low), 0.0), 1.0)
@@ -75,18 +75,18 @@ def yarn_frequencies(
 
 
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    """Return what YaRN multiplies cos and sin by (section 3.4)."""
+    """Return the factor by which YaRN multiplies cos and sin (section 3.4)."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
 def rope_from_config(config: Fields, head_dim: int, trained_length: int) -> RopeSpec:
     """Read the rotary scheme of a config.json.
 
-    Both spellings are read: `rope_parameters` (transformers 5), and `rope_theta` with
-    `rope_scaling` (before), which wins where both are, as it does in transformers.
+    Both layouts are read: `rope_parameters` (transformers 5), and the older `rope_theta` with
+    `rope_scaling`. Where both are present the older one wins, as in transformers.
 
     Raises:
-        CheckpointError: The scheme is unknown, changes with length, or its numbers make no sense.
+        CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
     """
     config.must_be("partial_rotary_factor", 1)
     scaling = config.group("rope_scaling") or config.group("rope_parameters")
@@ -163,15 +163,15 @@ def rope_from_gguf(
     """Read the rotary scheme of a GGUF file.
 
     Args:
-        metadata: The fields behind the architecture's prefix.
-        pairing: Which dimensions this architecture's files turn together.
-        rotary_dim: How many dimensions are turned.
-        trained_length: What the original length is where the file names none.
-        divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They carry the
+        metadata: The fields with the architecture's prefix.
+        pairing: Which dimensions this architecture's files rotate together.
+        rotary_dim: Number of dimensions that are rotated.
+        trained_length: The original length where the file does not give one.
+        divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They encode the
             llama3 scheme.
 
     Raises:
-        CheckpointError: The scheme is unknown, changes with length, or its numbers make no sense.
+        CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
     """
     base = metadata.number("rope.freq_base", 1.001, _MAX_BASE, 10_000.0)
     frequencies = default_frequencies(base, rotary_dim)
@@ -179,7 +179,7 @@ def rope_from_gguf(
         frequencies = [
             frequency / divisor for frequency, divisor in zip(frequencies, divisors, strict=True)
         ]
-    # A factor without a type means linear; `scale_linear` is its name in the oldest files.
+    # A factor without a type is linear. The oldest files call it `scale_linear`.
     factor = metadata.number("rope.scale_linear", 1, _MAX_FACTOR, 1.0)
     factor = metadata.number("rope.scaling.factor", 1, _MAX_FACTOR, factor)
     scheme = metadata.word("rope.scaling.type", "linear")

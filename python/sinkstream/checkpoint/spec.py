@@ -1,4 +1,4 @@
-"""What a decoder is, as data: families fill a `DecoderSpec`, one native loop reads it."""
+"""A decoder described as data: model families fill a `DecoderSpec`, one native loop reads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Pairing = Literal["half", "interleaved"]
-"""Which dimensions rotary turns together: `d` with `d + rotary_dim/2`, or `2d` with `2d + 1`."""
+"""Which dimensions are rotated together: `d` and `d + rotary_dim/2`, or `2d` and `2d + 1`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +14,14 @@ class RopeSpec:
     """Rotary positions with fixed frequencies.
 
     Every scheme (default, linear, llama3, YaRN) is a list of frequencies and one factor, so the
-    core needs to know no scheme by name.
+    core knows no scheme by name.
     """
 
     inverse_frequencies: tuple[float, ...]
-    """Radians per position, one for each pair; twice as many dimensions are rotated."""
+    """Radians per position, one for each pair of rotated dimensions."""
     pairing: Pairing
     attention_factor: float = 1.0
-    """Multiplies cos and sin on both sides (YaRN); 1 for the other schemes."""
+    """Multiplies cos and sin, of queries and of keys (YaRN); 1 for the other schemes."""
 
     @property
     def rotary_dim(self) -> int:
@@ -31,7 +31,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder-only transformer, described completely by its numbers and switches."""
+    """A complete description of a decoder-only transformer: sizes and switches."""
 
     family: str
     vocab_size: int
@@ -42,26 +42,26 @@ class DecoderSpec:
     kv_heads: int
     head_dim: int
     trained_length: int
-    """Tokens that the model saw at most in one training text; capacity should not exceed it."""
+    """Longest context of the model's training, in tokens; capacity should not exceed it."""
     norm_eps: float
     rope: RopeSpec
     qkv_bias: bool = False
     output_bias: bool = False
-    """Whether the linear map behind the attention has a bias."""
+    """Whether the attention's output projection has a bias."""
     mlp_bias: bool = False
     qk_norm: bool = False
-    """Whether each query and key head is RMS-normalised before it is rotated (Qwen3)."""
+    """Whether each query and key head is RMS-normalized before it is rotated (Qwen3)."""
     tie_embeddings: bool = False
-    """Whether the logits use the embedding's own weights."""
+    """Whether the logits use the embedding's weights."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, the form that the native core reads."""
+        """Return the fields as plain values, as the native core reads them."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSlot:
-    """One weight that the decoder needs: its place and its shape. A vector has `cols` = 1."""
+    """One weight that a decoder needs: its name and shape. A vector has `cols` = 1."""
 
     name: str
     rows: int
@@ -69,7 +69,7 @@ class WeightSlot:
 
 
 def weight_slots(spec: DecoderSpec) -> tuple[WeightSlot, ...]:
-    """List every weight that a decoder of this spec needs, in the order in which they are loaded.
+    """List the weights that a decoder of this spec needs, in loading order.
 
     Returns:
         Matrices as [out_features, in_features], vectors as [n, 1].

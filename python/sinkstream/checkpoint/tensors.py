@@ -1,4 +1,4 @@
-"""Where tensors lie in their files, and the `Source` that reads them."""
+"""Tensors in their files, and the `Source` that reads them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from sinkstream.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One tensor of a file, as its header declares it; the extent lies inside the file."""
+    """One tensor of a file, as declared by its header; checked to lie inside the file."""
 
     file: File
     name: str
     shape: tuple[int, ...]
-    """Rows first, whatever the order in the file."""
+    """Rows first, whatever the file's order."""
     kind: str
-    """The header's word for how numbers are stored; not necessarily one that we can load."""
+    """The header's name for the storage type; not necessarily one that can be loaded."""
     offset: int
     """Of the first byte, from the start of the file."""
 
 
 class FileSource:
-    """Reads rows of tensors from one or several files (a `Source`)."""
+    """Reads rows of tensors from one or several files; a `Source`."""
 
     def __init__(self, entries: Mapping[str, TensorEntry]) -> None:
-        """Take over the files of `entries`, which are keyed by tensor name."""
+        """Take ownership of the files of `entries`, which are keyed by tensor name."""
         self._entries = entries
 
     def extent(self, tensor: TensorSource) -> Extent:
-        """Say where a tensor lies."""
+        """Return where a tensor is."""
         entry = self._entries[tensor.tensor]
         return Extent(entry.file.descriptor, entry.offset)
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
-        """Read rows [begin, end) of a tensor, as they lie in the file."""
+        """Read rows [begin, end) of a tensor, exactly as stored."""
         if not 0 <= begin <= end <= tensor.slot.rows:
             raise CheckpointError(
                 f"load: rows of tensor {quoted(tensor.tensor)} must lie in "

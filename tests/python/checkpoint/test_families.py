@@ -91,7 +91,7 @@ REQUIRED = (
 @pytest.mark.parametrize("field", WHOLE_NUMBERS)
 @pytest.mark.parametrize("value", NEVER_A_WHOLE_NUMBER, ids=str)
 def test_a_number_out_of_bounds_is_refused(family: str, field: str, value: Any) -> None:
-    with pytest.raises(CheckpointError, match=f"load: config.json: `{field}` must be a whole"):
+    with pytest.raises(CheckpointError, match=f"load: config.json: `{field}` must be an integer"):
         from_config(family, **{field: value})
 
 
@@ -250,13 +250,13 @@ def test_gguf_may_rotate_a_part_of_each_head() -> None:
         ({"attention__causal": False}, "`llama.attention.causal` must be true or absent"),
         ({"attention__sliding_window": 64}, "Layers with a window of their own"),
         ({"attention__value_length": 32}, "`llama.attention.value_length` must be 16 or absent"),
-        ({"attention__head_count_kv": [2, 2, 1]}, r"must be a whole number .* but is \[2, 2, 1\]"),
+        ({"attention__head_count_kv": [2, 2, 1]}, r"must be an integer .* but is \[2, 2, 1\]"),
         ({"attention__head_count_kv": 4}, "must divide the 6 heads, but is 4"),
         ({"embedding_length": 100}, "must divide the hidden size 100, but is 6"),
         ({"rope__dimension_count": 7}, "must be even, but is 7"),
-        ({"rope__dimension_count": 32}, "must be a whole number from 2 to 16, but is 32"),
-        ({"block_count": 2**32 - 1}, "must be a whole number from 1 to 1024"),
-        ({"context_length": 0}, "`llama.context_length` must be a whole number"),
+        ({"rope__dimension_count": 32}, "must be an integer from 2 to 16, but is 32"),
+        ({"block_count": 2**32 - 1}, "must be an integer from 1 to 1024"),
+        ({"context_length": 0}, "`llama.context_length` must be an integer"),
         ({"divisors": (1.0,) * 5}, "must be twice the 5 numbers of rope_freqs.weight, but is 16"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_name_wins_over_a_file_of_that_name(
     "name", ["missing.gguf", "/no/such/file.gguf", "./org/name", "", "a\0b", "x" * 5000]
 )
 def test_a_missing_path_is_an_error_that_shows_it(name: str) -> None:
-    with pytest.raises(CheckpointError, match="but nothing of that name exists"):
+    with pytest.raises(CheckpointError, match="but nothing with that name exists"):
         locate_model(name)
 
 
@@ -123,7 +123,7 @@ def test_a_hub_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(CheckpointError) as caught:
         locate_model("org/name")
     assert str(caught.value) == (
-        'load: "org/name" is no file or folder here, and could not be fetched from the hub: '
+        'load: "org/name" is not a local file or folder, and could not be fetched from the hub: '
         "no network"
     )
 

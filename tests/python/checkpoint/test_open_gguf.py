@@ -161,7 +161,7 @@ def test_an_unknown_architecture_is_an_error_that_lists_the_known(tmp_path: Path
 
 def test_a_file_without_an_architecture_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"`general.architecture` must be a text, but is miss"
+        CheckpointError, match=r"`general.architecture` must be a string, but is miss"
     ):
         open_checkpoint(GgufBytes().write(tmp_path / "m.gguf"))
 

@@ -100,11 +100,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dynamic": (
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
         '`type` must be one of default, linear, llama3, yarn, but is "dynamic". '
-        "Its frequencies change with the length",
+        "Its frequencies depend on the length",
     ),
     "longrope": ({"rope_scaling": {"rope_type": "longrope"}}, 'but is "longrope". Its frequencies'),
     "an unknown scheme": ({"rope_scaling": {"rope_type": "spiral"}}, 'but is "spiral"'),
-    "a scheme that is no text": ({"rope_scaling": {"rope_type": 3}}, "must be a text, but is 3"),
+    "a scheme that is not a string": (
+        {"rope_scaling": {"rope_type": 3}},
+        "must be a string, but is 3",
+    ),
     "a scheme that is no object": ({"rope_scaling": "yarn"}, 'must be an object, but is "yarn"'),
     "one scheme for each kind of layer": (
         {"rope_parameters": {"full_attention": {}, "sliding_attention": {}}},
@@ -134,7 +137,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an original length of 0": (
         {"rope_scaling": {**YARN, "original_max_position_embeddings": 0}},
-        "must be a whole number from 1",
+        "must be an integer from 1",
     ),
 }
 

@@ -103,7 +103,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         encoded(b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": 1}', bytes(4)),
         'the key "a" appears twice',
     ),
-    "not a number": (encoded(b'{"a": NaN}', b""), "NaN is no number"),
+    "not a number": (encoded(b'{"a": NaN}', b""), "NaN is not a JSON number"),
     "a tensor that is no object": (encoded({"a": 1}, b""), 'tensor "a" .* must be described by'),
     "a missing field": (encoded({"a": {"dtype": "F32", "shape": []}}, b""), "must be described by"),
     "an unknown dtype": (
@@ -115,7 +115,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         encoded({"a": entry("F32", [-1], 0, 4)}, bytes(4)),
         r"the shape of tensor \"a\" .* but is \[-1\]",
     ),
-    "a size that is no number": (
+    "a size that is not a number": (
         encoded({"a": entry("F32", ["1"], 0, 4)}, bytes(4)),
         "must be a list of at most 8 sizes",
     ),

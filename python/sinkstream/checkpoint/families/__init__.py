@@ -1,4 +1,4 @@
-"""The families of models that can be loaded: one file each."""
+"""The model families that can be loaded, one file each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sinkstream.errors import CheckpointError
 FAMILIES: dict[str, Family] = {
     family.name: family for family in (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
 }
-"""By `model_type` of config.json, which is also the architecture's name in GGUF."""
+"""By `model_type` of config.json, which is also the architecture name in GGUF."""
 
 
 def find_family(name: str, where: str) -> Family:
-    """Return the family of that name.
+    """Return the family with this name.
 
     Args:
-        name: The checkpoint's word for it.
-        where: Which field of which file says so, for the error.
+        name: The name in the checkpoint.
+        where: The file and field that it comes from, for the error.
 
     Raises:
-        CheckpointError: There is none; the message lists those that there are.
+        CheckpointError: The family is not supported; the message lists those that are.
     """
     if name not in FAMILIES:
         raise CheckpointError(

@@ -1,7 +1,6 @@
-"""What a family of models is: how its descriptions become a `DecoderSpec`, and its tensors' names.
+"""A model family: how its descriptions become a `DecoderSpec`, and the names of its tensors.
 
-The three families of today share nearly everything; what they share lies here, what each adds
-lies in its own file.
+What the families share is here; each family's own file holds what it adds.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import DecoderSpec, Pairing
 
-# Bounds of what a description may say, checked before anything is sized by it. Each is several
-# times what the largest dense decoders use.
+# Bounds of a description, checked before anything is allocated from it. Each is several times what
+# the largest dense decoders use.
 _MAX_VOCAB = 1 << 22
 _MAX_HIDDEN = 1 << 17
 _MAX_INTERMEDIATE = 1 << 20
@@ -26,10 +25,10 @@ _MAX_LENGTH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """How a format calls the tensor of each slot."""
+    """A format's tensor name for each weight slot."""
 
     layer_prefix: str
-    """Stands before the names of a layer's tensors, with `{}` for its number."""
+    """Prefix of the names of a layer's tensors, with `{}` for its number."""
     layer: Mapping[str, str]
     model: Mapping[str, str]
 
@@ -102,21 +101,21 @@ GGUF_NAMES = WeightNames(
 
 @dataclass(frozen=True, slots=True)
 class GgufDescription:
-    """Everything in a GGUF file that says what the decoder is."""
+    """Everything in a GGUF file that describes the decoder."""
 
     metadata: Fields
-    """The fields behind the architecture's prefix."""
+    """The fields with the architecture's prefix."""
     tensors: frozenset[str]
-    """GGUF has no fields for biases and ties: a tensor's presence says it."""
+    """Names. GGUF has no fields for biases and ties: the presence of a tensor decides."""
     tokens: int
-    """Size of the file's vocabulary list; 0 where it has none."""
+    """Size of the file's vocabulary list; 0 if it has none."""
     rope_divisors: tuple[float, ...] | None
     """The numbers of `rope_freqs.weight`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family. Its name is the `model_type` of config.json and the architecture of GGUF."""
+    """One family, named as `model_type` in config.json and as the architecture in GGUF."""
 
     name: str
     spec_from_config: Callable[[Fields], DecoderSpec]
@@ -127,7 +126,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """The yes-or-no fields of a `DecoderSpec`, in which the families differ."""
+    """The boolean fields of a `DecoderSpec` in which the families differ."""
 
     qkv_bias: bool = False
     output_bias: bool = False
@@ -146,16 +145,16 @@ _NO_LAYER_WINDOWS = "Layers with a window of their own are not supported yet."
 def decoder_from_config(
     config: Fields, family: str, switches: Switches, head_dim: int | None = None
 ) -> DecoderSpec:
-    """Read the numbers of a config.json.
+    """Read the sizes and switches of a config.json.
 
     Args:
         config: Its fields.
         family: The family's name.
-        switches: What the family says about biases and norms.
-        head_dim: What an absent `head_dim` means; None: the hidden size divided by the heads.
+        switches: The family's biases and norms.
+        head_dim: Default for an absent `head_dim`; None: the hidden size divided by the heads.
 
     Raises:
-        CheckpointError: A number is missing, out of bounds, or asks for what is not supported.
+        CheckpointError: A field is missing, out of range, or requires an unsupported feature.
     """
     for name, neutral in _CONFIG_NEUTRAL.items():
         config.must_be(name, neutral)
@@ -194,7 +193,7 @@ def decoder_from_config(
 
 
 def _refuse_layer_windows(config: Fields) -> None:
-    """Refuse windows of single layers. Qwen's configs carry one that a switch may disable."""
+    """Refuse windows of single layers. Qwen's configs have one that a switch may disable."""
     is_used = config.flag("use_sliding_window", True) and config.has("sliding_window")
     layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
     if is_used and config.whole("max_window_layers", 0, _MAX_LENGTH, 0) < layers:
@@ -221,10 +220,10 @@ _GGUF_NEUTRAL = {
 def decoder_from_gguf(
     file: GgufDescription, family: str, pairing: Pairing, switches: Switches
 ) -> DecoderSpec:
-    """Read the numbers of GGUF metadata.
+    """Read the sizes and switches of GGUF metadata.
 
     Raises:
-        CheckpointError: A number is missing, out of bounds, or asks for what is not supported.
+        CheckpointError: A field is missing, out of range, or requires an unsupported feature.
     """
     metadata = file.metadata
     for name, neutral in _GGUF_NEUTRAL.items():

@@ -1,4 +1,4 @@
-"""Llama, and what is built like it: SmolLM2, TinyLlama, Llama 3."""
+"""Llama, and models with its architecture: SmolLM2, TinyLlama, Llama 3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         output_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
     )
-    # The converter permutes the rows of q and k of this architecture, and of no other here.
+    # Of these families, only for llama does the converter permute the rows of q and k.
     return decoder_from_gguf(file, "llama", "interleaved", switches)
 
 

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: biases on query, key and value, and nowhere else."""
+"""Qwen2 and Qwen2.5: biases on query, key and value only."""
 
 from __future__ import annotations
 

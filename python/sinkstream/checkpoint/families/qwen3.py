@@ -1,4 +1,4 @@
-"""Qwen3: each query and key head is normalised before it is rotated."""
+"""Qwen3: each query and key head is normalized before it is rotated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sinkstream.checkpoint.families.family import (
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
 
-_HEAD_DIM = 128  # Qwen3's head size does not follow from the hidden size
+_HEAD_DIM = 128  # not derived from the hidden size
 
 
 def _from_config(config: Fields) -> DecoderSpec:

@@ -1,1 +1,1 @@
-"""One file for each kind of checkpoint on disk."""
+"""The checkpoint formats: GGUF files, and Hugging Face folders of safetensors."""

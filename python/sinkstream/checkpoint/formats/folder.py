@@ -1,7 +1,7 @@
-"""Opens a Hugging Face folder: config.json and safetensors at once, the text files when asked.
+"""Opens a Hugging Face folder: config.json and safetensors now, the text files later.
 
-Nothing in the folder is imported or executed, pickled weights are not read, and fields that ask for
-code are refused.
+Nothing in the folder is imported or executed, pickled weights are never read, and fields that name
+code to run are refused.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def open_folder(folder: Path) -> TensorsOnly:
-    """Open a folder: read its descriptions and headers, and leave the tensors alone.
+    """Open a folder: read its descriptions and headers, but no tensors.
 
     Raises:
-        CheckpointError: Files are missing or damaged, or the model is of a kind that is not
-            supported.
+        CheckpointError: Files are missing or damaged, or the model is not supported.
     """
     config = _read_config(folder)
     fields = Fields(config, _CONFIG)
@@ -78,7 +77,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         if name.startswith(_CODE_FIELDS):
             raise CheckpointError(
                 f"load: {_CONFIG} must not name code to run, but has the field {quoted(name)}. "
-                "Remove it if the model is an ordinary one."
+                "Remove it if the model does not need its own code."
             )
     return config
 
@@ -89,7 +88,7 @@ def _read_generation(folder: Path) -> dict[str, Any]:
 
 
 def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
-    """Return the tensors that older savers wrote and that say nothing new."""
+    """Return the names of redundant tensors that older savers wrote."""
     unused = {name for name in entries if name.endswith(".rotary_emb.inv_freq")}
     if spec.tie_embeddings:
         unused.add("lm_head.weight")
@@ -131,7 +130,7 @@ def _open_weights(folder: Path) -> dict[str, TensorEntry]:
 
 
 def _read_index(folder: Path) -> dict[str, str]:
-    """Return the file name of each tensor; every one is a plain name inside the folder."""
+    """Return the file name of each tensor; each is a plain name inside the folder."""
     weight_map = read_json(folder / _INDEX, _MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(

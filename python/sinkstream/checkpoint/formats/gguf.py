@@ -1,4 +1,4 @@
-"""Opens a GGUF file: its numbers at once, its text when asked."""
+"""Opens a GGUF file: its header now, its text format later."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
 
 
 def open_gguf(path: Path) -> TensorsOnly:
-    """Open a GGUF file: read its header, check it against the file, and leave the tensors alone.
+    """Open a GGUF file: read its header and check it against the file, but read no tensors.
 
     Raises:
-        CheckpointError: The file is no GGUF file, damaged, or of a kind that is not supported.
+        CheckpointError: The file is not a GGUF file, is damaged, or is not supported.
     """
     file = File(path)
     try:
@@ -65,7 +65,7 @@ def _count_tokens(header: GgufHeader) -> int:
 
 
 def _read_divisors(file: File, header: GgufHeader) -> tuple[float, ...] | None:
-    """Read the numbers by which frequencies are divided, the one tensor that a spec depends on."""
+    """Read the divisors of the rotary frequencies, the only tensor that a spec depends on."""
     entry = header.tensors.get(_DIVISORS)
     if entry is None:
         return None

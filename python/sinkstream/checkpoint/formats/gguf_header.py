@@ -1,7 +1,7 @@
-"""Reads the header of a GGUF file: its metadata, and where its tensors lie.
+"""Reads the header of a GGUF file: its metadata, and where its tensors are.
 
-Nothing that the file declares is believed before it is compared with the file's size, so a hostile
-header costs neither memory nor time. Knows nothing of models; tensor data is not read.
+Every declared size is checked against the file's size before it is used, so a hostile header costs
+neither memory nor time. Knows nothing of models; tensor data is not read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
-# A vocabulary of 262,144 tokens and its 514,000 merges takes 15 MB at the lengths of SmolLM2's, and
-# larger vocabularies have longer ones: the limit of safetensors' headers, 16 MB, is too near.
+# 262,144 tokens as long as SmolLM2's and their 514,000 merges take 15 MB, and larger vocabularies
+# have longer tokens: 16 MB, the limit of safetensors headers, is too tight.
 MAX_HEADER_BYTES = 64 << 20
-MAX_ENTRIES = 1 << 14  # of metadata keys, and of tensors; large files have 60 and 2,000
-MAX_ARRAY_ELEMENTS = 1 << 21  # in all arrays together; such a vocabulary has 1.3 million
+MAX_ENTRIES = 1 << 14  # metadata keys, and tensors; large files have 60 and 2,000
+MAX_ARRAY_ELEMENTS = 1 << 21  # in all arrays together; that vocabulary needs 1.3 million
 MAX_ALIGNMENT = 1 << 20
 _FIRST_READ_BYTES = 1 << 20
 
@@ -47,7 +47,7 @@ BLOCK_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a GGUF file says about itself."""
+    """The header of a GGUF file."""
 
     metadata: dict[str, Any]
     """Scalars as int, float, bool or str; arrays as lists of them."""
@@ -59,8 +59,8 @@ def read_gguf_header(file: File) -> GgufHeader:
     """Read and check the header of a GGUF file, version 2 or 3, little-endian.
 
     Raises:
-        CheckpointError: It is damaged, truncated, of another kind, or uses a block type that
-            cannot be loaded.
+        CheckpointError: It is damaged, truncated, not a GGUF file, or uses an unsupported block
+            type.
     """
     cursor = _Cursor(file)
     _check_magic(cursor)
@@ -93,7 +93,7 @@ def _check_magic(cursor: _Cursor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Declaration:
-    """One tensor as declared, nothing compared yet."""
+    """One tensor as declared, not checked yet."""
 
     name: str
     sizes: tuple[int, ...]  # innermost first, as GGUF writes them
@@ -116,7 +116,7 @@ def _read_declaration(cursor: _Cursor) -> _Declaration:
 def _check_extents(
     file: File, declared: list[_Declaration], header_end: int, metadata: dict[str, Any]
 ) -> dict[str, TensorEntry]:
-    """Check that the tensors cover the rest of the file: in turn, no overlap, no gap."""
+    """Check that the tensors cover the rest of the file, without overlaps or gaps."""
     _check_block_types(file, declared)
     alignment = _alignment(file, metadata)
     data_begin = _round_up(header_end, alignment)
@@ -175,7 +175,7 @@ def _alignment(file: File, metadata: dict[str, Any]) -> int:
 
 
 def _tensor_bytes(file: File, tensor: _Declaration) -> int:
-    """Return a tensor's bytes. Python's integers do not overflow, so the product is exact."""
+    """Return a tensor's size in bytes. Python's integers do not overflow."""
     numbers, size = STORAGE_BLOCKS[BLOCK_TYPES[tensor.block_type]]
     if 0 in tensor.sizes or tensor.sizes[0] % numbers:
         raise CheckpointError(
@@ -193,7 +193,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 class _Cursor:
-    """Walks through the header, and reads of the file only as much as the header needs."""
+    """Walks through the header, and reads only as much of the file as the header needs."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -214,7 +214,7 @@ class _Cursor:
         return int(_U64.unpack(self.take(8, what))[0])
 
     def count(self, what: str, bytes_each: int, most: int | None = None) -> int:
-        """Read a number of things, each of which takes at least `bytes_each` bytes of the file."""
+        """Read a count of items that take at least `bytes_each` bytes of the file each."""
         count = self.u64(what)
         if most is not None and count > most:
             raise CheckpointError(
@@ -223,8 +223,8 @@ class _Cursor:
         room = (min(self.file.size, MAX_HEADER_BYTES) - self.position) // bytes_each
         if count > room:
             raise CheckpointError(
-                f"load: {self.file.name}: {what} must be at most {room}, for which there is "
-                f"room, but is {count}."
+                f"load: {self.file.name}: {what} must be at most {room}, because the file is "
+                f"too short for more, but is {count}."
             )
         return count
 
@@ -273,12 +273,12 @@ class _Cursor:
         return [value == 1 for value in values]
 
     def _strings(self, count: int, what: str) -> list[str]:
-        """Read many strings: natively, because a vocabulary and its merges hold 100,000."""
+        """Read an array of strings natively: a vocabulary with its merges has 100,000."""
         found: list[str] = []
         while len(found) < count:
             texts, self.position = _core.read_texts(self._bytes, self.position, count - len(found))
             found += texts
-            if len(found) < count:  # the next one is not at hand yet, or no UTF-8
+            if len(found) < count:  # the next one is not read yet, or is not UTF-8
                 found.append(self._string(len(found), what))
         return found
 
@@ -296,7 +296,7 @@ class _Cursor:
         return text
 
     def _need(self, end: int, what: str) -> None:
-        """Have bytes [0, end) of the file at hand."""
+        """Read bytes [0, end) of the file, unless they are read already."""
         have = len(self._bytes)
         if end > have:
             if end > self.file.size:
@@ -309,12 +309,14 @@ class _Cursor:
                     f"load: the header of {self.file.name} must have at most {MAX_HEADER_BYTES} "
                     f"bytes, but {what} ends at byte {end}."
                 )
-            wanted = max(end, 2 * have, _FIRST_READ_BYTES)  # doubling: few reads, linear copying
+            wanted = max(
+                end, 2 * have, _FIRST_READ_BYTES
+            )  # doubling: few reads, copying in linear time
             wanted = min(wanted, self.file.size, MAX_HEADER_BYTES)
             self._bytes += self.file.read(have, wanted - have, what)
 
     def _not_utf8(self, what: str, error: UnicodeDecodeError) -> CheckpointError:
         return CheckpointError(
-            f"load: {self.file.name}: {what} must be UTF-8 text, but is not at its byte "
+            f"load: {self.file.name}: {what} must be UTF-8 text, but is not, at its byte "
             f"{error.start}."
         )

@@ -1,6 +1,6 @@
-"""Reads the header of a safetensors file: which tensors it holds, and where they lie.
+"""Reads the header of a safetensors file: its tensors, and where they are.
 
-Nothing that the header declares is believed before it is compared with the file's size.
+Every declared size is checked against the file's size before it is used.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sinkstream.errors import CheckpointError
 
 MAX_HEADER_BYTES = 16 << 20
 _MAX_RANK = 8
-_MAX_COUNT = 2**63 - 1  # JSON's integers have no end; the format's have
+_MAX_COUNT = 2**63 - 1  # JSON integers are unbounded; the format's are not
 
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2,
     "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
-"""Bytes of one number. More types than can be loaded: a file may carry buffers that are not."""
+"""Bytes of one number. Includes types that cannot be loaded: a file may hold other buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class SafetensorsHeader:
     tensors: dict[str, TensorEntry]
     """By name. Together they cover the rest of the file exactly."""
     metadata: Any
-    """What `__metadata__` holds, unchecked; None where there is none."""
+    """The value of `__metadata__`, unchecked; None if absent."""
     content: bytes
-    """What it was read from, its length included: the file up to the tensors."""
+    """The bytes it was read from, length prefix included: the file up to the tensors."""
 
 
 def read_safetensors_header(file: File) -> dict[str, TensorEntry]:
@@ -44,13 +44,13 @@ def read_safetensors_header(file: File) -> dict[str, TensorEntry]:
         The tensors by name. Together they cover the file exactly.
 
     Raises:
-        CheckpointError: The file is damaged, truncated, or of another kind.
+        CheckpointError: The file is damaged, truncated, or not a safetensors file.
     """
     return read_whole_header(file).tensors
 
 
 def read_whole_header(file: File) -> SafetensorsHeader:
-    """Do the same, and keep what else the header holds."""
+    """Read and check the header, and return its metadata and bytes as well."""
     if file.size < 8:
         raise CheckpointError(
             f"{file.where}: {file.name} must be a safetensors file, but has only {file.size} bytes."
@@ -71,7 +71,7 @@ def read_whole_header(file: File) -> SafetensorsHeader:
 
 
 def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, int]:
-    """Return a tensor with its offset from the start of the tensor data, and its bytes."""
+    """Return a tensor, with its offset from the start of the tensor data, and its size in bytes."""
     where, what = file.where, f"tensor {quoted(name)} of {file.name}"
     if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(
@@ -107,7 +107,7 @@ def _is_counts(value: Any) -> bool:
 def _check_extents(
     file: File, declared: list[tuple[TensorEntry, int]], data_begin: int
 ) -> dict[str, TensorEntry]:
-    """Check that the tensors cover the rest of the file: in turn, no overlap, no gap."""
+    """Check that the tensors cover the rest of the file, without overlaps or gaps."""
     tensors: dict[str, TensorEntry] = {}
     expected = 0
     for tensor, size in sorted(declared, key=lambda entry: (entry[0].offset, entry[1])):
@@ -121,7 +121,7 @@ def _check_extents(
         if data_begin + expected > file.size:
             raise CheckpointError(
                 f"{where}: {what} must end at byte {data_begin + expected}, but the file has only "
-                f"{file.size} bytes. It has probably been cut off when it was copied."
+                f"{file.size} bytes. It was probably truncated by an incomplete copy."
             )
         tensors[tensor.name] = TensorEntry(
             file, tensor.name, tensor.shape, tensor.kind, data_begin + tensor.offset
