@@ -16,7 +16,7 @@
 
 #include "cache/window.h"
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 
 namespace sinkstream {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 #include "linear_call.h"
 #include "probes/peak.h"
 #include "probes/read.h"

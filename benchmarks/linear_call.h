@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include "common/dtype.h"
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 #include "linear_call.h"
 
 #if defined(__x86_64__)

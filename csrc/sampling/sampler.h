@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 #include "sampling/params.h"
 #include "sampling/penalty_ring.h"
 

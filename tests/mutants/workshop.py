@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-pthread"]
 INCLUDES = ["csrc", "tests/cpp"]
 TABLES = [
-    "tests/mutants/cpp/tables.cc",
-    "tests/mutants/cpp/stream_ops.cc",
+    "csrc/kernels/cpu/generic.cc",
+    "tests/mutants/cpp/absent_tables.cc",
     "tests/cpp/kernels/amx_emulated.cc",
     "tests/cpp/kernels/avx512_emulated.cc",
 ]
@@ -34,7 +34,7 @@ HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
 CACHE = ["common/*", "device/*", "kernels/cuda/*", "kernels/cuda/linear/*", "cache/*"]
-KERNELS = ["common/*", "cache/angles", "kernels/kernels", "kernels/pack", "kernels/reference/*"]
+KERNELS = ["common/*", "cache/angles", "kernels/choose", "kernels/pack", "kernels/reference/*"]
 # For each folder of tests/cpp what its programs are made of, besides one <name>_test.cc.
 PARTS = {
     "common": ["common/*"],

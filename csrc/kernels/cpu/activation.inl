@@ -1,3 +1,5 @@
+#pragma once
+
 #include "kernels/cpu/math.inl"
 
 // x / (1 + e^−x), by e^−|x|, which cannot overflow.

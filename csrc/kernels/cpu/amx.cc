@@ -9,7 +9,7 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 namespace {

@@ -6,23 +6,14 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 namespace {
 
 #include "kernels/cpu/simd_avx2.inl"
 
-#include "kernels/cpu/activation.inl"
-#include "kernels/cpu/attention/append.inl"
-#include "kernels/cpu/attention/attention.inl"
-#include "kernels/cpu/attention/evict.inl"
-#include "kernels/cpu/attention/rope.inl"
-#include "kernels/cpu/embedding.inl"
-#include "kernels/cpu/linear/linear.inl"
-#include "kernels/cpu/rms_norm.inl"
-#include "kernels/cpu/sampling/logits.inl"
-#include "kernels/cpu/sampling/sample.inl"
+#include "kernels/cpu/table.inl"
 
 bool is_supported() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -32,21 +23,7 @@ bool is_supported() {
 }  // namespace
 
 const Kernels& avx2_kernels() {
-  static constexpr Kernels table = {
-      .name = "avx2",
-      .supported = is_supported,
-      .embedding = embedding,
-      .rms_norm = rms_norm,
-      .linear = linear_fma,
-      .rope = rope,
-      .append = append,
-      .attention = attention,
-      .evict = evict,
-      .swiglu = swiglu,
-      .logits = logits,
-      .sample = sample,
-      .native_input = InputType::kInt16,
-  };
+  static constexpr Kernels table = table_of("avx2", is_supported, linear_fma, InputType::kInt16);
   return table;
 }
 

@@ -6,24 +6,15 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 namespace {
 
 #include "kernels/cpu/simd_avx512.inl"
 
-#include "kernels/cpu/activation.inl"
-#include "kernels/cpu/attention/append.inl"
-#include "kernels/cpu/attention/attention.inl"
-#include "kernels/cpu/attention/evict.inl"
-#include "kernels/cpu/attention/rope.inl"
-#include "kernels/cpu/embedding.inl"
 #include "kernels/cpu/linear/dot.inl"
-#include "kernels/cpu/linear/linear.inl"
-#include "kernels/cpu/rms_norm.inl"
-#include "kernels/cpu/sampling/logits.inl"
-#include "kernels/cpu/sampling/sample.inl"
+#include "kernels/cpu/table.inl"
 
 bool is_supported() {
   return __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
@@ -35,21 +26,8 @@ bool is_supported() {
 }  // namespace
 
 const Kernels& avx512_kernels() {
-  static constexpr Kernels table = {
-      .name = "avx512",
-      .supported = is_supported,
-      .embedding = embedding,
-      .rms_norm = rms_norm,
-      .linear = linear_dot,
-      .rope = rope,
-      .append = append,
-      .attention = attention,
-      .evict = evict,
-      .swiglu = swiglu,
-      .logits = logits,
-      .sample = sample,
-      .native_input = InputType::kBFloat16,
-  };
+  static constexpr Kernels table =
+      table_of("avx512", is_supported, linear_dot, InputType::kBFloat16);
   return table;
 }
 

@@ -1,5 +1,6 @@
 // One row of the table for each token. A row is a column of a panel, so this reads a few bytes of
 // each of its lines; numbers are exact or rounded once, alike in every table.
+#pragma once
 
 // Element `row` of sixteen float16, as float32.
 SINKSTREAM_INLINE float half_at(const std::byte* halves, int64_t row) {

@@ -1,3 +1,5 @@
+#pragma once
+
 // Σ x² in one order: four sums of vectors, which take turns, then a tree over sums and lanes.
 SINKSTREAM_INLINE float sum_of_squares(const float* x, int64_t count) {
   Vec sums[4] = {};

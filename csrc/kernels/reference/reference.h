@@ -1,7 +1,7 @@
 // The definition of every op: plain loops, sums in double. Slow on purpose.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream::reference {
 

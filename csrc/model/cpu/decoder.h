@@ -6,7 +6,7 @@
 
 #include "cache/angles.h"
 #include "device/buffer.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
 #include "model/weighted_model.h"

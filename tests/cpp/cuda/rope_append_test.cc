@@ -12,7 +12,7 @@
 #include "cache/window.h"
 #include "common/errors.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream::cuda {
 namespace {

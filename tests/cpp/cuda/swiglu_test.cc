@@ -11,7 +11,7 @@
 #include "common/dtype.h"
 #include "cuda/device_array.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream::cuda {
 namespace {

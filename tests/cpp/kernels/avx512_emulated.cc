@@ -4,45 +4,23 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 namespace {
 
 #include "kernels/simd_avx512_emulated.inl"
 
-#include "kernels/cpu/activation.inl"
-#include "kernels/cpu/attention/append.inl"
-#include "kernels/cpu/attention/attention.inl"
-#include "kernels/cpu/attention/evict.inl"
-#include "kernels/cpu/attention/rope.inl"
-#include "kernels/cpu/embedding.inl"
 #include "kernels/cpu/linear/dot.inl"
-#include "kernels/cpu/linear/linear.inl"
-#include "kernels/cpu/rms_norm.inl"
-#include "kernels/cpu/sampling/logits.inl"
-#include "kernels/cpu/sampling/sample.inl"
+#include "kernels/cpu/table.inl"
 
 bool is_supported() { return true; }
 
 }  // namespace
 
 const Kernels& avx512_emulated_kernels() {
-  static constexpr Kernels table = {
-      .name = "avx512_emulated",
-      .supported = is_supported,
-      .embedding = embedding,
-      .rms_norm = rms_norm,
-      .linear = linear_dot,
-      .rope = rope,
-      .append = append,
-      .attention = attention,
-      .evict = evict,
-      .swiglu = swiglu,
-      .logits = logits,
-      .sample = sample,
-      .native_input = InputType::kBFloat16,
-  };
+  static constexpr Kernels table =
+      table_of("avx512_emulated", is_supported, linear_dot, InputType::kBFloat16);
   return table;
 }
 

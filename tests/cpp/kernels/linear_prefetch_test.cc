@@ -10,8 +10,8 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
-#include "kernels/kernels.h"
 #include "kernels/matrix.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 
 namespace sinkstream {
 

@@ -15,8 +15,8 @@
 #include "cache/angles.h"
 #include "cache/window.h"
 #include "kernels/guarded.h"
-#include "kernels/kernels.h"
 #include "kernels/reference/page_element.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 

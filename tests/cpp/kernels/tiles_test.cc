@@ -10,7 +10,7 @@
 #include "common/check.h"
 #include "common/dtype.h"
 #include "kernels/guarded.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 
 namespace sinkstream {
 namespace {

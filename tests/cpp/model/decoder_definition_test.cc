@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/errors.h"
+#include "kernels/choose.h"
 #include "kernels/tolerance.h"
 #include "model/literal_decoder.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/thread_pool.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 #include "model/cpu/decoder.h"
 
 namespace sinkstream {

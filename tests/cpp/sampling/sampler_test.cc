@@ -11,6 +11,7 @@
 
 #include "common/errors.h"
 #include "heap/heap.h"
+#include "kernels/choose.h"
 
 namespace sinkstream {
 namespace {

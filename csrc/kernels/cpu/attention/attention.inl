@@ -1,6 +1,8 @@
 // Few rows, many pages: a task takes one page of one key head, and a second loop folds what they
 // found. Otherwise a task takes a few queries of one key head and folds page by page as it goes.
 // The two do the same sums in the same order (Note [One order of addition]).
+#pragma once
+
 #include "kernels/cpu/attention/page.inl"
 
 // The pages that some tokens of one span see: sink pages, then window blocks.

@@ -4,8 +4,8 @@
 // Each sum is one chain of fused multiply-adds over rising k, whatever is computed beside it.
 #pragma once
 
-#include "kernels/cpu/attention/cache_type.inl"
-#include "kernels/cpu/read_ahead.inl"
+#include "kernels/cpu/cache_type.inl"
+#include "kernels/cpu/prefetch_lines.inl"
 
 // What one product reads and writes.
 template <typename T>

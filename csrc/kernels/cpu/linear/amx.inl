@@ -13,14 +13,13 @@
 // four products of four registers. Codes take a register of sums each group; so a few groups at a
 // time become bfloat16, in the first cache, and meet all bands of a task, whose sums wait in memory
 // until the next few do. That changes no bit.
-
-#include "kernels/cpu/linear/panels.inl"
-
-#include "kernels/cpu/linear/tile.inl"
-
-#include "kernels/cpu/linear/pairs.inl"
+#pragma once
 
 #include "kernels/cpu/linear/bands.inl"
+#include "kernels/cpu/linear/pairs.inl"
+#include "kernels/cpu/linear/panels.inl"
+#include "kernels/cpu/linear/single_token.inl"
+#include "kernels/cpu/linear/tile.inl"
 
 // See Note: [Registers and blocks].
 constexpr int kMostPanels = 2;
@@ -49,17 +48,6 @@ void configure_tiles(int64_t size) {
   }
   tiles::configure(shapes);
 }
-
-// acc[t] takes a group's sums of codes.
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void take_codes(const std::byte* group, const float* group_sums,
-                                  const Vec (&sum)[kTokens][kVectors],
-                                  Vec (&acc)[kTokens][kVectors]) {
-  take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
-      group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
-}
-
-#include "kernels/cpu/linear/single_token.inl"
 
 // Asks for the places of outputs [begin, end), which are written far apart and soon.
 SINKSTREAM_INLINE void ask_for_outputs(const Tile& tile, int64_t begin, int64_t end) {

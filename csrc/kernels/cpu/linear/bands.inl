@@ -1,5 +1,6 @@
 // The inputs of linear for the tile unit, in bands of tokens: a token is a row of a register, and
 // a group of 32 columns as wide as one.
+#pragma once
 
 // Tokens of a band. A call takes the smallest size that holds all its tokens, or whole bands of
 // kTileRows; the last one is padded with zeros.

@@ -6,7 +6,6 @@
 // even pairs and one over the odd ones, so that with few tokens a dot product need not wait for the
 // one before it; with codes of 8 bits, over the first eight pairs and over the others, with which
 // many tokens are up to 3 % faster. A dot product adds the odd column's product, then the even's.
-
 #pragma once
 
 #include "kernels/cpu/linear/linear.inl"
@@ -31,8 +30,7 @@ SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
   Vec sum[kTokens][kVectors];
   for (int t = 0; t < kTokens; ++t) sum[t][0] = chain[0][t] + chain[1][t];
   if constexpr (is_quantized(kType)) {
-    take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
-        group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
+    take_codes<kType, kTokens>(group, group_sums, sum, acc);
   } else {
     for (int t = 0; t < kTokens; ++t) acc[t][0] = acc[t][0] + sum[t][0];
   }

@@ -1,4 +1,7 @@
 // Lays out the inputs of one call of linear as its kernels walk through them.
+#pragma once
+
+#include "kernels/cpu/linear/tile.inl"
 
 // What multiplies.
 enum class Way {

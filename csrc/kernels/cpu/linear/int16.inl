@@ -10,6 +10,9 @@
 // codes are masked where they stand, as 16 and 256 times the code, and their chains are shifted
 // down once for the group. They stay below 15 · 256 · 32767 · 8 < 2^30. The topmost code is shifted
 // down by itself, as ever.
+#pragma once
+
+#include "kernels/cpu/linear/tile.inl"
 
 // Two codes of each row, as pairs along K of sixteen bits: pair `pair` in [0, 16) of a group. Of
 // int4 they are the columns 2 · pair and the next one; of int8, word by word of four columns, the

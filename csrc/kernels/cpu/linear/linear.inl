@@ -1,15 +1,11 @@
 // linear: with which kernel a panel meets a tile of tokens.
 #pragma once
 
-#include "kernels/cpu/linear/panels.inl"
-
-#include "kernels/cpu/linear/tile.inl"
-
 #include "kernels/cpu/linear/input.inl"
-
-#include "kernels/cpu/linear/prefetch.inl"
-
 #include "kernels/cpu/linear/int16.inl"
+#include "kernels/cpu/linear/panels.inl"
+#include "kernels/cpu/linear/prefetch.inl"
+#include "kernels/cpu/linear/tile.inl"
 
 // The same with bfloat16 dot instructions, in linear/dot.inl; only tables that have them use it.
 template <WeightType kType, int kTokens>

@@ -1,5 +1,8 @@
 // Weights as pairs of bfloat16 along K: those of bfloat16 as they are, codes of 8 and 4 bits as the
 // whole numbers that they are, which bfloat16 holds exactly.
+#pragma once
+
+#include "kernels/cpu/linear/tile.inl"
 
 // The panel is one vector wide: a word holds a pair, a quad or eight codes of one row.
 static_assert(kLanes == kPanelRows);
@@ -47,4 +50,13 @@ SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec tab
       default: return look_up(shift_halfwords<12>(words), table);
     }
   }
+}
+
+// acc[t] takes a group's sums of codes.
+template <WeightType kType, int kTokens>
+SINKSTREAM_INLINE void take_codes(const std::byte* group, const float* group_sums,
+                                  const Vec (&sum)[kTokens][kVectors],
+                                  Vec (&acc)[kTokens][kVectors]) {
+  take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
+      group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
 }

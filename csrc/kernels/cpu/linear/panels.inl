@@ -1,5 +1,6 @@
 // linear's work: the panels of all parts times the tiles of tokens, and how threads share them.
 // Knows nothing of what is multiplied.
+#pragma once
 
 // The panels of all parts, counted through.
 struct Panel {

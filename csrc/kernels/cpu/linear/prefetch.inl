@@ -4,6 +4,10 @@
 // two tiles of kMaxTile tokens or more, these ask for the panel that is met next, together and each
 // for its part, so that memory is at work all the time and not for the first of them alone. A share
 // cannot tell whether its thread had the one before it, and so asks for its first panel again.
+#pragma once
+
+#include "kernels/cpu/linear/panels.inl"
+#include "kernels/cpu/linear/tile.inl"
 
 // The tiles of kMaxTile tokens, padding included, among those of a share. They are its first ones.
 int64_t askers_of(const LinearArgs& args, const Share& share) {

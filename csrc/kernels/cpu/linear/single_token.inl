@@ -1,6 +1,10 @@
 // A token alone times codes, in vectors: what the tile unit would give, bit for bit, for less than
 // it takes to write every group out as bfloat16 and to read it into a register. The threads of a
 // pool flush denormals, as the unit does.
+#pragma once
+
+#include "kernels/cpu/linear/pairs.inl"
+#include "kernels/cpu/linear/tile.inl"
 
 // Asks for the codes so far behind a group. Into the first cache, unlike others: a group takes
 // about as long to compute as to read, and the second cache's latency would come on top.

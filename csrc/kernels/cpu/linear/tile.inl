@@ -17,8 +17,9 @@
 // code, and the input that it meets was multiplied by 16^-n beforehand, which is exact. That
 // saves one of three vector operations for each code. The topmost has the sign bit and is shifted
 // down. 8-bit codes are moved to the top byte, sign and all, and the scale takes the 2^-24.
+#pragma once
 
-#include "kernels/cpu/read_ahead.inl"
+#include "kernels/cpu/prefetch_lines.inl"
 
 constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;  // of one panel
 constexpr int kChainCols = 16;

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "kernels/cpu/math.inl"
 #include "kernels/cpu/sampling/vocab_blocks.inl"
 

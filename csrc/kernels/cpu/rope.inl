@@ -1,4 +1,6 @@
-#include "kernels/cpu/attention/rotate.inl"
+#pragma once
+
+#include "kernels/cpu/rotate.inl"
 
 void rope(const RopeArgs& args, const Launch& launch) {
   launch.pool->run(args.rows, [&](int64_t r, int) {

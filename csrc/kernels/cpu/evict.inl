@@ -1,5 +1,7 @@
-#include "kernels/cpu/attention/cache_type.inl"
-#include "kernels/cpu/attention/rotate.inl"
+#pragma once
+
+#include "kernels/cpu/cache_type.inl"
+#include "kernels/cpu/rotate.inl"
 
 // Moves one head of one row.
 template <typename T>

@@ -1,4 +1,4 @@
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,34 @@
+// The kernel table of one instruction set. Each <set>.cc includes its simd_<set>.inl and then this
+// file inside an anonymous namespace.
+#pragma once
+
+#include "kernels/cpu/activation.inl"
+#include "kernels/cpu/append.inl"
+#include "kernels/cpu/attention/attention.inl"
+#include "kernels/cpu/embedding.inl"
+#include "kernels/cpu/evict.inl"
+#include "kernels/cpu/linear/linear.inl"
+#include "kernels/cpu/rms_norm.inl"
+#include "kernels/cpu/rope.inl"
+#include "kernels/cpu/sampling/logits.inl"
+#include "kernels/cpu/sampling/sample.inl"
+
+// `linear`: linear_fma, or what a set has beyond it; `native_input`: its fastest input type.
+constexpr Kernels table_of(const char* name, bool (*supported)(), LinearOp* linear,
+                           InputType native_input) {
+  return {
+      .name = name,
+      .supported = supported,
+      .embedding = embedding,
+      .rms_norm = rms_norm,
+      .linear = linear,
+      .rope = rope,
+      .append = append,
+      .attention = attention,
+      .evict = evict,
+      .swiglu = swiglu,
+      .logits = logits,
+      .sample = sample,
+      .native_input = native_input,
+  };
+}

@@ -1,0 +1,31 @@
+// The tables of wide instructions for the small build in which mistakes are planted: absent, as on
+// a processor that lacks them. That build has `generic`, `reference`, and the emulated `avx512` and
+// `amx`.
+#include "kernels/table.h"
+
+namespace sinkstream {
+
+namespace {
+
+constexpr Kernels absent(const char* name) {
+  return {.name = name, .supported = [] { return false; }};
+}
+
+}  // namespace
+
+const Kernels& avx2_kernels() {
+  static constexpr Kernels table = absent("avx2");
+  return table;
+}
+
+const Kernels& avx512_kernels() {
+  static constexpr Kernels table = absent("avx512");
+  return table;
+}
+
+const Kernels& amx_kernels() {
+  static constexpr Kernels table = absent("amx");
+  return table;
+}
+
+}  // namespace sinkstream
