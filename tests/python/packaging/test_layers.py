@@ -1,0 +1,153 @@
+"""The law of docs/architecture.md: which folder may include or import which, and no circles."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.python.packaging.layers import Law, circles, imports, includes, offenders, read_law
+
+ROOT = Path(__file__).parents[3]
+CSRC = ROOT / "csrc"
+PACKAGE = ROOT / "python" / "sinkstream"
+EMULATOR = "cuda_emulator/"  # of the tests: kernels that are compiled for it include it
+
+
+def law_of(language: str) -> Law:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (law,) = re.findall(rf"^{re.escape(language)}: +(.*(?:\n +.*)*)", page, re.MULTILINE)
+    return read_law(law)
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_no_include_goes_up() -> None:
+    assert offenders(includes(CSRC, outside=EMULATOR), law_of("C++")) == []
+
+
+def test_no_import_goes_up() -> None:
+    assert offenders(imports(PACKAGE), law_of("Python"), "sinkstream") == []
+
+
+def test_includes_have_no_circle() -> None:
+    assert circles(includes(CSRC, outside=EMULATOR)) == []
+
+
+def test_imports_have_no_circle() -> None:
+    assert circles(imports(PACKAGE)) == []
+
+
+def test_only_bindings_know_python() -> None:
+    found = [
+        str(path.relative_to(CSRC))
+        for path in CSRC.rglob("*.*")
+        if re.search(r"#\s*include <(pybind11|Python\.h|torch|ATen|c10)", path.read_text("utf-8"))
+    ]
+    assert [name for name in found if not name.startswith("bindings/")] == []
+
+
+def test_the_law_has_every_folder_and_no_other() -> None:
+    assert set(law_of("C++")) == {path.name for path in CSRC.iterdir() if path.is_dir()}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(law_of("Python")) == modules | folders | {"_core", "sinkstream"}
+
+
+LAW = "low ← {left, right} ← high; low ← aside"
+
+
+def test_a_law_allows_all_that_is_to_the_left() -> None:
+    assert read_law(LAW) == {
+        "low": set(),
+        "left": {"low"},
+        "right": {"low"},
+        "high": {"low", "left", "right"},
+        "aside": {"low"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "include", "is_allowed"),
+    [
+        ("high/a.cc", "low/b.h", True),
+        ("high/a.cc", "left/b.h", True),
+        ("high/deeper/a.cc", "high/b.h", True),
+        ("low/a.h", "high/b.h", False),
+        ("left/a.h", "right/b.h", False),
+        ("aside/a.h", "left/b.h", False),
+    ],
+)
+def test_a_planted_include_is_named(
+    tmp_path: Path, file: str, include: str, is_allowed: bool
+) -> None:
+    write(tmp_path, {include: "", file: f'// why\n#include <string>\n#include "{include}"\n'})
+    above, below = file.split("/")[0], include.split("/")[0]
+    sentence = f'{file}:3: {above} must not use {below}: #include "{include}"'
+    assert offenders(includes(tmp_path), read_law(LAW)) == ([] if is_allowed else [sentence])
+
+
+def test_an_include_of_a_neighbour_is_found(tmp_path: Path) -> None:
+    root = write(tmp_path, {"low/a.h": '#include "b.h"\n', "low/b.h": '#include "low/a.h"\n'})
+    assert circles(includes(root)) == ["low/a.h → low/b.h → low/a.h"]
+
+
+def test_an_include_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    root = write(tmp_path, {"low/a.h": '#include "low/b.h"\n'})
+    with pytest.raises(ValueError, match=r"low/a\.h:1: there is no low/b\.h"):
+        includes(root)
+    assert includes(root, outside="low/b") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "target"),
+    [
+        ("high.py", "from app import low\n", None),
+        ("high.py", "from app.left import x\n", None),
+        ("high.py", "from app.left.part import x\n", None),
+        ("low.py", "import app.high\n", "high"),
+        ("low.py", "from app import high\n", "high"),
+        ("low.py", "from app.left.part import x\n", "left"),
+        ("low.py", "def f():\n    from app.high import x\n", "high"),
+        ("low.py", "if TYPE_CHECKING:\n    from app.left import part\n", "left"),
+        ("low.py", "from app import name_of_the_package\n", "app"),
+        ("left/part.py", "from app.right import x\n", "right"),
+        ("left/part.py", "from app import _core\n", None),
+        ("left/part.py", "import app._core.probes\n", None),
+    ],
+)
+def test_a_planted_import_is_named(
+    tmp_path: Path, file: str, text: str, target: str | None
+) -> None:
+    names = ("__init__.py", "low.py", "left/__init__.py", "left/part.py", "right.py", "high.py")
+    package = write(tmp_path / "app", {**dict.fromkeys(names, ""), file: text})
+    law = read_law("{low, _core} ← {left, right} ← high ← app")
+    lines = text.splitlines()
+    unit = file.split("/")[0].removesuffix(".py")
+    sentence = f"{file}:{len(lines)}: {unit} must not use {target}: {lines[-1].strip()}"
+    assert offenders(imports(package), law, "app") == ([] if target is None else [sentence])
+
+
+def test_a_circle_of_imports_is_named(tmp_path: Path) -> None:
+    package = write(
+        tmp_path / "app",
+        {
+            "__init__.py": "from app.a import x\n",
+            "a.py": "if TYPE_CHECKING:\n    from app.b import y\n",
+            "b.py": "import app.c\nfrom app._core import z\n",
+            "c.py": "def f():\n    from app.a import x\n",
+        },
+    )
+    assert circles(imports(package)) == ["a.py → b.py → c.py → a.py"]
+
+
+def test_a_relative_import_is_refused(tmp_path: Path) -> None:
+    package = write(tmp_path / "app", {"__init__.py": "", "a.py": "from . import b\n"})
+    with pytest.raises(ValueError, match=r"a\.py:1: an import must be absolute"):
+        imports(package)
