@@ -1,4 +1,4 @@
-// The bell class: what python/sinkstream/streams/aio.py has an event loop watch.
+// The bell class: python/sinkstream/streams/aio.py adds its descriptor to an event loop.
 #include "engine/loop_bell.h"
 
 #include <cerrno>
@@ -29,7 +29,7 @@ std::shared_ptr<LoopBell> make_loop_bell() {
 
 void register_loop_bell(py::module_& module) {
   py::class_<LoopBell, std::shared_ptr<LoopBell>>(module, "LoopBell",
-                                                  "Wakes one event loop through a descriptor.")
+                                                  "Wakes one event loop through a file descriptor.")
       .def(py::init(&make_loop_bell))
       .def("fileno", &LoopBell::fd)
       .def("clear", &LoopBell::clear);

@@ -1,5 +1,5 @@
-// Durations counted in few buckets with round bounds, as a plain value: what an engine exports.
-// Quantiles of one run are better taken from Histogram, whose buckets are narrow.
+// Durations counted in a few buckets with round bounds, as a plain value: what an engine exports.
+// For the quantiles of one run use Histogram, whose buckets are narrow.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace sinkstream {
 
 struct DurationBuckets {
-  // A duration belongs to the first bucket whose bound it does not exceed. From the step of a toy
-  // to the first token behind a prompt of hours.
+  // A duration belongs to the first bucket whose bound it does not exceed. The range covers the
+  // step of a toy model and the first token after a very long prompt.
   static constexpr std::array<int64_t, 22> kBoundsNs = {
       10'000,         25'000,         50'000,         100'000,        250'000,       500'000,
       1'000'000,      2'500'000,      5'000'000,      10'000'000,     25'000'000,    50'000'000,
@@ -25,14 +25,14 @@ struct DurationBuckets {
     sum_ns += nanoseconds;
   }
 
-  // How many did not exceed the bound of place `bucket`.
+  // How many durations did not exceed the bound of `bucket`.
   int64_t cumulative(size_t bucket) const {
     int64_t sum = 0;
     for (size_t i = 0; i <= bucket; ++i) sum += counts[i];
     return sum;
   }
 
-  std::array<int64_t, kBoundsNs.size() + 1> counts{};  // the last one: above all bounds
+  std::array<int64_t, kBoundsNs.size() + 1> counts{};  // the last: above all bounds
   int64_t count = 0;                                   // the sum of `counts`
   int64_t sum_ns = 0;                                  // of all durations
 };

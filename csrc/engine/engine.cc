@@ -1,4 +1,4 @@
-// What callers do, and the thread from its start to its end; the step itself is engine_step.cc.
+// The callers' side, and the thread's loop from start to end. The step itself is engine_step.cc.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -14,11 +14,12 @@ namespace sinkstream {
 
 namespace {
 
-// How long a sequence waits for memory whose holders are all parked or idle. Long enough for a
-// consumer that is merely slow to read on, short enough for nobody to think of a hang.
+// How long a sequence waits for memory whose holders are all parked or idle. Long enough for a slow
+// consumer to resume reading, short enough not to look like a hang.
 constexpr std::chrono::seconds kMemoryWaitTimeout{1};
 
-// As a sentence. Short ones need no memory, of which there may be none left.
+// The error as a sentence. The fallbacks fit std::string's inline buffer: there may be no memory
+// left.
 std::string describe(const std::exception_ptr& cause) noexcept {
   try {
     std::rethrow_exception(cause);
@@ -37,7 +38,7 @@ std::string describe(const std::exception_ptr& cause) noexcept {
   }
 }
 
-// A chunk that fits beside one token of every other sequence is never cut by max_tokens().
+// A chunk that fits next to one token of every other sequence is never cut by max_tokens().
 int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) {
   const int64_t max_uncut_chunk = model.max_tokens() - options.max_sequences + 1;
   return std::clamp(max_uncut_chunk, int64_t{1}, options.prefill_chunk);
@@ -63,9 +64,9 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
   if (device_sampler_ != nullptr) {
-    SINKSTREAM_CHECK(device_sampler_->seats() >= options_.max_sequences, "the model draws for ",
-                     device_sampler_->seats(), " sequences, but ", options_.max_sequences,
-                     " may run");
+    SINKSTREAM_CHECK(device_sampler_->seats() >= options_.max_sequences, "the device sampler has ",
+                     device_sampler_->seats(), " seats, but ", options_.max_sequences,
+                     " sequences may run");
     free_seats_.resize(static_cast<size_t>(options_.max_sequences));
     std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
   }
@@ -76,7 +77,7 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
 
 Engine::~Engine() { close(); }
 
-// ---- what callers do -------------------------------------------------------------------------
+// ---- the callers' side -----------------------------------------------------------------------
 
 bool Engine::is_owner_process() const { return owner_.is_here(); }
 
@@ -113,7 +114,7 @@ void Engine::check_prompt(const std::vector<int32_t>& prompt) const {
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] >= 0 && prompt[i] < vocab) continue;
     throw InvalidArgument(cat("stream: `prompt` must hold token ids in [0, ", vocab - 1,
-                              "], but holds ", prompt[i], " at place ", i, "."),
+                              "], but holds ", prompt[i], " at index ", i, "."),
                           "prompt");
   }
 }
@@ -222,7 +223,7 @@ void Engine::run() {
       if (!taken_jobs_.empty() || flights_.want_host_logits()) deliver_all();
       finish_cancelled_and_expired();
       remove_closed_sessions();
-      run_jobs();  // which may want the memory that has just come back
+      run_jobs();  // after memory was released: a job may need it
       unpark();
       plan();
       if constexpr (kHasFailPoints) check_invariants();
@@ -246,7 +247,7 @@ void Engine::run() {
   remove_all_sessions();
 }
 
-// Takes over what callers have handed in. Returns whether the engine is still open.
+// Takes what callers have queued. Returns whether the engine is still open.
 bool Engine::take_arrivals() {
   bool is_open;
   {
@@ -261,7 +262,7 @@ bool Engine::take_arrivals() {
     const std::shared_ptr<Session>& session = waiting_.back()->session;
     if (!session) continue;
     session->begin_turn(waiting_.back()->wants_reply());
-    // It has its memory, so it does not wait behind those who need some.
+    // A session already has its memory, so its turn goes ahead of sequences that need some.
     const auto place = std::find_if(waiting_.begin(), waiting_.end(),
                                     [](const auto& other) { return !other->session; });
     if (place != waiting_.end()) std::rotate(place, waiting_.end() - 1, waiting_.end());
@@ -290,28 +291,27 @@ void Engine::run_jobs() {
   taken_jobs_.clear();
 }
 
-// Under mutex_. Once that is released `job` is the caller's again, and may be gone.
+// Requires mutex_. Once it is unlocked the caller may destroy `job`.
 void Engine::finish_job(Job* job, std::exception_ptr failure) {
   job->failure = std::move(failure);
   job->is_done = true;
   job_done_.notify_all();
 }
 
-// Sequences that are cancelled or out of time end in whatever phase they are; those that want no
-// token never begin.
+// Cancelled and expired sequences end in any phase. Those that want no token end before they start.
 void Engine::finish_cancelled_and_expired() {
   const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     const auto reason = sequence->maybe_early_finish(now);
     if (!reason) continue;
-    deliver_all();  // it is given what is under way, and may end by that
+    deliver_all();  // its tokens in flight are delivered, and may end it
     if (sequence->phase != Phase::kFinished) finish(*sequence, *reason, sequence->failure);
   }
   remove_finished();
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
     std::optional<FinishReason> reason = sequence->maybe_early_finish(now);
-    // A session reads its turn even where no reply is wanted.
+    // A session prefills its turn even if no reply is wanted.
     if (!reason && !sequence->wants_reply() && !sequence->session) {
       sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, sequence->prompt_tokens);
       reason = FinishReason::kLength;
@@ -362,8 +362,8 @@ void Engine::plan() {
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
 }
 
-// Nothing can run. Sleeps until somebody rings or is out of time. If sequences wait for memory,
-// whoever holds it is parked or idle, and nothing here can change that: patience has an end, too.
+// Nothing can run. Sleeps until the bell rings or a deadline passes. If sequences wait for memory,
+// all holders are parked or idle and only consumers can change that, so the wait is limited.
 void Engine::wait_for_work() {
   publish_stats();
   wake_list_->ring_all();
@@ -388,7 +388,7 @@ Clock::time_point Engine::next_deadline() const {
   return nearest;
 }
 
-// A sequence that came when nothing could run any more waits as long as the others did.
+// A sequence that arrives during a stall gets the same time as the others.
 Clock::time_point Engine::memory_wait_deadline(const Sequence& sequence) const {
   return std::max(*stalled_since_, sequence.submitted) + kMemoryWaitTimeout;
 }
@@ -396,14 +396,17 @@ Clock::time_point Engine::memory_wait_deadline(const Sequence& sequence) const {
 void Engine::fail_starved() {
   const Clock::time_point now = options_.now();
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
-    // What ends early in any case does so in the next round, however late this one comes.
+    // A cancelled or expired sequence ends for that reason in the next iteration, however late this
+    // one runs.
     if (now < memory_wait_deadline(*sequence) || sequence->maybe_early_finish(now)) return false;
-    finish(*sequence, FinishReason::kError,
-           std::make_exception_ptr(CapacityError(cat(
-               "stream: the cache has room for ", options_.max_sequences,
-               " sequences at a time, and those that hold it are not being read. Read, close or "
-               "cancel one of them, close a session, or load the model with a larger "
-               "`max_sequences`."))));
+    finish(
+        *sequence, FinishReason::kError,
+        std::make_exception_ptr(CapacityError(cat(
+            "stream: timed out waiting for cache memory, because the streams that hold it are not "
+            "being read. The cache has room for ",
+            options_.max_sequences,
+            " sequences. Read, close or cancel a stream, close a session, or load the model with "
+            "a larger `max_sequences`."))));
     return true;
   });
 }
@@ -428,8 +431,8 @@ void Engine::record_phase(const Sequence& sequence, FinishReason reason) {
                               .generated_tokens = sequence.stats.generated_tokens});
 }
 
-// Ends whatever has not ended: as cancelled, or with what `make_error` gives. Nothing can arrive
-// any more. Whatever fails on the way, no consumer is left waiting.
+// Ends all sequences: as cancelled, or with the error that `make_error` returns. Nothing can arrive
+// any more. No consumer is left waiting, whatever fails here.
 void Engine::finish_all(const std::function<std::exception_ptr()>& make_error) {
   count_arrivals(arrivals_);
   const auto finish_one = [&](const std::unique_ptr<Sequence>& sequence) {
@@ -437,7 +440,7 @@ void Engine::finish_all(const std::function<std::exception_ptr()>& make_error) {
     std::exception_ptr error;
     try {
       error = make_error();
-    } catch (...) {  // no memory for its sentence
+    } catch (...) {  // no memory for the message
       error = std::current_exception();
     }
     try {
@@ -458,7 +461,7 @@ void Engine::finish_all(const std::function<std::exception_ptr()>& make_error) {
   publish_stats();
 }
 
-// The cache's contents are unknown now, so nobody can go on.
+// The cache's contents are undefined now, so no sequence can continue.
 void Engine::handle_fatal_error(const std::exception_ptr& cause) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -473,7 +476,7 @@ void Engine::handle_fatal_error(const std::exception_ptr& cause) noexcept {
   });
 }
 
-// Callers that came too late to be served.
+// For callers that came too late.
 void Engine::fail_jobs() {
   const std::lock_guard lock(mutex_);
   for (std::vector<Job*>* jobs : {&taken_jobs_, &jobs_}) {

@@ -1,10 +1,10 @@
-// A step's way to the model and back. Where the model draws its tokens itself, a step is launched
-// before the one before it is delivered; else its results are there when it has been launched.
+// Launches steps and delivers their results. With a device sampler a step is launched before the
+// previous one is delivered; otherwise its results are ready when the launch returns.
 //
 // Note: [When the engine waits]
-// Nothing is under way when somebody else is to see or change what a sequence has: the host draws a
-// token of its own, a job runs between two steps, a sequence is to end early, the engine closes, or
-// there is nothing to launch. deliver_all() sees to that.
+// No step may be in flight while something other than a step reads or changes a sequence's state:
+// when the host samples a token, a job runs between two steps, a sequence ends early, or the engine
+// closes. deliver_all() ensures this, and also runs when there is nothing to launch.
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/thread_pool.h"
@@ -17,21 +17,21 @@ namespace {
 
 using Wants = SampleSpan::Wants;
 
-// What a row of the sequence is to give.
+// What a row of the sequence returns.
 Wants wants_of(const Sequence& sequence, bool wants_token) {
   if (!wants_token) return Wants::kNothing;
   return sequence.samples_on_host() ? Wants::kLogits : Wants::kToken;
 }
 
-Sampled sampled_of(const SampledToken& drawn, int64_t index, int64_t vocab) {
-  if (!drawn.is_finite) throw non_finite_logits(index, "some are not");
-  if (drawn.token < 0) throw no_token_left(index, vocab);
-  return {.token = drawn.token, .logprob = drawn.logprob, .top = {}};
+Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
+  if (!token.is_finite) throw non_finite_logits(index, "some are not");
+  if (token.token < 0) throw no_token_left(index, vocab);
+  return {.token = token.token, .logprob = token.logprob, .top = {}};
 }
 
 }  // namespace
 
-// Gives an admitted sequence a seat of the device sampler.
+// Gives an admitted sequence a seat in the device sampler.
 void Engine::take_seat(Sequence& sequence) {
   if (device_sampler_ == nullptr) return;
   const std::vector<int32_t> seen =
@@ -44,7 +44,8 @@ void Engine::take_seat(Sequence& sequence) {
   free_seats_.pop_back();
 }
 
-// What it held of steps is free, though one may be under way: Note [Dropped rows] in flight.h.
+// The seat is free at once, though a step with it may be in flight: Note [Dropped rows] in
+// flight.h.
 void Engine::release_seat(Sequence& sequence) {
   if (sequence.seat < 0) return;
   flights_.drop_rows_of(sequence);
@@ -63,7 +64,7 @@ void Engine::launch(Flight& flight) {
     sequence.cache->make_writable(row.count);
     flight.rows.push_back({&sequence, row.count, wants_of(sequence, row.wants_logits)});
   }
-  if (flight.rows.empty()) {  // nobody whom the plan has admitted could begin
+  if (flight.rows.empty()) {  // every admitted sequence failed to start
   } else if (device_sampler_ == nullptr) {
     forward(flight);
   } else {
@@ -103,25 +104,25 @@ void Engine::launch_with_sampling(const Flight& flight) {
   }
 }
 
-// The results of the oldest step under way, in the order of its rows.
+// The results of the oldest step in flight, in the order of its rows.
 SampledStep Engine::await(const Flight& flight) {
   if (device_sampler_ == nullptr) return {.tokens = {}, .logits = logits_.data()};
   if (flight.rows.empty()) return {};
-  const SampledStep drawn = device_sampler_->await();
+  const SampledStep sampled = device_sampler_->await();
   const auto wanted = std::count_if(flight.rows.begin(), flight.rows.end(),
                                     [](const auto& row) { return row.wants == Wants::kToken; });
-  SINKSTREAM_CHECK(std::ssize(drawn.tokens) == wanted, "a step gives ", drawn.tokens.size(),
+  SINKSTREAM_CHECK(std::ssize(sampled.tokens) == wanted, "a step returns ", sampled.tokens.size(),
                    " tokens instead of ", wanted);
-  return drawn;
+  return sampled;
 }
 
 void Engine::deliver() {
   Flight& flight = flights_.begin_delivery();
-  const SampledStep drawn = await(flight);
+  const SampledStep sampled = await(flight);
   flight.record.forward_end = options_.now();
   SINKSTREAM_FAIL_POINT("step.deliver");
-  const SampledToken* token = drawn.tokens.data();
-  const float* logits = drawn.logits;
+  const SampledToken* token = sampled.tokens.data();
+  const float* logits = sampled.logits;
   for (const FlightRow& row : flight.rows) {
     if (row.sequence != nullptr) deliver_row(row, token, logits, &flight.record);
     if (row.wants == Wants::kToken) ++token;
@@ -131,8 +132,8 @@ void Engine::deliver() {
   SINKSTREAM_FAIL_POINT("step.delivered");
   record_step(&flight.record);
   flights_.end_delivery();
-  // A consumer that has been woken onto one of these cores would wait until the scheduler takes it
-  // from a thread that computes, often a whole step later: it goes first.
+  // Let woken consumers run first: one that was scheduled onto one of these cores would otherwise
+  // wait until the scheduler preempts a compute thread, often a whole step later.
   options_.threads->offer_cores();
 }
 
@@ -152,7 +153,7 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
     if (!sequence.is_prefilling() && !sequence.wants_reply())
       finish(sequence, FinishReason::kLength);
     if (sequence.phase != Phase::kFinished) publish(sequence);
-  } catch (...) {  // what happens here is one request's own: only this one fails
+  } catch (...) {  // an error here concerns one request: only that one fails
     if (sequence.phase == Phase::kFinished) throw;
     // A chunk is in flight: the sequence ends once its rows have been delivered.
     if (sequence.in_flight() > 1) {
@@ -163,7 +164,7 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
   }
 }
 
-// Delivers whatever is under way.
+// Delivers all steps in flight.
 void Engine::deliver_all() {
   while (flights_.in_flight() > 0) deliver();
 }

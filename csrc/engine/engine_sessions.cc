@@ -1,4 +1,4 @@
-// Sessions: what callers do with them, and what the engine's thread does for them.
+// Sessions: the callers' side and the engine thread's side.
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -11,7 +11,7 @@ namespace sinkstream {
 
 namespace {
 
-// Holds a session while a call works with it.
+// Releases an acquired session at the end of a call.
 class SessionLease {
  public:
   explicit SessionLease(Session& session) : session_(&session) {}
@@ -20,7 +20,7 @@ class SessionLease {
   }
   SessionLease(const SessionLease&) = delete;
   SessionLease& operator=(const SessionLease&) = delete;
-  // Somebody else lets go: the turn that has begun.
+  // Hands the session over to a turn, which releases it.
   void dismiss() { session_ = nullptr; }
 
  private:
@@ -36,21 +36,21 @@ int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt,
 
 }  // namespace
 
-// ---- what callers do -------------------------------------------------------------------------
+// ---- the callers' side -----------------------------------------------------------------------
 
-// Waits for the end of a turn that is cancelled already.
+// If a cancelled turn has the session, waits for its end.
 void Engine::acquire_session(Session& session) {
   owner_.check("session");
   const auto check_not_closed = [&] {
     if (!session.is_closed()) return;
     const std::lock_guard lock(mutex_);
-    check_open("session");  // an engine that ends closes them all
+    check_open("session");  // an engine that closes also closes all sessions
     throw InvalidArgument("session: it must be open, but has been closed.");
   };
   check_not_closed();
   while (true) {
-    // Seen before the attempt: the turn lets go of the session and then ends its stream, so that
-    // one which has ended is not in the way, and one which is about to end is waited for.
+    // Read before the attempt. A turn releases its session and then ends its stream: one whose
+    // stream has ended is no obstacle, and one about to end is waited for.
     const std::shared_ptr<TokenStream> turn = session.turn();
     const bool is_ending = turn && turn->is_cancelled() && !turn->finish_reason();
     if (session.try_acquire()) return;
@@ -90,7 +90,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
   auto sequence = std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(),
                                              stream, options_.now());
   session->set_turn(stream);
-  if (session->is_closed()) stream->cancel();  // `close` may have cancelled the turn before
+  if (session->is_closed()) stream->cancel();  // `close` may have missed this turn
   enqueue(std::move(sequence));
   lease.dismiss();
   return stream;
@@ -117,7 +117,7 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   const auto check_last = [&] {
     if (session.turn() == turn) return;
     throw InvalidArgument(
-        "cancel: `keep` must be \"partial\", because the session has gone on since, but is "
+        "cancel: `keep` must be \"partial\", because the session has continued since, but is "
         "\"drop\". The reply stays.",
         "keep");
   };
@@ -125,7 +125,7 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   turn->cancel();
   acquire_session(session);
   const SessionLease lease(session);
-  check_last();  // another turn may have come in between
+  check_last();  // another turn may have started in the meantime
   const auto work = [&] {
     const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
     if (!before) {
@@ -166,7 +166,7 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionSta
                                                  const std::function<void(SequenceCache*)>& write) {
   const Window window = window_of("load_session", sinks);
   auto session = std::make_shared<Session>(bell_, window);
-  session->try_acquire();  // nobody else knows it
+  session->try_acquire();  // no other thread has it yet
   const SessionLease lease(*session);
   const auto add_pages = [&] { add_session(session, {}); };
   const auto fill_in = [&] {
@@ -207,12 +207,12 @@ std::optional<int32_t> Engine::last_token(Session& session) {
 
 // ---- the thread ------------------------------------------------------------------------------
 
-// The first `count` tokens of a session.
+// The first `count` tokens of a session, as a prefix to share.
 Engine::SharedPrefix Engine::shared_prefix_with(const Session* session, int64_t count) const {
   return {session, count, SequenceCache::pages_saved(session->window(), options_.layers, count)};
 }
 
-// Most of the prompt's first tokens that a session with the same sinks and window has.
+// The longest prefix of the prompt that a session with the same sinks and window can share.
 Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
                                                    std::span<const int32_t> prompt) const {
   const Session* best = nullptr;
@@ -229,7 +229,8 @@ Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
   return best == nullptr ? SharedPrefix() : shared_prefix_with(best, most);
 }
 
-// What a waiting sequence need not read. Its last token is read in any case: it gives the logits.
+// What a waiting sequence need not prefill. Its last prompt token is always computed, for the
+// logits.
 Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
   if (sequence.session) return {};
   return longest_shared_prefix(
@@ -237,7 +238,7 @@ Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
-// Takes all pages that a sequence of this length will ever need but does not share.
+// Allocates all pages that a sequence of this length will ever need, apart from shared ones.
 void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& window,
                         int64_t max_length, const SharedPrefix& shared) {
   if (shared.session != nullptr) {
@@ -247,7 +248,7 @@ void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& windo
   }
 }
 
-// Gives a session its pages, or throws CapacityError.
+// Allocates a session's pages, or throws CapacityError.
 void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared) {
   const Window& window = session->window();
   const int64_t pages =
@@ -258,7 +259,7 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
                             " are free. Close a session or a stream, or load the model with a "
                             "larger `max_sequences`."));
   }
-  sessions_.reserve(sessions_.size() + 1);  // nothing fails once it has pages
+  sessions_.reserve(sessions_.size() + 1);  // nothing may fail once it has pages
   make_cache(&session->cache, window, kEndlessLength, shared);
   sessions_.push_back(session);
   publish_stats();
@@ -266,7 +267,7 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
 
 void Engine::finish_turn(Sequence& sequence) {
   Session& session = *sequence.session;
-  if (sequence.prefilled == 0) {  // as if it had not been
+  if (sequence.prefilled == 0) {  // undo the turn
     session.pending = sequence.pending;
     if (session.checkpoint) session.turns = session.checkpoint->turns;
   } else if (sequence.last_token >= 0) {
@@ -284,8 +285,8 @@ void Engine::remove_closed_sessions() {
   });
 }
 
-// The engine is at its end. All turns have ended, so whoever holds a session is a caller on its way
-// out.
+// The engine is shutting down and all turns have ended, so a session still in use belongs to a call
+// that is about to return.
 void Engine::remove_all_sessions() {
   for (const std::shared_ptr<Session>& session : sessions_) {
     session->close();

@@ -1,4 +1,4 @@
-// What an engine counts: plain values that are copied whole, so that they belong to one moment.
+// An engine's counters: plain values, copied together, so that they are consistent.
 #pragma once
 
 #include <array>
@@ -12,24 +12,24 @@ namespace sinkstream {
 struct EngineStats {
   bool is_dead = false;  // after a failed step
   int64_t waiting = 0;   // sequences without memory
-  int64_t running = 0;   // sequences that hold memory, parked ones included
+  int64_t running = 0;   // sequences with memory, parked ones included
   int64_t parked = 0;    // whose consumers lag
   int64_t pages = 0;
   int64_t free_pages = 0;
   int64_t shared_pages = 0;  // with more than one holder
-  // Since the engine began:
-  int64_t requests = 0;  // that have been taken up: waiting + running + the sum of `finished`
+  // Since the engine started:
+  int64_t requests = 0;  // taken from the queue: waiting + running + the sum of `finished`
   std::array<int64_t, std::size(kFinishReasons)> finished{};  // by FinishReason
   int64_t steps = 0;
-  int64_t prompt_tokens = 0;  // read
+  int64_t prompt_tokens = 0;  // prefilled
   int64_t generated_tokens = 0;
   int64_t evicted_tokens = 0;
   DurationBuckets step_times;         // one for each step
   DurationBuckets first_token_times;  // from a request to its first token
-  // Filled in for whoever asks (Recorder::stats, Engine::stats):
-  double step_p50_s = 0;  // right to 3 %
+  // Filled in by Recorder::stats and Engine::stats:
+  double step_p50_s = 0;  // accurate to 3 %
   double step_p99_s = 0;
-  int64_t queue_lag = 0;  // tokens that are ready and have not been taken, over all streams
+  int64_t queue_lag = 0;  // tokens ready but not taken, over all streams
 };
 
 }  // namespace sinkstream

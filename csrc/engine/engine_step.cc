@@ -1,5 +1,5 @@
-// One step of the engine's thread: admit, launch, deliver, and what becomes of each token; its way
-// to the model and back is engine_flight.cc.
+// One step of the engine's thread: admit, launch, deliver, and handle each token. Launch and
+// delivery are in engine_flight.cc.
 #include <utility>
 
 #include "common/fail_point.h"
@@ -7,8 +7,8 @@
 
 namespace sinkstream {
 
-// Where the model draws its tokens itself, the step before this one is delivered, and this one by
-// the next act or settle.
+// With a device sampler this delivers the previous step; this one is delivered by the next run_step
+// or deliver_all.
 void Engine::run_step() {
   Flight& flight = flights_.begin_launch(options_.now());
   SINKSTREAM_FAIL_POINT("step.admit");
@@ -34,7 +34,7 @@ void Engine::admit() {
       sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, sequence.prompt_tokens);
       sequence.stream->publish(sequence.stats);
-    } catch (...) {  // no memory for its bookkeeping: only this one fails
+    } catch (...) {  // no memory for its bookkeeping: only this sequence fails
       finish(sequence, FinishReason::kError, std::current_exception());
     }
   }
@@ -48,7 +48,7 @@ void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
   sequence.stats.live_tokens = sequence.cache->live();
 }
 
-// The `count` tokens of its row are in the cache now.
+// The `count` tokens of its row are in the cache.
 void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* record) {
   StreamBatch& staged = sequence.stream->staged();
   const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
@@ -81,7 +81,7 @@ Sampled Engine::sample(const Sequence& sequence, const float* logits) {
 }
 
 void Engine::record_token_time(Sequence& sequence) {
-  if (sequence.phase == Phase::kParked) return;  // it was under way when its consumer lagged
+  if (sequence.phase == Phase::kParked) return;  // sampled before the pause, which is not timed
   const Clock::time_point now = options_.now();
   StreamStats& stats = sequence.stats;
   if (sequence.last_token_at) {
@@ -135,19 +135,19 @@ void Engine::publish(Sequence& sequence) {
   const bool has_room = sequence.stream->publish(sequence.stats);
   if (has_room || sequence.phase != Phase::kDecode) return;
   sequence.phase = Phase::kParked;
-  sequence.last_token_at.reset();  // the pause is the consumer's
+  sequence.last_token_at.reset();  // the pause is the consumer's, not a gap between tokens
   ++totals_.parked;
   record_phase(sequence);
 }
 
-// Its pages are free, and the gauges say so, before its consumer learns of the end; a session is
-// ready for its next turn.
+// Before the consumer sees the end, the pages are free, the gauges are up to date, and the session
+// is ready for its next turn.
 void Engine::finish(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
   try {
     if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {
       reason = FinishReason::kStopString;
     }
-  } catch (...) {  // no memory for the last characters; the end itself must arrive
+  } catch (...) {  // no memory for the last characters; the end must still arrive
     if (!error) error = std::current_exception();
     reason = FinishReason::kError;
   }

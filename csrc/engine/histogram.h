@@ -1,4 +1,4 @@
-// Durations in a fixed number of buckets, 16 for each power of two: a quantile is right to 3 %.
+// Durations in a fixed number of buckets, 16 per power of two: quantiles are accurate to 3 %.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class Histogram {
     return sum;
   }
 
-  // The duration that a share `q` in [0, 1] of all does not exceed, in seconds; 0 if there is none.
+  // The `q` quantile in seconds, q in [0, 1]; 0 if nothing was recorded.
   double quantile_s(double q) const {
     const double rank = std::ceil(q * static_cast<double>(count()));
     uint64_t seen = 0;
@@ -35,8 +35,8 @@ class Histogram {
   }
 
  private:
-  static constexpr int kFirstBit = 10;  // everything under a microsecond is one bucket
-  static constexpr int kLastBit = 42;   // and everything above an hour
+  static constexpr int kFirstBit = 10;  // all below a microsecond share one bucket
+  static constexpr int kLastBit = 42;   // and all above an hour
   static constexpr int kBuckets = (kLastBit - kFirstBit) * 16 + 1;
 
   static int bucket_of(int64_t nanoseconds) {

@@ -23,11 +23,11 @@ int64_t count_of(size_t size) { return static_cast<int64_t>(size); }
 
 // ---- memory ----------------------------------------------------------------------------------
 
-// Every page is as often held as the pool believes: none is lost, and none has two owners that do
-// not know of each other.
+// Every page has as many holders as the pool counts: none is leaked, and none has an uncounted
+// owner.
 void check_pages(const EngineState& state, Report* report) {
   const PagePool& pool = state.pool;
-  thread_local std::vector<int64_t> holders;  // [pages]; kept, so that a check takes no memory
+  thread_local std::vector<int64_t> holders;  // [pages]; reused, so that a check allocates nothing
   holders.assign(static_cast<size_t>(pool.pages()), 0);
   const auto count = [](const SequenceCache& cache) {
     for (const int32_t page : cache.page_ids()) ++holders[static_cast<size_t>(page)];
@@ -57,7 +57,7 @@ void check_waiting(size_t index, const Sequence& sequence, Report* report) {
   };
   expect(sequence.phase == Phase::kWaiting, "is in phase ", name_of(sequence.phase));
   expect(!sequence.own_cache, "holds pages");
-  expect(sequence.prefilled == 0 && sequence.stats.generated_tokens == 0, "has read ",
+  expect(sequence.prefilled == 0 && sequence.stats.generated_tokens == 0, "has prefilled ",
          sequence.prefilled, " and generated ", sequence.stats.generated_tokens, " tokens");
   expect(!sequence.stream->finish_reason(), "has a stream that has ended");
 }
@@ -69,10 +69,10 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
   const Phase phase = sequence.phase;
   expect(phase == Phase::kPrefill || phase == Phase::kDecode || phase == Phase::kParked,
          "is in phase ", name_of(phase));
-  expect(sequence.is_prefilling() == (phase == Phase::kPrefill), "has read ", sequence.prefilled,
-         " of ", sequence.prompt_tokens, " tokens in phase ", name_of(phase));
+  expect(sequence.is_prefilling() == (phase == Phase::kPrefill), "has prefilled ",
+         sequence.prefilled, " of ", sequence.prompt_tokens, " tokens in phase ", name_of(phase));
   expect(sequence.prompt.empty() == !sequence.is_prefilling(), "keeps ", sequence.prompt.size(),
-         " tokens of a prompt of which it has read ", sequence.prefilled);
+         " tokens of a prompt of which it has prefilled ", sequence.prefilled);
   expect(!sequence.stream->finish_reason(), "has a stream that has ended");
   expect(sequence.cache != nullptr, "holds no pages");
   if (sequence.cache == nullptr) return;
@@ -81,59 +81,61 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
   const int64_t pages = sequence.session ? 0 : count_of(cache.page_ids().size());
   expect(pages == sequence.pages, "holds ", pages, " pages, but was admitted with ",
          sequence.pages);
-  // What was sampled last is not in the cache yet.
+  // The last sampled token is not in the cache yet.
   const int64_t generated = sequence.stats.generated_tokens;
   const int64_t length =
       sequence.length_before + sequence.prefilled + std::max<int64_t>(generated - 1, 0);
-  expect(cache.length() == length, "has ", cache.length(), " tokens in its cache, but has read ",
-         sequence.prefilled, " and generated ", generated);
+  expect(cache.length() == length, "has ", cache.length(),
+         " tokens in its cache, but has prefilled ", sequence.prefilled, " and generated ",
+         generated);
   expect(sequence.stats.live_tokens == cache.live() &&
              sequence.stats.evicted_tokens == cache.evicted() - sequence.evicted_before,
          "counts ", sequence.stats.live_tokens, " live and ", sequence.stats.evicted_tokens,
          " evicted tokens, but its cache ", cache.live(), " and ", cache.evicted());
 }
 
-// ---- steps under way -------------------------------------------------------------------------
+// ---- steps in flight -------------------------------------------------------------------------
 
-// What steps under way append to a sequence and draw for it, by its own account and by theirs.
+// A sequence's own count of its tokens and samples in flight agrees with the steps' rows.
 void check_in_flight(const EngineState& state, size_t index, const Sequence& sequence,
                      Report* report) {
   if (sequence.cache == nullptr) return;
-  int64_t tokens = 0, drawn = 0;
+  int64_t tokens = 0, samples = 0;
   state.flights.for_each_row([&](const FlightRow& row) {
     if (row.sequence != &sequence) return;
     tokens += row.count;
-    drawn += row.wants != SampleSpan::Wants::kNothing;
+    samples += row.wants != SampleSpan::Wants::kNothing;
   });
   const SequenceCache& cache = *sequence.cache;
-  report->expect(cache.in_flight() == tokens && sequence.samples_in_flight == drawn,
-                 "running sequence ", index, " believes that ", cache.in_flight(),
-                 " tokens of it and ", sequence.samples_in_flight,
-                 " draws are under way, but there are ", tokens, " and ", drawn);
+  report->expect(cache.in_flight() == tokens && sequence.samples_in_flight == samples,
+                 "running sequence ", index, " counts ", cache.in_flight(), " tokens and ",
+                 sequence.samples_in_flight, " samples in flight, but there are ", tokens, " and ",
+                 samples);
   report->expect(cache.next_index() <= cache.max_length(), "running sequence ", index,
                  " will have ", cache.next_index(), " tokens in a cache for ", cache.max_length());
 }
 
-// At most one step is under way when the next one is planned, and its rows belong to sequences that
-// run, or to nobody.
+// At most one step is in flight when the next is planned. Each of its rows belongs to a running
+// sequence or is dropped.
 void check_flights(const EngineState& state, Report* report) {
   const int64_t most = state.seats > 0 ? 1 : 0;
   report->expect(state.flights.in_flight() <= most, state.flights.in_flight(),
-                 " steps are under way, but at most ", most, " may be");
+                 " steps are in flight, but at most ", most, " may be");
   state.flights.for_each_row([&](const FlightRow& row) {
     const auto is_it = [&row](const auto& sequence) { return sequence.get() == row.sequence; };
     const bool runs = std::any_of(state.running.begin(), state.running.end(), is_it);
-    report->expect(row.sequence == nullptr || runs, "a row under way belongs to no sequence");
+    report->expect(row.sequence == nullptr || runs,
+                   "a row in flight belongs to no running sequence");
   });
 }
 
-// Every seat is free or one sequence's own.
+// Every seat is free or belongs to one sequence.
 void check_seats(const EngineState& state, Report* report) {
-  thread_local std::vector<int64_t> owners;  // [seats]; kept, so that a check takes no memory
+  thread_local std::vector<int64_t> owners;  // [seats]; reused, so that a check allocates nothing
   owners.assign(static_cast<size_t>(state.seats), 0);
   const auto count = [&](int64_t seat) {
     const bool exists = seat >= 0 && seat < state.seats;
-    report->expect(exists, "somebody has seat ", seat, " of ", state.seats);
+    report->expect(exists, "a sequence or the free list has seat ", seat, " of ", state.seats);
     if (exists) ++owners[static_cast<size_t>(seat)];
   };
   std::for_each(state.free_seats.begin(), state.free_seats.end(), count);
@@ -163,7 +165,7 @@ void check_gauges(const EngineState& state, Report* report) {
 
 // ---- the plan --------------------------------------------------------------------------------
 
-// Of the sequence of a row, which is running already or admitted by the same plan.
+// The sequence of a plan's row: running, or admitted by the same plan.
 struct PlannedRow {
   const Sequence& sequence;
   int64_t prompt_left;
@@ -182,8 +184,8 @@ void check_row(const EngineState& state, const PlanRow& row, Report* report) {
   const auto expect = [&](bool holds, const auto&... what) {
     report->expect(holds, "the plan's row of sequence ", row.sequence, " ", what...);
   };
-  expect(sequence.phase != Phase::kParked, "wakes one that is parked");
-  expect(sequence.has_more_to_launch(), "goes past what may be its last token");
+  expect(sequence.phase != Phase::kParked, "runs a parked sequence");
+  expect(sequence.has_more_to_launch(), "continues past what may be its last token");
   const bool reads = prompt_left > 0;
   const int64_t most = reads ? std::min(prompt_left, state.limits.prefill_chunk) : 1;
   expect(row.count >= 1 && row.count <= most, "has ", row.count, " tokens of at most ", most);
@@ -239,7 +241,7 @@ std::vector<std::string> violations(const EngineState& state) {
   return std::move(report.found);
 }
 
-// A sentence for each violation, in the error that everybody gets.
+// Throws one error with a sentence for each violation; all streams get it.
 void Engine::check_invariants() const {
   const std::vector<std::string> found =
       violations({.waiting = waiting_,

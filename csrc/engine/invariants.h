@@ -1,6 +1,6 @@
-// What must be true of an engine between two steps, whatever has happened: one function that looks
-// at everything and returns every violation as a sentence. The tests' build of the engine calls it
-// before each step, and a violation ends the engine; the shipped one does not contain it.
+// What must hold of an engine between two steps: one function that checks everything and returns
+// each violation as a sentence. The tests' build of the engine calls it before each step, and a
+// violation ends the engine; the shipped build does not contain it.
 #pragma once
 
 #include <deque>
@@ -16,22 +16,22 @@
 
 namespace sinkstream {
 
-// All that the engine's thread knows when it has planned a step and not begun it.
+// The engine thread's state after a step is planned and before it is launched.
 struct EngineState {
   const std::deque<std::unique_ptr<Sequence>>& waiting;
   const std::vector<std::unique_ptr<Sequence>>& running;
   const std::vector<std::shared_ptr<Session>>& sessions;
-  const PagePool& pool;  // nobody else holds pages of it
+  const PagePool& pool;  // used by this engine only
   const EngineStats& gauges;
   const Flights& flights;
   const std::vector<int64_t>& free_seats;
-  int64_t seats = 0;  // at which sequences can draw; 0 where they do not
+  int64_t seats = 0;  // of the device sampler; 0: none
   const StepPlan& plan;
-  const std::vector<WaitingView>& views;  // of the first waiting ones, which the plan was made from
-  StepLimits limits;                      // that the plan was made under
+  const std::vector<WaitingView>& views;  // of the first waiting sequences; input of the plan
+  StepLimits limits;                      // input of the plan
 };
 
-// Empty where all is well. Takes nothing from the heap then, but for its first call in a thread.
+// Empty if all invariants hold; then it allocates nothing, apart from its first call in a thread.
 std::vector<std::string> violations(const EngineState& state);
 
 }  // namespace sinkstream

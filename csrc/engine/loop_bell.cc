@@ -22,7 +22,7 @@ LoopBell::LoopBell() : fd_(open_counter()) {}
 
 LoopBell::~LoopBell() { ::close(fd_); }
 
-// Fails only where 2^64 − 2 rings have not been cleared: then it is readable already.
+// Fails only after 2^64 − 2 rings without a clear, when it is readable anyway.
 void LoopBell::ring() noexcept { eventfd_write(fd_, 1); }
 
 void LoopBell::clear() noexcept {

@@ -1,16 +1,16 @@
 // Wakes an event loop that watches a file descriptor, as asyncio's does, from any thread and
-// without a lock of Python's. Knows nothing of why it rings.
+// without the GIL. Does not know why it rings.
 #pragma once
 
 #include "common/owner_process.h"
 
 namespace sinkstream {
 
-// Shared by the loop and by whoever may ring: the last one closes the descriptor, so that nobody
-// ever writes to a number that has become somebody else's.
+// Shared by the loop and all that may ring it. The last owner closes the descriptor, so that no
+// ring can go to a descriptor number that has been reused.
 class LoopBell {
  public:
-  // Throws std::system_error where the process may open no more files.
+  // Throws std::system_error if the process may open no more files.
   LoopBell();
   ~LoopBell();
   LoopBell(const LoopBell&) = delete;
@@ -20,8 +20,8 @@ class LoopBell {
   int fd() const { return fd_; }
   // Any thread; never blocks.
   void ring() noexcept;
-  // The loop's thread, and before it looks for what it was woken for. Does nothing in a forked
-  // child, which shares the descriptor: it would take the parent's ring away.
+  // The loop's thread, before it checks what it was woken for. Does nothing in a forked child,
+  // which shares the descriptor and would clear the parent's ring.
   void clear() noexcept;
 
  private:

@@ -1,6 +1,6 @@
-// What anybody may look at: an engine's counters of one moment, and its latest steps and requests.
-// The engine's thread writes, any thread reads; one lock guards what belongs together, and is held
-// for a copy.
+// What any thread may read of an engine: a consistent snapshot of its counters, and its latest
+// steps and phase changes. The engine's thread writes, any thread reads; one lock, held only to
+// copy.
 #pragma once
 
 #include <mutex>
@@ -17,14 +17,14 @@ class Recorder {
   static constexpr int64_t kSteps = 4096;
   static constexpr int64_t kPhaseChanges = 4096;
 
-  // ---- the engine's thread; none of it allocates ----
+  // ---- the engine's thread; nothing here allocates ----
 
   void set_stats(const EngineStats& totals) {
     const std::lock_guard lock(mutex_);
     stats_ = totals;
   }
 
-  // The step that `totals` has counted last.
+  // `step` is the last one counted in `totals`.
   void add_step(const StepRecord& step, const EngineStats& totals) {
     const std::chrono::nanoseconds duration = step.end - step.begin;
     step_times_.record(duration.count());
@@ -46,24 +46,24 @@ class Recorder {
       const std::lock_guard lock(mutex_);
       stats = stats_;
     }
-    // Not under the lock: they take microseconds, and add up to nothing.
+    // Outside the lock: quantiles take microseconds and need not match the counters.
     stats.step_p50_s = step_times_.quantile_s(0.5);
     stats.step_p99_s = step_times_.quantile_s(0.99);
     return stats;
   }
 
-  // From number `step` on, as far as they are still there.
+  // The steps from number `step` on that are still kept.
   std::vector<StepRecord> steps_since(int64_t step) const {
     const std::lock_guard lock(mutex_);
     return steps_.since(step);
   }
 
   struct PhaseChanges {
-    int64_t first = 0;  // the number of the first one
+    int64_t first = 0;  // number of the first one
     std::vector<PhaseChange> changes;
   };
 
-  // From number `number` on, as far as they are still there.
+  // The changes from number `number` on that are still kept.
   PhaseChanges phase_changes_since(int64_t number) const {
     const std::lock_guard lock(mutex_);
     return {phase_changes_.first_since(number), phase_changes_.since(number)};

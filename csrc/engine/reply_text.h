@@ -1,4 +1,4 @@
-// The text of one reply: characters out of tokens, and the stop strings that end it.
+// The text of one reply: detokenization, and the stop strings that end it.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace sinkstream {
 
 class ReplyText {
  public:
-  // Without a table there is no text, and no stop string. `table` outlives this.
+  // Without a table there is no text and no stop string. `table` must outlive this.
   // `continues_prompt`: the reply continues the prompt's text.
   ReplyText(const TokenTable* table, const std::vector<std::string>& stops,
             bool continues_prompt = false) {
@@ -20,7 +20,7 @@ class ReplyText {
     if (!stops.empty()) stops_.emplace(stops);
   }
 
-  // Appends what the token adds to the text. Returns whether a stop string is complete.
+  // Appends the token's text. Returns whether a stop string is complete.
   bool push(int32_t token, std::string* out) {
     if (!detokenizer_) return false;
     if (!stops_) {
@@ -32,8 +32,8 @@ class ReplyText {
     return stops_->feed(piece_, out);
   }
 
-  // The reply has ended: appends what was held back, unless a stop string ended it.
-  // Returns whether the end has completed a stop string.
+  // At the end of the reply: appends what was held back, unless a stop string ended it. Returns
+  // whether this completed a stop string.
   bool flush(std::string* out) {
     if (!detokenizer_ || (stops_ && stops_->matched())) return false;
     if (!stops_) {
@@ -50,7 +50,7 @@ class ReplyText {
  private:
   std::optional<Detokenizer> detokenizer_;
   std::optional<StopMatcher> stops_;
-  std::string piece_;  // kept, so that a token allocates nothing
+  std::string piece_;  // reused, so that a token allocates nothing
 };
 
 }  // namespace sinkstream

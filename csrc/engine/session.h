@@ -1,11 +1,11 @@
-// A conversation that keeps its cache between requests: its pages, the ids of what they hold, and
-// who is using it. Knows no text and no roles.
+// A conversation that keeps its cache between requests: its pages, the token ids they hold, and
+// whether it is in use. Knows no text and no roles.
 //
 // Note: [Who may touch a session]
-// A session is free, or held: by a turn from its submission to its end, or by a call that forks it,
-// saves it or takes a turn back. Whoever holds it is the only one, so nothing needs a lock but what
-// anybody may look at. Pages are the engine thread's: it alone takes and shares them, and when a
-// closed session is free it holds it for ever and gives them back.
+// A session is free, or acquired: by a turn from its submission to its end, or by a call that forks
+// it, saves it or takes a turn back. Acquiring is exclusive, so only what any thread may read needs
+// a lock. Only the engine's thread allocates, shares and frees pages. When a closed session is
+// free, the engine acquires it permanently and releases its pages.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,14 @@ namespace sinkstream {
 class TokenStream;
 
 struct SessionStats {
-  int64_t turns = 0;           // that were replied to
-  int64_t tokens = 0;          // that it has seen
+  int64_t turns = 0;           // that had a reply
+  int64_t tokens = 0;          // seen so far
   int64_t live_tokens = 0;     // in the cache
-  int64_t evicted_tokens = 0;  // that have left it
-  int64_t cache_bytes = 0;     // of the pages that it holds; some may be shared with others
+  int64_t evicted_tokens = 0;  // evicted so far
+  int64_t cache_bytes = 0;     // of its pages, shared ones included
 };
 
-// Where a saved session stood; its keys and values are a snapshot (cache/snapshot.h).
+// What is saved of a session, apart from its keys and values (cache/snapshot.h).
 struct SessionState {
   SequenceState sequence;
   std::vector<int32_t> ids;  // of the live tokens, in order
@@ -48,46 +48,44 @@ class Session {
 
   // ---- any thread ----
 
-  // Cancels the turn that is running. The pages go back as soon as nobody holds the session. Never
-  // blocks.
+  // Cancels the running turn. The pages are released once the session is free. Never blocks.
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
   const Window& window() const { return window_; }
   // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
-  // Returns whether the caller holds it from now on: nobody did.
+  // Returns whether the caller has acquired it: it was free.
   bool try_acquire() { return !in_use_.exchange(true, std::memory_order_acq_rel); }
-  // The stream of the turn that runs, or of the last one while somebody keeps it.
+  // The stream of the running turn, or of the last one if that still exists.
   std::shared_ptr<TokenStream> turn() const;
 
-  // ---- whoever holds it ----
+  // ---- the thread that has acquired it ----
 
   void release();
   void set_turn(const std::shared_ptr<TokenStream>& stream);
 
-  // ---- the engine thread; whoever holds it may read ----
+  // ---- the engine's thread; a thread that has acquired it may read ----
 
-  // How it stood before the last turn, which can be taken back until something else happens.
+  // State before the last turn, for taking that turn back.
   struct TurnCheckpoint {
     int64_t length = 0;
     int64_t turns = 0;
     std::optional<int32_t> pending;
   };
 
-  // `replies`: the turn is not only read.
+  // `replies`: the turn is more than a prefill.
   void begin_turn(bool replies);
-  // Gives the pages back.
   void release_pages();
 
-  std::optional<SequenceCache> cache;  // none before the engine has given it one, and after its end
+  std::optional<SequenceCache> cache;  // none before the engine adds it and after release_pages
   LiveTokens tokens;                   // in the cache
-  // The reply's last token: sampled, and not in the cache until the next turn begins with it.
+  // The reply's last token: sampled, but not in the cache until the next turn starts with it.
   std::optional<int32_t> pending;
   std::optional<TurnCheckpoint> checkpoint;
   int64_t turns = 0;
-  bool is_ready = false;  // false: it is being restored, and the rest is not for the engine yet
+  bool is_ready = false;  // false: being restored, not to be shared
   SessionState state() const;
-  // What `stats()` shows is brought up to date.
+  // Updates what stats() returns.
   void publish_stats();
 
  private:

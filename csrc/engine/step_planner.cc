@@ -10,8 +10,8 @@ int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
   return std::min(sequence.prompt_left, prefill_chunk - sequence.length % prefill_chunk);
 }
 
-// Prompt rows beside so many that decode. A row of a prompt costs at most what a decoding row does,
-// so as many would double the step; half as many leave room for what a machine adds by itself.
+// Most prompt rows in a step with `decoding` decode rows. A prompt row costs at most as much as a
+// decode row, so an equal number would double the step; half leaves room for the machine's noise.
 int64_t max_prefill_rows(int64_t decoding, const StepLimits& limits) {
   return std::max(limits.prompt_tokens_per_decode_step, decoding / 2);
 }
@@ -71,7 +71,7 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
   }
 
   sort_by_last_step(/*prompts_only=*/!round_robin);
-  bool reads = false;  // whether a prompt has its chunk in this step
+  bool reads = false;  // whether the step has a prompt chunk yet
   for (const int64_t index : by_last_step_) {
     if (left == 0) break;
     const RunningView& sequence = running_[index];
@@ -81,14 +81,13 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
       continue;
     }
     int64_t count = chunk_of(sequence, limits.prefill_chunk);
-    if (count > left && reads) continue;  // its turn comes sooner than half of it is worth
+    if (count > left && reads) continue;  // waiting for a full chunk beats taking part of one
     count = std::min(count, left);
     plan->rows.push_back(prefill_row(index, sequence, count));
     left -= count;
     reads = true;
   }
-  // Taken in turns, decoding rows still stand first: a model may have kernels of their own for
-  // them.
+  // Decode rows come first here, too: a model may have kernels of their own for them.
   if (round_robin) {
     std::sort(plan->rows.begin(), plan->rows.end(), [this](const PlanRow& a, const PlanRow& b) {
       const bool reads_a = running_[a.sequence].prompt_left > 0,

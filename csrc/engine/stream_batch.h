@@ -1,5 +1,5 @@
-// What goes from the engine to a consumer at once: tokens, their text, and what happened between
-// them. Plain vectors that are swapped and used again, so that a token allocates nothing.
+// One delivery from the engine to a consumer: tokens, their text, and events between them. Plain
+// vectors, swapped and reused, so that a token allocates nothing.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,16 @@ namespace sinkstream {
 struct StreamToken {
   int32_t id;
   float logprob;
-  uint32_t text_bytes;  // how much of the batch's text this token completed, often 0
-  uint8_t top_count;    // how many of the batch's `top` belong to it
+  uint32_t text_bytes;  // bytes of the batch's text that this token completed, often 0
+  uint8_t top_count;    // entries of the batch's `top` that belong to it
 };
 
-// Something that is no token, and its place among the tokens.
+// An event other than a token, and its position among the tokens.
 struct StreamMark {
   enum class Kind : uint8_t {
-    kStarted,  // admitted: the sequence has its memory, and `count` prompt tokens to read
-    kPrefill,  // `count` prompt tokens have been read in all
-    kEvicted,  // `count` more tokens have left the cache
+    kStarted,  // admitted, with `count` prompt tokens
+    kPrefill,  // `count` prompt tokens are prefilled in total
+    kEvicted,  // `count` more tokens have been evicted
   };
   Kind kind;
   uint32_t tokens_before;  // in the same batch
@@ -31,7 +31,7 @@ struct StreamMark {
 };
 
 struct StreamBatch {
-  std::string text;  // valid UTF-8; what exceeds the tokens' text_bytes belongs to the stream's end
+  std::string text;  // valid UTF-8; bytes after the tokens' text_bytes belong to the stream's end
   std::vector<StreamToken> tokens;
   std::vector<TokenLogprob> top;
   std::vector<StreamMark> marks;  // in order
@@ -45,9 +45,8 @@ struct StreamBatch {
     marks.clear();
   }
 
-  // The mark of the same kind, if there is one, moves to the new place and takes the new one in:
-  // progress is replaced, counts of evicted tokens are added up. So a consumer that lags finds one
-  // mark of each kind, not one for each token or chunk.
+  // A mark replaces an earlier one of the same kind; counts of evicted tokens are added up. So a
+  // lagging consumer finds one mark of each kind, not one for each token or chunk.
   void add_mark(StreamMark::Kind kind, int64_t count) {
     const auto same = std::find_if(marks.begin(), marks.end(),
                                    [kind](const StreamMark& mark) { return mark.kind == kind; });
@@ -58,7 +57,7 @@ struct StreamBatch {
     marks.push_back({kind, static_cast<uint32_t>(tokens.size()), count});
   }
 
-  // All of it; where there is no memory, nothing of it.
+  // Strong guarantee: without memory, nothing is appended.
   void append(const StreamBatch& other) {
     make_room(&text, other.text.size());
     make_room(&tokens, other.tokens.size());
@@ -75,7 +74,7 @@ struct StreamBatch {
   }
 
  private:
-  // As growing does it: to twice the size at least.
+  // Grows geometrically.
   template <typename Buffer>
   static void make_room(Buffer* buffer, size_t more) {
     if (buffer->capacity() - buffer->size() >= more) return;

@@ -1,5 +1,5 @@
-// The latest things that happened in an engine, in memory of fixed size: what a trace is made of.
-// Times are those of std::chrono::steady_clock. Holds no token and no text.
+// The latest events of an engine, in memory of fixed size: the source of traces. Times are
+// std::chrono::steady_clock's. Holds no tokens and no text.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace sinkstream {
 
 struct StepRecord {
-  int64_t step = 0;  // its number, from 0
+  int64_t step = 0;  // numbered from 0
   std::chrono::steady_clock::time_point begin;
-  std::chrono::steady_clock::time_point forward_end;  // logits are there
-  std::chrono::steady_clock::time_point end;          // tokens have been handed over
+  std::chrono::steady_clock::time_point forward_end;  // logits are ready
+  std::chrono::steady_clock::time_point end;          // tokens have been delivered
   int32_t decoding = 0;                               // sequences that decoded
-  int32_t prompt_tokens = 0;                          // read
+  int32_t prompt_tokens = 0;                          // prefilled
   int64_t free_pages = 0;                             // at its end
 };
 
@@ -27,13 +27,13 @@ struct PhaseChange {
   int64_t request = 0;
   std::chrono::steady_clock::time_point at;
   Phase phase = Phase::kWaiting;
-  FinishReason reason = FinishReason::kStop;  // of Phase::kFinished
-  int64_t prompt_tokens = 0;                  // it has in all
+  FinishReason reason = FinishReason::kStop;  // for Phase::kFinished
+  int64_t prompt_tokens = 0;                  // in total
   int64_t generated_tokens = 0;               // so far
 };
 
-// The latest `kCapacity` records in a ring, numbered from 0 in the order in which they were added.
-// Not thread-safe.
+// The latest `kCapacity` records in a ring, numbered from 0 in the order they were added. Not
+// thread-safe.
 template <typename Record, int64_t kCapacity>
 class Latest {
  public:
@@ -42,12 +42,12 @@ class Latest {
     ++count_;
   }
 
-  // The number of the oldest record that `since(from)` gives, or would give.
+  // The number of the first record of `since(from)`, whether or not there is one yet.
   int64_t first_since(int64_t from) const {
     return std::max({from, count_ - kCapacity, int64_t{0}});
   }
 
-  // The records from number `from` on, oldest first, as far as they are still there.
+  // The records from number `from` on that are still kept, oldest first.
   std::vector<Record> since(int64_t from) const {
     std::vector<Record> found;
     const int64_t first = first_since(from);

@@ -63,7 +63,7 @@ bool TokenStream::is_piece_complete(int64_t interval) const {
          staged_.top.size() >= kMaxStagedTop;
 }
 
-// Returns whether there is something to take where there was nothing.
+// Returns whether this made something pending where nothing was.
 bool TokenStream::publish_locked(const StreamStats& stats) {
   stats_ = stats;
   const bool was_empty = pending_.empty();
@@ -86,7 +86,7 @@ bool TokenStream::publish(const StreamStats& stats) {
     full_.store(!has_room, std::memory_order_release);
   }
   SINKSTREAM_FAIL_POINT("stream.published");
-  // After the lock: a consumer that wakes inside it would take this core and then wait for it.
+  // After unlocking: a consumer that wakes earlier would take this core and then wait for the lock.
   if (has_news) readable_.notify_one();
   if (loop_bell) wake_list_->add(std::move(loop_bell));
   staged_.clear();
@@ -99,7 +99,7 @@ void TokenStream::finish(FinishReason reason, std::exception_ptr error, const St
   SINKSTREAM_CHECK(!finish_reason_, "the stream has finished already");
   try {
     publish_locked(stats);
-  } catch (...) {  // no memory for the last piece; the end itself must arrive
+  } catch (...) {  // no memory for the last piece; the end must still arrive
     if (!error) error = std::current_exception();
     reason = FinishReason::kError;
   }
@@ -108,22 +108,23 @@ void TokenStream::finish(FinishReason reason, std::exception_ptr error, const St
   full_.store(false, std::memory_order_release);
   readable_.notify_all();
   if (loop_bell_) wake_list_->add(std::move(loop_bell_));
-  staged_ = {};  // its memory is needed no more
+  staged_ = {};  // free its memory
 }
 
 // ---- consumer --------------------------------------------------------------------------------
 
 TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBatch* out) {
   owner_.check("stream");
-  // After a lag the buffers are large: memory that the next batches do not need.
+  // After a lag the buffers are larger than the next batches need.
   if (out->tokens.capacity() > kMaxStagedTokens) *out = {};
   out->clear();
   SINKSTREAM_FAIL_POINT("stream.take");
   std::unique_lock lock(mutex_);
   if (has_reader_) {
-    throw SessionBusy("stream: one thread at a time may read a stream, but another one is.");
+    throw SessionBusy(
+        "stream: one thread at a time may read a stream, but another one is reading it.");
   }
-  if (timeout.count() > 0) {  // the system turns a wait of no time into one of some 50 µs
+  if (timeout.count() > 0) {  // the kernel turns a zero wait into one of about 50 µs
     has_reader_ = true;
     readable_.wait_for(lock, timeout, [this] { return is_ready_locked(); });
     has_reader_ = false;

@@ -1,6 +1,7 @@
-// Hands what one sequence produces from the engine thread to one consumer.
-// One producer, one consumer. The producer never waits: past a high-water mark it is told so, and
-// parks the sequence until the consumer has taken what there is. Both sides may let go at any time.
+// Hands one sequence's output from the engine's thread to one consumer. One producer, one consumer.
+// The producer never blocks: past a high-water mark `publish` says so, and the engine parks the
+// sequence until the consumer has taken what is pending. Either side may release the stream at any
+// time.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@
 namespace sinkstream {
 
 enum class FinishReason : uint8_t { kStop, kStopString, kLength, kTimeout, kCancelled, kError };
-// All of them, in their order.
+// All of them, in order.
 inline constexpr FinishReason kFinishReasons[] = {
     FinishReason::kStop,    FinishReason::kStopString, FinishReason::kLength,
     FinishReason::kTimeout, FinishReason::kCancelled,  FinishReason::kError};
@@ -29,17 +30,17 @@ enum class Phase : uint8_t { kWaiting, kPrefill, kDecode, kParked, kFinished };
 const char* name_of(FinishReason reason);
 const char* name_of(Phase phase);
 
-// Counted and timed in the engine thread, whatever the consumer does.
+// Counted and timed in the engine's thread, independently of the consumer.
 struct StreamStats {
   Phase phase = Phase::kWaiting;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
-  int64_t cached_tokens = 0;   // prompt tokens that were in the cache before the request came
-  int64_t live_tokens = 0;     // in the cache now; at the end: when it ended
-  int64_t evicted_tokens = 0;  // that have left the cache
-  int64_t cache_bytes = 0;     // of the pages that the sequence holds; at the end: that it held
-  double first_token_s = -1;   // from the request to the first token; below 0: there is none yet
-  double decode_s = 0;  // the sum of `decode_gaps` times between tokens, parked ones left out
+  int64_t cached_tokens = 0;   // prompt tokens already in the cache when the request started
+  int64_t live_tokens = 0;     // in the cache; after the end: at the end
+  int64_t evicted_tokens = 0;  // evicted from the cache by this request
+  int64_t cache_bytes = 0;     // of the sequence's pages; after the end: that it had
+  double first_token_s = -1;   // from the request to the first token; below 0: none yet
+  double decode_s = 0;  // sum of `decode_gaps` times between tokens, without pauses while parked
   int64_t decode_gaps = 0;
 };
 
@@ -47,8 +48,8 @@ class TokenStream {
  public:
   using Gauge = std::atomic<int64_t>;
 
-  // `engine_bell` is rung when the engine has something to do for this stream; to `wake_list` goes
-  // the bell of an event loop that this stream has news for. `request_id`: its number in the
+  // Rings `engine_bell` when the engine has something to do for this stream, and adds to
+  // `wake_list` the bell of an event loop that waits for it. `request_id`: its number in the
   // engine. `lag` counts the pending tokens of all streams that share it.
   TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<WakeList> wake_list,
               int64_t request_id = 0, std::shared_ptr<Gauge> lag = std::make_shared<Gauge>(0));
@@ -56,32 +57,34 @@ class TokenStream {
   TokenStream(const TokenStream&) = delete;
   TokenStream& operator=(const TokenStream&) = delete;
 
-  // About 2,000 tokens, and with their text less than 64 KB: then the sequence is parked.
+  // High-water marks past which the sequence is parked: about 2,000 tokens, less than 64 KB with
+  // their text.
   static constexpr size_t kMaxPendingTokens = 2048;
   static constexpr size_t kMaxPendingText = 16 << 10;  // bytes
   static constexpr size_t kMaxPendingTop = 1024;
-  // A longer piece than this is published before its `stream_interval` is full.
+  // A piece that reaches one of these is published before its `stream_interval` is complete.
   static constexpr size_t kMaxStagedTokens = 512;
   static constexpr size_t kMaxStagedText = 4 << 10;  // bytes
   static constexpr size_t kMaxStagedTop = 256;
 
-  // ---- the producer's side: the engine thread ----
+  // ---- the producer's side: the engine's thread ----
 
-  // What is staged is seen by nobody until `publish`.
+  // What is staged is invisible to the consumer until `publish`.
   StreamBatch& staged() { return staged_; }
-  // Adds a token; the text it completes has been appended to `staged().text` before.
+  // Adds a token. The text it completes must already be appended to `staged().text`.
   void stage_token(const Sampled& sampled);
-  // Adds text that belongs to no new token: to the last staged one, else to the stream's end.
+  // Assigns leftover text to the last staged token, else to the end of the stream.
   void stage_rest_of_text();
-  // Whether `interval` tokens are staged, or as many as may wait.
+  // Whether `interval` tokens are staged, or a kMaxStaged limit is reached.
   bool is_piece_complete(int64_t interval) const;
-  // Gives the consumer what is staged. Returns whether there is room for more.
+  // Hands what is staged to the consumer. Returns whether there is room for more.
   bool publish(const StreamStats& stats);
-  // Whether the consumer still has to make room.
+  // Whether the consumer must take what is pending first.
   bool is_full() const { return full_.load(std::memory_order_acquire); }
   bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   void record_gap(int64_t nanoseconds) { gaps_.record(nanoseconds); }
-  // Publishes what is staged and ends the stream; `error` goes with FinishReason::kError. Once.
+  // Publishes what is staged and ends the stream; `error` goes with FinishReason::kError. Call
+  // once.
   void finish(FinishReason reason, std::exception_ptr error, const StreamStats& stats);
 
   // ---- the consumer's side ----
@@ -89,22 +92,23 @@ class TokenStream {
   enum class Taken : uint8_t { kBatch, kNothing, kEnd };
 
   // Swaps `out` for all that is pending, waiting up to `timeout` for it; 0 does not wait. kEnd: all
-  // has been taken and the stream has finished, or was closed. Blocks; call it without the GIL.
-  // Throws SessionBusy if another thread is inside, ForkError in a child of the engine's process.
+  // has been taken and the stream has finished, or it was closed. Blocks; call without the GIL.
+  // Throws SessionBusy if another thread is in `take`, ForkError in a child of the engine's
+  // process.
   Taken take(std::chrono::nanoseconds timeout, StreamBatch* out);
-  // Whether `take` would give something, or the end, without waiting.
+  // Whether `take` would return kBatch or kEnd without waiting.
   bool is_ready() const;
-  // Has `bell` rung, once, when that becomes so. Returns false, and will not ring it, where it is
-  // so already. A later call takes the earlier one's place. Throws ForkError as `take` does.
+  // Rings `bell` once when is_ready() becomes true. Returns false, and will not ring it, if it is
+  // true already. A later call replaces an earlier one. Throws ForkError as `take` does.
   bool ring_when_ready(std::shared_ptr<LoopBell> bell);
-  // Ends the sequence behind the steps under way: one, or two where the model draws. What it has
+  // Ends the sequence after the steps in flight: one, or two with a device sampler. What it has
   // produced can still be taken. Never blocks.
   void cancel();
-  // Cancels and drops what is pending.
+  // Cancels, and discards what is pending.
   void close();
-  // How the stream ended, once it has; while text is pending, the consumer is ahead of itself.
+  // How the stream ended, if it has; the consumer may still have tokens to take.
   std::optional<FinishReason> finish_reason() const;
-  // Throws the error that ended the stream, if one did.
+  // Throws the error that ended the stream, if any.
   void rethrow() const;
 
   int64_t request_id() const { return request_id_; }
@@ -114,17 +118,17 @@ class TokenStream {
 
  private:
   bool publish_locked(const StreamStats& stats);
-  void count_pending(int64_t more);  // under mutex_, together with the change
+  void count_pending(int64_t more);  // requires mutex_, held for the change itself, too
   bool is_ready_locked() const { return !pending_.empty() || finish_reason_ || closed_; }
 
   const std::shared_ptr<Doorbell> engine_bell_;
-  const std::shared_ptr<WakeList> wake_list_;  // the producer's
+  const std::shared_ptr<WakeList> wake_list_;  // used by the producer only
   const int64_t request_id_;
   const std::shared_ptr<Gauge> lag_;
   const OwnerProcess owner_;
 
-  StreamBatch staged_;        // the engine thread's own
-  size_t assigned_text_ = 0;  // bytes of the staged text that belong to staged tokens
+  StreamBatch staged_;        // owned by the engine's thread
+  size_t assigned_text_ = 0;  // bytes of staged text that belong to staged tokens
 
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> full_{false};
@@ -132,7 +136,7 @@ class TokenStream {
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable readable_;
-  std::shared_ptr<LoopBell> loop_bell_;  // of a loop that waits for something pending
+  std::shared_ptr<LoopBell> loop_bell_;  // of an event loop that waits for is_ready()
   StreamBatch pending_;
   StreamStats stats_;
   std::optional<FinishReason> finish_reason_;

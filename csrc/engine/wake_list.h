@@ -1,4 +1,4 @@
-// The event loops to wake at the end of a step: each once, however many of its streams have news.
+// The event loops to wake at the end of a step: each once, however many of its streams have output.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace sinkstream {
 
-// The engine thread's own. Its streams share it, because they may outlive the engine.
+// Used by the engine's thread only; shared with its streams, which may outlive the engine.
 class WakeList {
  public:
   void add(std::shared_ptr<LoopBell> bell) noexcept {
     if (std::find(bells_.begin(), bells_.end(), bell) != bells_.end()) return;
     try {
       bells_.push_back(bell);
-    } catch (const std::bad_alloc&) {  // no memory to remember it
+    } catch (const std::bad_alloc&) {  // no memory to store it
       bell->ring();
     }
   }
@@ -29,7 +29,7 @@ class WakeList {
   }
 
  private:
-  std::vector<std::shared_ptr<LoopBell>> bells_;  // as many as loops wait
+  std::vector<std::shared_ptr<LoopBell>> bells_;  // at most one for each waiting loop
 };
 
 }  // namespace sinkstream

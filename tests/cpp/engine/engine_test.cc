@@ -1,4 +1,4 @@
-// What an engine gives: the right tokens to everybody, whatever the company.
+// What an engine returns: the right tokens for every stream, whatever else is in the batch.
 #include "engine_fixture.h"
 
 namespace sinkstream {
@@ -30,7 +30,7 @@ TEST_P(EngineTest, ReadsPromptsOfAnyLengthInChunks) {
   }
 }
 
-TEST_P(EngineTest, GivesEveryoneTheSameAsAlone) {
+TEST_P(EngineTest, GivesEachStreamTheSameAsAlone) {
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int i = 0; i < 12; ++i) {
     streams.push_back(submit(greedy_request(prompt_of(1 + 37 * (i % 5), i), 30 + i)));
@@ -38,7 +38,7 @@ TEST_P(EngineTest, GivesEveryoneTheSameAsAlone) {
   for (int i = 0; i < 12; ++i) {
     EXPECT_EQ(read_all(*streams[i]).ids, expected_reply(prompt_of(1 + 37 * (i % 5), i), 30 + i));
   }
-  EXPECT_GT(model.widest, 1) << "nothing ran side by side";
+  EXPECT_GT(model.widest, 1) << "no sequences ran in one batch";
 }
 
 TEST_P(EngineTest, WorksWithABudgetSmallerThanItsSequences) {
@@ -74,7 +74,7 @@ TEST_P(EngineTest, ReportsItsProgressInOrder) {
     }
     if (mark.kind == Kind::kEvicted) {
       evicted += mark.count;
-      // 40 + 24 tokens fill the cache; the 25th is sampled when nothing has been evicted yet.
+      // 40 + 24 tokens fill the cache; the 25th is sampled before anything is evicted.
       EXPECT_GE(mark.tokens_before, 25u);
     }
   }
@@ -135,7 +135,7 @@ TEST_P(EngineTest, EndsWithoutATokenWhereNoneIsWanted) {
   EXPECT_EQ(model.forwards, 0);
 }
 
-// A prompt whose expected reply has the token at place `at`, and not before.
+// A prompt whose expected reply has the token at index `at`, and not before.
 std::vector<int32_t> prompt_with_token_at(int32_t token, int64_t at) {
   for (int32_t salt = 0;; ++salt) {
     const std::vector<int32_t> prompt{salt % 300, salt / 300};
@@ -155,7 +155,7 @@ TEST_P(EngineTest, StopsAtAnEndTokenAndShowsNoTextOfIt) {
   EXPECT_EQ(stream->finish_reason(), FinishReason::kStop);
 }
 
-TEST_P(EngineTest, GoesOnPastAnEndTokenThatItIgnores) {
+TEST_P(EngineTest, ContinuesPastAnEndTokenThatItIgnores) {
   const auto prompt = prompt_with_token_at(kEndToken, 6);
   const Reply reply = read_all(*submit(greedy_request(prompt, 50)));
   EXPECT_EQ(reply.ids, expected_reply(prompt, 50));
@@ -219,7 +219,7 @@ TEST_P(EngineTest, DeliversSeveralTokensTogetherWhereAskedTo) {
     const auto stream = submit(request);
     std::vector<int64_t> pieces;
     StreamBatch batch;
-    // One permit at a time, so that nothing is merged because the consumer lags.
+    // One permit at a time, so that no batches are merged by a lagging consumer.
     for (int step = 0; step < 24; ++step) {
       const int64_t before = model.forwards;
       gate.release();
@@ -273,7 +273,7 @@ TEST_P(EngineTest, CarriesLogprobsAndTheirAlternatives) {
   EXPECT_EQ(tokens, 5u);
 }
 
-TEST_P(EngineTest, DrawsTheSameTokensForTheSameSeedWhateverRunsBeside) {
+TEST_P(EngineTest, SamplesTheSameTokensForTheSameSeedWhateverTheBatch) {
   const auto drawn = [&](uint64_t seed) {
     Request request = greedy_request(prompt_of(3), 60);
     request.params.temperature = 20;
@@ -282,10 +282,10 @@ TEST_P(EngineTest, DrawsTheSameTokensForTheSameSeedWhateverRunsBeside) {
     return submit(request);
   };
   const auto alone = read_all(*drawn(7)).ids;
-  std::vector<std::shared_ptr<TokenStream>> company;
-  for (uint64_t i = 0; i < 9; ++i) company.push_back(drawn(i));
+  std::vector<std::shared_ptr<TokenStream>> batch;
+  for (uint64_t i = 0; i < 9; ++i) batch.push_back(drawn(i));
   for (uint64_t i = 0; i < 9; ++i) {
-    EXPECT_EQ(read_all(*company[i]).ids == alone, i == 7);
+    EXPECT_EQ(read_all(*batch[i]).ids == alone, i == 7);
   }
 }
 
@@ -308,9 +308,9 @@ TEST_P(EngineTest, RefusesAnEmptyPrompt) {
 
 TEST_P(EngineTest, RefusesIdsOutsideTheVocabulary) {
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({0, 299, 300}, 5)),
-            "stream: `prompt` must hold token ids in [0, 299], but holds 300 at place 2.");
+            "stream: `prompt` must hold token ids in [0, 299], but holds 300 at index 2.");
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({-1}, 5)),
-            "stream: `prompt` must hold token ids in [0, 299], but holds -1 at place 0.");
+            "stream: `prompt` must hold token ids in [0, 299], but holds -1 at index 0.");
 }
 
 TEST_P(EngineTest, RefusesSamplingOutOfRange) {
@@ -341,7 +341,7 @@ TEST_P(EngineTest, RefusesWhatCanNeverFit) {
   options.max_sequences = 1;
   options.window = {.sinks = 0, .window = 128};  // 3 window pages in each layer
   Request request = greedy_request({5}, std::nullopt);
-  request.sinks = 1;  // a sink page beside them
+  request.sinks = 1;  // plus a sink page
   EXPECT_EQ(refusal<CapacityError>(engine(), request),
             "stream: the request needs 8 pages of cache, but the model has 6 in all. Load it with "
             "a larger `window` or `max_sequences`, or ask for fewer tokens.");

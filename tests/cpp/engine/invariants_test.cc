@@ -1,4 +1,4 @@
-// An engine's state as it should be, and each way in which it may be broken, one at a time.
+// A valid engine state, and each way to break it, one at a time.
 #include "engine/invariants.h"
 
 #include "engine_fixture.h"
@@ -13,7 +13,7 @@ class InvariantsTest : public testing::Test {
   static constexpr int64_t kLayers = 2;
   static constexpr Window kWindow{.sinks = 4, .window = 60};  // three pages in each layer
 
-  // In `waiting`, and counted.
+  // Added to `waiting`, and counted.
   Sequence& add_waiting(int64_t prompt) {
     auto stream = std::make_shared<TokenStream>(bell, std::make_shared<WakeList>());
     Request request = greedy_request(std::vector<int32_t>(static_cast<size_t>(prompt), 9), 1000);
@@ -23,7 +23,7 @@ class InvariantsTest : public testing::Test {
     return *waiting.back();
   }
 
-  // In `running` with its pages, and counted. It has read nothing.
+  // Added to `running` with its pages, and counted. Nothing is prefilled.
   Sequence& add_running(int64_t prompt) {
     Sequence& sequence = add_waiting(prompt);
     running.push_back(std::move(waiting.back()));
@@ -40,7 +40,7 @@ class InvariantsTest : public testing::Test {
     sequence.cache = &*sequence.own_cache;
   }
 
-  // In `running`, its prompt of one token read and so many tokens sampled behind it.
+  // Added to `running`, with its prompt of one token prefilled and `generated` tokens sampled.
   Sequence& add_decoding(int64_t generated) {
     Sequence& sequence = add_running(1);
     sequence.phase = Phase::kDecode;
@@ -108,13 +108,13 @@ TEST_F(InvariantsTest, SeeAPageThatIsFreeAndHeld) {
   pool.release(page);
   EXPECT_EQ(found(), (Sentences{"page 2 has 1 holders, but the pool counts 0",
                                 "6 pages are used, 0 spare and 19 free, but there are 24"}));
-  ASSERT_EQ(pool.acquire(), page);  // its holder will give it back once more
+  ASSERT_EQ(pool.acquire(), page);  // its holder will release it once more
 }
 
 TEST_F(InvariantsTest, SeeAPageWithTwoOwners) {
   const int32_t page = add_running(5).cache->page_ids()[2];
   pool.release(page);
-  add_running(5);  // takes it at once
+  add_running(5);  // takes that page at once
   EXPECT_EQ(found(), (Sentences{"page 2 has 2 holders, but the pool counts 1"}));
   pool.share(page);
   EXPECT_EQ(found(), Sentences{}) << "shared pages have as many owners as are counted";
@@ -149,7 +149,7 @@ TEST_F(InvariantsTest, SeeAWaitingSequenceInAnotherPhase) {
 }
 
 TEST_F(InvariantsTest, SeeAWaitingSequenceThatHoldsPages) {
-  // A pool of its own: pages that no running sequence holds are a violation by themselves.
+  // A separate pool: pages that no running sequence holds would be a violation of their own.
   PagePool other{PageShape{.kv_heads = 1, .head_dim = 2}, 24};
   Sequence& sequence = add_waiting(5);
   give_cache(sequence, &other, sequence.max_length);
@@ -160,7 +160,7 @@ TEST_F(InvariantsTest, SeeAWaitingSequenceThatHoldsPages) {
 TEST_F(InvariantsTest, SeeAWaitingSequenceThatHasBegun) {
   add_waiting(5);
   add_waiting(5).prefilled = 2;
-  EXPECT_EQ(found(), (Sentences{"waiting sequence 1 has read 2 and generated 0 tokens"}));
+  EXPECT_EQ(found(), (Sentences{"waiting sequence 1 has prefilled 2 and generated 0 tokens"}));
 }
 
 TEST_F(InvariantsTest, SeeSequencesWhoseStreamsHaveEnded) {
@@ -177,13 +177,14 @@ TEST_F(InvariantsTest, SeeARunningSequenceThatHasFinished) {
 
 TEST_F(InvariantsTest, SeeOneThatDecodesBeforeItsPromptIsRead) {
   add_running(5).phase = Phase::kDecode;
-  EXPECT_EQ(found(), (Sentences{"running sequence 0 has read 0 of 5 tokens in phase decode"}));
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 has prefilled 0 of 5 tokens in phase decode"}));
 }
 
 TEST_F(InvariantsTest, SeeAPromptThatIsKeptAfterItWasRead) {
   add_decoding(3).prompt = {9};
-  EXPECT_EQ(found(),
-            (Sentences{"running sequence 0 keeps 1 tokens of a prompt of which it has read 1"}));
+  EXPECT_EQ(
+      found(),
+      (Sentences{"running sequence 0 keeps 1 tokens of a prompt of which it has prefilled 1"}));
 }
 
 TEST_F(InvariantsTest, SeeARunningSequenceWithoutPages) {
@@ -196,8 +197,8 @@ TEST_F(InvariantsTest, SeeARunningSequenceWithoutPages) {
 TEST_F(InvariantsTest, SeeATokenThatIsMissingInTheCache) {
   add_decoding(3);
   add_decoding(3).stats.generated_tokens = 4;
-  EXPECT_EQ(found(), (Sentences{"running sequence 1 has 3 tokens in its cache, but has read 1 and "
-                                "generated 4"}));
+  EXPECT_EQ(found(), (Sentences{"running sequence 1 has 3 tokens in its cache, but has prefilled 1 "
+                                "and generated 4"}));
 }
 
 TEST_F(InvariantsTest, SeeEvictedTokensThatWereNotCounted) {
@@ -207,7 +208,7 @@ TEST_F(InvariantsTest, SeeEvictedTokensThatWereNotCounted) {
                                 "cache 64 and 36"}));
 }
 
-// ---- steps under way -------------------------------------------------------------------------
+// ---- steps in flight -------------------------------------------------------------------------
 
 class InvariantsAheadTest : public InvariantsTest {
  protected:
@@ -216,7 +217,7 @@ class InvariantsAheadTest : public InvariantsTest {
     free_seats = {3, 2, 1, 0};
   }
 
-  // Decodes at a seat of its own.
+  // A decoding sequence with a seat.
   Sequence& add_sampling(int64_t generated) {
     Sequence& sequence = add_decoding(generated);
     sequence.seat = free_seats.back();
@@ -241,7 +242,7 @@ TEST_F(InvariantsAheadTest, HoldOfASequenceThatIsAStepAhead) {
   EXPECT_EQ(found(), Sentences{});
 }
 
-TEST_F(InvariantsAheadTest, HoldWhereADroppedRowIsUnderWay) {
+TEST_F(InvariantsAheadTest, HoldWhereADroppedRowIsInFlight) {
   launch(nullptr);
   add_sampling(3);
   EXPECT_EQ(found(), Sentences{});
@@ -251,12 +252,12 @@ TEST_F(InvariantsAheadTest, SeeAStepThatASequenceDoesNotKnowOf) {
   Sequence& sequence = add_sampling(3);
   launch(&sequence);
   sequence.cache->drop_in_flight();
-  EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 0 tokens of it and 1 draws are "
-                                "under way, but there are 1 and 1"}));
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 0 tokens and 1 samples in flight, "
+                                "but there are 1 and 1"}));
   sequence.cache->add_in_flight(1);
   sequence.samples_in_flight = 0;
-  EXPECT_EQ(found(), (Sentences{"running sequence 0 believes that 1 tokens of it and 0 draws are "
-                                "under way, but there are 1 and 1"}));
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 1 tokens and 0 samples in flight, "
+                                "but there are 1 and 1"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeARowOfASequenceThatIsGone) {
@@ -264,18 +265,18 @@ TEST_F(InvariantsAheadTest, SeeARowOfASequenceThatIsGone) {
   free_seats.push_back(running[0]->seat);
   running.pop_back();
   gauges.running = 0;
-  EXPECT_EQ(found(), (Sentences{"a row under way belongs to no sequence"}));
+  EXPECT_EQ(found(), (Sentences{"a row in flight belongs to no running sequence"}));
 }
 
-TEST_F(InvariantsAheadTest, SeeAStepTooManyUnderWay) {
+TEST_F(InvariantsAheadTest, SeeAStepTooManyInFlight) {
   launch(nullptr);
   launch(nullptr);
-  EXPECT_EQ(found(), (Sentences{"2 steps are under way, but at most 1 may be"}));
+  EXPECT_EQ(found(), (Sentences{"2 steps are in flight, but at most 1 may be"}));
   seats = 0;
   free_seats.clear();
   flights.begin_delivery();
   flights.end_delivery();
-  EXPECT_EQ(found(), (Sentences{"1 steps are under way, but at most 0 may be"}));
+  EXPECT_EQ(found(), (Sentences{"1 steps are in flight, but at most 0 may be"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeASeatThatIsLostOrHasTwoOwners) {
@@ -289,14 +290,14 @@ TEST_F(InvariantsAheadTest, SeeASeatThatIsLostOrHasTwoOwners) {
 
 TEST_F(InvariantsAheadTest, SeeASequenceWithoutASeat) {
   add_decoding(3);
-  EXPECT_EQ(found(), (Sentences{"somebody has seat -1 of 4"}));
+  EXPECT_EQ(found(), (Sentences{"a sequence or the free list has seat -1 of 4"}));
 }
 
-TEST_F(InvariantsAheadTest, SeeAPlanPastTheLastTokenThatIsUnderWay) {
+TEST_F(InvariantsAheadTest, SeeAPlanPastTheLastTokenThatIsInFlight) {
   launch(&add_sampling(999));  // of 1,000
   plan.rows = {{0, 1, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 goes past what may be its last "
-                                "token"}));
+  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 continues past what may be its "
+                                "last token"}));
 }
 
 // ---- gauges ----------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ TEST_F(InvariantsTest, SeeTwoRowsOfOneSequence) {
   EXPECT_EQ(found(), (Sentences{"the plan has two rows of sequence 0"}));
 }
 
-TEST_F(InvariantsTest, SeeARowOfNobody) {
+TEST_F(InvariantsTest, SeeARowOfNoSequence) {
   add_decoding(3);
   plan.rows = {{0, 1, true}, {1, 1, true}, {-1, 1, true}};
   EXPECT_EQ(found(), (Sentences{"the plan's row 1 is of sequence 1 of 1",
@@ -345,7 +346,7 @@ TEST_F(InvariantsTest, SeeARowThatWakesAParkedSequence) {
   add_decoding(3).phase = Phase::kParked;
   gauges.parked = 1;
   plan.rows = {{0, 1, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 wakes one that is parked"}));
+  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 runs a parked sequence"}));
 }
 
 TEST_F(InvariantsTest, SeeRowsThatAreTooLongOrEmpty) {
@@ -358,7 +359,7 @@ TEST_F(InvariantsTest, SeeRowsThatAreTooLongOrEmpty) {
                                 "the plan's row of sequence 2 has 17 tokens of at most 16"}));
 }
 
-TEST_F(InvariantsTest, SeeLogitsThatNobodyNeedsAndSomebodyLacks) {
+TEST_F(InvariantsTest, SeeLogitsThatAreNotNeededOrAreMissing) {
   add_decoding(3);
   add_running(5);
   plan.rows = {{0, 1, false}, {1, 3, true}};
