@@ -1,6 +1,6 @@
-// A language model that says everything it can see: its next token is a hash of all live rows of
-// the cache, and every secret among them has a logit of its own. So a row that is lost, stale or
-// somebody else's changes the reply, and a secret that has come to the wrong place is named.
+// A language model that reveals all it sees: its next token is a hash of all live rows of the
+// cache, and every secret among them has a logit of its own. So a row that is lost, stale or
+// another sequence's changes the reply, and a leaked secret is named.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace sinkstream {
 
-// Ids below kFakeVocab are words; these are secrets, which no reply is drawn from.
+// Ids below kFakeVocab are words; these are secrets, which are never sampled.
 inline constexpr int32_t kSecrets = 1024;
 inline constexpr int64_t kCanaryVocab = kFakeVocab + kSecrets;
 inline bool is_secret(int32_t id) { return id >= kFakeVocab && id < kCanaryVocab; }
@@ -26,7 +26,7 @@ class CanaryModel : public RuleModel {
   void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
             float* logits) override {
     for (const int32_t token : tokens) write(cache, index++, token);
-    if (logits != nullptr) say(cache, index - 1, logits);
+    if (logits != nullptr) write_logits(cache, index - 1, logits);
   }
 
  private:
@@ -39,8 +39,8 @@ class CanaryModel : public RuleModel {
     }
   }
 
-  // What the query of token `last` makes of all that it sees.
-  static void say(const SequenceCache& cache, int64_t last, float* logits) {
+  // The logits after token `last`, from all that it sees.
+  static void write_logits(const SequenceCache& cache, int64_t last, float* logits) {
     std::fill(logits, logits + kCanaryVocab, 0.0f);
     TokenHash hash;
     const Window& window = cache.window();
@@ -65,7 +65,7 @@ class CanaryModel : public RuleModel {
   }
 };
 
-// Which of so many tokens are live, by the definition.
+// The live ones among `length` tokens, by the definition.
 inline std::vector<int64_t> live_indices(int64_t length, const Window& window) {
   std::vector<int64_t> live;
   for (int64_t j = 0; j < std::min(window.sinks, length); ++j) live.push_back(j);
@@ -75,14 +75,15 @@ inline std::vector<int64_t> live_indices(int64_t length, const Window& window) {
   return live;
 }
 
-// What the model must say about a plain list of ids.
-struct Sight {
+// What the model must return for a plain list of ids.
+struct Expected {
   int32_t next = 0;
-  std::vector<int32_t> secrets;  // rising, each once
+  std::vector<int32_t> secrets;  // sorted, each once
 };
 
-inline Sight sight_of(const std::vector<int32_t>& ids, const Window& window, int64_t layers) {
-  Sight sight;
+inline Expected expected_after(const std::vector<int32_t>& ids, const Window& window,
+                               int64_t layers) {
+  Expected expected;
   TokenHash hash;
   const std::vector<int64_t> live = live_indices(static_cast<int64_t>(ids.size()), window);
   for (int64_t layer = 0; layer < layers; ++layer) {
@@ -90,13 +91,14 @@ inline Sight sight_of(const std::vector<int32_t>& ids, const Window& window, int
       const int32_t id = ids[static_cast<size_t>(j)];
       hash.add(id);
       hash.add(static_cast<int32_t>(j));
-      if (is_secret(id)) sight.secrets.push_back(id);
+      if (is_secret(id)) expected.secrets.push_back(id);
     }
   }
-  sight.next = hash.next_token();
-  std::sort(sight.secrets.begin(), sight.secrets.end());
-  sight.secrets.erase(std::unique(sight.secrets.begin(), sight.secrets.end()), sight.secrets.end());
-  return sight;
+  expected.next = hash.next_token();
+  std::sort(expected.secrets.begin(), expected.secrets.end());
+  expected.secrets.erase(std::unique(expected.secrets.begin(), expected.secrets.end()),
+                         expected.secrets.end());
+  return expected;
 }
 
 }  // namespace sinkstream

@@ -1,6 +1,6 @@
-// Many people's conversations beside each other, each with secrets of its own: whatever is done to
-// them in whatever order, nobody is ever shown another's, and each conversation is a plain list of
-// ids. SINKSTREAM_SOAK_TURNS says how many turns; `make soak` takes 100,000.
+// Concurrent conversations of several users, each with its own secrets: whatever the order of
+// operations, no user ever sees another's secret, and each conversation is a plain list of ids.
+// SINKSTREAM_SOAK_TURNS sets the number of turns; `make soak` runs 100,000.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -17,27 +17,27 @@ using Ids = std::vector<int32_t>;
 
 constexpr Window kWindow{.sinks = 4, .window = 60};
 constexpr int64_t kLayers = 2;
-constexpr int32_t kPeople = 4;          // each a thread
-constexpr size_t kConversations = 16;   // of each, at most: 64 in all
-constexpr int64_t kMemoryFor = 48;      // so that some are refused
-constexpr int64_t kQuickTurns = 5'000;  // where nobody asks for more
+constexpr int32_t kUsers = 4;               // each a thread
+constexpr size_t kConversations = 16;       // at most, per user: 64 in total
+constexpr int64_t kMemoryForSessions = 48;  // so that some are refused
+constexpr int64_t kDefaultTurns = 5'000;    // without SINKSTREAM_SOAK_TURNS
 constexpr int64_t kNever = INT64_C(1) << 60;
 
 struct Counts {
   int64_t turns = 0;
-  int64_t tokens = 0;         // that were replied
-  int64_t secrets_shown = 0;  // to those whose they are
+  int64_t tokens = 0;         // of replies
+  int64_t secrets_shown = 0;  // to their owners
   int64_t cancelled = 0;      // turns
-  int64_t cut_prompts = 0;    // of them, while they were being read
+  int64_t cut_prompts = 0;    // of those, during prefill
   int64_t taken_back = 0;
   int64_t kept = 0;  // that could not be taken back
   int64_t opened = 0;
-  int64_t shared = 0;  // tokens that were not read anew when a conversation was opened
+  int64_t shared = 0;  // tokens shared when a conversation was opened
   int64_t forked = 0;
   int64_t loaded = 0;
   int64_t closed = 0;
-  int64_t hung_up = 0;  // closed in the middle of a turn
-  int64_t refused = 0;  // for want of memory
+  int64_t closed_mid_turn = 0;  // closed in the middle of a turn
+  int64_t refused = 0;          // for lack of memory
 };
 
 struct Count {
@@ -57,39 +57,39 @@ constexpr Count kCounts[] = {
     {"forked", &Counts::forked},
     {"saved and loaded", &Counts::loaded},
     {"closed", &Counts::closed},
-    {"closed in mid-turn", &Counts::hung_up},
-    {"refused for want of memory", &Counts::refused},
+    {"closed in mid-turn", &Counts::closed_mid_turn},
+    {"refused for lack of memory", &Counts::refused},
 };
 
 struct Conversation {
   std::shared_ptr<Session> session;
-  Ids ids;                  // all that was said, the last one of a reply included
+  Ids ids;                  // all tokens, including a reply's last one
   bool is_pending = false;  // that one is not in the cache yet
-  int32_t secret = 0;       // which it says in every turn, beside those of whom it goes on from
+  int32_t secret = 0;       // sent in every turn; a fork also has its original's
 };
 
-// All that came of a turn.
-struct Heard {
+// The outcome of a turn.
+struct Received {
   Ids ids;
-  std::vector<Ids> secrets;  // that the model saw when it said each of them; rising
-  int64_t read = 0;          // tokens of the turn that are in the cache, an pending one included
+  std::vector<Ids> secrets;  // seen by the model for each token; sorted
+  int64_t read = 0;          // tokens of the turn in the cache, a pending one included
 };
 
-// One thread, and its conversations.
-class Person {
+// One thread and its conversations.
+class User {
  public:
-  // Who looks sees the secrets in each token's logits; else only what it makes of them.
-  Person(Engine* engine, int32_t number, SampledBy sampled_by)
+  // A turn that `looks` sees the secrets in each token's logits; others see only the tokens.
+  User(Engine* engine, int32_t number, SampledBy sampled_by)
       : engine_(*engine),
         random_(static_cast<uint32_t>(number)),
         number_(number),
         sampled_by_(sampled_by) {}
 
-  // Talks for so many turns, and closes everything.
-  void talk(int64_t turns) {
+  // Runs `turns` turns, and closes all conversations.
+  void run(int64_t turns) {
     while (counts_.turns < turns && !testing::Test::HasFailure()) {
       change_something();
-      talk_to_some();
+      run_some_turns();
     }
     while (!conversations_.empty()) close(0);
   }
@@ -120,7 +120,7 @@ class Person {
     }
   }
 
-  // `make` gives a session that goes on from the first of `ids`, as many as it has seen.
+  // `make` returns a session that continues from a prefix of `ids`.
   template <typename Make>
   void add(const Ids& ids, bool is_pending, int64_t* count, const Make& make) {
     try {
@@ -137,9 +137,9 @@ class Person {
     }
   }
 
-  // Every person has secrets that nobody else has.
+  // Every user has secrets that no other user has.
   int32_t next_secret() {
-    constexpr int32_t kEach = kSecrets / kPeople;
+    constexpr int32_t kEach = kSecrets / kUsers;
     return static_cast<int32_t>(kFakeVocab) + number_ * kEach + secrets_++ % kEach;
   }
 
@@ -182,8 +182,8 @@ class Person {
     ++counts_.closed;
   }
 
-  // Several at a time, so that they run beside each other and beside other people's.
-  void talk_to_some() {
+  // Several at a time, so that they run concurrently with each other and with other users'.
+  void run_some_turns() {
     std::shuffle(conversations_.begin(), conversations_.end(), random_);
     std::vector<Turn> turns;
     const size_t count = std::min(conversations_.size(), 1 + below(8));
@@ -197,7 +197,8 @@ class Person {
     for (int32_t& id : text) id = static_cast<int32_t>(below(kFakeVocab));
     text.insert(text.begin() + static_cast<int64_t>(below(text.size() + 1)), conversation->secret);
     Request request = greedy_request(text, static_cast<int64_t>(below(12)));
-    // For those who look, the host draws: half of them leave it to the model, where it can.
+    // A turn that looks is sampled on the host. With a device sampler, half of the turns do not
+    // look.
     const bool looks = sampled_by_ == SampledBy::kHost || one_in(2);
     if (looks) request.params.logprobs = kMaxLogprobs;
     ++counts_.turns;
@@ -211,14 +212,14 @@ class Person {
     Conversation& one = *turn->conversation;
     if (one_in(50)) {
       one.session->close();
-      ++counts_.hung_up;
-      hear(turn, kNever);
+      ++counts_.closed_mid_turn;
+      receive(turn, kNever);
       return;
     }
-    const Heard heard = hear(turn, one_in(4) ? static_cast<int64_t>(below(6)) : kNever);
+    const Received received = receive(turn, one_in(4) ? static_cast<int64_t>(below(6)) : kNever);
     const size_t length_before = one.ids.size();
     const bool was_pending = one.is_pending;
-    take_over(*turn, heard);
+    take_over(*turn, received);
     if (testing::Test::HasFailure()) return;
     if (one_in(8) && take_back(turn)) {
       one.ids.resize(length_before);
@@ -227,31 +228,31 @@ class Person {
     EXPECT_EQ(engine_.ids_of(*one.session), live_ids(one));
   }
 
-  // Reads to the end, and cancels behind so many pieces.
-  Heard hear(Turn* turn, int64_t patience) {
-    Heard heard;
+  // Reads to the end; cancels after `cancel_after` pieces.
+  Received receive(Turn* turn, int64_t cancel_after) {
+    Received received;
     StreamBatch batch;
     for (int64_t pieces = 0;; ++pieces) {
-      if (pieces == patience) {
+      if (pieces == cancel_after) {
         turn->is_cancelled = true;
         turn->stream->cancel();
         ++counts_.cancelled;
       }
       const TokenStream::Taken taken = turn->stream->take(10s, &batch);
-      if (taken == TokenStream::Taken::kEnd) return heard;
+      if (taken == TokenStream::Taken::kEnd) return received;
       if (taken == TokenStream::Taken::kNothing) {
-        ADD_FAILURE() << "the stream gives nothing";
-        return heard;
+        ADD_FAILURE() << "the stream returns nothing";
+        return received;
       }
       for (const StreamMark& mark : batch.marks) {
-        if (mark.kind == StreamMark::Kind::kPrefill) heard.read = mark.count;
+        if (mark.kind == StreamMark::Kind::kPrefill) received.read = mark.count;
       }
       const TokenLogprob* top = batch.top.data();
       for (const StreamToken& token : batch.tokens) {
-        heard.ids.push_back(token.id);
-        Ids& secrets = heard.secrets.emplace_back();
+        received.ids.push_back(token.id);
+        Ids& secrets = received.secrets.emplace_back();
         for (const TokenLogprob* end = top + token.top_count; top < end; ++top) {
-          // A word that nothing speaks for is as likely as a secret that was not seen.
+          // Logits are 20 for the token, 10 for each secret it saw, and 0 for all others.
           if (is_secret(top->id) && top->logprob > token.logprob - 15) secrets.push_back(top->id);
         }
         std::sort(secrets.begin(), secrets.end());
@@ -259,26 +260,26 @@ class Person {
     }
   }
 
-  // What was said belongs to the conversation now: just this, and it depends on nothing else.
-  void take_over(const Turn& turn, const Heard& heard) {
+  // Appends the turn to the conversation, and checks that its reply depends on that alone.
+  void take_over(const Turn& turn, const Received& received) {
     Conversation& one = *turn.conversation;
-    const int64_t read = std::max<int64_t>(heard.read - one.is_pending, 0);
+    const int64_t read = std::max<int64_t>(received.read - one.is_pending, 0);
     ASSERT_LE(read, std::ssize(turn.text));
     const bool is_whole = read == std::ssize(turn.text);
-    ASSERT_TRUE(is_whole || (turn.is_cancelled && heard.ids.empty()));
-    counts_.cut_prompts += heard.read > 0 && !is_whole;
-    if (heard.read > 0) one.is_pending = !heard.ids.empty();
+    ASSERT_TRUE(is_whole || (turn.is_cancelled && received.ids.empty()));
+    counts_.cut_prompts += received.read > 0 && !is_whole;
+    if (received.read > 0) one.is_pending = !received.ids.empty();
     one.ids.insert(one.ids.end(), turn.text.begin(), turn.text.begin() + read);
-    for (size_t i = 0; i < heard.ids.size(); ++i) {
-      const Sight sight = sight_of(one.ids, kWindow, kLayers);
+    for (size_t i = 0; i < received.ids.size(); ++i) {
+      const Expected expected = expected_after(one.ids, kWindow, kLayers);
       if (turn.looks) {
-        ASSERT_EQ(heard.secrets[i], sight.secrets) << "turn " << counts_.turns;
+        ASSERT_EQ(received.secrets[i], expected.secrets) << "turn " << counts_.turns;
       }
-      ASSERT_EQ(heard.ids[i], sight.next) << "turn " << counts_.turns;
-      one.ids.push_back(sight.next);
-      if (turn.looks) counts_.secrets_shown += std::ssize(sight.secrets);
+      ASSERT_EQ(received.ids[i], expected.next) << "turn " << counts_.turns;
+      one.ids.push_back(expected.next);
+      if (turn.looks) counts_.secrets_shown += std::ssize(expected.secrets);
     }
-    counts_.tokens += std::ssize(heard.ids);
+    counts_.tokens += std::ssize(received.ids);
   }
 
   bool take_back(Turn* turn) {
@@ -287,7 +288,7 @@ class Person {
       ++counts_.taken_back;
       return true;
     } catch (const InvalidArgument&) {  // tokens have left the window
-    } catch (const CapacityError&) {    // there is no memory to part with those who share it
+    } catch (const CapacityError&) {    // no memory to unshare its pages
     }
     ++counts_.kept;
     return false;
@@ -307,28 +308,28 @@ class Person {
   std::mt19937 random_;
   const int32_t number_;
   const SampledBy sampled_by_;
-  int32_t secrets_ = 0;  // given out so far
+  int32_t secrets_ = 0;  // used so far
   std::vector<std::unique_ptr<Conversation>> conversations_;
   Counts counts_;
 };
 
 int64_t wanted_turns() {
   const char* wanted = std::getenv("SINKSTREAM_SOAK_TURNS");
-  return wanted == nullptr ? kQuickTurns : std::atoll(wanted);
+  return wanted == nullptr ? kDefaultTurns : std::atoll(wanted);
 }
 
 class CanarySoak : public testing::TestWithParam<SampledBy> {};
 
-TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainList) {
+TEST_P(CanarySoak, NoUserEverSeesAnothersSecretAndEachConversationIsAPlainList) {
   CanaryModel model;
   ThreadPool threads(1);
   const int64_t each = SequenceCache::pages_needed(kWindow, kLayers, kEndlessLength);
-  PagePool pool(kFakeShape, each * kMemoryFor, /*poison=*/true);
+  PagePool pool(kFakeShape, each * kMemoryForSessions, /*poison=*/true);
   EngineOptions options;
   options.pool = &pool;
   options.layers = kLayers;
   options.window = kWindow;
-  options.max_sequences = kPeople * kConversations;
+  options.max_sequences = kUsers * kConversations;
   options.prefill_chunk = 16;
   options.kernels = &generic_kernels();
   options.threads = &threads;
@@ -339,20 +340,20 @@ TEST_P(CanarySoak, NobodyIsEverShownAnothersSecretAndEachConversationIsAPlainLis
   Engine engine(model, options);
 
   const int64_t turns = wanted_turns();
-  std::vector<std::unique_ptr<Person>> people;
-  std::vector<std::thread> talks;
-  for (int32_t i = 0; i < kPeople; ++i) {
-    people.push_back(std::make_unique<Person>(&engine, i, GetParam()));
-    talks.emplace_back([person = people.back().get(), turns] { person->talk(turns / kPeople); });
+  std::vector<std::unique_ptr<User>> users;
+  std::vector<std::thread> user_threads;
+  for (int32_t i = 0; i < kUsers; ++i) {
+    users.push_back(std::make_unique<User>(&engine, i, GetParam()));
+    user_threads.emplace_back([user = users.back().get(), turns] { user->run(turns / kUsers); });
   }
-  for (std::thread& talk : talks) talk.join();
+  for (std::thread& thread : user_threads) thread.join();
   engine.close();
   EXPECT_EQ(pool.free_pages(), pool.pages());
-  EXPECT_GT(model.widest, kPeople);
+  EXPECT_GT(model.widest, kUsers);
 
   Counts sum;
   for (const Count& count : kCounts) {
-    for (const auto& person : people) sum.*count.of += person->counts().*count.of;
+    for (const auto& user : users) sum.*count.of += user->counts().*count.of;
     std::printf("%10" PRId64 " %s\n", sum.*count.of, count.name);
     EXPECT_GT(sum.*count.of, 0) << count.name;
   }

@@ -1,5 +1,5 @@
-// One step ahead of a model that draws its tokens: what is launched before what is awaited, when
-// the engine waits, and what becomes of a token that nobody wants.
+// One step of lookahead with a device sampler: the order of launches and awaits, when the engine
+// waits, and what happens to a discarded token.
 #include <future>
 
 #include "engine_fixture.h"
@@ -17,19 +17,19 @@ class EngineAheadTest : public EngineTestBase {
     engine().close();
   }
 
-  // Launches and awaits in their order, once nothing is under way any more.
+  // Launches and awaits in order, once no step is in flight.
   std::string events() {
     std::string found;
     engine().between_steps([&] { found = device_sampler->events; });
     return found;
   }
-  // Steps that have been launched, as the engine's thread knows it between two steps.
+  // Steps launched, as read by the engine's thread between two steps.
   int64_t launched() {
     int64_t found = 0;
     engine().between_steps([&] { found = device_sampler->launched(); });
     return found;
   }
-  // Lets so many steps give their results, and waits until they have.
+  // Lets `steps` steps return their results, and waits until they have.
   void step(int64_t steps) {
     const int64_t target = model.forwards + steps;
     gate.release(steps);
@@ -45,13 +45,13 @@ TEST_F(EngineAheadTest, LaunchesEachStepBeforeItAwaitsTheOneBeforeAndNonePastThe
   EXPECT_EQ(events(), "LLALALALALAA");
 }
 
-TEST_F(EngineAheadTest, ReadsTheNextChunkOfAPromptWhileTheOneBeforeIsUnderWay) {
+TEST_F(EngineAheadTest, ReadsTheNextChunkOfAPromptWhileTheOneBeforeIsInFlight) {
   const std::vector<int32_t> prompt(48, 9);  // three chunks
   EXPECT_EQ(read_all(*submit(greedy_request(prompt, 1))).ids, expected_reply(prompt, 1));
   EXPECT_EQ(events(), "LLALAA");
 }
 
-TEST_F(EngineAheadTest, ChunksEndAtMultiplesOfTheirSizeWhateverIsUnderWay) {
+TEST_F(EngineAheadTest, ChunksEndAtMultiplesOfTheirSizeWhateverIsInFlight) {
   const auto session = engine().open_session({}, {});
   read_all(*engine().submit(greedy_request(std::vector<int32_t>(30, 9), 0), session));
   const int64_t before = launched();
@@ -64,15 +64,15 @@ TEST_F(EngineAheadTest, AReplyOfOneTokenTakesOneStep) {
   EXPECT_EQ(events(), "LA");
 }
 
-// ---- a token that nobody wants ---------------------------------------------------------------
+// ---- a discarded token -----------------------------------------------------------------------
 
-// A stop token far past the window, and not before: where it is, and a prompt for it.
+// A prompt whose reply has a stop token far past the window, and not before.
 struct Stop {
   std::vector<int32_t> prompt;
-  int64_t at;  // tokens of the reply, this one included
+  int64_t at;  // tokens of the reply, the stop token included
 };
 
-Stop stop_behind(int32_t token, int64_t least) {
+Stop stop_after(int32_t token, int64_t least) {
   for (int32_t salt = 0;; ++salt) {
     const std::vector<int32_t> prompt{salt % 300, salt / 300};
     const auto reply = expected_reply(prompt, least + 300);
@@ -81,9 +81,9 @@ Stop stop_behind(int32_t token, int64_t least) {
   }
 }
 
-TEST_F(EngineAheadTest, AStopTokenThrowsOneTokenAwayAndItsSessionGoesOnExactly) {
+TEST_F(EngineAheadTest, AStopTokenDiscardsOneTokenAndItsSessionContinuesExactly) {
   const auto session = engine().open_session({}, {});
-  const Stop stop = stop_behind(99, 200);
+  const Stop stop = stop_after(99, 200);
   Request request = greedy_request(stop.prompt, std::nullopt);
   request.params.stop_token_ids = {99};
   const auto stream = engine().submit(request, session);
@@ -93,8 +93,8 @@ TEST_F(EngineAheadTest, AStopTokenThrowsOneTokenAwayAndItsSessionGoesOnExactly) 
   EXPECT_EQ(reply.ids, expected);
   ids.insert(ids.end(), expected.begin(), expected.end());
 
-  EXPECT_EQ(launched(), stop.at + 1) << "a step for each token, and one in vain";
-  EXPECT_EQ(model.forwards, stop.at + 1) << "which was waited for nevertheless";
+  EXPECT_EQ(launched(), stop.at + 1) << "a step for each token, and one discarded";
+  EXPECT_EQ(model.forwards, stop.at + 1) << "and the discarded one was awaited, too";
   const auto length = static_cast<int64_t>(ids.size()) - 1;  // the last one is not in the cache
   EXPECT_EQ(session->stats().tokens, length);
   EXPECT_EQ(stream->stats().generated_tokens, stop.at);
@@ -104,15 +104,15 @@ TEST_F(EngineAheadTest, AStopTokenThrowsOneTokenAwayAndItsSessionGoesOnExactly) 
   EXPECT_EQ(stats.evicted_tokens, length - 64);
   int64_t decoding = 0;
   for (const StepRecord& record : engine().steps_since(0)) decoding += record.decoding;
-  EXPECT_EQ(decoding, stop.at - 1) << "the first token comes of the prompt";
+  EXPECT_EQ(decoding, stop.at - 1) << "the first token comes from the prompt";
 
   ids.push_back(10);
   EXPECT_EQ(read_all(*engine().submit(greedy_request({10}, 100), session)).ids,
             expected_reply(ids, 100));
 }
 
-// A chunk goes round the ring, and what it overwrites cannot come back.
-TEST_F(EngineAheadTest, AFaultInAChunkWaitsForTheNextOneWhichIsUnderWay) {
+// A chunk wraps around the ring, and what it overwrites is lost.
+TEST_F(EngineAheadTest, AFaultInAChunkWaitsForTheNextOneWhichIsInFlight) {
   options.prefill_chunk = 200;
   model.max_tokens_ = 512;
   const auto session = engine().open_session({}, {});
@@ -123,42 +123,41 @@ TEST_F(EngineAheadTest, AFaultInAChunkWaitsForTheNextOneWhichIsUnderWay) {
   const auto stream = engine().submit(greedy_request(text, 3), session);
   EXPECT_TRUE(read_all(*stream).ids.empty());
   EXPECT_EQ(stream->finish_reason(), FinishReason::kError);
-  EXPECT_EQ(session->stats().tokens, 600) << "the chunk that failed, and the one behind it";
+  EXPECT_EQ(session->stats().tokens, 600) << "the chunk that failed, and the one after it";
   text.resize(600);
   text.push_back(10);
   EXPECT_EQ(read_all(*engine().submit(greedy_request({10}, 100), session)).ids,
             expected_reply(text, 100));
 }
 
-// Penalties count neither the token that was thrown away nor the table of the place's last owner.
-TEST_F(EngineAheadTest, PenaltiesKnowNothingOfATokenThatWasThrownAway) {
-  const auto penalised = [](std::vector<int32_t> prompt, int64_t tokens) {
+// Penalties count neither the discarded token nor the table of the seat's previous owner.
+TEST_F(EngineAheadTest, PenaltiesKnowNothingOfADiscardedToken) {
+  const auto penalized = [](std::vector<int32_t> prompt, int64_t tokens) {
     Request request = greedy_request(std::move(prompt), tokens);
     request.params.frequency_penalty = 30;
     return request;
   };
   options.max_sequences = 2;
-  const std::vector<int32_t> whole = read_all(*submit(penalised({5}, 40))).ids;
+  const std::vector<int32_t> whole = read_all(*submit(penalized({5}, 40))).ids;
   for (int64_t stop = 1; stop < 20; ++stop) {
     const auto session = engine().open_session({}, {});
-    Request request = penalised({5}, 40);
+    Request request = penalized({5}, 40);
     request.params.stop_token_ids = {whole[static_cast<size_t>(stop)]};
     const auto first = read_all(*engine().submit(request, session)).ids;
     ASSERT_LT(first.size(), whole.size());
     std::vector<int32_t> prompt{5};
     prompt.insert(prompt.end(), first.begin(), first.end());
     prompt.push_back(11);
-    EXPECT_EQ(read_all(*engine().submit(penalised({11}, 20), session)).ids,
-              read_all(*submit(penalised(prompt, 20))).ids);
+    EXPECT_EQ(read_all(*engine().submit(penalized({11}, 20), session)).ids,
+              read_all(*submit(penalized(prompt, 20))).ids);
     session->close();
   }
 }
 
-// One place, pages for one: the next sequence has both before the step that was launched in vain
-// has come back.
-TEST_F(EngineAheadTest, TheNextOneBeginsWhileATokenThatNobodyWantsIsUnderWay) {
+// One seat, pages for one sequence: the next sequence has both before the discarded step returns.
+TEST_F(EngineAheadTest, TheNextSequenceStartsWhileADiscardedTokenIsInFlight) {
   options.max_sequences = 1;
-  const Stop stop = stop_behind(99, 100);
+  const Stop stop = stop_after(99, 100);
   Request request = greedy_request(stop.prompt, std::nullopt);
   request.params.stop_token_ids = {99};
   model.gate = &gate;
@@ -169,10 +168,10 @@ TEST_F(EngineAheadTest, TheNextOneBeginsWhileATokenThatNobodyWantsIsUnderWay) {
   EXPECT_EQ(read_all(*second).ids, expected_reply({7}, 200));
   EXPECT_EQ(device_sampler->begun, 2);
   const std::string order = events();
-  EXPECT_EQ(order.find("AA"), order.size() - 2) << "the engine has waited in between: " << order;
+  EXPECT_EQ(order.find("AA"), order.size() - 2) << "the engine waited in between: " << order;
 }
 
-TEST_F(EngineAheadTest, AStopStringAndAnErrorOfOneThrowOneTokenAwayAndHarmNobody) {
+TEST_F(EngineAheadTest, AStopStringDiscardsOneTokenAndHarmsNoNeighbour) {
   const auto neighbour = submit(greedy_request({6}, 600));
   for (int32_t i = 0; i < 20; ++i) {
     const auto expected = expected_reply({20, i}, 40);
@@ -185,8 +184,8 @@ TEST_F(EngineAheadTest, AStopStringAndAnErrorOfOneThrowOneTokenAwayAndHarmNobody
   EXPECT_EQ(read_all(*neighbour).ids, expected_reply({6}, 600));
 }
 
-TEST_F(EngineAheadTest, ADrawThatFindsNoTokenEndsOnlyItsSequence) {
-  const Stop mute = stop_behind(99, 20);
+TEST_F(EngineAheadTest, ASampleThatFindsNoTokenEndsOnlyItsSequence) {
+  const Stop mute = stop_after(99, 20);
   engine().between_steps([&] { device_sampler->mute_token = 99; });
   const auto stream = submit(greedy_request(mute.prompt, std::nullopt));
   EXPECT_EQ(read_all(*stream).ids, expected_reply(mute.prompt, mute.at));
@@ -202,7 +201,7 @@ TEST_F(EngineAheadTest, ADrawThatFindsNoTokenEndsOnlyItsSequence) {
 
 // ---- when the engine waits -------------------------------------------------------------------
 
-TEST_F(EngineAheadTest, DrawsForThoseWhoWantTheLikeliestTokensAndForTheOthersTheModelDoes) {
+TEST_F(EngineAheadTest, SamplesRequestsWithLogprobsOnTheHostAndOthersOnTheDevice) {
   const auto request = [](int64_t logprobs, int64_t tokens) {
     Request made = greedy_request({5, 6, 7}, tokens);
     made.params.temperature = 20;
@@ -213,14 +212,14 @@ TEST_F(EngineAheadTest, DrawsForThoseWhoWantTheLikeliestTokensAndForTheOthersThe
   };
   const auto drawn = read_all(*submit(request(0, 300))).ids;
   const size_t ahead = events().size();
-  const auto alone = submit(request(2, 100));
-  EXPECT_EQ(read_all(*alone).ids, std::vector<int32_t>(drawn.begin(), drawn.begin() + 100));
+  const auto single = submit(request(2, 100));
+  EXPECT_EQ(read_all(*single).ids, std::vector<int32_t>(drawn.begin(), drawn.begin() + 100));
   const std::string order = events().substr(ahead);
   EXPECT_EQ(order.size(), 200u);
   EXPECT_EQ(order.find("LL"), std::string::npos)
-      << "the host draws before the next step: " << order;
+      << "the host samples before the next step: " << order;
 
-  const auto beside = submit(request(0, 300));
+  const auto neighbour = submit(request(0, 300));
   const auto asking = submit(request(2, 100));
   StreamBatch batch;
   std::vector<int32_t> asked;
@@ -231,11 +230,11 @@ TEST_F(EngineAheadTest, DrawsForThoseWhoWantTheLikeliestTokensAndForTheOthersThe
     }
   }
   EXPECT_EQ(asked, std::vector<int32_t>(drawn.begin(), drawn.begin() + 100));
-  EXPECT_EQ(read_all(*beside).ids, drawn);
-  EXPECT_TRUE(events().ends_with("LALALAA")) << "ahead again, once nobody asks";
+  EXPECT_EQ(read_all(*neighbour).ids, drawn);
+  EXPECT_TRUE(events().ends_with("LALALAA")) << "ahead again, once no sequence wants logprobs";
 }
 
-TEST_F(EngineAheadTest, WorkBetweenStepsFindsNothingUnderWay) {
+TEST_F(EngineAheadTest, WorkBetweenStepsFindsNothingInFlight) {
   const auto stream = submit(greedy_request({5}, 3000));
   for (int i = 0; i < 100; ++i) {
     engine().between_steps([&] { EXPECT_EQ(device_sampler->launched(), model.forwards); });
@@ -243,7 +242,7 @@ TEST_F(EngineAheadTest, WorkBetweenStepsFindsNothingUnderWay) {
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3000));
 }
 
-TEST_F(EngineAheadTest, ATurnThatIsCancelledWhileAChunkIsUnderWayKeepsWhatWasRead) {
+TEST_F(EngineAheadTest, ATurnThatIsCancelledWhileAChunkIsInFlightKeepsWhatWasRead) {
   const auto session = engine().open_session({}, {});
   std::vector<int32_t> text(200);
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>((7 * i) % kFakeVocab);
@@ -263,7 +262,7 @@ TEST_F(EngineAheadTest, ATurnThatIsCancelledWhileAChunkIsUnderWayKeepsWhatWasRea
             expected_reply(text, 100));
 }
 
-TEST_F(EngineAheadTest, ClosingDeliversWhatIsUnderWay) {
+TEST_F(EngineAheadTest, ClosingDeliversWhatIsInFlight) {
   model.gate = &gate;
   const auto stream = submit(greedy_request({5}, std::nullopt));
   step(10);
@@ -284,9 +283,9 @@ TEST_F(EngineAheadTest, ClosingDeliversWhatIsUnderWay) {
   EXPECT_EQ(reply.ids, expected_reply({5}, device_sampler->launched()));
 }
 
-// A turn reads so much at once that its chunk has overwritten what the session began with, though
-// none of the chunk counts yet.
-TEST_F(EngineAheadTest, NobodyBeginsWithRowsThatAChunkUnderWayHasOverwritten) {
+// A turn's chunk is so long that it has overwritten the session's first tokens, though the chunk is
+// not counted yet.
+TEST_F(EngineAheadTest, NoSequenceSharesRowsThatAChunkInFlightHasOverwritten) {
   options.prefill_chunk = 200;
   model.max_tokens_ = 400;
   std::vector<int32_t> ids(30, 7);
@@ -300,18 +299,18 @@ TEST_F(EngineAheadTest, NobodyBeginsWithRowsThatAChunkUnderWayHasOverwritten) {
   const auto stream = submit(greedy_request(ids, 50));
   halt.release();
   EXPECT_EQ(read_all(*stream).ids, expected_reply(ids, 50));
-  EXPECT_EQ(stream->stats().cached_tokens, 4) << "the sinks are there for ever";
+  EXPECT_EQ(stream->stats().cached_tokens, 4) << "only the sinks are never overwritten";
   ids.pop_back();
   ids.insert(ids.end(), text.begin(), text.end());
   EXPECT_EQ(read_all(*turn).ids, expected_reply(ids, 50));
 }
 
-TEST_F(EngineAheadTest, AParkedSequenceIsGivenTheTokenThatWasUnderWay) {
+TEST_F(EngineAheadTest, AParkedSequenceIsGivenTheTokenThatWasInFlight) {
   Request request = greedy_request({5}, 9000);
   request.params.stream_interval = 7;
   const auto stream = submit(request);
   wait_until([&] { return engine().stats().parked == 1; });
-  EXPECT_EQ(launched(), model.forwards) << "it sleeps with a step under way";
+  EXPECT_EQ(launched(), model.forwards) << "it sleeps with a step in flight";
   EXPECT_EQ(engine().stats().generated_tokens, model.forwards);
   const Reply reply = read_all(*stream);
   EXPECT_EQ(reply.ids, expected_reply({5}, 9000));
@@ -319,7 +318,7 @@ TEST_F(EngineAheadTest, AParkedSequenceIsGivenTheTokenThatWasUnderWay) {
   for (size_t i = 0; i + 1 < reply.pieces.size(); ++i) EXPECT_EQ(reply.pieces[i] % 7, 0);
 }
 
-TEST_F(EngineAheadTest, AParkedSequenceMayEndByTheTokenThatWasUnderWay) {
+TEST_F(EngineAheadTest, AParkedSequenceMayEndByTheTokenThatWasInFlight) {
   const auto tokens = static_cast<int64_t>(TokenStream::kMaxPendingTokens) + 1;
   const auto stream = submit(greedy_request({5}, tokens));
   wait_until([&] { return stream->finish_reason().has_value(); });
@@ -348,7 +347,7 @@ TEST_P(EngineAheadFailure, EndsEveryStreamAndDeliversNoHalfOfAStep) {
   (fails == Fails::kLaunch ? model.before_forward : model.before_results) = fail;
   options.max_sequences = 2;
   std::vector<std::shared_ptr<TokenStream>> streams;
-  engine().between_steps([&] {  // both come into the first step
+  engine().between_steps([&] {  // both are in the first step
     for (int32_t i = 5; i < 8; ++i) streams.push_back(submit(greedy_request({i}, 50)));
   });
   gate.release(1 << 10);
@@ -367,7 +366,7 @@ TEST_P(EngineAheadFailure, EndsEveryStreamAndDeliversNoHalfOfAStep) {
                     ": the GPU broke. Load the model again."));
     }
   }
-  // What was launched before the one that failed is lost with it, if it has not been awaited.
+  // A step launched before the failed one is lost too if it has not been awaited.
   const int64_t delivered = fails == Fails::kAwait ? at : std::max<int64_t>(at - 1, 0);
   EXPECT_EQ(given, (std::vector<size_t>{static_cast<size_t>(delivered),
                                         static_cast<size_t>(delivered), 0}));
@@ -388,7 +387,7 @@ INSTANTIATE_TEST_SUITE_P(Steps, EngineAheadFailure,
 
 using EngineScratch = EngineTest;
 
-TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostDraws) {
+TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostSamples) {
   const int64_t of_one = SamplerScratch(kFakeVocab).bytes();
   const int64_t of_all = options.max_sequences * kFakeVocab * int64_t{sizeof(float)};
   EXPECT_EQ(engine().scratch_bytes(), sampled_by == SampledBy::kHost ? of_one + of_all : of_one);
@@ -396,7 +395,7 @@ TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostDraws) {
 
 SINKSTREAM_TEST_BOTH_SAMPLERS(EngineScratch);
 
-TEST(EngineOfADeviceSampler, IsRefusedWhereTheModelDrawsForTooFew) {
+TEST(EngineOfADeviceSampler, IsRefusedIfItHasTooFewSeats) {
   FakeModel model;
   ThreadPool threads(1);
   PagePool pool(kFakeShape, 100);

@@ -1,4 +1,4 @@
-// Consumers that go away, lag or never read; waiting for memory; the engine's own end.
+// Consumers that disconnect, lag or never read; waiting for memory; closing the engine.
 #include <sys/resource.h>
 
 #include "engine_fixture.h"
@@ -10,7 +10,7 @@ using Gate = std::counting_semaphore<1 << 20>;
 
 class EngineCancelTest : public EngineTest {
  protected:
-  ~EngineCancelTest() override {  // the gate goes first
+  ~EngineCancelTest() override {  // before the gate is destroyed
     open_gate();
     engine().close();
   }
@@ -71,7 +71,7 @@ TEST_P(EngineCancelTest, EndsAParkedSequence) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
   EXPECT_EQ(phase_of(*stream), Phase::kParked);
-  engine().between_steps([] {});  // no forward is under way that would count
+  engine().between_steps([] {});  // no forward is in flight that would still be counted
   const int64_t forwards = model.forwards;
   std::this_thread::sleep_for(50ms);
   EXPECT_EQ(model.forwards, forwards) << "a parked sequence has run";
@@ -133,14 +133,14 @@ TEST_P(EngineCancelTest, AdmitsInOrderOfArrival) {
   for (int32_t i = 0; i < 4; ++i) EXPECT_TRUE(streams[i]->finish_reason()) << i;
 }
 
-TEST_P(EngineCancelTest, RefusesOneThatWaitsForMemoryThatNobodyReads) {
+TEST_P(EngineCancelTest, RefusesOneThatWaitsForMemoryOfAnUnreadStream) {
   options.max_sequences = 1;
   const auto unread = submit(greedy_request({5}, std::nullopt));
   const auto waiting = submit(greedy_request({6}, 5));
   EXPECT_TRUE(read_all(*waiting).ids.empty());
   EXPECT_EQ(waiting->finish_reason(), FinishReason::kError);
   EXPECT_THROW(waiting->rethrow(), CapacityError);
-  EXPECT_FALSE(unread->finish_reason()) << "the holder goes on";
+  EXPECT_FALSE(unread->finish_reason()) << "the holder continues";
   EXPECT_GE(read_tokens(*unread, 3000).ids.size(), 3000u);
   unread->close();
   EXPECT_EQ(read_all(*submit(greedy_request({6}, 5))).ids, expected_reply({6}, 5));
@@ -163,7 +163,7 @@ TEST_P(EngineCancelTest, SurvivesAStormOfCancels) {
   EXPECT_EQ(read_all(*steady).ids, expected_reply({7}, 2000));
   left.join();
   right.join();
-  // Idle alone is not the end: what was submitted last may not have been collected yet.
+  // Idle alone is not enough: the last submissions may still be queued.
   wait_until([&] { return engine().stats().requests == 5001 && is_idle(); });
 }
 
@@ -239,10 +239,10 @@ TEST_P(EngineCancelTest, ThrowsWhatWorkThrowsInItsCallerOnly) {
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 500));
 }
 
-TEST_P(EngineCancelTest, RefusesWorkThatCameTooLate) {
+TEST_P(EngineCancelTest, RefusesWorkThatComesTooLate) {
   model.gate = &gate;
   const auto stream = submit(greedy_request({5}, 500));
-  wait_until([&] { return phase_of(*stream) == Phase::kPrefill; });  // the model is inside
+  wait_until([&] { return phase_of(*stream) == Phase::kPrefill; });  // the model is in its forward
   std::thread closer([&] { engine().close(); });
   std::thread caller([&] {
     try {

@@ -1,5 +1,5 @@
-// All times of an engine come from one clock, which never looks at the date: what sets the date
-// changes nothing, and where that clock leaps, because the machine has slept, times are as long.
+// All times of an engine come from one clock that is independent of the date: setting the date
+// changes nothing, and if the clock leaps because the machine slept, times include the leap.
 #include "timed_fixture.h"
 
 namespace sinkstream {
@@ -10,7 +10,7 @@ using EngineClockTest = TimedEngineTest;
 TEST_P(EngineClockTest, NothingTakesTimeWhileItStandsStill) {
   const auto stream = submit(greedy_request({5}, 20));
   read_all(*stream);
-  let_it_look();
+  wait_for_iteration();
   const StreamStats stats = stream->stats();
   EXPECT_EQ(stats.first_token_s, 0);
   EXPECT_EQ(stats.decode_gaps, 19);
@@ -32,13 +32,13 @@ TEST_P(EngineClockTest, EveryTimeIsAsLongAsItSays) {
   const Clock::time_point begin = ManualClock::now();
   const auto stream = submit(greedy_request(std::vector<int32_t>(40, 9), 20));  // three chunks
   read_all(*stream);
-  let_it_look();
+  wait_for_iteration();
   const StreamStats stats = stream->stats();
   EXPECT_DOUBLE_EQ(stats.first_token_s, 0.003);
   EXPECT_NEAR(stats.decode_s, 3600.018, 1e-9);
   const EngineStats totals = engine().stats();
   EXPECT_EQ(totals.steps, 22);
-  // A step is as long as its way from launch to delivery: ahead, it waits for the one before, too.
+  // A step lasts from launch to delivery: with lookahead it also waits for the previous step.
   const auto waiting = lookahead() * (1h + 20ms);
   EXPECT_EQ(totals.step_times.sum_ns, std::chrono::nanoseconds(1h + 21ms + waiting).count());
   EXPECT_EQ(totals.first_token_times.sum_ns, std::chrono::nanoseconds(3ms).count());
@@ -58,7 +58,7 @@ TEST_P(EngineClockTest, APauseOfAConsumerIsNoTimeBetweenTokens) {
   EXPECT_EQ(stream->stats().decode_s, 0);
 }
 
-TEST_P(EngineClockTest, ALeapEndsThoseWhoseTimeIsUpAndNobodyElse) {
+TEST_P(EngineClockTest, ALeapEndsOnlyThoseWhoseTimeIsUp) {
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (const double timeout_s : {10.0, 3600.0, 3601.0}) {
     Request request = greedy_request({5}, std::nullopt);

@@ -1,4 +1,4 @@
-// `timeout_s`: sequences that end at their deadline, whatever they are doing then.
+// `timeout_s`: sequences end at their deadline, in any phase.
 #include <sys/resource.h>
 
 #include "timed_fixture.h"
@@ -18,14 +18,14 @@ class EngineDeadlineTest : public TimedEngineTest {
     request.params.timeout_s = timeout_s;
     return request;
   }
-  // Waits for an end at its deadline, and returns what there was to read.
+  // Waits for the timeout, and returns what there was to read.
   static Reply expect_timeout(TokenStream& stream) {
     const Reply reply = read_all(stream);
     EXPECT_EQ(stream.finish_reason(), FinishReason::kTimeout);
     EXPECT_NO_THROW(stream.rethrow());
     return reply;
   }
-  // A sequence that holds the only place, and is not read.
+  // A sequence that holds the only seat and is not read.
   std::shared_ptr<TokenStream> park_one(Request request) {
     options.max_sequences = 1;
     auto holder = submit(std::move(request));
@@ -33,7 +33,7 @@ class EngineDeadlineTest : public TimedEngineTest {
     return holder;
   }
   std::shared_ptr<TokenStream> park_one() { return park_one(greedy_request({9}, std::nullopt)); }
-  // Waits until the model has run three times, and is held before the fourth.
+  // Waits until the model has run three times and blocks before the fourth.
   void run_three() {
     gate.release(3);
     wait_until([&] { return model.forwards == 3; });
@@ -75,16 +75,16 @@ TEST_P(EngineDeadlineTest, EndsASequenceInTheMiddleOfItsPrompt) {
   EXPECT_LE(model.forwards, 4 + lookahead());
 }
 
-TEST_P(EngineDeadlineTest, EndsAParkedSequenceThoughNobodyRings) {
+TEST_P(EngineDeadlineTest, EndsAParkedSequenceWithoutARing) {
   const auto stream = submit(request_with(0.05));
   wait_until_parked(1);
-  ManualClock::pass(50ms);  // the engine sleeps, and looks at the clock when it wakes by itself
+  ManualClock::pass(50ms);  // the engine sleeps, and checks the clock when its wait times out
   wait_until([&] { return stream->finish_reason().has_value(); });
   EXPECT_TRUE(is_idle());
   EXPECT_GE(expect_timeout(*stream).ids.size(), TokenStream::kMaxPendingTokens);
 }
 
-TEST_P(EngineDeadlineTest, EndsASequenceThatWaitsForMemoryBeforeItsPatienceDoes) {
+TEST_P(EngineDeadlineTest, EndsASequenceThatWaitsForMemoryBeforeItsWaitTimesOut) {
   const auto holder = park_one();
   const auto waiting = submit(request_with(0.2));
   pass(199ms);
@@ -94,28 +94,28 @@ TEST_P(EngineDeadlineTest, EndsASequenceThatWaitsForMemoryBeforeItsPatienceDoes)
   EXPECT_FALSE(holder->finish_reason());
 }
 
-TEST_P(EngineDeadlineTest, EndsASequenceWhosePatienceEndedUnseenAsWell) {
+TEST_P(EngineDeadlineTest, EndsASequenceWhoseMemoryWaitTimedOutUnseenAsWell) {
   const auto holder = park_one();
   const auto waiting = submit(request_with(0.2));
-  let_it_look();
-  pass(5s);  // as on a machine that has done something else meanwhile
+  wait_for_iteration();
+  pass(5s);  // as on a machine that was busy elsewhere
   EXPECT_TRUE(expect_timeout(*waiting).ids.empty());
 }
 
-TEST_P(EngineDeadlineTest, LeavesASequenceWithoutMemoryToItsPatienceIfThatEndsFirst) {
+TEST_P(EngineDeadlineTest, LeavesASequenceToItsMemoryWaitIfThatEndsFirst) {
   const auto holder = park_one();
   const auto waiting = submit(request_with(60));
-  let_it_look();
+  wait_for_iteration();
   pass(1s);
   EXPECT_TRUE(read_all(*waiting).ids.empty());
   EXPECT_THROW(waiting->rethrow(), CapacityError);
 }
 
-TEST_P(EngineDeadlineTest, MakesRoomForWhoWaitsBehindIt) {
+TEST_P(EngineDeadlineTest, MakesRoomForTheNextInTheQueue) {
   const auto holder = park_one(request_with(1.5));
   pass(1s);
-  const auto waiting = submit(greedy_request({6}, 5));  // whose patience is one second
-  let_it_look();
+  const auto waiting = submit(greedy_request({6}, 5));  // which waits at most one second
+  wait_for_iteration();
   pass(500ms);
   EXPECT_EQ(read_all(*waiting).ids, expected_reply({6}, 5));
   expect_timeout(*holder);

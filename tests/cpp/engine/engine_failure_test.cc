@@ -1,4 +1,4 @@
-// Steps that throw, logits that are no numbers, forked children.
+// Steps that throw, non-finite logits, forked children.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ std::string error_of(const TokenStream& stream) {
 
 class EngineFailureTest : public EngineTest {
  protected:
-  // Every way to ask a dead engine for something must say that it is dead, and why.
+  // Every call to a dead engine must say that it is dead, and why.
   void expect_dead(TokenStream& stream, const std::string& cause, int64_t step) {
     EXPECT_TRUE(read_all(stream).has_ended);
     EXPECT_EQ(stream.finish_reason(), FinishReason::kError);
@@ -34,7 +34,7 @@ class EngineFailureTest : public EngineTest {
   }
 };
 
-TEST_P(EngineFailureTest, EndsEveryoneWhenAStepThrows) {
+TEST_P(EngineFailureTest, EndsAllStreamsWhenAStepThrows) {
   model.before_forward = [](int64_t forward) {
     if (forward == 10) throw std::runtime_error("the model broke");
   };
@@ -44,7 +44,7 @@ TEST_P(EngineFailureTest, EndsEveryoneWhenAStepThrows) {
   const auto first = submit(greedy_request({5}, 50));
   const auto second = submit(greedy_request({6}, 50));
   const auto waiting = submit(greedy_request({7}, 50));
-  gate.release(11);  // nobody comes too late to see it break
+  gate.release(11);  // all three are in time to see it break
   const Reply reply = read_all(*first);
   EXPECT_EQ(reply.ids, expected_reply({5}, static_cast<int64_t>(reply.ids.size())));
   for (const auto& stream : {first, second, waiting}) {
@@ -57,27 +57,27 @@ TEST_P(EngineFailureTest, DiesWithItsCauseInTheFirstStepToo) {
   expect_dead(*submit(greedy_request({5}, 50)), "the model broke.", 0);
 }
 
-TEST_P(EngineFailureTest, DiesOfMemoryThatIsNotThere) {
+TEST_P(EngineFailureTest, DiesOfBadAlloc) {
   model.before_forward = [](int64_t forward) {
     if (forward == 1) throw std::bad_alloc();
   };
   expect_dead(*submit(greedy_request({5}, 50)), "out of memory.", 1);
 }
 
-TEST_P(EngineFailureTest, DiesOfWhatIsNoException) {
+TEST_P(EngineFailureTest, DiesOfAThrownInteger) {
   model.before_forward = [](int64_t forward) {
     if (forward == 1) throw 42;
   };
   expect_dead(*submit(greedy_request({5}, 50)), "unknown.", 1);
 }
 
-TEST_P(EngineFailureTest, EndsOnlyTheSequenceWhoseLogitsAreNoNumbers) {
+TEST_P(EngineFailureTest, EndsOnlyTheSequenceWithNonFiniteLogits) {
   const auto reply = expected_reply({5}, 30);
   model.poison_token = reply[12];
   const int64_t before =
       std::find(reply.begin(), reply.end(), model.poison_token) - reply.begin() + 1;
   std::vector<int32_t> unharmed_prompt{6};
-  while (true) {  // a neighbour that never meets the poison
+  while (true) {  // a neighbour that never meets the poison token
     auto tokens = expected_reply(unharmed_prompt, 200);
     tokens.insert(tokens.end(), unharmed_prompt.begin(), unharmed_prompt.end());
     if (std::find(tokens.begin(), tokens.end(), model.poison_token) == tokens.end()) break;
@@ -146,7 +146,7 @@ TEST_P(EngineFailureTest, TakesNoSignals) {
   EXPECT_TRUE(blocks_interrupts);
   sigset_t blocked;
   pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-  EXPECT_EQ(sigismember(&blocked, SIGINT), 0) << "the caller's signals are as they were";
+  EXPECT_EQ(sigismember(&blocked, SIGINT), 0) << "the caller's signal mask has not changed";
 }
 
 SINKSTREAM_TEST_BOTH_SAMPLERS(EngineFailureTest);

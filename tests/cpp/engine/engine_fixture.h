@@ -1,4 +1,4 @@
-// An engine over the FakeModel with a tiny cache, and the ways in which tests read its streams.
+// An engine over the FakeModel with a tiny cache, and helpers that read its streams.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace sinkstream {
 
 using namespace std::chrono_literals;
 
-// Token 1 ends a reply, 2 and 3 are control tokens too. Tokens from 4 on are one character each:
+// Token 1 ends a reply; 2 and 3 are also control tokens. Tokens from 4 on are one character each:
 // first ASCII from '!', then two-byte characters.
 inline constexpr int32_t kEndToken = 1;
 
@@ -46,16 +46,16 @@ inline std::string text_of(const std::vector<int32_t>& ids) {
   return text;
 }
 
-// All that a stream has given.
+// All output of a stream.
 struct Reply {
   std::string text;
   std::vector<int32_t> ids;
-  std::vector<StreamMark> marks;  // with places counted over all batches
-  std::vector<int64_t> pieces;    // tokens of each batch that has any
+  std::vector<StreamMark> marks;  // with positions counted over all batches
+  std::vector<int64_t> pieces;    // token counts of the batches that have any
   bool has_ended = false;
 };
 
-// Takes until `enough` says so, or the stream ends. Ten seconds without news are a failure.
+// Reads until `enough` is true or the stream ends. Fails after ten seconds without output.
 inline Reply read_until(TokenStream& stream, const std::function<bool(const Reply&)>& enough) {
   Reply reply;
   StreamBatch batch;
@@ -66,7 +66,7 @@ inline Reply read_until(TokenStream& stream, const std::function<bool(const Repl
       break;
     }
     if (taken == TokenStream::Taken::kNothing) {
-      ADD_FAILURE() << "the stream gives nothing";
+      ADD_FAILURE() << "the stream returns nothing";
       break;
     }
     for (StreamMark mark : batch.marks) {
@@ -88,12 +88,12 @@ inline Reply read_tokens(TokenStream& stream, size_t count) {
   return read_until(stream, [count](const Reply& reply) { return reply.ids.size() >= count; });
 }
 
-// Waits until `condition` holds; a failure after ten seconds.
+// Waits until `condition` holds. Fails after ten seconds.
 inline void wait_until(const std::function<bool()>& condition) {
   const auto end = Clock::now() + 10s;
   while (!condition()) {
     if (Clock::now() > end) {
-      ADD_FAILURE() << "it does not come to pass";
+      ADD_FAILURE() << "the condition never became true";
       return;
     }
     std::this_thread::sleep_for(1ms);
@@ -109,8 +109,8 @@ inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t
   return request;
 }
 
-// Who draws the tokens: every promise of the engine holds for both, and nearly every test is run
-// for both.
+// Where tokens are sampled. Every promise of the engine holds for both, and nearly every test runs
+// with both.
 enum class SampledBy { kHost, kDevice };
 
 class EngineTestBase : public testing::Test {
@@ -130,12 +130,12 @@ class EngineTestBase : public testing::Test {
   ~EngineTestBase() override {
     if (!engine_) return;
     engine_->close();
-    EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has kept its pages";
+    EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has leaked its pages";
     EXPECT_FALSE(model.too_long);
-    EXPECT_FALSE(device_sampler != nullptr && device_sampler->has_complained);
+    EXPECT_FALSE(device_sampler != nullptr && device_sampler->has_failed);
   }
 
-  // Starts the engine with what `options` and `model` say by now.
+  // Starts the engine with the current `options` and `model`.
   Engine& engine() {
     if (engine_) return *engine_;
     const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
@@ -148,7 +148,7 @@ class EngineTestBase : public testing::Test {
     return *engine_;
   }
 
-  // Gives a model what draws its tokens where this test is about that; else null.
+  // Adds a device sampler to a model if this test samples on the device; else returns null.
   FakeSampler* maybe_add_device_sampler(RuleModel* of, const EngineOptions& with) const {
     if (sampled_by == SampledBy::kHost) return nullptr;
     auto made = std::make_unique<FakeSampler>(of, with.max_sequences, with.kernels);
@@ -161,14 +161,14 @@ class EngineTestBase : public testing::Test {
     return engine().submit(std::move(request));
   }
 
-  // Whether nobody runs or waits, and all memory is back.
+  // Whether no sequence runs or waits, and all pages are free.
   bool is_idle() {
     const EngineStats stats = engine().stats();
     return stats.running == 0 && stats.waiting == 0 && stats.parked == 0 &&
            stats.free_pages == stats.pages;
   }
 
-  // Steps that may be under way beside the one whose results are awaited.
+  // Steps that may be in flight in addition to the one being awaited.
   int64_t lookahead() const { return sampled_by == SampledBy::kDevice ? 1 : 0; }
 
   const SampledBy sampled_by;

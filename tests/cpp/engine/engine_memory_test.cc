@@ -1,4 +1,4 @@
-// What the engine takes from the heap, and no memory left, wherever its thread asks for some.
+// What the engine allocates, and running out of memory at every allocation of its thread.
 #include <atomic>
 #include <cstdlib>
 #include <future>
@@ -12,32 +12,32 @@
 namespace sinkstream {
 namespace {
 
-constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
 TEST_P(EngineTest, ATokenTakesNothingFromTheHeapWhileTheConsumerKeepsUp) {
-  options.kernels = &generic_kernels();  // the slow table sorts copies
+  options.kernels = &generic_kernels();  // the reference table sorts copies
   std::counting_semaphore<1 << 20> gate(1);
   model.gate = &gate;
   const auto stream = submit(greedy_request({5}, std::nullopt));
   StreamBatch batch;
   int64_t before = 0;
-  constexpr int kGrown = 200;  // the cache has been full for long, and the batches have grown
-  // A token, then a permit for the next one: however slow this thread is, it is never behind.
+  constexpr int kGrown = 200;  // the cache is full, and the batches have grown
+  // A token, then a permit for the next one: however slow this thread is, it never lags.
   for (int token = 0; token < 5000;) {
     ASSERT_EQ(stream->take(10s, &batch), TokenStream::Taken::kBatch);
-    if (batch.tokens.empty()) continue;  // it has begun
+    if (batch.tokens.empty()) continue;  // only marks
     ASSERT_EQ(batch.tokens.size(), 1u);
     if (++token == kGrown) before = allocations();
     gate.release();
   }
   EXPECT_EQ(allocations(), before);
   stream->cancel();
-  gate.release(1000);  // for what is under way
-  engine().close();    // before the gate goes
+  gate.release(1000);  // for steps in flight
+  engine().close();    // before the gate is destroyed
 }
 
 TEST_P(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
-  // When the stream is parked, a hundred characters at least are held back.
+  // When the stream is parked, at least a hundred characters are held back.
   const auto pending = static_cast<int64_t>(TokenStream::kMaxPendingTokens);
   const auto expected = expected_reply({5}, pending + 100);
   Request request = greedy_request({5}, std::nullopt);
@@ -45,10 +45,10 @@ TEST_P(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
   const auto stream = submit(request);
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 2; });
-  engine().between_steps([] {});  // the last step under way has been delivered, too
+  engine().between_steps([] {});  // the last step in flight has been delivered, too
   const FailPoint arm("step.arrivals_taken", once([&] {
                         stream->cancel();
-                        fail_allocations(0, 1);  // the next one copies what was held back
+                        fail_allocations(0, 1);  // the next allocation copies what was held back
                       }));
   engine().between_steps([] {});  // wakes it
   const Reply reply = read_all(*stream);
@@ -63,10 +63,10 @@ TEST_P(EngineTest, EndsOnlyTheOneWhoseLastCharactersHaveNoMemory) {
 
 TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryToBegin) {
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
-  // Whatever grows with the number of sequences has grown now.
+  // All buffers that grow with the number of sequences have grown now.
   EXPECT_EQ(read_all(*submit(greedy_request({5}, 3))).ids, expected_reply({5}, 3));
   wait_until([&] { return engine().stats().parked == 1; });
-  for (const int64_t after : {0, 1}) {  // both are tables of pages
+  for (const int64_t after : {0, 1}) {  // both are page tables
     engine().between_steps([&] { fail_allocations(after, 1); });
     const auto stream = submit(greedy_request({5}, 3));
     EXPECT_TRUE(read_all(*stream).ids.empty());
@@ -80,11 +80,11 @@ TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryToBegin) {
 TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryForItsToken) {
   std::atomic<int64_t> fails_at{std::numeric_limits<int64_t>::max()};
   model.before_forward = [&](int64_t forward) {
-    if (forward == fails_at) fail_allocations(0, 1);  // the model itself takes none any more
+    if (forward == fails_at) fail_allocations(0, 1);  // the model itself no longer allocates
   };
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
-  engine().between_steps([] {});  // no forward is under way that would count
+  engine().between_steps([] {});  // no forward is in flight that would still be counted
   fails_at = model.forwards + 3;
   Request request = greedy_request({5}, 300);
   request.params.logprobs = kMaxLogprobs;
@@ -98,26 +98,26 @@ TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryForItsToken) {
   neighbour->cancel();
 }
 
-// What happens while memory runs out.
+// What else happens while memory runs out.
 enum class Scene {
   kNothingElse,
-  kCrowd,    // more requests come in at once than there was ever room for
+  kCrowd,    // more requests arrive at once than ever before
   kFailure,  // the step fails
 };
 
-// An engine of its own whose memory runs out while it reads, writes, admits and works.
+// A separate engine that runs out of memory while it prefills, decodes, admits and runs jobs.
 class OutOfMemory : public EngineTestBase {
  protected:
   using EngineTestBase::EngineTestBase;
 
   struct Outcome {
-    int64_t failures = 0;        // allocations that have failed
-    std::exception_ptr of_work;  // what `between_steps` has thrown
-    bool has_worked = false;     // whether it has done its work
-    std::optional<FinishReason> of_writing, of_late;
+    int64_t failures = 0;        // allocations that failed
+    std::exception_ptr of_work;  // what `between_steps` threw
+    bool has_worked = false;     // whether it did its work
+    std::optional<FinishReason> of_decoding, of_late;
   };
 
-  // In the second step, lets the allocation behind `after` others fail, and so many behind it.
+  // In the second step, fails `failures` allocations after `after` successful ones.
   Outcome run(Scene scene, int64_t after, int64_t failures) {
     FakeModel model;
     ThreadPool threads(1);
@@ -140,10 +140,10 @@ class OutOfMemory : public EngineTestBase {
     Outcome outcome;
     {
       Engine engine(model, own);
-      Request request = greedy_request(kWriting, 12);
+      Request request = greedy_request(kDecoding, 12);
       request.params.stream_interval = 5;
-      request.params.stop = {text_of(expected_reply(kWriting, 20))};  // all of it is held back
-      const auto writing = engine.submit(request);
+      request.params.stop = {text_of(expected_reply(kDecoding, 20))};  // all of it is held back
+      const auto decoding = engine.submit(request);
       inside.get_future().wait();
       const auto late = engine.submit(greedy_request(kLate, 3));
       std::vector<std::shared_ptr<TokenStream>> crowd(scene == Scene::kCrowd ? 70 : 0);
@@ -159,25 +159,26 @@ class OutOfMemory : public EngineTestBase {
         has_returned = true;
       });
       calling.get_future().wait();
-      std::this_thread::sleep_for(2ms);  // for the caller to be waiting inside, mostly
+      std::this_thread::sleep_for(2ms);  // so that the caller is usually waiting inside
       go.set_value();
-      outcome.of_writing = check_end(*writing, kWriting, 12);
+      outcome.of_decoding = check_end(*decoding, kDecoding, 12);
       outcome.of_late = check_end(*late, kLate, 3);
       for (const auto& stream : crowd) check_end(*stream, {7}, 0);
       wait_until([&] { return has_returned.load(); });
-      if (!has_returned) std::_Exit(1);  // who waits for ever can be neither joined nor left behind
+      if (!has_returned)
+        std::_Exit(1);  // a caller that never returns can be neither joined nor leaked
       caller.join();
       engine.close();
       const EngineStats stats = engine.stats();
       EXPECT_EQ(stats.running + stats.waiting + stats.parked, 0);
     }
-    EXPECT_EQ(pool.free_pages(), pool.pages()) << "a sequence has kept its pages";
+    EXPECT_EQ(pool.free_pages(), pool.pages()) << "a sequence has leaked its pages";
     EXPECT_NE(outcome.has_worked, outcome.of_work != nullptr);
     outcome.failures = failed_allocations() - failed_before;
     return outcome;
   }
 
-  // A stream ends, and what it has given is right.
+  // The stream ends, and its output is right.
   static std::optional<FinishReason> check_end(TokenStream& stream,
                                                const std::vector<int32_t>& prompt, int64_t tokens) {
     const Reply reply = read_all(stream);
@@ -201,7 +202,7 @@ class OutOfMemory : public EngineTestBase {
     return stream.finish_reason();
   }
 
-  const std::vector<int32_t> kWriting{5};
+  const std::vector<int32_t> kDecoding{5};
   const std::vector<int32_t> kLate = std::vector<int32_t>(20, 6);  // two chunks
 };
 
@@ -210,7 +211,7 @@ class OutOfMemoryFor : public OutOfMemory,
  protected:
   OutOfMemoryFor() : OutOfMemory(std::get<SampledBy>(GetParam())) {}
 
-  const int64_t failures_ = std::get<int64_t>(GetParam());  // one behind the other
+  const int64_t failures_ = std::get<int64_t>(GetParam());  // in a row
 };
 
 TEST_P(OutOfMemoryFor, EveryStreamAndCallerLearnsOfTheEnd) {
@@ -219,40 +220,40 @@ TEST_P(OutOfMemoryFor, EveryStreamAndCallerLearnsOfTheEnd) {
     for (after = 0;; ++after) {
       SCOPED_TRACE(cat("scene ", static_cast<int>(scene), ", allocation ", after));
       const Outcome outcome = run(scene, after, failures_);
-      if (HasFailure()) return;  // the next ones may take ten seconds each to fail
+      if (HasFailure()) return;  // the others may take ten seconds each to fail
       if (outcome.failures > 0) continue;
-      EXPECT_EQ(outcome.of_writing, FinishReason::kLength);  // it has never come so far
+      EXPECT_EQ(outcome.of_decoding, FinishReason::kLength);  // it did not reach that allocation
       EXPECT_EQ(outcome.of_late, FinishReason::kLength);
       EXPECT_TRUE(outcome.has_worked);
       break;
     }
-    EXPECT_GT(after, 20) << "hardly anything has failed";
+    EXPECT_GT(after, 20) << "hardly any allocation failed";
   }
 }
 
 TEST_P(OutOfMemoryFor, TheEndOfAFailedEngineArrivesWithoutTheMemoryToDescribeIt) {
-  int64_t without_a_sentence = 0;
+  int64_t without_a_message = 0;
   for (int64_t after = 0, failures = 1; failures > 0; ++after) {
     SCOPED_TRACE(cat("allocation ", after));
     const Outcome outcome = run(Scene::kFailure, after, failures_);
     failures = outcome.failures;
     if (HasFailure()) return;
-    EXPECT_EQ(outcome.of_writing, FinishReason::kError);
+    EXPECT_EQ(outcome.of_decoding, FinishReason::kError);
     EXPECT_EQ(outcome.of_late, FinishReason::kError);
     ASSERT_TRUE(outcome.of_work) << "a dead engine has worked";
     try {
       std::rethrow_exception(outcome.of_work);
     } catch (const std::bad_alloc&) {
-      ++without_a_sentence;
+      ++without_a_message;
     } catch (const EngineDead&) {
     }
   }
-  if (failures_ != kForEver) return;  // few of them are the sentence's
-  EXPECT_GT(without_a_sentence, 0) << "the caller never waited while memory was lacking";
+  if (failures_ != kAll) return;  // only few of these are for the message
+  EXPECT_GT(without_a_message, 0) << "the caller never waited while memory was lacking";
 }
 
 INSTANTIATE_TEST_SUITE_P(AllocationsOf, OutOfMemoryFor,
-                         testing::Combine(testing::Values(1, kForEver),
+                         testing::Combine(testing::Values(1, kAll),
                                           testing::Values(SampledBy::kHost, SampledBy::kDevice)),
                          [](const auto& info) {
                            return cat(std::get<int64_t>(info.param) == 1 ? "one" : "all",

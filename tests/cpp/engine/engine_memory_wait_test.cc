@@ -1,4 +1,4 @@
-// How long a sequence waits for memory whose holders are not being read: a second of its own.
+// How long a sequence waits for memory whose holders are not being read: one second each.
 #include "timed_fixture.h"
 
 namespace sinkstream {
@@ -10,10 +10,10 @@ class EngineMemoryWaitTest : public TimedEngineTest {
 
   std::shared_ptr<TokenStream> wait_for_memory(int32_t token) {
     auto stream = submit(greedy_request({token}, 5));
-    let_it_look();
+    wait_for_iteration();
     return stream;
   }
-  // The stream is refused for want of memory when this time has passed, and not before.
+  // The stream fails for lack of memory after this time, and not before.
   void expect_refusal_after(std::chrono::nanoseconds time, TokenStream& stream) {
     pass(time - 1ns);
     EXPECT_FALSE(stream.finish_reason());
@@ -49,9 +49,9 @@ TEST_P(EngineMemoryWaitTest, StartsAgainWhenTheHolderIsReadNoMore) {
   wait_until_parked(1);
   const auto waiting = wait_for_memory(6);
   for (int i = 0; i < 3; ++i) {
-    pass(999ms);  // of its patience little is left, and comes back
+    pass(999ms);  // nearly all of its wait is over, and starts again
     read_tokens(*holder, 1);
-    let_it_look();
+    wait_for_iteration();
     wait_until_parked(1);
   }
   expect_refusal_after(1s, *waiting);

@@ -1,6 +1,6 @@
-// Cancel, complete, disconnect, evict and shutdown, forced to meet in every order: a thread is held
-// at a place of fail_point.h while the others go on. A chance meeting is one in millions; these are
-// all of them, every time.
+// Cancel, complete, disconnect, evict and shutdown, forced to meet in every order: a thread is
+// halted at a fail point (fail_point.h) while the others continue. By chance each would meet once
+// in millions of runs; here all of them do, every time.
 #include <future>
 #include <tuple>
 
@@ -10,7 +10,7 @@
 namespace sinkstream {
 namespace {
 
-// The places of the engine's thread at which the rest of the world may do something.
+// The fail points of the engine's thread at which another thread may act.
 constexpr const char* kStepPoints[] = {"step.arrivals_taken", "step.admit",   "step.launch",
                                        "step.deliver",        "step.publish", "stream.published",
                                        "step.delivered"};
@@ -30,7 +30,7 @@ class EngineOrderTestBase : public EngineTestBase {
  protected:
   using EngineTestBase::EngineTestBase;
 
-  // What a stream has given is right as far as it goes, and the reason agrees with how far that is.
+  // The stream's tokens are right as far as they go, and the finish reason matches their number.
   static void expect_cut_or_complete(TokenStream& stream, const std::vector<int32_t>& prompt,
                                      int64_t max_tokens, int64_t most) {
     const Reply reply = read_all(stream);
@@ -38,13 +38,14 @@ class EngineOrderTestBase : public EngineTestBase {
     EXPECT_TRUE(reply.has_ended);
     EXPECT_EQ(reply.ids, expected_reply(prompt, given));
     EXPECT_EQ(reply.text, text_of(reply.ids));
-    EXPECT_LE(given, most) << "it has run on for more than a step";
+    EXPECT_LE(given, most) << "it ran for more than one extra step";
     EXPECT_EQ(stream.finish_reason(),
               given == max_tokens ? FinishReason::kLength : FinishReason::kCancelled);
     EXPECT_NO_THROW(stream.rethrow());
   }
 
-  // Nobody waits, all pages are back, and the next request is served as if nothing had been.
+  // No sequence waits, all pages are free, and the next request is served as if nothing had
+  // happened.
   void expect_baseline() {
     wait_until([this] { return is_idle(); });
     EXPECT_EQ(read_all(*submit(greedy_request({8}, 100))).ids, expected_reply({8}, 100));
@@ -56,7 +57,7 @@ class EngineOrderTest : public EngineOrderTestBase, public testing::WithParamInt
   EngineOrderTest() : EngineOrderTestBase(GetParam()) {}
 };
 
-// ---- every place, every event ----------------------------------------------------------------
+// ---- every fail point, every event -----------------------------------------------------------
 
 class EngineOrderAt
     : public EngineOrderTestBase,
@@ -65,14 +66,14 @@ class EngineOrderAt
   EngineOrderAt() : EngineOrderTestBase(std::get<SampledBy>(GetParam())) {}
 };
 
-TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
+TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNoNeighbour) {
   const auto [place, event, after, sampled_by] = GetParam();
   constexpr int64_t kTokens = 6, kNeighboursTokens = 90;
   Halt halt(place, after);
   const auto stream = submit(greedy_request({5}, kTokens));
   const auto neighbour = submit(greedy_request({6}, kNeighboursTokens));
   ASSERT_TRUE(halt.await());
-  // Tokens: one for each forward, those in progress too.
+  // One token for each forward, those in progress included.
   const int64_t most = model.forwards + 1 + lookahead();
   std::thread closer;
   if (event == Event::kCancel) stream->cancel();
@@ -86,7 +87,7 @@ TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNobody) {
   if (closer.joinable()) closer.join();
 
   if (event == Event::kDisconnect) {
-    EXPECT_TRUE(read_all(*stream).ids.empty()) << "who has gone away is given nothing";
+    EXPECT_TRUE(read_all(*stream).ids.empty()) << "a disconnected consumer gets nothing";
     wait_until([&] { return stream->finish_reason().has_value(); });
   } else {
     expect_cut_or_complete(*stream, {5}, kTokens, std::min(most, kTokens));
@@ -117,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Places, EngineOrderAt,
                                           testing::ValuesIn(kEvents), testing::Values(0, 1, 5),
                                           testing::ValuesIn(kBothSamplers)),
                          name_of_order);
-// There are two ends to come by.
+// Two sequences end.
 INSTANTIATE_TEST_SUITE_P(Ends, EngineOrderAt,
                          testing::Combine(testing::Values("step.finish"),
                                           testing::ValuesIn(kEvents), testing::Values(0, 1),
@@ -131,7 +132,7 @@ TEST_P(EngineOrderTest, ACompleteReplyStaysCompleteWhenItIsCancelledBeforeItsEnd
   const auto stream = submit(greedy_request({5}, 3));
   ASSERT_TRUE(halt.await());
   EXPECT_FALSE(stream->finish_reason());
-  EXPECT_TRUE(is_idle()) << "the pages come back before the end is told";
+  EXPECT_TRUE(is_idle()) << "the pages are free before the end is visible";
   stream->cancel();
   halt.release();
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3));
@@ -143,7 +144,7 @@ TEST_P(EngineOrderTest, AConsumerThatWaitsForTheEndIsWokenByIt) {
   const auto stream = submit(greedy_request({5}, 1));
   ASSERT_TRUE(halt.await());
   auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
-  EXPECT_EQ(reading.wait_for(20ms), std::future_status::timeout) << "it ends before its end";
+  EXPECT_EQ(reading.wait_for(20ms), std::future_status::timeout) << "it ends too early";
   halt.release();
   EXPECT_EQ(reading.get().ids, expected_reply({5}, 1));
 }
@@ -158,7 +159,7 @@ TEST_P(EngineOrderTest, OneThatIsCancelledBetweenPlanAndAdmissionGivesItsPagesBa
   halt.release();
   EXPECT_TRUE(read_all(*stream).ids.empty());
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
-  EXPECT_EQ(model.forwards, 1) << "it has read on";
+  EXPECT_EQ(model.forwards, 1) << "it continued its prefill";
   expect_baseline();
 }
 
@@ -177,7 +178,7 @@ TEST_P(EngineOrderTest, OneThatWaitsTakesThePagesOfOneThatIsCancelledInTheSameSt
 
 TEST_P(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
   options.max_sequences = 2;
-  Halt halt("step.deliver", 300);  // far past the window: this very step has evicted
+  Halt halt("step.deliver", 300);  // far past the window: this step has evicted
   const auto evicting = submit(greedy_request({5}, std::nullopt));
   const auto neighbour = submit(greedy_request({6}, 1000));
   const auto next = submit(greedy_request({7}, 500));
@@ -192,20 +193,20 @@ TEST_P(EngineOrderTest, PagesOfOneThatEndsWhileItEvictsServeTheNextOneExactly) {
   EXPECT_EQ(stats.live_tokens, options.window.capacity());
   EXPECT_EQ(stats.live_tokens + stats.evicted_tokens, stats.generated_tokens)
       << "a prompt of one token, and the last one not in the cache";
-  int64_t told = 0;
+  int64_t reported = 0;
   for (const StreamMark& mark : reply.marks) {
-    if (mark.kind == StreamMark::Kind::kEvicted) told += mark.count;
+    if (mark.kind == StreamMark::Kind::kEvicted) reported += mark.count;
   }
-  EXPECT_EQ(told, stats.evicted_tokens);
+  EXPECT_EQ(reported, stats.evicted_tokens);
   expect_baseline();
 }
 
 // ---- lag -------------------------------------------------------------------------------------
 
-TEST_P(EngineOrderTest, AParkedSequenceGoesOnWhenItsConsumerRingsLate) {
+TEST_P(EngineOrderTest, AParkedSequenceContinuesWhenItsConsumerRingsLate) {
   const auto stream = submit(greedy_request({5}, 6000));
   wait_until([&] { return engine().stats().parked == 1; });
-  Halt halt("stream.taken");  // there is room, and the engine has not been told
+  Halt halt("stream.taken");  // there is room, and the bell has not rung
   auto reading = std::async(std::launch::async, [&] { return read_all(*stream); });
   ASSERT_TRUE(halt.await());
   halt.release();
@@ -239,7 +240,7 @@ TEST_P(EngineOrderTest, AStreamThatIsClosedWhileItsConsumerIsAboutToTakeGivesThe
   wait_until([&] { return is_idle(); });
 }
 
-// The consumer lets go of its last reference while the engine is about to wake it.
+// The consumer drops its last reference while the engine is about to wake it.
 TEST_P(EngineOrderTest, AConsumerMayBeGoneBeforeItIsWoken) {
   Halt halt("stream.published");
   auto stream = submit(greedy_request({5}, std::nullopt));
@@ -263,7 +264,7 @@ TEST_P(EngineOrderTest, ARequestThatComesTooLateForAnEngineThatClosesIsRefused) 
   EXPECT_TRUE(is_idle());
 }
 
-TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileTheEngineClosesIsCancelled) {
+TEST_P(EngineOrderTest, ARequestThatIsQueuedWhileTheEngineClosesIsCancelled) {
   engine();
   Halt halt("submit.enqueued");  // the bell has not rung for it
   auto asking = std::async(std::launch::async, [&] { return submit(greedy_request({5}, 3)); });
@@ -288,7 +289,7 @@ TEST_P(EngineOrderTest, WorkBetweenStepsThatComesWhileTheEngineClosesIsRefusedNo
     engine().between_steps([] {});
   });
   asking.get_future().wait();
-  std::this_thread::sleep_for(5ms);  // for the caller to be waiting inside, mostly
+  std::this_thread::sleep_for(5ms);  // so that the caller is usually waiting inside
   Halt marked("close.marked");
   std::thread closer([this] { engine().close(); });
   ASSERT_TRUE(marked.await());
@@ -317,7 +318,7 @@ TEST_P(EngineOrderTest, ATurnFollowsACancelledOneThatEndsWhileItIsWaitedFor) {
   const auto session = engine().open_session({}, {});
   const auto cancelled = engine().submit(greedy_request({5}, std::nullopt), session);
   read_tokens(*cancelled, 3);
-  Halt in_step("step.deliver");  // the turn holds the session
+  Halt in_step("step.deliver");  // the turn has the session
   ASSERT_TRUE(in_step.await());
   cancelled->cancel();
   Halt asked("session.in_use");
@@ -388,12 +389,12 @@ TEST_P(EngineOrderTest, AFaultInOneSequencesDeliveryEndsOnlyThatOne) {
   expect_baseline();
 }
 
-TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
+TEST_P(EngineOrderTest, ARequestThatIsQueuedWhileAStepFailsLearnsOfIt) {
   Halt halt("step.launch");
   FailPoint broken("step.deliver", throws(std::runtime_error("a fault was planted")));
   const auto first = submit(greedy_request({5}, 3));
   ASSERT_TRUE(halt.await());
-  const auto late = submit(greedy_request({6}, 3));  // nobody has taken it up
+  const auto late = submit(greedy_request({6}, 3));  // still queued
   halt.release();
   for (const auto& stream : {first, late}) {
     EXPECT_TRUE(read_all(*stream).has_ended);
@@ -403,7 +404,7 @@ TEST_P(EngineOrderTest, ARequestThatIsHandedOverWhileAStepFailsLearnsOfIt) {
 
 // ---- all at once -----------------------------------------------------------------------------
 
-// Every place is slow, and consumers come and go: what no test above has thought of.
+// Every fail point is slow, and consumers come and go: for cases that no test above covers.
 TEST_P(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
   std::vector<std::unique_ptr<FailPoint>> slow;
   for (const char* place : {"step.arrivals_taken", "step.admit", "step.launch", "step.deliver",

@@ -1,4 +1,4 @@
-// Sessions: every reply is what one long request over the same tokens would have given.
+// Sessions: every reply equals that of one long request over the same tokens.
 #include <random>
 
 #include "engine_fixture.h"
@@ -23,12 +23,12 @@ class EngineSessionTest : public EngineTest {
     return read_all(*start(session, text, reply)).ids;
   }
 
-  void expect_all_memory_back() {
+  void expect_all_pages_free() {
     wait_until([this] { return is_idle(); });
   }
 };
 
-// Tokens and replies as they must come: one list of ids, whatever was evicted.
+// The expected tokens and replies: one list of ids, whatever was evicted.
 struct Script {
   std::vector<int32_t> ids;
 
@@ -40,7 +40,7 @@ struct Script {
   }
 };
 
-TEST_P(EngineSessionTest, EachTurnGoesOnBehindTheOneBefore) {
+TEST_P(EngineSessionTest, EachTurnContinuesFromTheOneBefore) {
   const auto session = open();
   Script script;
   EXPECT_EQ(turn(session, {10, 11, 12}, 5), script.turn({10, 11, 12}, 5));
@@ -50,7 +50,7 @@ TEST_P(EngineSessionTest, EachTurnGoesOnBehindTheOneBefore) {
   EXPECT_EQ(session->stats().turns, 3);
   EXPECT_EQ(session->stats().tokens, static_cast<int64_t>(script.ids.size()) - 1);
   session->close();
-  expect_all_memory_back();
+  expect_all_pages_free();
 }
 
 TEST_P(EngineSessionTest, TwoHundredTurnsEqualOneLongRequestWhileTheWindowMovesOn) {
@@ -74,7 +74,7 @@ TEST_P(EngineSessionTest, AStreamOfATurnCountsItsOwnTokens) {
   turn(session, Ids(50, 9), 20);
   const auto stream = start(session, {5, 6}, 3);
   read_all(*stream);
-  EXPECT_EQ(stream->stats().prompt_tokens, 3) << "two, and the last one of the reply before";
+  EXPECT_EQ(stream->stats().prompt_tokens, 3) << "two, and the pending token of the previous reply";
   EXPECT_EQ(stream->stats().cached_tokens, 64);
   EXPECT_EQ(stream->stats().generated_tokens, 3);
   EXPECT_EQ(stream->stats().evicted_tokens, 5);
@@ -120,11 +120,11 @@ TEST_P(EngineSessionTest, PenaltiesCountTheTokensOfEarlierTurns) {
             read_all(*submit(with_penalty(whole))).ids);
 }
 
-TEST_P(EngineSessionTest, ATokenOfAnEarlierTurnIsPenalisedAtOnce) {
+TEST_P(EngineSessionTest, ATokenOfAnEarlierTurnIsPenalizedAtOnce) {
   Ids earlier(40);
   for (size_t i = 0; i < earlier.size(); ++i) earlier[i] = static_cast<int32_t>(7 * i);
   Ids whole = earlier;
-  for (whole.push_back(0);; ++whole.back()) {  // until the likeliest token is one of them
+  for (whole.push_back(0);; ++whole.back()) {  // until the most probable token is one of them
     ASSERT_LT(whole.back(), kFakeVocab);
     const int32_t next = expected_reply(whole, 1)[0];
     if (std::find(earlier.begin(), earlier.end(), next) != earlier.end()) break;
@@ -139,7 +139,7 @@ TEST_P(EngineSessionTest, ATokenOfAnEarlierTurnIsPenalisedAtOnce) {
   EXPECT_EQ(std::find(earlier.begin(), earlier.end(), given[0]), earlier.end());
 }
 
-TEST_P(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
+TEST_P(EngineSessionTest, AForkAndItsOriginalContinueIndependently) {
   for (const int64_t tokens : {0, 2, 4, 5, 40, 63, 64, 65, 130, 500}) {
     SCOPED_TRACE(tokens);
     const auto session = open();
@@ -156,7 +156,7 @@ TEST_P(EngineSessionTest, AForkAndItsOriginalGoOnByThemselves) {
     session->close();
     ASSERT_EQ(turn(fork, {5}, 50), other.turn({5}, 50));
     fork->close();
-    expect_all_memory_back();
+    expect_all_pages_free();
   }
 }
 
@@ -164,7 +164,7 @@ TEST_P(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
   std::vector<std::shared_ptr<Session>> sessions = {open()};
   turn(sessions[0], Ids(30, 7), 3);
   while (sessions.size() < 4) sessions.push_back(engine().fork_session(*sessions[0]));
-  // Of two pages that a layer's ring and sinks need, a fork shares the sinks' one for good.
+  // Of the two pages that a layer's ring and sinks need, a fork keeps sharing the sinks' page.
   EXPECT_THROW(while (true) sessions.push_back(engine().fork_session(*sessions[0])), CapacityError);
   EXPECT_GT(sessions.size(), 4u);
   for (size_t i = 0; i < sessions.size(); ++i) {
@@ -174,23 +174,24 @@ TEST_P(EngineSessionTest, AForkTakesAllItsMemoryAtOnceOrNone) {
     EXPECT_EQ(turn(sessions[i], text, 9), script.turn(text, 9));
   }
   for (const auto& session : sessions) session->close();
-  expect_all_memory_back();
+  expect_all_pages_free();
 }
 
 TEST_P(EngineSessionTest, TenThousandIdleSessionsHoldWhatTheyDeclaredAndLeaveTheRestToOthers) {
 #if defined(__SANITIZE_THREAD__)
-  constexpr int64_t kIdle = 1'000;  // all else would take two minutes
+  constexpr int64_t kIdle = 1'000;  // more would take two minutes
 #else
   constexpr int64_t kIdle = 10'000;
 #endif
   options.max_sequences = kIdle + 1;
-  options.prefill_chunk = 100;  // few steps: each looks at every page, which takes its time here
+  options.prefill_chunk =
+      100;  // few steps: the invariants check every page in each, which takes long here
   const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
   std::vector<std::shared_ptr<Session>> sessions;
   for (int64_t i = 0; i < kIdle; ++i) sessions.push_back(open());
   EXPECT_EQ(engine().stats().free_pages, each);
 
-  // Some have a past. Nobody takes more than was said, and one more stream finds its memory.
+  // Some have turns. No session takes more than it declared, and one more stream finds its memory.
   constexpr int64_t kApart = kIdle / 2;
   std::vector<Script> scripts(kIdle / kApart);
   const auto take_turns = [&](int64_t length) {
@@ -208,7 +209,7 @@ TEST_P(EngineSessionTest, TenThousandIdleSessionsHoldWhatTheyDeclaredAndLeaveThe
   EXPECT_THROW(open(), CapacityError);
   for (const auto& session : sessions) session->close();
   last->close();
-  expect_all_memory_back();
+  expect_all_pages_free();
 }
 
 TEST_P(EngineSessionTest, SharesABeginningWithALiveSession) {
@@ -231,7 +232,8 @@ TEST_P(EngineSessionTest, SharesABeginningWithALiveSession) {
   EXPECT_EQ(read_all(*differing).ids, expected_reply(almost, 6));
   EXPECT_EQ(differing->stats().cached_tokens, 70);
 
-  const auto whole = submit(greedy_request(system, 6));  // its last token gives the logits
+  const auto whole =
+      submit(greedy_request(system, 6));  // its last token is computed for the logits
   EXPECT_EQ(read_all(*whole).ids, expected_reply(system, 6));
   EXPECT_EQ(whole->stats().cached_tokens, 99);
 
@@ -242,12 +244,14 @@ TEST_P(EngineSessionTest, SharesABeginningWithALiveSession) {
   EXPECT_EQ(turn(second, {8, 9}, 300), script.turn({8, 9}, 300));
   Script of_first;
   of_first.ids = system;
-  EXPECT_EQ(turn(first, {9}, 300), of_first.turn({9}, 300)) << "nobody has written to its pages";
+  EXPECT_EQ(turn(first, {9}, 300), of_first.turn({9}, 300))
+      << "no other sequence has written to its pages";
 
-  // What has left the window cannot be shared; sinks never leave.
+  // Evicted tokens cannot be shared; sinks are never evicted.
   const auto third = open({}, system);
   EXPECT_EQ(third->stats().tokens, 20);
-  EXPECT_EQ(open(19, system)->stats().tokens, 0) << "other sinks lie in other rows";
+  EXPECT_EQ(open(19, system)->stats().tokens, 0)
+      << "a session with other sinks has them in other rows";
 }
 
 TEST_P(EngineSessionTest, StreamsShareTheBeginningOfATurnThatIsRunning) {
@@ -261,7 +265,7 @@ TEST_P(EngineSessionTest, StreamsShareTheBeginningOfATurnThatIsRunning) {
     const auto running = start(session, text, 30);
     std::vector<std::shared_ptr<TokenStream>> streams;
     std::vector<Ids> prompts;
-    for (int32_t i = 0; i < 6; ++i) {  // while it is being read, mostly
+    for (int32_t i = 0; i < 6; ++i) {  // during its prefill, mostly
       prompts.emplace_back(text.begin(), text.begin() + 40 * (i + 1) - round);
       prompts.back().push_back(i);
       streams.push_back(submit(greedy_request(prompts.back(), 20)));
@@ -273,7 +277,7 @@ TEST_P(EngineSessionTest, StreamsShareTheBeginningOfATurnThatIsRunning) {
     }
     EXPECT_EQ(read_all(*running).ids, expected_reply(text, 30));
     session->close();
-    expect_all_memory_back();
+    expect_all_pages_free();
   }
   EXPECT_GT(shared, 0);
 }
@@ -286,13 +290,13 @@ TEST_P(EngineSessionTest, TakesATurnBackWhileNothingWasEvicted) {
   read_tokens(*running, 4);
   engine().take_back(*session, running);
   EXPECT_EQ(engine().ids_of(*session), script.ids);
-  EXPECT_THROW(engine().take_back(*session, running), InvalidArgument) << "once";
+  EXPECT_THROW(engine().take_back(*session, running), InvalidArgument) << "only once";
 
   const auto ended = start(session, {22}, 3);
   read_all(*ended);
   engine().take_back(*session, ended);
   EXPECT_EQ(turn(session, {13}, 9), script.turn({13}, 9));
-  EXPECT_THROW(engine().take_back(*session, ended), InvalidArgument) << "the session has gone on";
+  EXPECT_THROW(engine().take_back(*session, ended), InvalidArgument) << "the session has continued";
 
   const auto long_one = start(session, {23}, std::nullopt);
   read_tokens(*long_one, 100);
@@ -331,7 +335,7 @@ TEST_P(EngineSessionTest, ATurnThatNeverBeganLeavesNothing) {
   EXPECT_EQ(turn(session, {10, 11}, 4), script.turn({10, 11}, 4));
   std::counting_semaphore<1 << 20> gate(0);
   model.gate = &gate;
-  others.push_back(submit(greedy_request({9}, 1)));  // holds the engine in its forward
+  others.push_back(submit(greedy_request({9}, 1)));  // blocks the engine in its forward
   const auto waiting = start(session, {12}, 5);
   waiting->cancel();
   gate.release(1000);
@@ -350,7 +354,7 @@ TEST_P(EngineSessionTest, SaysAtOnceThatASessionDoesNotFit) {
   EXPECT_NO_THROW(open());
 }
 
-TEST_P(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
+TEST_P(EngineSessionTest, AStreamDoesNotWaitIndefinitelyForIdleSessions) {
   options.max_sequences = 1;
   const auto session = open();
   const auto stream = submit(greedy_request({9}, std::nullopt));
@@ -360,13 +364,13 @@ TEST_P(EngineSessionTest, AStreamDoesNotWaitForEverForIdleSessions) {
   EXPECT_EQ(turn(session, {10}, 3), expected_reply({10}, 3));
 }
 
-TEST_P(EngineSessionTest, ATurnPassesThoseWhoWaitForMemory) {
+TEST_P(EngineSessionTest, ATurnOvertakesThoseThatWaitForMemory) {
   options.max_sequences = 2;
   const auto first = open(), second = open();
   const auto endless = start(second, {7}, std::nullopt);
   read_tokens(*endless, 3);
   const auto waiting =
-      submit(greedy_request({9}, std::nullopt));  // nothing is free while they live
+      submit(greedy_request({9}, std::nullopt));  // no page is free while they exist
   Script script;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(turn(first, {10}, 3), script.turn({10}, 3));
   waiting->cancel();
@@ -395,7 +399,7 @@ TEST_P(EngineSessionTest, ClosingEndsTheTurnAndReturnsThePages) {
   session->close();
   read_all(*running);
   EXPECT_EQ(running->finish_reason(), FinishReason::kCancelled);
-  expect_all_memory_back();
+  expect_all_pages_free();
   EXPECT_THROW(start(session, {11}, 1), InvalidArgument);
   EXPECT_THROW(engine().fork_session(*session), InvalidArgument);
   EXPECT_THROW(engine().ids_of(*session), InvalidArgument);
@@ -424,7 +428,7 @@ TEST_P(EngineSessionTest, AnErrorOfATurnLeavesWhatIsInTheCache) {
   EXPECT_EQ(turn(session, {13}, 4), script.turn({13}, 4));
 }
 
-// Whatever happens in whatever order: each session is one list of ids, and no page is lost.
+// Whatever the order of operations, each session is one list of ids, and no page is lost.
 TEST_P(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
   options.max_sequences = 8;
   struct Known {
@@ -480,7 +484,7 @@ TEST_P(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
       }
     }
     for (const Known& one : known) one.session->close();
-    expect_all_memory_back();
+    expect_all_pages_free();
   }
 }
 

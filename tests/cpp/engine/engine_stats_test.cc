@@ -1,4 +1,4 @@
-// What an engine counts, whatever happens to its requests.
+// The engine's counters, whatever happens to its requests.
 #include <numeric>
 
 #include "engine_fixture.h"
@@ -14,7 +14,7 @@ class EngineStatsTest : public EngineTest {
   static int64_t finished(const EngineStats& stats, FinishReason reason) {
     return stats.finished.at(static_cast<size_t>(reason));
   }
-  // What holds at any moment.
+  // Holds at any moment.
   static void expect_consistent(const EngineStats& stats) {
     EXPECT_EQ(stats.requests, stats.waiting + stats.running + ended(stats));
     EXPECT_GE(stats.waiting, 0);
@@ -26,7 +26,7 @@ class EngineStatsTest : public EngineTest {
     EXPECT_LE(stats.free_pages + stats.shared_pages, stats.pages);
     EXPECT_GE(stats.queue_lag, 0);
   }
-  // The phases of each request, in the order in which it entered them.
+  // The phases of each request, in order.
   std::vector<std::vector<Phase>> phases(size_t requests) {
     std::vector<std::vector<Phase>> found(requests);
     for (const PhaseChange& change : engine().phase_changes_since(0).changes) {
@@ -36,7 +36,7 @@ class EngineStatsTest : public EngineTest {
   }
 };
 
-TEST(FinishReasons, AreListedAllOfThem) {
+TEST(FinishReasons, AreAllListed) {
   for (size_t i = 0; i < std::size(kFinishReasons); ++i) {
     EXPECT_EQ(kFinishReasons[i], static_cast<FinishReason>(i));
     EXPECT_STRNE(name_of(kFinishReasons[i]), "");
@@ -71,7 +71,8 @@ TEST_P(EngineStatsTest, CountsEveryEndByItsReason) {
 }
 
 TEST_P(EngineStatsTest, AddUpAtAnyMomentOfABusyLife) {
-  Engine& watched = engine();  // made here: two threads must not both be the first to ask for it
+  Engine& watched =
+      engine();  // created here: two threads must not both be the first to call engine()
   std::atomic<bool> has_ended{false};
   std::thread observer([&] {
     while (!has_ended) expect_consistent(watched.stats());
@@ -98,13 +99,13 @@ TEST_P(EngineStatsTest, AddUpAtAnyMomentOfABusyLife) {
 TEST_P(EngineStatsTest, CountsTheTimeToEachFirstTokenOnce) {
   read_all(*submit(greedy_request({5}, 40)));
   read_all(*submit(greedy_request({6}, 1)));
-  read_all(*submit(greedy_request({7}, 0)));  // none comes
+  read_all(*submit(greedy_request({7}, 0)));  // no token
   const EngineStats stats = engine().stats();
   EXPECT_EQ(stats.first_token_times.count, 2);
   EXPECT_GT(stats.first_token_times.sum_ns, 0);
 }
 
-TEST_P(EngineStatsTest, CountsTheTokensThatNobodyHasTakenYet) {
+TEST_P(EngineStatsTest, CountsTheTokensThatAreNotTakenYet) {
   const auto first = submit(greedy_request({5}, 30));
   const auto second = submit(greedy_request({6}, 20));
   wait_until([&] { return ended(engine().stats()) == 2; });
@@ -116,13 +117,14 @@ TEST_P(EngineStatsTest, CountsTheTokensThatNobodyHasTakenYet) {
   EXPECT_EQ(engine().stats().queue_lag, 0);
 }
 
-TEST_P(EngineStatsTest, ForgetTheLagOfAStreamThatNobodyHoldsAnyMore) {
+TEST_P(EngineStatsTest, ForgetTheLagOfAStreamWithoutOwners) {
   {
     const auto dropped = submit(greedy_request({5}, 30));
     wait_until([&] { return ended(engine().stats()) == 1; });
     EXPECT_EQ(engine().stats().queue_lag, 30);
   }
-  wait_until([&] { return engine().stats().queue_lag == 0; });  // the engine lets go of it, too
+  wait_until(
+      [&] { return engine().stats().queue_lag == 0; });  // the engine releases its reference, too
 }
 
 TEST_P(EngineStatsTest, NumberRequestsFromOne) {
@@ -164,7 +166,7 @@ TEST_P(EngineStatsTest, AddUpWhenAStepFailsAndOthersHaveJustArrived) {
   const auto waiting = submit(greedy_request({6}, 50));
   gate.release();
   read_tokens(*running, 1);
-  const auto late = submit(greedy_request({7}, 50));  // the engine is inside the forward
+  const auto late = submit(greedy_request({7}, 50));  // the engine is in its forward
   std::atomic<bool> has_ended{false};
   std::thread observer([&] {
     while (!has_ended) expect_consistent(engine().stats());

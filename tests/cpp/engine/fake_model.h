@@ -1,7 +1,7 @@
-// A language model by rule: the next token is a hash of all tokens before it, so that every test
-// knows what must come, and a token that got lost, doubled or into a wrong cache changes the rest.
-// Like a real one it remembers nothing but what lies in the cache: each token's row holds the hash
-// up to it, so that a page that was mixed up, lost or shared by mistake shows, too.
+// A language model by rule: the next token is a hash of all tokens before it. So every test knows
+// the right reply, and a token that is lost, duplicated or in the wrong cache changes the rest.
+// Like a real model it has no state but the cache: each token's row holds the hash up to it, so
+// that a page mixed up, lost or shared by mistake shows, too.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class TokenHash {
   void add(int32_t token) { state_ = (state_ ^ static_cast<uint32_t>(token)) * 1099511628211u; }
   int32_t next_token() const { return static_cast<int32_t>((state_ >> 20) % kFakeVocab); }
 
-  // What a token's row holds of the tokens up to it: the row is its key, two floats wide.
+  // Writes the hash of the tokens up to `index` to that token's row: its key, two floats wide.
   void write(const SequenceCache& cache, int64_t index) const {
     for (int64_t layer = 0; layer < cache.layers(); ++layer) {
       for (const int64_t half : {0, 1}) {
@@ -72,8 +72,8 @@ inline std::vector<int32_t> expected_reply(const std::vector<int32_t>& prompt, i
   return reply;
 }
 
-// A model that is a rule for the tokens of one span. Draws its tokens itself once it has been given
-// what does (fake_sampler.h).
+// A model that is a rule for the tokens of one span. Samples its tokens itself once it has a device
+// sampler (fake_sampler.h).
 class RuleModel : public LanguageModel {
  public:
   int64_t max_tokens() const override { return max_tokens_; }
@@ -89,15 +89,15 @@ class RuleModel : public LanguageModel {
       const bool is_wanted = span.logits != LogitsOf::kNone;
       read(*span.cache, span.cache->length(), {span.tokens, static_cast<size_t>(span.count)},
            is_wanted ? logits : nullptr);
-      span.cache->advance(span.count);  // what the next token does not see is gone
+      span.cache->advance(span.count);  // what the next token does not see is poisoned
       if (is_wanted) logits += vocab();
     }
     count_rows(static_cast<int64_t>(spans.size()), tokens);
     ++forwards;
   }
 
-  // Writes the rows of `tokens`, the first of which has this index; and where `logits` is not null,
-  // what the last of them says of the next token, [vocab].
+  // Writes the rows of `tokens`, whose first has this index, and the logits after the last one,
+  // [vocab], if `logits` is not null.
   virtual void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
                     float* logits) = 0;
 
@@ -110,12 +110,12 @@ class RuleModel : public LanguageModel {
   }
 
   int64_t max_tokens_ = 64;
-  // Where the tokens are drawn here, too, a forward is launched, and later its results are awaited.
+  // With a device sampler, the first runs when a step is launched, the second when it is awaited.
   std::function<void(int64_t forward)> before_forward;
   std::function<void(int64_t forward)> before_results;
   std::counting_semaphore<1 << 20>* gate = nullptr;  // one permit for the results of each forward
   std::atomic<int64_t> forwards{0};
-  std::atomic<int64_t> widest{0};  // most sequences of one forward
+  std::atomic<int64_t> widest{0};  // most sequences in one forward
   std::atomic<bool> too_long{false};
 
  private:
@@ -142,7 +142,7 @@ class FakeModel : public RuleModel {
     if (is_poisoned) logits[7] = std::numeric_limits<float>::quiet_NaN();
   }
 
-  int32_t poison_token = -1;  // whose next logits hold NaN
+  int32_t poison_token = -1;  // whose next logits contain NaN
 };
 
 }  // namespace sinkstream

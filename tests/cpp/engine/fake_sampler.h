@@ -1,9 +1,9 @@
-// Draws the tokens of a RuleModel as a GPU does: what a step gives is seen by nobody before it is
-// awaited, and the next step may be launched before that. It looks by itself at what it is told,
-// and throws where that breaks a promise of model/device_sampler.h.
+// Samples the tokens of a RuleModel as a GPU does: a step's results are invisible until it is
+// awaited, and the next step may be launched before that. It checks its callers, and throws if they
+// break a promise of model/device_sampler.h.
 //
-// A step is computed when it is launched. That is what a GPU does as far as anybody can see:
-// launches and changes of pages take effect in their order, and only results come later.
+// A step is computed when it is launched. For a caller this is what a GPU does: launches and page
+// changes take effect in order, and only results come later.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ class FakeSampler : public DeviceSampler {
 
   void begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
                       std::span<const int32_t> seen) override {
-    expect(seat >= 0 && seat < seats(), "somebody begins at seat ", seat);
+    expect(seat >= 0 && seat < seats(), "sampling begins at seat ", seat);
     Seat& at = seats_[static_cast<size_t>(seat)];
     at = Seat();
     at.sampler.emplace(params, window.sinks, window.window, std::numeric_limits<int64_t>::max());
@@ -46,7 +46,7 @@ class FakeSampler : public DeviceSampler {
   }
 
   void launch(std::span<const SampleSpan> spans) override {
-    expect(launched_ - awaited_ < 2, "a third step is launched while two are under way");
+    expect(launched_ - awaited_ < 2, "a third step is launched while two are in flight");
     if (model_.before_forward) model_.before_forward(launched_);
     Step& step = steps_[static_cast<size_t>(launched_ % kSteps)];
     step.tokens.clear();
@@ -64,7 +64,7 @@ class FakeSampler : public DeviceSampler {
   }
 
   SampledStep await() override {
-    expect(launched_ > awaited_, "a step is awaited, but none is under way");
+    expect(launched_ > awaited_, "a step is awaited, but none is in flight");
     if (model_.gate != nullptr) model_.gate->acquire();
     if (model_.before_results) model_.before_results(awaited_);
     note('A');
@@ -75,20 +75,20 @@ class FakeSampler : public DeviceSampler {
 
   int64_t launched() const { return launched_; }
 
-  int32_t mute_token = -1;  // behind which it finds no token that may be drawn
-  std::atomic<bool> has_complained{false};
+  int32_t mute_token = -1;  // after which it finds no token to sample
+  std::atomic<bool> has_failed{false};
   std::atomic<int64_t> begun{0};  // sequences
-  // The first launches, L, and awaits, A, in their order. The engine thread's.
+  // The first launches, L, and awaits, A, in order. Owned by the engine's thread.
   static constexpr size_t kEvents = 10'000;
   std::string events;
 
  private:
   struct Seat {
-    std::optional<Sampler> sampler;  // none: nobody has begun here
+    std::optional<Sampler> sampler;  // none: the seat has not been used
     int64_t seen = 0;
-    int64_t next = -1;         // the index behind what was launched; below 0: nothing was
-    bool has_sampled = false;  // behind the tokens that were launched last
-    int32_t drawn = 0;
+    int64_t next = -1;         // the index after the launched tokens; below 0: none
+    bool has_sampled = false;  // after the last launched tokens
+    int32_t sampled = 0;
   };
   struct Step {
     std::vector<SampledToken> tokens;
@@ -98,7 +98,7 @@ class FakeSampler : public DeviceSampler {
   template <typename... Parts>
   void expect(bool holds, const Parts&... sentence) {
     if (holds) return;
-    has_complained = true;
+    has_failed = true;
     throw InternalError(cat("FakeSampler: ", sentence..., "."));
   }
 
@@ -115,13 +115,13 @@ class FakeSampler : public DeviceSampler {
       expect(span.in_flight == 0 && length >= seat.seen, "seat ", span.seat, " begins ",
              span.in_flight, " ahead of ", length, " tokens, and has seen ", seat.seen);
     } else {
-      expect(index == seat.next, "seat ", span.seat, " goes on at index ", index, " instead of ",
+      expect(index == seat.next, "seat ", span.seat, " continues at index ", index, " instead of ",
              seat.next);
     }
     expect((span.tokens == nullptr) == seat.has_sampled, "seat ", span.seat,
-           seat.has_sampled ? " has drawn its token and is given another one"
-                            : " has drawn no token and is given none");
-    expect(span.tokens != nullptr || span.count == 1, "one token was drawn, not ", span.count);
+           seat.has_sampled ? " has sampled its token and is given another one"
+                            : " has sampled no token and is given none");
+    expect(span.tokens != nullptr || span.count == 1, "one token was sampled, not ", span.count);
   }
 
   void compute(const SampleSpan& span, Step* step) {
@@ -129,7 +129,7 @@ class FakeSampler : public DeviceSampler {
     Seat& seat = seats_[static_cast<size_t>(span.seat)];
     check(span, seat);
     const int64_t index = span.cache->length() + span.in_flight;
-    const std::span tokens(span.tokens != nullptr ? span.tokens : &seat.drawn,
+    const std::span tokens(span.tokens != nullptr ? span.tokens : &seat.sampled,
                            static_cast<size_t>(span.count));
     for (const int32_t token : tokens) {
       expect(token >= 0 && token < model_.vocab(), "there is no token ", token);
@@ -141,20 +141,20 @@ class FakeSampler : public DeviceSampler {
     seat.has_sampled = span.wants == SampleSpan::Wants::kToken;
     if (seat.has_sampled) {
       const bool is_mute = tokens.back() == mute_token;
-      step->tokens.push_back(is_mute ? SampledToken{.token = -1} : draw(&seat));
+      step->tokens.push_back(is_mute ? SampledToken{.token = -1} : sample(&seat));
     }
     if (span.wants == SampleSpan::Wants::kLogits) {
       step->logits.insert(step->logits.end(), row_.begin(), row_.end());
     }
   }
 
-  // As it is done on the host, from the same logits.
-  SampledToken draw(Seat* seat) {
+  // As on the host, from the same logits.
+  SampledToken sample(Seat* seat) {
     try {
       const Sampled sampled =
           seat->sampler->sample(row_.data(), seat->next, kernels_, Launch{&threads_}, scratch_);
-      seat->drawn = sampled.token;
-      seat->sampler->append({&seat->drawn, 1});
+      seat->sampled = sampled.token;
+      seat->sampler->append({&seat->sampled, 1});
       return {.token = sampled.token, .logprob = sampled.logprob};
     } catch (const NonFiniteLogits&) {
       return {.is_finite = false};
@@ -163,7 +163,8 @@ class FakeSampler : public DeviceSampler {
     }
   }
 
-  static constexpr int64_t kSteps = 3;  // what a step gives stays until the second launch behind it
+  static constexpr int64_t kSteps =
+      3;  // a step's results stay valid until the second launch after it
 
   RuleModel& model_;
   const Kernels& kernels_;

@@ -13,7 +13,7 @@
 namespace sinkstream {
 namespace {
 
-// How often it has rung since it was last asked.
+// How often it has rung since the last call.
 uint64_t rings(const LoopBell& bell) {
   eventfd_t count = 0;
   return eventfd_read(bell.fd(), &count) == 0 ? count : 0;
@@ -80,7 +80,7 @@ TEST(WakeList, RingsAtOnceWhereThereIsNoMemory) {
 
 class LoopBellOfAStreamTest : public testing::Test {
  protected:
-  // Gives a token, as a step of the engine does.
+  // Publishes a token, as a step of the engine does.
   void put(int32_t id) {
     stream.stage_token({.token = id, .logprob = -1, .top = {}});
     stream.publish({});
@@ -103,15 +103,15 @@ TEST_F(LoopBellOfAStreamTest, RingsOnceForAllThatComes) {
   EXPECT_EQ(stream.take(0s, &batch), TokenStream::Taken::kBatch);
   EXPECT_FALSE(stream.is_ready());
   put(3);
-  EXPECT_EQ(rings(*bell), 0u) << "nobody has asked again";
+  EXPECT_EQ(rings(*bell), 0u) << "ring_when_ready was not called again";
 }
 
-TEST_F(LoopBellOfAStreamTest, IsNotRungWhereSomethingIsThereAlready) {
+TEST_F(LoopBellOfAStreamTest, IsNotRungIfSomethingIsPendingAlready) {
   put(5);
   EXPECT_FALSE(stream.ring_when_ready(bell));
   put(6);
   EXPECT_EQ(rings(*bell), 0u);
-  EXPECT_EQ(bell.use_count(), 1) << "the stream keeps it";
+  EXPECT_EQ(bell.use_count(), 1) << "the stream has kept it";
 }
 
 TEST_F(LoopBellOfAStreamTest, RingsAtTheEnd) {
@@ -129,7 +129,7 @@ TEST_F(LoopBellOfAStreamTest, RingsAtOnceWhenTheStreamIsClosed) {
   EXPECT_TRUE(stream.is_ready());
 }
 
-TEST_F(LoopBellOfAStreamTest, GivesWayToTheBellOfAnotherLoop) {
+TEST_F(LoopBellOfAStreamTest, IsReplacedByTheBellOfAnotherLoop) {
   const auto other = std::make_shared<LoopBell>();
   EXPECT_TRUE(stream.ring_when_ready(bell));
   EXPECT_TRUE(stream.ring_when_ready(other));
@@ -138,7 +138,7 @@ TEST_F(LoopBellOfAStreamTest, GivesWayToTheBellOfAnotherLoop) {
   EXPECT_EQ(rings(*other), 1u);
 }
 
-TEST_F(LoopBellOfAStreamTest, StaysOpenUntilTheLastHolderLetsGo) {
+TEST_F(LoopBellOfAStreamTest, StaysOpenUntilTheLastOwnerReleasesIt) {
   const int fd = bell->fd();
   EXPECT_TRUE(stream.ring_when_ready(bell));
   bell.reset();
@@ -171,10 +171,10 @@ class LoopBellOfAnEngineTest : public EngineTest {
 
   static constexpr int64_t kAnyForward = std::numeric_limits<int64_t>::max();
   std::shared_ptr<LoopBell> bell = std::make_shared<LoopBell>();
-  std::atomic<int64_t> last_forward{kAnyForward};  // the model waits behind it
+  std::atomic<int64_t> last_forward{kAnyForward};  // the model waits after it
 };
 
-TEST_P(LoopBellOfAnEngineTest, RingsOnceAStepWhenAllStreamsHaveTheirNews) {
+TEST_P(LoopBellOfAnEngineTest, RingsOnceAStepWhenAllStreamsHaveOutput) {
   model.before_results = [&](int64_t forward) {
     while (forward > last_forward) std::this_thread::yield();
   };
@@ -182,7 +182,7 @@ TEST_P(LoopBellOfAnEngineTest, RingsOnceAStepWhenAllStreamsHaveTheirNews) {
   for (int32_t i = 0; i < 4; ++i) streams.push_back(submit(greedy_request({i}, std::nullopt)));
   wait_until([&] { return engine().stats().running == 4; });
   for (int round = 0; round < 50; ++round) {
-    engine().between_steps([&] {  // so that the next step has news for all of them
+    engine().between_steps([&] {  // so that the next step has output for all of them
       StreamBatch batch;
       for (const auto& stream : streams) {
         stream->take(0s, &batch);
@@ -221,16 +221,16 @@ TEST_P(LoopBellOfAnEngineTest, RingsForAStreamThatIsRefusedMemory) {
 }
 
 TEST_P(LoopBellOfAnEngineTest, RingsWhenTheEngineFails) {
-  std::atomic<bool> is_asked{false};
+  std::atomic<bool> is_armed{false};
   model.before_forward = [&](int64_t) {
-    while (!is_asked) std::this_thread::yield();
+    while (!is_armed) std::this_thread::yield();
     throw std::runtime_error("the model is broken");
   };
   const auto stream = submit(greedy_request({5}, std::nullopt));
   StreamBatch batch;
-  ASSERT_EQ(stream->take(10s, &batch), TokenStream::Taken::kBatch) << "that it has started";
+  ASSERT_EQ(stream->take(10s, &batch), TokenStream::Taken::kBatch) << "the started mark";
   ASSERT_TRUE(stream->ring_when_ready(bell));
-  is_asked = true;
+  is_armed = true;
   ASSERT_TRUE(is_readable(*bell, 10000));
   EXPECT_THROW(stream->rethrow(), EngineDead);
 }

@@ -52,13 +52,13 @@ TEST(PlanStep, AdmitsExactlyWhatFits) {
   EXPECT_EQ(plan_step({{5, 1}, {5, 1}, {1, 1}}, {}, limits).admit, 1);
 }
 
-TEST(PlanStep, LetsNobodyOvertakeOneThatWaitsForMemory) {
+TEST(PlanStep, LetsNoneOvertakeOneThatWaitsForMemory) {
   StepLimits limits = kRoomy;
   limits.free_pages = 4;
   EXPECT_EQ(plan_step({{5, 1}, {1, 1}}, {}, limits).admit, 0);
 }
 
-TEST(PlanStep, CountsParkedSequencesAmongThoseThatRun) {
+TEST(PlanStep, CountsParkedSequencesAsRunning) {
   StepLimits limits = kRoomy;
   limits.max_sequences = 2;
   EXPECT_EQ(plan_step({{1, 1}, {1, 1}}, {parked()}, limits).admit, 1);
@@ -98,26 +98,27 @@ TEST(PlanStep, ServesThePromptThatWaitedLongestFirst) {
   EXPECT_EQ(plan_step({{1, 9}}, {reading(50, 16, 7)}, limits).rows, (Rows{{1, 9, true}}));
 }
 
-TEST(PlanStep, TakesTurnsWhereDecodingAloneFillsTheBudget) {
+TEST(PlanStep, IsRoundRobinWhereDecodingAloneFillsTheBudget) {
   StepLimits limits = kRoomy;
   limits.max_tokens = 2;
   const StepPlan plan = plan_step({}, {decoding(8), decoding(7), reading(9, 0, 5)}, limits);
-  EXPECT_EQ(plan.rows, (Rows{{2, 2, false}})) << "the prompt was longest without a turn";
+  EXPECT_EQ(plan.rows, (Rows{{2, 2, false}})) << "the prompt is the least recently served";
   EXPECT_EQ(plan_step({}, {decoding(8), decoding(7), reading(9, 0, 9)}, limits).rows,
             (Rows{{0, 1, true}, {1, 1, true}}));
 }
 
-TEST(PlanStep, ReadsOfAPromptBesideDecodingLessThanDoublesTheStep) {
+TEST(PlanStep, PrefillLessThanDoublesADecodeStep) {
   StepLimits limits = kRoomy;
   limits.prompt_tokens_per_decode_step = 4;
   const RunningView prompt = reading(40);
-  EXPECT_EQ(plan_step({}, {prompt}, limits).rows, (Rows{{0, 16, false}})) << "nobody waits for it";
+  EXPECT_EQ(plan_step({}, {prompt}, limits).rows, (Rows{{0, 16, false}}))
+      << "no decoding sequence waits for it";
   EXPECT_EQ(plan_step({}, {parked(), prompt}, limits).rows, (Rows{{1, 16, false}}));
   EXPECT_EQ(plan_step({}, {decoding(), prompt}, limits).rows, (Rows{{0, 1, true}, {1, 4, false}}));
   std::vector<RunningView> running(10, decoding());
   running.push_back(prompt);
   EXPECT_EQ(plan_step({}, running, limits).rows.back(), (PlanRow{10, 5, false}));
-  // All prompts together, the one that has waited longest first.
+  // All prompts together, least recently served first.
   running.back() = reading(3, 0, 2);
   running.push_back(reading(2, 0, 1));
   const StepPlan plan = plan_step({}, running, limits);
@@ -135,9 +136,9 @@ TEST(PlanStep, ReusesItsPlan) {
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}}));
 }
 
-// Plays whole lives of random requests on paper: nobody starves, no limit is passed, nothing is
-// read twice.
-TEST(PlanStep, ServesEveryoneWithinItsLimits) {
+// Simulates random requests from start to end: none starves, no limit is exceeded, nothing is
+// prefilled twice.
+TEST(PlanStep, ServesAllWithinItsLimits) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::mt19937 draw(seed);
     const auto pick = [&](int64_t low, int64_t high) {
@@ -209,7 +210,7 @@ TEST(PlanStep, ServesEveryoneWithinItsLimits) {
         return ended;
       });
     }
-    EXPECT_LT(step, 5000) << "seed " << seed << ": somebody starves";
+    EXPECT_LT(step, 5000) << "seed " << seed << ": a sequence starves";
     EXPECT_EQ(limits.free_pages, pages);
   }
 }

@@ -1,5 +1,5 @@
-// An engine whose time stands still until a test lets some pass: what depends on time is tested to
-// the nanosecond, however slow the machine is.
+// An engine whose clock stands still until a test advances it: timing is tested to the nanosecond,
+// however slow the machine is.
 #pragma once
 
 #include <atomic>
@@ -21,21 +21,21 @@ class TimedEngineTest : public EngineTest {
  protected:
   TimedEngineTest() { options.now = &ManualClock::now; }
 
-  // Lets time pass, and the engine do what it then has to, unless its model is being held.
+  // Advances the clock and waits until the engine has reacted, unless its model is blocked.
   void pass(std::chrono::nanoseconds time) {
     ManualClock::pass(time);
     engine().between_steps([] {});
   }
 
-  // Waits until the engine has looked at everything that was done before.
-  void let_it_look() {
-    engine().between_steps([] {});  // in the middle of its look
-    engine().between_steps([] {});  // behind it
+  // Waits until the engine has seen all that was done before.
+  void wait_for_iteration() {
+    engine().between_steps([] {});  // runs in the middle of an iteration
+    engine().between_steps([] {});  // after that iteration
   }
 
   void wait_until_parked(int64_t sequences) {
     wait_until([&] { return engine().stats().parked == sequences; });
-    let_it_look();
+    wait_for_iteration();
   }
 };
 

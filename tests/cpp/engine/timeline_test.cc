@@ -21,7 +21,7 @@ TEST(Latest, KeepsTheNewestAndSaysWhereTheyBegin) {
   EXPECT_EQ(latest.since(0), (std::vector<int>{99, 100, 101, 102}));
   EXPECT_EQ(latest.first_since(0), 99);
   EXPECT_EQ(latest.first_since(101), 101);
-  EXPECT_EQ(latest.first_since(200), 200) << "nothing is lost that has not come yet";
+  EXPECT_EQ(latest.first_since(200), 200) << "records that have not come yet are not lost";
 }
 
 }  // namespace

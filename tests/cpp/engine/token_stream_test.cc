@@ -76,7 +76,7 @@ TEST_F(TokenStreamTest, KeepsMarksInTheirPlacesAndAddsUpEvictions) {
   EXPECT_EQ(batch.marks[2].tokens_before, 3u);
 }
 
-// A long prompt reports its progress and what it evicts by turns.
+// A long prompt reports progress and evictions alternately.
 TEST_F(TokenStreamTest, KeepsOneMarkOfEachKindForAConsumerThatLags) {
   using Kind = StreamMark::Kind;
   stream.staged().add_mark(Kind::kStarted, 0);
@@ -170,7 +170,7 @@ TEST_F(TokenStreamTest, ThrowsItsErrorInTheConsumer) {
   EXPECT_EQ(stream.take(0s, &batch), Taken::kBatch) << "what came before the error is not lost";
   EXPECT_EQ(stream.take(0s, &batch), Taken::kEnd);
   EXPECT_THROW(stream.rethrow(), NonFiniteLogits);
-  EXPECT_THROW(stream.rethrow(), NonFiniteLogits) << "as often as it is asked";
+  EXPECT_THROW(stream.rethrow(), NonFiniteLogits) << "on every call";
 }
 
 TEST_F(TokenStreamTest, CancelRingsOnceAndLeavesWhatWasProduced) {
@@ -205,7 +205,7 @@ TEST_F(TokenStreamTest, RefusesASecondConsumerAndServesTheFirst) {
   });
   while (!is_waiting) std::this_thread::yield();
   bool is_busy = false;
-  while (!is_busy) {  // until the first one is inside
+  while (!is_busy) {  // until the first one is in `take`
     try {
       stream.take(0s, &batch);
     } catch (const SessionBusy&) {

@@ -23,11 +23,11 @@ struct FailPoint::Armed {
 
 namespace {
 
-// An unarmed place must order nothing between threads, and an armed one as little as can be, or it
-// would hide from ThreadSanitizer the races that it is there to provoke: no lock is taken while
+// An unarmed place must not synchronize threads, and an armed one as little as possible, or it
+// would hide from ThreadSanitizer the races that it exists to provoke. So no lock is taken while
 // nothing is armed, and readers of a shared lock are not ordered among themselves.
 std::atomic<int> armed_count{0};
-std::shared_mutex armed_mutex;  // guards the next
+std::shared_mutex armed_mutex;  // guards `armed`
 std::vector<std::shared_ptr<FailPoint::Armed>> armed;
 
 std::shared_ptr<FailPoint::Armed> find(std::string_view place) {

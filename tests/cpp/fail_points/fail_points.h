@@ -1,5 +1,5 @@
-// What tests do at the places that common/fail_point.h names: wait, throw, or hold a thread there
-// until the others are where the test wants them.
+// What tests do at the fail points of common/fail_point.h: wait, throw, or halt a thread until the
+// others are where the test wants them.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,6 @@ namespace sinkstream {
 
 using FailAction = std::function<void()>;
 
-// Waits.
 FailAction delay(std::chrono::microseconds duration);
 
 // Throws a copy of `error`.
@@ -20,19 +19,19 @@ FailAction throws(Error error) {
   return [error] { throw error; };
 }
 
-// Does `action` at one visit only, the one behind `after` others.
+// Does `action` at one visit only, after skipping `after` visits.
 FailAction once(FailAction action, int64_t after = 0);
 
-// While it lives, every thread that comes to `place` does `action` there; several may do it at the
-// same time. A place has one fail point at a time.
+// While it exists, every thread that reaches `place` does `action` there, possibly at the same
+// time. A place has at most one FailPoint at a time.
 class FailPoint {
  public:
   FailPoint(std::string place, FailAction action);
-  ~FailPoint();  // does not wait for a thread that is still in `action`
+  ~FailPoint();  // does not wait for threads still in `action`
   FailPoint(const FailPoint&) = delete;
   FailPoint& operator=(const FailPoint&) = delete;
 
-  int64_t visits() const;  // threads that have come by so far
+  int64_t visits() const;  // visits so far
 
   struct Armed;
 
@@ -40,20 +39,19 @@ class FailPoint {
   std::shared_ptr<Armed> armed_;
 };
 
-// Holds one thread at a place, the one that comes behind `after` others; they pass, and so do those
-// that come later.
+// Halts one thread at a place, after letting `after` visits pass; later visits pass, too.
 class Halt {
  public:
   explicit Halt(std::string place, int64_t after = 0);
-  ~Halt();  // lets it go
+  ~Halt();  // releases it
 
-  // Waits until the thread stands there; returns whether it came within ten seconds.
+  // Waits until the thread is halted; returns whether that happened within ten seconds.
   [[nodiscard]] bool await() const;
   void release();
 
  private:
   struct Gate;
-  std::shared_ptr<Gate> gate_;  // shared with the thread, which may leave after us
+  std::shared_ptr<Gate> gate_;  // shared with the thread, which may outlive this
   FailPoint point_;
 };
 

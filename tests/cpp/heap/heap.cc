@@ -37,8 +37,8 @@ int64_t failed_allocations() { return failed; }
 
 }  // namespace sinkstream
 
-// For the whole program. The array and nothrow forms of the standard library call these; nothing in
-// csrc takes from the heap by other means.
+// For the entire program. The standard library's array and nothrow forms call these; csrc allocates
+// by no other means.
 void* operator new(std::size_t bytes) {
   ++sinkstream::count;
   if (!sinkstream::must_fail()) {

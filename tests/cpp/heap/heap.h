@@ -1,5 +1,5 @@
-// The heap of a test program: counts what is taken from it, and lets allocations fail, as they do
-// where there is no memory left.
+// Replaces a test program's operator new: counts allocations, and makes them fail as if memory had
+// run out.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace sinkstream {
 // Calls of operator new so far, in all threads.
 int64_t allocations();
 
-// From now on `after` allocations of the calling thread by `new` succeed, and `failures` behind
-// them throw std::bad_alloc. Replaces what was said before; other threads are not affected.
+// From now on `after` allocations of the calling thread succeed, and the `failures` after them
+// throw std::bad_alloc. Replaces an earlier call; other threads are not affected.
 void fail_allocations(int64_t after, int64_t failures);
 
-// How many allocations have failed so, in all threads.
+// Allocations that failed this way so far, in all threads.
 int64_t failed_allocations();
 
 }  // namespace sinkstream
