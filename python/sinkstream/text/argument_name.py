@@ -1,4 +1,4 @@
-"""The argument that a text came in, for the sentences of errors."""
+"""Names the argument that a text came in, for error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ArgumentName:
-    """An argument of a call; as a text it is how every sentence about it begins."""
+    """An argument of a call. `str()` gives the beginning of every message about it."""
 
     call: str
     name: str

@@ -1,10 +1,11 @@
 """Turns chat messages into token ids with the template of the checkpoint.
 
-A control token can only come from the template. A message may hold the text of one, and a template
-may cut, join and trim messages, so looking for it before or after is not enough. Instead the
-letters with which such texts start and end are replaced, inside the messages, by characters that
-nobody uses. Then every control token's text in the rendering is the template's own; the rendering
-is split there, the letters are put back, and the pieces between are encoded as plain text.
+Only the template can produce control tokens. A message may contain the text of one, and a template
+may cut, join and trim messages, so searching before or after rendering is not enough. Instead the
+messages are escaped: the characters with which such texts start and end are replaced by private-use
+characters that occur nowhere else. Every control token's text in the rendering is then the
+template's own. The rendering is split there, the pieces in between are unescaped, and each is
+encoded as plain text.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_t
 
 ROLES = ("assistant", "system", "tool", "user")
 MAX_TEMPLATE_CHARACTERS = 64 << 10
-TEMPLATE_SECONDS = 2.0  # a hundred times what the templates in use need for long conversations
-_MAX_OWN_CHARACTERS = 1 << 20  # what a template may make beside the messages themselves
-_MAX_COPIES = 8  # how often it may hold a message's text at the same time
+TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
+_MAX_OWN_CHARACTERS = 1 << 20  # what a template may add to the messages themselves
+_MAX_COPIES = 8  # how many copies of a message it may hold at the same time
 
 
 def encode_chat(
@@ -48,23 +49,23 @@ def encode_chat(
     Args:
         text: The checkpoint's tokenizer and template.
         messages: Mappings with `role` ("assistant", "system", "tool" or "user") and `content`, a
-            text. What is in a content is plain text, whatever it looks like.
+            string. A content is always plain text, whatever it looks like.
         add_generation_prompt: Whether to end with the start of the assistant's reply.
-        timeout_s: Seconds after which a template is stopped.
+        timeout_s: Seconds after which the template is stopped.
 
     Returns:
-        Token ids. For contents without control tokens they are those of transformers'
+        Token ids. For contents without control tokens they equal those of transformers'
         `apply_chat_template`.
 
     Raises:
-        TypeError: `messages` is no list of mappings, or a content is no text.
+        TypeError: `messages` is not a list of mappings, or a content is not a string.
         InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
             tokenizer or template, or the template fails or refuses.
     """
     checked = _check_messages(messages)
     if text.tokenizer is None or text.chat_template is None:
         lacks = "tokenizer" if text.tokenizer is None else "chat template"
-        remedy = "Give token ids" if text.tokenizer is None else "Give a text or token ids"
+        remedy = "Give token ids" if text.tokenizer is None else "Give a string or token ids"
         raise InvalidArgument(
             f"stream: `prompt` must not be a list of messages, because the checkpoint has no "
             f"{lacks}. {remedy} instead.",
@@ -86,10 +87,10 @@ class ChatFormat:
             text: The checkpoint's text format.
             tokenizer: Its tokenizer.
             source: Its template.
-            argument: What conversations come in, for errors.
+            argument: The argument that conversations come in, for errors.
 
         Raises:
-            InvalidArgument: The template is too long, or its syntax is wrong.
+            InvalidArgument: The template is too long, or has a syntax error.
         """
         self.template = compile_template(source, argument)
         self.encoder = PlainEncoder(tokenizer)
@@ -105,7 +106,7 @@ class ChatFormat:
         timeout_s: float = TEMPLATE_SECONDS,
         argument: ArgumentName = PROMPT,
     ) -> Passage:
-        """Render messages that are well-formed; whatever a content says, it stays plain text.
+        """Render well-formed messages. A content stays plain text, whatever it says.
 
         Raises:
             InvalidArgument: The template fails, or refuses the messages.
@@ -132,7 +133,7 @@ class ChatFormat:
         )
 
     def encode(self, passage: Passage, argument: ArgumentName = PROMPT) -> list[int]:
-        """Return the ids that a rendering has from where a passage begins."""
+        """Return the ids of a passage of a rendering."""
         ids: list[int] = []
         before, at_start = passage.before, passage.at_start
         for piece in passage.pieces:
@@ -179,22 +180,22 @@ def _check_message(message: Mapping[str, Any], index: int) -> dict[str, str]:
         )
     if not isinstance(content, str):
         raise TypeError(
-            f"{where}: `content` must be a text, but is of type {type(content).__name__}."
+            f"{where}: `content` must be a string, but is of type {type(content).__name__}."
         )
     check_characters(content, f"{where}: `content`")
-    # Subclasses may carry methods; templates get plain texts.
+    # Templates get plain strings: subclasses may carry methods.
     return {"role": str.__str__(role), "content": str.__str__(content)}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template that is ready to be rendered."""
+    """A compiled template."""
 
     template: Template
     constants: frozenset[str]
-    """The texts that stand in its expressions: with some of them it looks into messages."""
+    """The strings in its expressions. It may search messages for some of them."""
     names: frozenset[str]
-    """The variables and functions that it mentions."""
+    """The variables and functions that it refers to."""
 
 
 _SANDBOX = TemplateSandbox()
@@ -205,7 +206,7 @@ def compile_template(source: str, argument: ArgumentName = PROMPT) -> ChatTempla
     """Compile a chat template.
 
     Raises:
-        InvalidArgument: It is too long, or its syntax is wrong.
+        InvalidArgument: It is too long, or has a syntax error.
     """
     if len(source) > MAX_TEMPLATE_CHARACTERS:
         raise InvalidArgument(
@@ -232,15 +233,15 @@ def _render(
 ) -> str:
     try:
         return _SANDBOX.run(template.template, variables, limits)
-    except Exception as error:  # an operation of the template may raise anything
+    except Exception as error:  # the template's operations may raise anything
         raise _template_error(error, source, argument) from None
 
 
 def _template_error(error: Exception, source: str, argument: ArgumentName) -> InvalidArgument:
-    """Say in a sentence what went wrong in a template, without quoting the messages."""
+    """Return the error of a failed template, without quoting the messages."""
     reason = type(error).__name__
     if isinstance(error, TemplateError) and error.message:
-        # Jinja quotes what it does not find, which the template may have taken from a message.
+        # Jinja quotes undefined names, which the template may have taken from a message.
         quoted = re.findall(r"'(.*?)'", error.message) if isinstance(error, UndefinedError) else []
         if all(text in source or text.endswith(" object") for text in quoted):
             reason = error.message[:200]

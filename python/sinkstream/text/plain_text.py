@@ -1,4 +1,4 @@
-"""Encodes plain text: whatever it says, no control token comes out."""
+"""Encodes plain text: whatever the text, the result has no control tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 
 class PlainEncoder:
-    """A tokenizer that knows no control tokens. Cheap to make: it shares the original's model."""
+    """A tokenizer without control tokens. Cheap to build: it shares the original's model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         control = control_tokens(tokenizer)
-        # A character that the vocabulary lacks becomes the unknown token; that is its meaning.
+        # The unknown token is allowed: it stands for characters that the vocabulary lacks.
         unknown = getattr(tokenizer.model, "unk_token", None)
         self._forbidden = {
             token_id for token_id, token in control.items() if token.content != unknown
@@ -31,7 +31,7 @@ class PlainEncoder:
         self._at_start = _twin(tokenizer, pre_tokenizer, kept)
         later = _pre_tokenizer_after_start(pre_tokenizer)
         self._inside = self._at_start if later is None else _twin(tokenizer, later, kept)
-        # Added tokens outside of the model's own vocabulary are numbered anew in the twins.
+        # The twins renumber added tokens that are outside of the model's own vocabulary.
         known = {token.content: token_id for token_id, token in _added(tokenizer)}
         renumbered = (
             (token_id, known[token.content]) for token_id, token in _added(self._at_start)
@@ -44,13 +44,13 @@ class PlainEncoder:
         """Encode a text.
 
         Args:
-            text: Any text; literals of control tokens in it are letters like any others.
-            at_start: Whether nothing stands before it (some tokenizers put a space there).
-            argument: What it came in, for errors.
+            text: Any text; the literals of control tokens are ordinary characters.
+            at_start: Whether it starts the whole text (some tokenizers prepend a space there).
+            argument: The argument that it came in, for errors.
 
         Raises:
-            CheckpointError: The tokenizer breaks down over it.
-            InvalidArgument: A single character is a control token of this vocabulary.
+            CheckpointError: The tokenizer fails on it.
+            InvalidArgument: A single character is a control token in this vocabulary.
         """
         done: list[int] = []
         pending = [text]  # in reverse order
@@ -67,29 +67,28 @@ class PlainEncoder:
                 done += ids
                 at_start = False
                 continue
-            # The merges of some vocabularies lead to control tokens. Such a merge cannot happen
-            # across a cut.
-            places = [
+            # The merges of some vocabularies lead to control tokens. A cut prevents such a merge.
+            cuts = [
                 (begin + end) // 2
                 for token_id, (begin, end) in zip(ids, encoding.offsets, strict=True)
                 if token_id in self._forbidden
             ]
-            pending += reversed(_cut(part, places, argument))
+            pending += reversed(_cut(part, cuts, argument))
         return done
 
     def encode_after(
         self, before: str, text: str, *, at_start: bool = True, argument: ArgumentName = PROMPT
     ) -> list[int]:
-        """Encode a text that goes on where another ends, as `encode` gives it at the end of both.
+        """Encode a text that continues another one, as `encode` would within both together.
 
         Args:
-            before: What stands before it. It is taken to be encoded already; where its last
-                letters would become one token with the first of `text`, they are kept apart.
+            before: The text before it, already encoded. Where its last characters would merge
+                with the first ones of `text` into one token, they are kept apart.
             text: Any text.
-            at_start: Whether nothing stands before `before`.
-            argument: What it came in, for errors.
+            at_start: Whether `before` starts the whole text.
+            argument: The argument that it came in, for errors.
         """
-        # The last one keeps away a space that the tokenizer puts before a text.
+        # "a" is the fallback: any letter prevents the space that a tokenizer prepends to a text.
         for other in (before, "a"):
             known = self.encode(other, at_start=at_start, argument=argument)
             ids = self.encode(other + text, at_start=at_start, argument=argument)
@@ -116,10 +115,10 @@ def _twin(
 
 
 def _pre_tokenizer_after_start(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:
-    """Return the pre-tokenizer for what is not the start of a text, or None if it is the same.
+    """Return the pre-tokenizer for pieces after the start of a text, or None if it is the same.
 
-    Metaspace with the scheme "first" is the only part of a tokenizer that treats the start of a
-    text unlike the start of a piece behind a control token.
+    Metaspace with the scheme "first" is the only component that treats the start of a text
+    differently from the start of a piece that follows a control token.
     """
     if pre_tokenizer is None:
         return None
@@ -130,30 +129,30 @@ def _pre_tokenizer_after_start(pre_tokenizer: PreTokenizer | None) -> PreTokeniz
     if not firsts:
         return None
     changed = copy.deepcopy(pre_tokenizer)
-    parts: Any = changed  # the stubs know neither a sequence's parts nor their fields
+    parts: Any = changed  # the type stubs lack the parts of a sequence and their fields
     for i in firsts:
         step = parts[i] if is_sequence else parts
         step.prepend_scheme = "never"
     return changed
 
 
-def _cut(text: str, places: list[int], argument: ArgumentName) -> list[str]:
-    """Cut a text at places that must lie inside it."""
-    if not all(0 < place < len(text) for place in places):
+def _cut(text: str, cuts: list[int], argument: ArgumentName) -> list[str]:
+    """Cut a text at offsets that must lie inside it."""
+    if not all(0 < cut < len(text) for cut in cuts):
         raise InvalidArgument(
             f"{argument} must consist of characters that have a token, but "
             f"U+{ord(text[0]):04X} is only a control token in this vocabulary.",
             param=argument.name,
         )
-    ends = [*places, len(text)]
-    return [text[begin:end] for begin, end in zip([0, *places], ends, strict=True)]
+    ends = [*cuts, len(text)]
+    return [text[begin:end] for begin, end in zip([0, *cuts], ends, strict=True)]
 
 
 def check_characters(text: str, where: str | ArgumentName) -> None:
-    """Check that a text consists of characters; half of a surrogate pair is none.
+    """Check that a text holds no lone surrogates.
 
     Raises:
-        InvalidArgument: It does not; the message names the first place.
+        InvalidArgument: It does; the message names the first one.
     """
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""Turns what a caller may give as a prompt into token ids: a text, ids, or chat messages."""
+"""Turns a prompt into token ids. A prompt is a string, token ids, or chat messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     Args:
         text: The checkpoint's tokenizer and template.
         vocab_size: Rows of the model's embedding.
-        prompt: A text, which is plain text whatever it says, and gets the beginning-of-text token
-            where the checkpoint adds one; token ids, taken as they are; or chat messages, which go
+        prompt: A string, which is always plain text and gets the beginning-of-text token if the
+            checkpoint adds one; token ids, which are used unchanged; or chat messages, which go
             through the chat template.
 
     Returns:
@@ -32,8 +32,8 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
 
     Raises:
         TypeError: The prompt is of another type.
-        InvalidArgument: It is empty, holds lone surrogates or ids outside of the vocabulary, or the
-            checkpoint lacks what it needs.
+        InvalidArgument: It is empty, holds lone surrogates or ids outside of the vocabulary, or
+            needs a tokenizer or template that the checkpoint lacks.
 
     Example:
         >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
@@ -44,7 +44,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     no_prompt = isinstance(prompt, bytes | bytearray | Mapping)
     if no_prompt or not (hasattr(prompt, "__getitem__") and hasattr(prompt, "__len__")):
         raise TypeError(
-            "stream: `prompt` must be a text, token ids or a list of messages, but is of type "
+            "stream: `prompt` must be a string, token ids or a list of messages, but is of type "
             f"{type(prompt).__name__}."
         )
     if hasattr(prompt, "shape"):  # an array or a tensor
@@ -57,7 +57,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
 
 
 def _as_row(prompt: Any) -> list[Any]:
-    """Return the numbers of an array or a tensor as Python's own."""
+    """Return the numbers of an array or a tensor as a Python list."""
     if len(prompt.shape) != 1:
         raise InvalidArgument(
             "stream: `prompt` must be one row of token ids, but has shape "
@@ -70,7 +70,7 @@ def _as_row(prompt: Any) -> list[Any]:
 def _encode_text(text: TextFormat, prompt: str) -> list[int]:
     if text.tokenizer is None:
         raise InvalidArgument(
-            "stream: `prompt` must not be a text, because the checkpoint has no tokenizer. "
+            "stream: `prompt` must not be a string, because the checkpoint has no tokenizer. "
             "Give token ids instead.",
             param="prompt",
         )
@@ -79,8 +79,8 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
     ids = text.bos_ids + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
     if not ids:
         raise InvalidArgument(
-            "stream: `prompt` must not be empty, because the checkpoint has no token for the "
-            "beginning of a text.",
+            "stream: `prompt` must not be empty, because the checkpoint has no "
+            "beginning-of-text token.",
             param="prompt",
         )
     return ids
@@ -90,20 +90,20 @@ def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
     literal = ControlLiterals(control_tokens(tokenizer)).first_in(prompt)
     if literal is not None:
         warn_caller(
-            f"stream: `prompt` holds {literal!r}, which is taken as plain text. If it is meant as "
-            "a control token, give a list of messages, or token ids."
+            f"stream: `prompt` holds {literal!r}, which is treated as plain text. To give a "
+            "control token, use a list of messages, or token ids."
         )
 
 
 def _check_id(token_id: Any, index: int, vocab_size: int) -> int:
     try:
-        # A tensor that holds one id in a row would pass for the id.
+        # `operator.index` would accept a tensor [1] as an id.
         if isinstance(token_id, bool) or getattr(token_id, "ndim", 0) > 0:
             raise TypeError
-        value = operator.index(token_id)  # integers of every kind, and nothing else
+        value = operator.index(token_id)  # any integer type, and nothing else
     except TypeError:
         raise TypeError(
-            f"stream: item {index} of `prompt` must be a token id, a whole number, but is of type "
+            f"stream: item {index} of `prompt` must be a token id, an integer, but is of type "
             f"{type(token_id).__name__}."
         ) from None
     if not 0 <= value < vocab_size:

@@ -1,4 +1,4 @@
-"""Chat templates in the manner of the families that are supported, as checkpoints write them."""
+"""Chat templates in the style of the supported families, as found in checkpoints."""
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

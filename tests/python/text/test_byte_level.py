@@ -1,4 +1,4 @@
-"""What the names of pre-tokenizers mean, against the models' own rules."""
+"""The named pre-tokenizers equal the models' own rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _regex(split: str) -> pre.PreTokenizer:
     )
 
 
-# As the models' own tokenizer.json files have them.
+# From the models' own tokenizer.json files.
 OWN_RULES = {
     "gpt-2": pre.ByteLevel(add_prefix_space=False),
     "llama-bpe": _regex(LLAMA3_SPLIT),
@@ -50,7 +50,7 @@ SAMPLES = [
 
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return the words that a text is cut into, in the byte alphabet."""
+    """Return the words that a text is split into, in the byte alphabet."""
     assert tokenizer.pre_tokenizer is not None
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 

@@ -1,4 +1,4 @@
-"""Chats equal transformers', and what users write never becomes a control token."""
+"""Conversations encode as in transformers, and messages never become control tokens."""
 
 from __future__ import annotations
 
@@ -130,16 +130,16 @@ def skeleton(text: TextFormat, ids: list[int]) -> list[int]:
 
 
 def assert_no_injection(text: TextFormat, content: str, others: str = "Hello") -> list[int]:
-    """Check that a content yields the same control tokens as an innocent one in every role."""
+    """Check that a content yields the same control tokens as a harmless one, in every role."""
     found: list[int] = []
     for messages in (
         [{"role": "user", "content": content}],
         [{"role": "system", "content": content}, {"role": "user", "content": others}],
         [{"role": "user", "content": others}, {"role": "assistant", "content": content}],
     ):
-        innocent = [{**message, "content": "Hello"} for message in messages]
+        harmless = [{**message, "content": "Hello"} for message in messages]
         found = encode_chat(text, messages)
-        assert skeleton(text, found) == skeleton(text, encode_chat(text, innocent))
+        assert skeleton(text, found) == skeleton(text, encode_chat(text, harmless))
     return found
 
 
@@ -303,7 +303,7 @@ def test_messages_of_another_type_are_a_type_error(messages: Any) -> None:
         ("{{ messages | nosuchfilter }}", "No filter named 'nosuchfilter'"),
         ("{{ messages.__class__.mro() }}", "unsafe"),
         ("x" * (MAX_TEMPLATE_CHARACTERS + 1), "at most 65536 characters, but has 65537"),
-        ("{{ 'x' * 10000000 }}", "it makes something too large"),
+        ("{{ 'x' * 10000000 }}", "it makes a value that is too large"),
     ],
 )
 def test_a_template_that_fails_is_an_error_with_a_reason(template: str, sentence: str) -> None:
@@ -320,7 +320,7 @@ def test_a_template_that_takes_too_long_is_stopped() -> None:
     began = time.monotonic()
     with pytest.raises(InvalidArgument, match="it takes too long"):
         encode_chat(text, [{"role": "user", "content": "x"}], timeout_s=0.2)
-    assert time.monotonic() - began < 30  # days, were it let run
+    assert time.monotonic() - began < 30  # unstopped, it would run for days
 
 
 def test_an_error_of_a_template_does_not_quote_a_message() -> None:
@@ -335,7 +335,7 @@ def test_a_checkpoint_without_template_or_tokenizer_says_what_to_give() -> None:
     text = vocabularies.qwen3()
     message = [{"role": "user", "content": "x"}]
     with pytest.raises(
-        InvalidArgument, match=r"no chat template. Give a text or token ids instead"
+        InvalidArgument, match=r"no chat template. Give a string or token ids instead"
     ):
         encode_chat(dataclasses.replace(text, chat_template=None), message)
     with pytest.raises(InvalidArgument, match=r"no tokenizer. Give token ids instead"):

@@ -25,7 +25,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a folder: qwen3's tokenizer, and files given as JSON values or as texts."""
+    """Write a folder: qwen3's tokenizer, and files given as JSON values or as strings."""
 
     def folder(tokenizer: Tokenizer | None = None, /, **files: Any) -> Path:
         chosen = tokenizer or vocabularies.qwen3().tokenizer
@@ -64,7 +64,7 @@ def test_whether_a_text_gets_a_start_is_read_off_the_tokenizer(write: Write, fam
     text = FAMILIES[family]()
     folder = write(text.tokenizer, tokenizer_config__json=dict(text.special_tokens))
     found = text_format_from_folder(folder, {})
-    # This form carries no post-processor, which is what adds it.
+    # This form has no post-processor, which would add it.
     assert found.add_bos is (text.add_bos and family != "metaspace_first")
     assert found.special_tokens == text.special_tokens
 
@@ -176,7 +176,7 @@ def test_a_file_without_permission_is_an_error_and_not_absent(
     def refuse(path: Path, **options: Any) -> Any:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "stat", refuse)  # the superuser would be let in
+    monkeypatch.setattr(Path, "stat", refuse)  # a superuser would be let in
     with pytest.raises(CheckpointError, match=r"cannot be opened: Permission denied\."):
         text_format_from_folder(folder, {})
 
@@ -196,9 +196,12 @@ _VALID = json.loads(vocabularies.qwen3().tokenizer.to_str())  # type: ignore[uni
             "tokenizer.json must describe a tokenizer",
         ),
         ({"tokenizer_config__json": "{"}, "tokenizer_config.json must be valid JSON"),
-        ({"tokenizer_config__json": {"chat_template": 3}}, "`chat_template` must be a text or a"),
-        ({"generation_config__json": {"eos_token_id": "x"}}, "`eos_token_id` must be whole"),
-        ({"generation_config__json": {"eos_token_id": [1, True]}}, "`eos_token_id` must be whole"),
+        ({"tokenizer_config__json": {"chat_template": 3}}, "`chat_template` must be a string or a"),
+        ({"generation_config__json": {"eos_token_id": "x"}}, "`eos_token_id` must be an integer"),
+        (
+            {"generation_config__json": {"eos_token_id": [1, True]}},
+            "`eos_token_id` must be an integer",
+        ),
         ({"chat_template__jinja": "x" * (1 << 20) + "x"}, "at most 1048576 bytes, but has 1048577"),
     ],
     ids=lambda value: str(value)[:60],
@@ -216,7 +219,7 @@ def test_a_tokenizer_that_is_too_large_is_refused(
         text_format_from_folder(write(), {})
 
 
-def test_a_template_that_is_no_utf8_is_refused(write: Write) -> None:
+def test_a_template_that_is_not_utf8_is_refused(write: Write) -> None:
     folder = write()
     (folder / "chat_template.jinja").write_bytes(b"ab\xff")
     with pytest.raises(
@@ -234,7 +237,7 @@ def test_a_tokenizer_cut_anywhere_is_an_error(write: Write) -> None:
             text_format_from_folder(folder, {})
 
 
-# Two of the damages at which the tokenizers package panics instead of raising an error.
+# Two kinds of damage on which the tokenizers package panics instead of raising an error.
 def test_a_tokenizer_that_panics_when_it_is_read_is_an_error(write: Write) -> None:
     model = _VALID["model"] | {"continuing_subword_prefix": "日本"}
     with pytest.raises(
@@ -245,6 +248,6 @@ def test_a_tokenizer_that_panics_when_it_is_read_is_an_error(write: Write) -> No
 
 def test_a_tokenizer_that_panics_when_it_encodes_is_an_error(write: Write) -> None:
     damaged = json.loads(vocabularies.llama3().tokenizer.to_str())  # type: ignore[union-attr]
-    damaged["post_processor"]["single"][0]["SpecialToken"]["id"] = "nobody"
+    damaged["post_processor"]["single"][0]["SpecialToken"]["id"] = "unknown"
     with pytest.raises(CheckpointError, match="a tokenizer that can encode"):
         text_format_from_folder(write(tokenizer__json=damaged), {})

@@ -19,7 +19,7 @@ from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
 
-# No digits: transformers' reader of GGUF does not know that smollm takes them one by one.
+# No digits: transformers' GGUF reader does not know that smollm splits them one by one.
 ORDINARY = [
     "",
     " ",
@@ -57,7 +57,7 @@ def byte_level_metadata(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def oracle(smollm2: Path) -> Any:
-    """Give SmolLM2's tokenizer as transformers makes it from the same file."""
+    """Give SmolLM2's tokenizer as transformers builds it from the same file."""
     transformers = pytest.importorskip("transformers")
     return transformers.AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
 
@@ -87,7 +87,7 @@ def test_smollm2_equals_transformers_on_any_text(
 def test_smollm2_takes_digits_one_by_one(smollm2_text: TextFormat, sample: str) -> None:
     tokenizer = tokenizer_of(smollm2_text)
     twin = Tokenizer(tokenizer.model)
-    # What the model's own tokenizer.json says.
+    # As in the model's own tokenizer.json.
     twin.pre_tokenizer = pre.Sequence(
         [pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)]
     )
@@ -162,7 +162,7 @@ def test_all_declared_and_all_customary_end_tokens_end_a_text() -> None:
         token_type=[*base["tokenizer.ggml.token_type"], CONTROL, CONTROL, NORMAL, NORMAL, CONTROL],
         eot_token_id=264,
     )
-    # 263 is no control token, so its text is just a text.
+    # 263 is not a control token, so its text is ordinary text.
     assert text_format_from_gguf(metadata).end_token_ids == {1, 261, 262, 264}
 
 
@@ -215,27 +215,27 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
     ("changes", "sentence"),
     [
         ({"model": "bert"}, r'tokenizer model "bert"; supported are gpt2, llama, no_vocab, none'),
-        ({"model": 3}, "`tokenizer.ggml.model` must be a text, but is 3"),
+        ({"model": 3}, "`tokenizer.ggml.model` must be a string, but is 3"),
         ({"pre": "foo"}, r'pre-tokenizer "foo"; supported are dbrx, deepseek.*qwen2.*smollm'),
-        ({"tokens": None}, "`tokenizer.ggml.tokens` must be an array of texts, but is missing"),
-        ({"tokens": "abc"}, "must be an array of texts"),
-        ({"tokens": [*_TOKENS[:-1], 7]}, "entry 260 of `tokenizer.ggml.tokens` must be a text"),
+        ({"tokens": None}, "`tokenizer.ggml.tokens` must be an array of strings, but is missing"),
+        ({"tokens": "abc"}, "must be an array of strings"),
+        ({"tokens": [*_TOKENS[:-1], 7]}, "entry 260 of `tokenizer.ggml.tokens` must be a string"),
         (
             {"tokens": [*_TOKENS[:-1], "ab"]},
             'must not repeat a token, but entries 258 and 260 are both "ab"',
         ),
         ({"token_type": [1, 1]}, "one entry for each of the 261 tokens, but has 2"),
         ({"token_type": ["x"] * 261}, "entry 0 of `tokenizer.ggml.token_type` must be a number"),
-        ({"merges": None}, "`tokenizer.ggml.merges` must be an array of texts, but is missing"),
+        ({"merges": None}, "`tokenizer.ggml.merges` must be an array of strings, but is missing"),
         ({"merges": ["a b", "ab"]}, 'entry 1 of `tokenizer.ggml.merges` must be two tokens .*"ab"'),
         ({"merges": ["a b c"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a é́"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a b", "b a"]}, "entry 1 of .* that make a third"),
         ({"eos_token_id": 261}, "`tokenizer.ggml.eos_token_id` must be one of the 261 used tokens"),
-        ({"bos_token_id": -1}, "`tokenizer.ggml.bos_token_id` must be a whole number from 0"),
+        ({"bos_token_id": -1}, "`tokenizer.ggml.bos_token_id` must be an integer from 0"),
         (
             {"bos_token_id": None, "add_bos_token": True},
-            "`tokenizer.ggml.bos_token_id` must be the",
+            "`tokenizer.ggml.bos_token_id` must be pre",
         ),
         ({"add_bos_token": "yes"}, "`tokenizer.ggml.add_bos_token` must be true or false"),
     ],
@@ -245,13 +245,13 @@ def test_a_contradiction_in_the_metadata_is_named(changes: dict[str, Any], sente
         text_format_from_gguf(byte_level_metadata(**changes))
 
 
-def test_a_chat_template_that_is_no_text_is_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"`tokenizer.chat_template` must be a text"):
+def test_a_chat_template_that_is_not_a_string_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"`tokenizer.chat_template` must be a string"):
         text_format_from_gguf(byte_level_metadata() | {"tokenizer.chat_template": 3})
 
 
 @pytest.mark.parametrize("score", [float("nan"), "x", None])
-def test_a_score_that_is_no_number_is_refused(score: Any) -> None:
+def test_a_score_that_is_not_a_number_is_refused(score: Any) -> None:
     metadata = dict(vocabularies.sentencepiece_metadata())
     scores = list(metadata["tokenizer.ggml.scores"])
     scores[300] = score

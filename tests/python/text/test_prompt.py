@@ -1,4 +1,4 @@
-"""A prompt is a text, token ids or messages; everything else is an error with a sentence."""
+"""A prompt is a string, token ids or messages; everything else is an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOCAB = 1000
 
 
 class Endless:
-    """Has items, and no length."""
+    """Has items, but no length."""
 
     def __getitem__(self, index: int) -> int:
         return index
@@ -61,9 +61,9 @@ def test_any_text_is_accepted_and_comes_back(prompt: str, family: str) -> None:
     normalizer = tokenizer_of(text).normalizer if family == "qwen3" else None
     expected = normalizer.normalize_str(prompt) if normalizer else prompt
     if "sentencepiece" in family or family == "metaspace_first":
-        expected = expected.replace("▁", " ")  # the one character that such a vocabulary loses
+        expected = expected.replace("▁", " ")  # the only character that such a vocabulary loses
     if family == "metaspace_first" and expected.startswith(" "):
-        expected = expected[1:]  # this form does not put a second space before a first
+        expected = expected[1:]  # this form does not add a second space
     assert tokenizer_of(text).decode(ids) == expected
 
 
@@ -73,14 +73,14 @@ def test_no_control_token_can_be_written_in_a_text(family: str) -> None:
     control = control_tokens(tokenizer_of(text))
     for token in control.values():
         prompt = f"a{token.content}b"
-        with pytest.warns(UserWarning, match="is taken as plain text"):
+        with pytest.warns(UserWarning, match="is treated as plain text"):
             ids = encode_prompt(text, VOCAB, prompt)
         assert control.keys() & set(ids) <= {text.bos_token_id if text.add_bos else None}
         assert tokenizer_of(text).decode(ids) == prompt
 
 
 def test_the_warning_names_the_literal_and_says_what_to_do() -> None:
-    with pytest.warns(UserWarning, match=r"'<\|im_start\|>'.*give a list of messages, or token"):
+    with pytest.warns(UserWarning, match=r"'<\|im_start\|>'.*use a list of messages, or token"):
         encode_prompt(vocabularies.qwen3(), VOCAB, "x<|im_start|>")
 
 
@@ -135,15 +135,15 @@ def test_an_id_outside_of_the_vocabulary_is_named(wrong: Any) -> None:
         ({"role": "user"}, "dict"),
     ],
 )
-def test_an_item_that_is_no_whole_number_is_a_type_error(wrong: Any, kind: str) -> None:
-    sentence = f"item 1 of `prompt` must be a token id, a whole number, but is of type {kind}."
+def test_an_item_that_is_not_an_integer_is_a_type_error(wrong: Any, kind: str) -> None:
+    sentence = f"item 1 of `prompt` must be a token id, an integer, but is of type {kind}."
     with pytest.raises(TypeError, match=sentence):
         encode_prompt(vocabularies.llama3(), VOCAB, [0, wrong])
 
 
 @pytest.mark.parametrize("array", [np.array, torch.tensor])
 @pytest.mark.parametrize(("content", "kind"), [([True, False], "bool"), ([1.0, 2.0], "float")])
-def test_an_array_of_anything_but_whole_numbers_is_a_type_error(
+def test_an_array_of_anything_but_integers_is_a_type_error(
     array: Callable[[Any], Any], content: list[Any], kind: str
 ) -> None:
     with pytest.raises(TypeError, match=f"item 0 of `prompt` must .* but is of type {kind}."):
@@ -168,7 +168,9 @@ def test_an_array_that_is_not_one_row_is_refused_with_its_shape(
     [None, 3, 1.5, b"x", bytearray(b"x"), {"role": "user"}, {1, 2}, iter([1]), object(), Endless()],
 )
 def test_a_prompt_of_another_type_is_a_type_error(prompt: Any) -> None:
-    with pytest.raises(TypeError, match="`prompt` must be a text, token ids or a list of messages"):
+    with pytest.raises(
+        TypeError, match="`prompt` must be a string, token ids or a list of messages"
+    ):
         encode_prompt(vocabularies.llama3(), VOCAB, prompt)
 
 
@@ -178,7 +180,7 @@ def test_messages_go_through_the_template() -> None:
     assert encode_prompt(text, VOCAB, messages) == encode_chat(text, messages)
 
 
-def test_messages_after_ids_are_no_prompt() -> None:
+def test_messages_after_ids_are_not_a_prompt() -> None:
     with pytest.raises(TypeError, match="item 1 of `prompt` must be a token id"):
         encode_prompt(vocabularies.qwen3(), VOCAB, [1, {"role": "user", "content": "x"}])  # type: ignore[list-item]
 
@@ -186,7 +188,7 @@ def test_messages_after_ids_are_no_prompt() -> None:
 def test_an_empty_text_is_the_start_of_a_text_where_there_is_one() -> None:
     text = vocabularies.llama3()
     assert encode_prompt(text, VOCAB, "") == [text.bos_token_id]
-    with pytest.raises(InvalidArgument, match="no token for the beginning of a text"):
+    with pytest.raises(InvalidArgument, match="no beginning-of-text token"):
         encode_prompt(vocabularies.qwen3(), VOCAB, "")
 
 
@@ -196,9 +198,9 @@ def test_no_ids_at_all_are_an_error(empty: Any) -> None:
         encode_prompt(vocabularies.llama3(), VOCAB, empty)
 
 
-@pytest.mark.parametrize(("prompt", "place"), [("\ud800", 0), ("ab\udfffc", 2), ("🎉\ud83d", 1)])
-def test_a_lone_surrogate_is_named_with_its_place(prompt: str, place: int) -> None:
-    with pytest.raises(InvalidArgument, match=rf"lone surrogate U\+D\w+ at position {place}"):
+@pytest.mark.parametrize(("prompt", "position"), [("\ud800", 0), ("ab\udfffc", 2), ("🎉\ud83d", 1)])
+def test_a_lone_surrogate_is_named_with_its_position(prompt: str, position: int) -> None:
+    with pytest.raises(InvalidArgument, match=rf"lone surrogate U\+D\w+ at position {position}"):
         encode_prompt(vocabularies.llama3(), VOCAB, prompt)
 
 

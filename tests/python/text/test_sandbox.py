@@ -1,4 +1,4 @@
-"""Templates from checkpoints may be hostile: they must not get out, and must not cost much."""
+"""Templates may be hostile: they must not escape the sandbox, and must not cost much."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ WATCHED = ("open", "os.", "subprocess.", "import", "socket.", "ctypes.", "code."
 
 
 def loops(*bodies: str) -> str:
-    """Nest loops as long as a template can write them, with something in the innermost."""
+    """Nest the longest loops that a template can write, with a body in the innermost one."""
     depth = len(bodies) - 1
     return "{% for a in range(99999) %}" * depth + "".join(bodies) + "{% endfor %}" * depth
 
 
 def grow(start: str, step: str, end: str = "{{ n.x }}") -> str:
-    """Make a value out of itself, 99 times."""
+    """Build a value out of itself, 99 times."""
     return (
         f"{{% set n = namespace(x={start}) %}}{{% for i in range(99) %}}"
         f"{{% set n.x = {step} %}}{{% endfor %}}{end}"
@@ -198,7 +198,7 @@ def render(source: str, *, seconds: float = 0.2, size: int = 1 << 20, **variable
 
 @contextmanager
 def audited() -> Iterator[list[str]]:
-    """Collect the audit events that reach outside while the block runs."""
+    """Collect the audit events of access to the outside while the block runs."""
     seen: list[str] = []
     AUDIT.append(seen)
     try:
@@ -264,9 +264,9 @@ def burst(source: str) -> None:
 
 @pytest.mark.parametrize("source", BOMBS, ids=lambda source: source[:60])
 def test_a_bomb_ends_soon(source: str) -> None:
-    began = time.thread_time()  # not the clock, which runs on while others compute
+    began = time.thread_time()  # not wall-clock time, which other processes consume as well
     burst(source)
-    assert time.thread_time() - began < 10 * SECONDS  # hours, were it let run
+    assert time.thread_time() - began < 10 * SECONDS  # unstopped, it would run for hours
 
 
 @pytest.mark.parametrize("source", BOMBS, ids=lambda source: source[:60])
@@ -277,7 +277,7 @@ def test_a_bomb_stays_small(source: str) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # All that it makes, and one more of the largest values: of the widest characters, or a list.
+    # All values that it makes, and one more of the largest: of the widest characters, or a list.
     assert peak < (MAX_VALUES + 8) * SIZE + (16 << 20)
 
 
@@ -287,4 +287,4 @@ def test_nested_loops_end_at_the_deadline() -> None:
     began = time.monotonic()
     with pytest.raises(Exception, match="it takes too long"):
         render(source, seconds=0.3)
-    assert 0.3 <= time.monotonic() - began < 30  # minutes, were it let run
+    assert 0.3 <= time.monotonic() - began < 30  # unstopped, it would run for minutes

@@ -1,4 +1,4 @@
-"""SentencePiece-style tokenizers equal SentencePiece's own definition, written out slowly."""
+"""SentencePiece-style tokenizers equal a literal implementation of SentencePiece."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_control_and_byte_pieces_are_never_merged_into() -> None:
     tokens = [*TOKENS[:259], *letters, "</", "s>", "0x", "0xA", "A</s>"]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     merges = ranked_merges(vocabulary, tokens[259:], [0.0] * len(tokens))
-    # Nothing makes "</s>" or "<0x0A>", which are tokens too, and nothing is made of them.
+    # No merge makes "</s>" or "<0x0A>", which are tokens too, or uses them.
     assert set(merges) == {("<", "/"), ("s", ">"), ("0", "x"), ("0x", "A")}
 
 
@@ -158,7 +158,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sinkstream.Model
 
 
 def reply(model: sinkstream.Model, prompt: str | list[int] | list[dict[str, str]]) -> str:
-    """Return three tokens that are "▁the" each, as a stream shows them."""
+    """Stream three tokens, each of which is "▁the", and return their text."""
     bias = {IDS[f"{SPACE}the"]: 1e4}
     running = model.stream(prompt, max_tokens=3, temperature=0, logit_bias=bias, ignore_eos=True)
     text = "".join(running)

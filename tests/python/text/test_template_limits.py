@@ -1,4 +1,4 @@
-"""Templates may format whatever is in use, and nothing that becomes wide."""
+"""Templates may use ordinary formatting, but nothing whose result is wide."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refuses(check: Callable[..., None], template: str, *arguments: Any) -> bool:
 
 
 def length_of(make: Callable[[], str]) -> int:
-    """Return how long a text becomes, 0 where Python does not make it."""
+    """Return the length of a result, or 0 if Python raises an error."""
     try:
         return len(make())
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):

@@ -29,7 +29,7 @@ def decoded(table: TokenBytes, ids: list[int]) -> str:
 
 
 def without_broken_runs(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """Leave out runs of byte pieces that are no UTF-8, which `tokenizers` shows otherwise."""
+    """Drop runs of byte pieces that are not UTF-8, which `tokenizers` shows differently."""
     kept: list[int] = []
     run: list[int] = []
     for token_id in [*ids, -1]:
@@ -38,10 +38,10 @@ def without_broken_runs(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
             run.append(token_id)
             continue
         if token is None and token_id >= 0:
-            continue  # a row without a token ends no run
+            continue  # a row without a token does not end a run
         special = token in {"<unk>", "<s>", "</s>"}
         if special:
-            continue  # what is not shown ends no run either
+            continue  # nor does a token that is not shown
         found = b"".join(bytes.fromhex(tokenizer.id_to_token(i)[3:5]) for i in run)
         try:
             found.decode()
@@ -104,7 +104,7 @@ def test_every_single_id_decodes_as_tokenizers_does(family: str) -> None:
         assert decoded(table, [token_id]) == tokenizer.decode([token_id])
 
 
-def test_right_bytes_beside_wrong_ones_are_shown() -> None:
+def test_valid_bytes_next_to_invalid_ones_are_shown() -> None:
     tokenizer, table = table_of(vocabularies.sentencepiece())
     ids = [tokenizer.token_to_id(f"<0x{byte}>") for byte in ("E2", "82", "AC", "FF")]
     assert decoded(table, ids) == "€\ufffd"

@@ -1,4 +1,4 @@
-"""The parts that a session feeds are, put together, what the template makes of the whole."""
+"""The parts that a session feeds, concatenated, equal the template's rendering of the whole."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.python.text.test_chat import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special
 
 INEXACT = {"mistral_last", "qwen3"}
-# What stands before a reply in its piece, and the space that the template itself puts there.
-BEHIND = {"llama2": ("[/INST]", " "), "mistral": ("[/INST]", " "), "vicuna": ("ASSISTANT:", " ")}
+# The text before a reply in its piece, and the space that the template itself puts there.
+BEFORE = {"llama2": ("[/INST]", " "), "mistral": ("[/INST]", " "), "vicuna": ("ASSISTANT:", " ")}
 WITHOUT_SYSTEM = {"gemma", "mistral_last"}
 
 
 def chat(*contents: str, system: str | None = None) -> list[dict[str, str]]:
-    """Return a conversation in which users and assistants take turns."""
+    """Return a conversation in which user and assistant alternate."""
     first = [] if system is None else [{"role": "system", "content": system}]
     roles = ("user", "assistant")
     return first + [
@@ -60,11 +60,11 @@ def fed(
     text: TextFormat,
     turns: TurnFormat,
     messages: list[dict[str, str]],
-    behind: tuple[str, str] = ("\n", ""),
+    before_reply: tuple[str, str] = ("\n", ""),
 ) -> list[int]:
-    """Return the ids of a conversation that is held turn by turn."""
+    """Return the ids of a conversation, fed one turn after the other."""
     encoder = PlainEncoder(tokenizer_of(text))
-    before, space = behind
+    before, space = before_reply
     ids: list[int] = []
     after = None
     if messages[0]["role"] == "system":
@@ -113,13 +113,13 @@ def test_the_parts_of_a_conversation_are_the_whole(
     if template not in WITHOUT_SYSTEM:
         system = data.draw(st.none() | st.sampled_from(CONTENTS) | st.text(max_size=12))
         assume(system is None or system.strip())
-    behind = BEHIND.get(template, ("\n", ""))
+    before = BEFORE.get(template, ("\n", ""))
     asked = chat(*contents[:-1], system=system)
-    assert fed(text, turns, asked, behind) == encode_chat(text, asked)
-    if template != "phi3":  # it puts another end behind conversations that are over
+    assert fed(text, turns, asked, before) == encode_chat(text, asked)
+    if template != "phi3":  # it appends another end to finished conversations
         over = chat(*contents, system=system)
         whole = encode_chat(text, over, add_generation_prompt=False)
-        assert fed(text, turns, over, behind) == whole
+        assert fed(text, turns, over, before) == whole
 
 
 @settings(max_examples=40, deadline=None)
@@ -242,7 +242,7 @@ def test_an_end_token_that_the_template_puts_only_between_messages_closes_a_repl
     assert turns.message("assistant", "x", after="user")[-1] == end
 
 
-def test_an_end_behind_the_whole_conversation_is_not_fed() -> None:
+def test_an_end_of_the_whole_conversation_is_not_fed() -> None:
     text, turns = probed("llama3", "phi3")
     eot = tokenizer_of(text).token_to_id("<|eot_id|>")
     for role in ("assistant", "user"):
@@ -272,15 +272,15 @@ DIFFERENCES = {
         "{% for m in messages %}<|im_start|>{{ loop.index }} {{ m.role }}\n{{ m.content }}"
         "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>"
         "{{ messages | length + 1 }} assistant\n{% endif %}",
-        "writes later turns otherwise than the second",
+        "writes later turns differently from the second",
     ),
     "date": ("{{ strftime_now('%Y') }}" + templates.SMOLLM2, "may write the date"),
     "count of messages": (
-        "{{ messages | length }}" + templates.SMOLLM2, "writes messages otherwise once more follow"
+        "{{ messages | length }}" + templates.SMOLLM2, "rewrites earlier messages when more follow"
     ),
     "another header": (
         templates.SMOLLM2.replace("'<|im_start|>assistant\n'", "'<|im_start|>bot\n'"),
-        "begins replies otherwise than it asks for them",
+        "begins replies differently from its generation prompt",
     ),
     "control tokens before replies": (
         "{% for m in messages %}{{ m.role }}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
@@ -293,13 +293,13 @@ DIFFERENCES = {
             "{{ '<|im_start|>assistant\n' }}"
             "{% if '/brief' in messages[0].content %}Well,{% endif %}",
         ),
-        "does not divide exactly between messages, such as around '/briefword/brief'",
+        "does not split exactly between messages, for example around '/briefword/brief'",
     ),
     "tokens over a border": (
         templates.SMOLLM2.replace("message['role'] + '\n'", "message['role'] + ': '").replace(
             "assistant\n", "assistant: "
         ),
-        "does not divide exactly between messages, such as around 'word'",
+        "does not split exactly between messages, for example around 'word'",
     ),
 }  # fmt: skip
 
@@ -324,7 +324,7 @@ def test_parts_that_differ_are_still_whole_messages() -> None:
 
 
 @pytest.mark.parametrize("call", ["opening", "user", "message"])
-def test_what_is_no_text_is_an_error_that_speaks_of_the_session(call: str) -> None:
+def test_a_value_that_is_not_a_string_is_an_error_that_names_the_session(call: str) -> None:
     _, turns = probed("qwen3", "qwen3")
     calls: dict[str, Any] = {
         "opening": turns.opening,
@@ -337,7 +337,9 @@ def test_what_is_no_text_is_an_error_that_speaks_of_the_session(call: str) -> No
     ) as caught:
         calls[call]("ab\ud800")
     assert caught.value.param == name
-    with pytest.raises(TypeError, match=rf"^session: `{name}` must be a text, but is of type int"):
+    with pytest.raises(
+        TypeError, match=rf"^session: `{name}` must be a string, but is of type int"
+    ):
         calls[call](3)
 
 
@@ -359,13 +361,17 @@ def test_a_system_text_that_the_template_refuses_is_an_error_with_its_reason() -
 
 def test_a_message_that_the_template_leaves_out_is_an_error() -> None:
     _, turns = probed("llama3", "phi3")
-    with pytest.raises(InvalidArgument, match=r"^session: .* no place for a tool message here\.$"):
+    with pytest.raises(
+        InvalidArgument, match=r"^session: .* does not accept a tool message here\.$"
+    ):
         turns.message("tool", "x", after="assistant")
     silent = (
         "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}.{% endif %}{% endfor %}"
     )
     turns = detect_turn_format(with_template(vocabularies.llama3(), silent))
-    with pytest.raises(InvalidArgument, match=r"^session: .* no place for a system text here\.$"):
+    with pytest.raises(
+        InvalidArgument, match=r"^session: .* does not accept a system text here\.$"
+    ):
         turns.opening("x")
 
 
@@ -381,8 +387,8 @@ def test_a_message_that_the_template_refuses_there_is_an_error_with_its_reason()
     [
         ("{% if %}", "Expected an expression"),
         ("{% if messages | length > 1 %}{{ raise_exception('One.') }}{% endif %}", r"them: One\.$"),
-        ("{{ messages[-1].content }}", "no place for a second turn here"),
-        ("Hello", "no place for a second turn here"),
+        ("{{ messages[-1].content }}", "does not accept a second turn here"),
+        ("Hello", "does not accept a second turn here"),
         ("x" * 100_000, "at most 65536 characters"),
     ],
 )
@@ -434,7 +440,7 @@ def test_control_tokens_of_the_templates_own_keep_their_flags() -> None:
     assert fed(text, turns, messages) == encode_chat(text, messages)
 
 
-def test_an_opening_leaves_a_space_to_the_word_behind_it() -> None:
+def test_an_opening_leaves_its_last_space_to_the_next_word() -> None:
     text, turns = probed("qwen3", "vicuna")
     assert tokenizer_of(text).decode(turns.opening("Be brief.")) == "Be brief."
     assert tokenizer_of(text).decode(turns.user("x", after="system")).startswith(" USER")

@@ -1,4 +1,4 @@
-"""Small tokenizers of every family that is supported, and prose to train them on."""
+"""Small tokenizers of every supported family, and prose to train them on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _train_byte_level(split: str, size: int = 600) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def llama3() -> TextFormat:
-    """Return byte-level BPE whose control tokens lie behind the model's own vocabulary."""
+    """Return byte-level BPE whose control tokens come after the model's own vocabulary."""
     tokenizer = _train_byte_level(LLAMA3_SPLIT)
     tokenizer.add_special_tokens(
         special(
@@ -89,7 +89,7 @@ def llama3() -> TextFormat:
 
 @lru_cache(maxsize=1)
 def qwen3() -> TextFormat:
-    """Return byte-level BPE with normalisation, and with added tokens that are text."""
+    """Return byte-level BPE with normalization, and with added tokens that are text."""
     tokenizer = _train_byte_level(QWEN_SPLIT)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
@@ -133,13 +133,13 @@ def sentencepiece_metadata() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def sentencepiece() -> TextFormat:
-    """Return SentencePiece-style BPE that puts a space before every text."""
+    """Return SentencePiece-style BPE that prepends a space to every text."""
     return text_format_from_gguf(sentencepiece_metadata())
 
 
 @lru_cache(maxsize=1)
 def sentencepiece_without_prefix() -> TextFormat:
-    """Return SentencePiece-style BPE that takes a text as it is."""
+    """Return SentencePiece-style BPE that leaves texts unchanged."""
     return text_format_from_gguf(
         sentencepiece_metadata() | {"tokenizer.ggml.add_space_prefix": False}
     )
@@ -147,7 +147,7 @@ def sentencepiece_without_prefix() -> TextFormat:
 
 @lru_cache(maxsize=1)
 def metaspace_first() -> TextFormat:
-    """Return the form in which newer folders hold SentencePiece: a space at the start only."""
+    """Return SentencePiece as in newer folders: a space is prepended at the start only."""
     text = sentencepiece()
     assert text.tokenizer is not None
     tokenizer = Tokenizer(text.tokenizer.model)

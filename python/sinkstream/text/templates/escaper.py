@@ -1,4 +1,4 @@
-"""Hides, in chat messages, whatever a template could make a control token out of."""
+"""Escapes whatever a template could turn into a control token in chat messages."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from functools import lru_cache
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import PROMPT, ArgumentName
 
-# The last planes of Unicode are for private use; their characters have neither case nor width, and
-# no function of a template changes them.
+# The last two planes of Unicode are for private use. Their characters have no case and no width,
+# and no template function changes them.
 _PRIVATE = range(0xF0000, 0x10FFFE)
 
 
 class Escaper:
-    """Hides, in messages, the letters with which texts of control tokens start and end.
+    """Escapes the characters with which the texts of control tokens start and end.
 
-    Letters stay where they are part of a text that the template itself names (`</think>`, which
-    Qwen3's looks for), unless that text could become part of a control token's.
+    A string that the template itself refers to stays unescaped (`</think>`, for which Qwen3's
+    template searches), unless it could become part of a control token's text.
     """
 
     def __init__(
@@ -30,17 +30,17 @@ class Escaper:
         messages: Iterable[Mapping[str, str]],
         argument: ArgumentName = PROMPT,
     ) -> None:
-        """Choose what hides which letter.
+        """Choose a private-use character for each character to escape.
 
         Args:
             literals: The texts of all control tokens.
-            constants: The texts that the template names in its expressions.
+            constants: The strings in the template's expressions.
             source: The template.
             messages: The conversation.
-            argument: What it came in, for errors.
+            argument: The argument that it came in, for errors.
 
         Raises:
-            InvalidArgument: The conversation leaves no character free to hide with.
+            InvalidArgument: The conversation uses all private-use characters.
         """
         contents = "".join(message["content"] for message in messages)
         needed = sorted(_outer_letters(literals) & set(contents))
@@ -50,8 +50,8 @@ class Escaper:
             for letter in map(chr, _PRIVATE)
             if letter not in used and _as_json(letter) not in contents
         )
-        self._hidden = dict(zip(needed, free, strict=False))
-        if len(self._hidden) < len(needed):
+        self._escapes = dict(zip(needed, free, strict=False))
+        if len(self._escapes) < len(needed):
             raise InvalidArgument(
                 f"{argument} must leave some of Unicode's private characters unused, but "
                 "uses all of them.",
@@ -60,20 +60,20 @@ class Escaper:
         kept = "|".join(map(re.escape, _harmless(literals, constants))) or "(?!)"
         letters = "".join(map(re.escape, needed))
         self._pattern = re.compile(f"({kept})|[{letters}]") if needed else None
-        shown = {hidden: letter for letter, hidden in self._hidden.items()}
-        # A template may have written a message as JSON with escapes.
-        self._shown = shown | {_as_json(hidden): letter for hidden, letter in shown.items()}
-        self._reveal = re.compile("|".join(map(re.escape, self._shown)) or "(?!)")
+        originals = {escape: letter for letter, escape in self._escapes.items()}
+        # A template may write a message as JSON with escape sequences.
+        self._originals = originals | {_as_json(e): letter for e, letter in originals.items()}
+        self._escaped = re.compile("|".join(map(re.escape, self._originals)) or "(?!)")
 
     def escape(self, content: str) -> str:
-        """Return a content in which nothing can become a control token."""
+        """Return a content of which no part can become a control token."""
         if self._pattern is None:
             return content
-        return self._pattern.sub(lambda found: found[1] or self._hidden[found[0]], content)
+        return self._pattern.sub(lambda found: found[1] or self._escapes[found[0]], content)
 
     def unescape(self, piece: str) -> str:
-        """Return what `escape` and then the template made a piece from."""
-        return self._reveal.sub(lambda found: self._shown[found[0]], piece)
+        """Undo `escape` in a piece of the rendering."""
+        return self._escaped.sub(lambda found: self._originals[found[0]], piece)
 
 
 def _as_json(letter: str) -> str:
@@ -81,14 +81,14 @@ def _as_json(letter: str) -> str:
 
 
 def _outer_letters(literals: Iterable[str]) -> set[str]:
-    """Return the letters with which control tokens' texts start and end, leaving spaces aside."""
+    """Return the first and last characters of control tokens' texts, ignoring spaces."""
     stripped = (literal.strip() for literal in literals)
     return {letter for literal in stripped if literal for letter in (literal[0], literal[-1])}
 
 
 @lru_cache(maxsize=16)
 def _harmless(literals: frozenset[str], constants: frozenset[str]) -> list[str]:
-    """Return a template's texts with outer letters that no control token's text can grow from."""
+    """Return the strings with outer letters that cannot become part of a control token's text."""
     letters = _outer_letters(literals)
     harmless = {
         constant
@@ -100,7 +100,7 @@ def _harmless(literals: frozenset[str], constants: frozenset[str]) -> list[str]:
 
 
 def _touch(text: str, literal: str) -> bool:
-    """Return whether a text holds, is part of, or may grow into a control token's text."""
+    """Return whether a text contains, is part of, or overlaps a control token's text."""
     if text in literal or literal in text:
         return True
     lengths = range(1, min(len(text), len(literal)) + 1)

@@ -1,7 +1,7 @@
-"""What rendering a template may cost, and the checks that hold it to that.
+"""Limits on the cost of rendering a template, and the checks that enforce them.
 
-Python can interrupt a template only between operations, so a clock is not enough: one operation
-(`"a" * 10**9`) may do all the harm. The size of what an operation makes is checked before.
+Python can interrupt a template only between operations, so a timeout is not enough: one operation
+(`"a" * 10**9`) may do all the harm. The size of a result is therefore checked before it is made.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-MAX_BITS = 4096  # of a whole number that a template computes
-_MAX_WHOLE = 100_000  # of numbers given to functions: widths, counts, places
-MAX_VALUES = 64  # bytes in all for each character admitted; templates in use make less than ten
+MAX_BITS = 4096  # of an integer that a template computes
+_MAX_ARGUMENT = 100_000  # of integers passed to functions: widths, counts, indices
+MAX_VALUES = 64  # bytes of all values, per admitted character; common templates need under ten
 _THOUSANDS = re.compile(r"\d{4}")
 _PARENTHESIS = re.compile(r"[()]")
-# Flags, width, precision and length of a `%` field. Every part may be empty and none can give back
-# what it took, so a match takes a time in proportion to its length.
+# Flags, width, precision and length of a `%` field. Every part may be empty, and none of them
+# backtracks, so matching takes linear time.
 _PERCENT_FIELD = re.compile(r"[-+ #0]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?[hlL]?")
 _TOO_WIDE = "it formats with a width that is too large"
 
 
 class Limits:
-    """What one rendering may cost."""
+    """The limits of one rendering."""
 
     def __init__(self, seconds: float, max_size: int) -> None:
         """Start the clock.
 
         Args:
             seconds: How long the template may run.
-            max_size: Characters and elements that the output, and any value on the way to it, may
-                have. All values together may take a fixed multiple of it, in bytes.
+            max_size: Maximum number of characters and elements of the output and of every
+                intermediate value. All values together may take a fixed multiple of it, in bytes.
         """
         self._deadline = time.monotonic() + seconds
         self._max_size = max_size
         self._left = MAX_VALUES * max_size
 
     def tick(self) -> None:
-        """Stop the template when its time is over."""
+        """Stop the template when its time is up."""
         if time.monotonic() > self._deadline:
             raise TemplateError("it takes too long")
 
     def admit(self, size: int) -> None:
-        """Stop the template when a value is, or is about to become, too large."""
+        """Stop the template if a value is too large, or is about to become too large."""
         if size > self._max_size:
-            raise TemplateError("it makes something too large")
+            raise TemplateError("it makes a value that is too large")
 
     def spend(self, size: int) -> None:
-        """Count the bytes made, parts that existed before aside, and stop when it is too much."""
+        """Count newly allocated bytes, and stop the template when there are too many."""
         self._left -= size
         if self._left < 0:
-            raise TemplateError("it makes too much")
+            raise TemplateError("it makes too many values")
 
 
 current_limits: ContextVar[Limits] = ContextVar("limits")
 
 
 def size_of(value: Any, known: dict[int, int] | None = None) -> int:
-    """Return the characters and elements of a value as if it were written out.
+    """Return the number of characters and elements of a value if it were written out.
 
-    Lists that share their parts are small in memory and huge when they are written: each part is
-    looked at once, and counted as often as it appears.
+    Lists that share parts are small in memory and huge when written: each part is visited once, and
+    counted as often as it appears.
     """
     if isinstance(value, str):
         return len(value)
@@ -84,7 +84,7 @@ def size_of(value: Any, known: dict[int, int] | None = None) -> int:
 
 
 def checked(value: Any) -> Any:
-    """Return a value that was just made, if it is not too large and there is time left."""
+    """Return a new value, if it is not too large and there is time left."""
     limits = current_limits.get()
     limits.tick()
     limits.admit(size_of(value))
@@ -94,14 +94,14 @@ def checked(value: Any) -> Any:
 
 
 def check_numbers(arguments: Iterable[Any]) -> None:
-    """Refuse numbers that would be a width or a count beyond all need."""
+    """Refuse integers that are too large for a width or a count."""
     for value in arguments:
-        if isinstance(value, int) and abs(value) > _MAX_WHOLE:
-            raise TemplateError("it gives a function a number that is too large")
+        if isinstance(value, int) and abs(value) > _MAX_ARGUMENT:
+            raise TemplateError("it calls a function with a number that is too large")
 
 
 def check_percent(template: str, arguments: Any) -> None:
-    """Refuse `template % arguments` where fields may be very wide, or repeat large arguments."""
+    """Refuse `template % arguments` if fields may be very wide, or repeat large arguments."""
     _check_fields(template, template.count("%"), arguments)
     if _has_wide_percent_field(template):
         raise TemplateError(_TOO_WIDE)
@@ -115,45 +115,45 @@ def check_braces(template: str, arguments: Any) -> None:
 
 
 def check_date_layout(layout: str) -> None:
-    """Refuse a layout of `strftime` whose fields may be very wide."""
+    """Refuse a `strftime` format whose fields may be very wide."""
     _check_fields(layout, layout.count("%"), ())
     if _THOUSANDS.search(layout):
         raise TemplateError(_TOO_WIDE)
 
 
 def _check_fields(template: str, fields: int, arguments: Any) -> None:
-    # A field has at most 999 characters of its own, or the arguments' own.
+    # A field yields at most 999 characters of padding, or all of the arguments.
     current_limits.get().admit(len(template) + fields * (1000 + size_of(arguments)))
 
 
 # Note: [Wide fields]
-# A field is wide when its width or precision is a thousand or more, or comes from an argument. The
-# scans below find fields where Python finds them, to the letter: one that believes that a field
-# begins elsewhere can be made to overlook the next. They take linear time.
+# A field is wide if its width or precision is 1,000 or more, or comes from an argument. The scans
+# below find fields exactly where Python finds them: a scan that disagrees about where one field
+# begins could be tricked into overlooking the next. They take linear time.
 
 
 def _has_wide_percent_field(template: str) -> bool:
     """Return whether `template % …` has a wide field, such as "%1000d" or "%(name)*d"."""
-    place = 0
-    while (place := template.find("%", place) + 1) > 0:
-        if template.startswith("(", place):
-            place = _end_of_key(template, place)
-        field = _PERCENT_FIELD.match(template, place)
+    at = 0
+    while (at := template.find("%", at) + 1) > 0:
+        if template.startswith("(", at):
+            at = _end_of_key(template, at)
+        field = _PERCENT_FIELD.match(template, at)
         assert field is not None  # every part of it may be empty
         if any(number == "*" or len(number or "") > 3 for number in field.groups()):
             return True
-        place = field.end() + 1  # behind the conversion, which may be another "%"
+        at = field.end() + 1  # past the conversion, which may be another "%"
     return False
 
 
 def _end_of_key(template: str, begin: int) -> int:
-    """Return the place behind a key in parentheses, which may hold others."""
+    """Return the end of a key in parentheses, which may be nested."""
     depth = 0
     for parenthesis in _PARENTHESIS.finditer(template, begin):
         depth += 1 if parenthesis[0] == "(" else -1
         if depth == 0:
             return parenthesis.end()
-    return len(template)  # an error for Python, which gets no further
+    return len(template)  # an error in Python, which stops there too
 
 
 def _has_wide_brace_field(template: str) -> bool:
@@ -163,12 +163,12 @@ def _has_wide_brace_field(template: str) -> bool:
             if spec and ("{" in spec or _THOUSANDS.search(spec)):
                 return True
     except ValueError:
-        pass  # an error for `format` too, which gets no further
+        pass  # an error in `format` too, which stops there
     return False
 
 
 def check_amplifiers(name: str, arguments: Sequence[Any]) -> None:
-    """Refuse the filters and methods that make much out of little, before they do."""
+    """Refuse filters and methods that would make large results out of small arguments."""
     limits = current_limits.get()
     first, *others = arguments
     if name == "replace" and len(others) >= 2:
@@ -185,4 +185,4 @@ def check_amplifiers(name: str, arguments: Sequence[Any]) -> None:
     elif name == "format":
         check_percent(str(first), tuple(others))
     elif name == "sum" and any(not isinstance(other, int | float | str) for other in others):
-        raise TemplateError("it sums up something other than numbers")
+        raise TemplateError("it sums something other than numbers")

@@ -1,8 +1,8 @@
-"""Runs Jinja templates that came with a checkpoint, which may be hostile.
+"""Runs a checkpoint's Jinja templates, which may be hostile.
 
-Jinja's own sandbox keeps a template away from Python's internals. This one lets it see even less,
-and bounds what it may cost: every loop, call and filter looks at the clock, and every operation
-that makes a larger value out of smaller ones is checked before it does.
+Jinja's own sandbox keeps a template away from Python's internals. This one exposes even less, and
+bounds the cost: every loop, call and filter checks the time, and every operation that makes a
+larger value out of smaller ones is checked before it runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sinkstream.text.templates.limits import (
 
 
 class _Namespace(Namespace):
-    """Holds variables, and is the only thing that a template may change; so it is never written."""
+    """Holds variables. A template may change nothing else, so it must never be written out."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -52,7 +52,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as transformers does; Jinja's own filter escapes for HTML."""
+    """Write JSON as transformers does; Jinja's own filter escapes HTML."""
     if indent is not None and indent > 16:
         raise TemplateError("it indents too far")
     return json.dumps(
@@ -91,8 +91,8 @@ def _make_dict(*pairs: Any, **values: Any) -> dict[Any, Any]:
     return dict(*pairs, **values)
 
 
-# What templates may do with texts, lists and mappings: nothing that changes them, and nothing that
-# reaches further. `format` is Jinja's sandboxed one.
+# Methods of strings, lists and mappings that templates may call: none that changes the object or
+# reaches beyond it. `format` is Jinja's sandboxed version.
 _ATTRIBUTES: dict[type, frozenset[str]] = {
     str: frozenset({
         "capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum",
@@ -116,28 +116,28 @@ _FILTERS = frozenset({
 
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap one of Jinja's filters: look at the clock, at what it is given and what it returns."""
+    """Wrap one of Jinja's filters: check the time, its arguments and its result."""
 
-    @wraps(function)  # carries the marks that say what Jinja passes along
+    @wraps(function)  # keeps the markers for what Jinja passes as the first argument
     def bounded(*arguments: Any, **named: Any) -> Any:
         limits = current_limits.get()
         limits.tick()
         given = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
         check_numbers([*given[1:], *named.values()])
-        if named and name == "replace":  # the check below tells its arguments by their places
-            raise TemplateError("it gives `replace` arguments by name")
+        if named and name == "replace":  # the check below identifies arguments by position
+            raise TemplateError("it calls `replace` with named arguments")
         check_amplifiers(name, [*given, *named.values()])
         result = function(*arguments, **named)
         if not isinstance(result, Iterator):
             return checked(result)
-        # Consumed here, so that it cannot grow unseen; still an iterator, which is always true.
+        # Consumed here to check its size. Returned as an iterator again, which is always truthy.
         taken: list[Any] = []
         size = 0
         for item in result:
             limits.tick()
             size += size_of(item)
             limits.admit(size)
-            limits.spend(8)  # its place in the list; what made it has counted the item
+            limits.spend(8)  # its pointer in the list; the item itself is counted already
             taken.append(item)
         return (item for item in taken)
 
@@ -157,9 +157,9 @@ def _concatenated(parts: Sequence[Any]) -> Any:
 
 
 class _Bounds(NodeTransformer):
-    """Puts a check around every loop and around every expression that makes a larger value."""
+    """Wraps every loop, and every expression that makes a larger value, in a check."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's rule for names)
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's naming rule)
         self.generic_visit(node)
         node.iter = _around(node.iter, "_timed")
         return node
@@ -180,14 +180,14 @@ class _Bounds(NodeTransformer):
 
 
 def _around(node: nodes.Node, filter_name: str) -> nodes.Filter:
-    expression = cast(nodes.Expr, node)  # the grammar allows nothing else in these places
+    expression = cast(nodes.Expr, node)  # the grammar allows only expressions here
     return nodes.Filter(expression, filter_name, [], [], None, None, lineno=node.lineno)
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model was trained on; it changes nothing in the text."""
+    """`{% generation %}` marks what a model was trained on; it does not change the text."""
 
-    tags = {"generation"}  # noqa: RUF012 (the name and kind that Jinja prescribes)
+    tags = {"generation"}  # noqa: RUF012 (name and type prescribed by Jinja)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -195,7 +195,7 @@ class _Generation(Extension):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment of chat templates: the syntax of transformers', and bounds on everything."""
+    """The environment of chat templates: transformers' syntax, with bounds on every operation."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -225,17 +225,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
         Raises:
             TemplateError: It fails, refuses, or exceeds its limits.
-            Exception: Whatever else its operations raise.
+            Exception: Any other error of its operations.
         """
         token = current_limits.set(limits)
         try:
-            # Not `render`: it executes code to give errors the template's line numbers.
+            # Not `render`: it executes code to add the template's line numbers to errors.
             return self.concat(template.root_render_func(template.new_context(dict(variables))))
         finally:
             current_limits.reset(token)
 
     def concat(self, parts: Iterable[str]) -> str:
-        """Join the pieces of an output, as long as they are not too many."""
+        """Join the pieces of an output, within the limits."""
         limits = current_limits.get()
         taken: list[str] = []
         size = 0
@@ -249,7 +249,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return output
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether a template may see an attribute."""
+        """Return whether a template may access an attribute."""
         if not super().is_safe_attribute(obj, attr, value):
             return False
         if isinstance(obj, _OWN_KINDS):
@@ -257,7 +257,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return any(isinstance(obj, kind) and attr in names for kind, names in _ATTRIBUTES.items())
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return a bounded and sandboxed `str.format` for the method, or None if it is another."""
+        """Return a bounded and sandboxed `str.format`, or None if the value is not that method."""
         sandboxed = super().wrap_str_format(value)
         if sandboxed is None:
             return None

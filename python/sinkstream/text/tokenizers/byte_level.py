@@ -1,8 +1,8 @@
 """Builds byte-level BPE tokenizers, which GGUF files call `gpt2`.
 
-A GGUF file holds the vocabulary and the merges, but of the pre-tokenizer (the rule that cuts a text
-into the words inside which merges happen) only a name. The table below says what the names mean;
-llama.cpp's `llm_tokenizer_bpe` defined them, and the models' own `tokenizer.json` confirm it.
+A GGUF file holds the vocabulary and the merges, but only the name of the pre-tokenizer: the rule
+that splits a text into words, inside which merges happen. The table below defines the names as
+llama.cpp's `llm_tokenizer_bpe` does; the models' own `tokenizer.json` files confirm it.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _TEKKEN = (
 
 @dataclass(frozen=True, slots=True)
 class _PreTokenizer:
-    """How one name cuts a text into words."""
+    """How one pre-tokenizer splits a text into words."""
 
     splits: tuple[str, ...]
-    """Regular expressions, applied one after the other; each cuts out what it matches."""
+    """Regular expressions, applied one after the other; each isolates what it matches."""
     whole_words: bool = False
-    """Whether a word that is a token is taken whole, whatever the merges would make of it."""
+    """Whether a word that is a token is that token, whatever the merges would give."""
     composed: bool = False
-    """Whether the text is brought into Unicode's composed form (NFC) first."""
+    """Whether the text is first normalized to Unicode's composed form (NFC)."""
     adds_bos: bool = False
-    """Whether a text starts with the beginning-of-text token, where the file does not say."""
+    """Whether a text starts with the beginning-of-text token, if the file does not say."""
 
 
 _PLAIN = _PreTokenizer((_GPT2,))
 _SINGLE_DIGITS = _PreTokenizer((r"\p{N}", _GPT2))
 _LLAMA = _PreTokenizer((_LLAMA3,), whole_words=True, adds_bos=True)
-# The models' own tokenizers compose; llama.cpp does not, and differs on decomposed accents.
+# The models' own tokenizers normalize; llama.cpp does not, and differs on decomposed accents.
 _QWEN = _PreTokenizer((_QWEN2,), composed=True)
 
 PRE_TOKENIZERS = {
     "dbrx": _PreTokenizer((_LLAMA3,)),
     "deepseek-r1-qwen": _QWEN,
-    # What llama.cpp takes for files whose converter did not know the model.
+    # llama.cpp's choice for files whose converter did not know the model.
     "default": _PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
     "exaone4": _PLAIN,
     "falcon3": _LLAMA,
@@ -73,14 +73,14 @@ PRE_TOKENIZERS = {
     "starcoder": _SINGLE_DIGITS,
     "tekken": _PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True),
 }
-"""What `tokenizer.ggml.pre` may say."""
+"""By the names that `tokenizer.ggml.pre` may have."""
 
 
 def pre_tokenizer(name: str) -> _PreTokenizer:
-    """Return the rule that a name stands for.
+    """Return the pre-tokenizer with this name.
 
     Raises:
-        CheckpointError: Nobody knows the name; the message lists those that are known.
+        CheckpointError: The name is unknown; the message lists the known ones.
     """
     found = PRE_TOKENIZERS.get(name)
     if found is None:
@@ -99,16 +99,16 @@ def byte_level_tokenizer(
     Args:
         vocabulary: Tokens in GPT-2's byte alphabet, with their ids.
         merges: Pairs of tokens with a space between them, the first to be merged first.
-        rule: How texts are cut into words.
+        rule: How texts are split into words.
 
     Raises:
-        CheckpointError: A merge is no pair of tokens, or uses or makes one that does not exist.
+        CheckpointError: A merge is not a pair of tokens, or uses or makes one that does not exist.
     """
     try:
         model = models.BPE(
             vocabulary, _core.split_pairs(list(merges)), ignore_merges=rule.whole_words
         )
-    except Exception as error:  # the package raises nothing more special
+    except Exception as error:  # the package raises no specific types
         raise _bad_merge(vocabulary, merges, error) from None
     tokenizer = Tokenizer(model)
     if rule.composed:
@@ -126,7 +126,7 @@ def byte_level_tokenizer(
 def _bad_merge(
     vocabulary: dict[str, int], merges: Sequence[str], error: Exception
 ) -> CheckpointError:
-    """Say which merge is the first that is wrong."""
+    """Return the error for the first merge that is wrong."""
     where = "load: GGUF metadata: entry {} of `tokenizer.ggml.merges`"
     for index, merge in enumerate(merges):
         pair = merge.split(" ")

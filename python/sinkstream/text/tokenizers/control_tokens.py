@@ -1,7 +1,7 @@
-"""Control tokens: those that steer a model and are never text, such as `<|im_start|>`.
+"""Control tokens: tokens that steer a model and are never text, such as `<|im_start|>`.
 
-Added tokens that are not special (`<think>` in Qwen3) are text like any other: whoever writes them
-gets them, and whoever reads sees them.
+Added tokens that are not special (`<think>` in Qwen3) are ordinary text: a prompt may contain them,
+and a stream shows them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def control_tokens(tokenizer: Tokenizer) -> dict[int, AddedToken]:
 
 
 class ControlLiterals:
-    """Finds the texts of control tokens where the tokenizer itself would take them for tokens."""
+    """Finds the texts of control tokens where the tokenizer itself would match them."""
 
     def __init__(self, tokens: dict[int, AddedToken]) -> None:
         self._by_literal = {token.content: (token_id, token) for token_id, token in tokens.items()}
-        # Of several that start at one place the longest is taken, as `tokenizers` does.
+        # Of several that start at the same position the longest matches, as in `tokenizers`.
         longest_first = sorted(self._by_literal, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(self._expression, longest_first)) or r"(?!)")
 
@@ -38,7 +38,7 @@ class ControlLiterals:
         return found[0] if found else None
 
     def split(self, text: str) -> Iterator[str | int]:
-        """Give the plain pieces of a text, none empty, and between them control tokens' ids."""
+        """Yield the non-empty plain pieces of a text, and the ids of the control tokens between."""
         begin = 0
         for found in self._pattern.finditer(text):
             token_id, token = self._by_literal[found[0]]

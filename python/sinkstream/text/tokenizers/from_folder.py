@@ -1,7 +1,7 @@
-"""Reads the text format of a Hugging Face folder: tokenizer.json and the small files beside it.
+"""Reads the text format of a Hugging Face folder: tokenizer.json and the small files next to it.
 
-Nothing is imported from the folder, and the name of a tokenizer class in it is not looked at: all
-that matters is in tokenizer.json, and what starts and ends a text in the JSON files beside it.
+Nothing is imported from the folder, and the name of a tokenizer class is ignored: tokenizer.json
+describes the tokenizer, and the other JSON files name the tokens that start and end a text.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.rust_panics import catch_panics
 
-MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest in use (262,144 tokens)
+MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest known one (262,144 tokens)
 _MAX_SMALL_BYTES = 4 << 20
 _MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_ID = 2**31 - 1
 
-# From the first to the last: a later file overrules an earlier one.
+# A later file overrides an earlier one.
 _TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
 def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextFormat:
-    """Read a folder's tokenizer and what belongs to it.
+    """Read a folder's tokenizer, chat template and special tokens.
 
     Args:
         folder: The checkpoint.
-        config: What its config.json says.
+        config: The content of its config.json.
 
     Returns:
-        The text format; its tokenizer is None where the folder has none.
+        The text format; its tokenizer is None if the folder has none.
 
     Raises:
-        CheckpointError: A file is too large, damaged or out of reach, or names a token that does
-            not exist.
+        CheckpointError: A file is too large, damaged or unreadable, or names a token that does not
+            exist.
     """
     settings = _read_optional(folder / "tokenizer_config.json", _MAX_SMALL_BYTES)
     chat_template = _read_chat_template(folder, settings)
@@ -58,7 +58,7 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
     if bos is None:
         bos = next(iter(Fields(config, "config.json").wholes("bos_token_id", 0, _MAX_ID)), None)
     _mark_special(tokenizer, [*ends, *([] if bos is None else [bos])], special_tokens)
-    # What the tokenizer puts before a text is what it makes of no text at all.
+    # What the tokenizer puts before a text is its encoding of the empty text.
     with catch_panics("load: tokenizer.json must describe a tokenizer that can encode"):
         start = tokenizer.encode("", add_special_tokens=True).ids
     add_bos = bos is not None and start[:1] == [bos]
@@ -74,10 +74,10 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether there is something at `path`.
+    """Return whether `path` exists.
 
-    A file that cannot be looked at is not one that is absent: without it, the text would be
-    another one.
+    A file that cannot be accessed is an error and not an absent file: ignoring it would change the
+    text format.
     """
     try:
         path.stat()
@@ -114,14 +114,14 @@ def _read_tokenizer(path: Path) -> Tokenizer:
     source = _read_text(path, MAX_TOKENIZER_BYTES)
     with catch_panics("load: tokenizer.json must describe a tokenizer, but does not"):
         tokenizer = Tokenizer.from_str(source)
-    # Batches may have cut or filled up texts when it was saved; a prompt is taken as it is.
+    # It may have been saved with truncation or padding for batches; a prompt needs neither.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
-    """Return the ids that end a text; they need no tokenizer."""
+    """Return the ids that end a text, from the JSON files alone."""
     generation = _read_optional(folder / "generation_config.json", _MAX_SMALL_BYTES)
     return {
         *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
@@ -130,7 +130,7 @@ def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
 
 
 def _read_special_tokens(folder: Path) -> dict[str, str]:
-    """Return `bos_token`, `eos_token`, … by name; a token is a text or an object with one."""
+    """Return `bos_token`, `eos_token`, … by name; each is a string or an object with `content`."""
     found: dict[str, str] = {}
     for name in _TOKEN_FILES:
         for role, value in _read_optional(folder / name, _MAX_SMALL_BYTES).items():
@@ -141,7 +141,7 @@ def _read_special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _mark_special(tokenizer: Tokenizer, ids: list[int], special_tokens: Mapping[str, str]) -> None:
-    """Make sure that what starts or ends a text is a special token: matched whole, never shown."""
+    """Make every token that starts or ends a text special: matched as a unit, never shown."""
     tokens = {tokenizer.id_to_token(token_id) for token_id in ids}
     tokens |= {t for t in special_tokens.values() if tokenizer.token_to_id(t) is not None}
     already = {token.content for token in control_tokens(tokenizer).values()}
@@ -150,7 +150,7 @@ def _mark_special(tokenizer: Tokenizer, ids: list[int], special_tokens: Mapping[
 
 
 def _read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template; one in a file of its own goes before one in the settings."""
+    """Return the chat template; one in its own file overrides one in the settings."""
     for name in _TEMPLATE_FILES:
         path = folder / name
         if _is_there(path):
@@ -161,7 +161,7 @@ def _read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None
 
 
 def _pick_template(value: Any, where: str) -> str | None:
-    """Return the template itself, or of several with names the one called "default"."""
+    """Return the template, or of several named templates the one called "default"."""
     if isinstance(value, list):
         named = {
             entry["name"]: entry["template"]
@@ -172,6 +172,6 @@ def _pick_template(value: Any, where: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise CheckpointError(
-        f"load: {where}: `chat_template` must be a text or a list of templates with names, "
+        f"load: {where}: `chat_template` must be a string or a list of named templates, "
         f"but is {quoted(value)}."
     )

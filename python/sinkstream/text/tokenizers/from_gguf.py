@@ -1,4 +1,4 @@
-"""Makes the text format of a checkpoint out of a GGUF file's metadata."""
+"""Builds the text format of a checkpoint from a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 _NO_TOKENIZER = ("no_vocab", "none")
 
-# GGUF names one end token, many models have several: these texts, where they are control tokens.
-# From llama.cpp's list, without those that end no text outside their one model.
+# GGUF names one end token, but many models have several: these, where they are control tokens. From
+# llama.cpp's list, without tokens that end a text in a single model only.
 _END_TEXTS = frozenset({
     "</s>", "<EOT>", "<end_of_turn>", "<eos>", "<|end_of_text|>", "<|end|>", "<|endoftext|>",
     "<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<｜end▁of▁sentence｜>",
 })  # fmt: skip
 
-_ROLES = {  # what chat templates call a token -> GGUF's name
+_ROLES = {  # name in chat templates -> name in GGUF
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
@@ -34,17 +34,17 @@ _ROLES = {  # what chat templates call a token -> GGUF's name
 
 
 def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
-    """Build the tokenizer that GGUF metadata describes, and what belongs to it.
+    """Build a GGUF file's tokenizer, and read its chat template and special tokens.
 
     Args:
         metadata: GGUF keys and values; arrays as sequences.
 
     Returns:
-        The text format; its tokenizer is None where the file has none.
+        The text format; its tokenizer is None if the file has none.
 
     Raises:
-        CheckpointError: The metadata contradicts itself, or names a kind of tokenizer or
-            pre-tokenizer that is not supported; the message lists those that are.
+        CheckpointError: The metadata contradicts itself, or names an unsupported tokenizer or
+            pre-tokenizer; the message lists the supported ones.
     """
     template = Fields(metadata, "GGUF metadata", "tokenizer.")
     chat_template = template.word("chat_template") if template.has("chat_template") else None
@@ -61,17 +61,17 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
 
 
 class _Vocabulary:
-    """The tokens of a file and what it says about them, checked."""
+    """The tokens of a file and their types, checked."""
 
     def __init__(self, metadata: Mapping[str, Any], fields: Fields) -> None:
         self.fields = fields
         self._metadata = metadata
-        self.tokens = self.texts("tokens")
+        self.tokens = self.strings("tokens")
         count = len(self.tokens)
         self.kinds = self.numbers("token_type") if fields.has("token_type") else [_NORMAL] * count
-        # The few that are not ordinary, so that nobody looks through all for them again.
+        # The few that are not normal, so that the full list is searched only once.
         self._others = [(i, kind) for i, kind in enumerate(self.kinds) if kind != _NORMAL]
-        # Unused ids pad the vocabulary to a round number; no text is theirs.
+        # Unused ids pad the vocabulary to a round number; their texts do not count.
         unused = {token_id for token_id, kind in self._others if kind == _UNUSED}
         self.ids = dict(zip(self.tokens, range(count), strict=True))
         if unused:
@@ -79,17 +79,17 @@ class _Vocabulary:
         if len(self.ids) + len(unused) != count:
             raise self._repeated()
 
-    def texts(self, name: str) -> list[str]:
-        """Return an array of texts, which must be there."""
-        found = self._array(name, "texts")
+    def strings(self, name: str) -> list[str]:
+        """Return an array of strings, which is required."""
+        found = self._array(name, "strings")
         if set(map(type, found)) - {str}:
             wrong = next((i for i, value in enumerate(found) if not isinstance(value, str)), None)
             if wrong is not None:
-                raise self._wrong_entry(name, wrong, "a text", found[wrong])
+                raise self._wrong_entry(name, wrong, "a string", found[wrong])
         return found
 
     def numbers(self, name: str) -> list[float]:
-        """Return an array of numbers, one for each token, which must be there."""
+        """Return an array of numbers, one for each token, which is required."""
         found = self._array(name, "numbers")
         if len(found) != len(self.tokens):
             raise CheckpointError(
@@ -97,22 +97,22 @@ class _Vocabulary:
                 f"the {len(self.tokens)} tokens, but has {len(found)}."
             )
         if set(map(type, found)) - {int}:
-            # A score that is not a number (NaN is unlike itself) has no place in an order.
+            # NaN (the only value unlike itself) cannot be ordered.
             wrong = (i for i, x in enumerate(found) if not isinstance(x, int | float) or x != x)
             if (index := next(wrong, None)) is not None:
                 raise self._wrong_entry(name, index, "a number", found[index])
         return found
 
     def ordinary(self) -> list[str]:
-        """Return the tokens that ordinary text is made of, in the order of their ids."""
+        """Return the tokens of ordinary text, in the order of their ids."""
         return [t for t, kind in zip(self.tokens, self.kinds, strict=True) if kind == _NORMAL]
 
     def of_kind(self, *kinds: int) -> list[str]:
-        """Return the tokens of these kinds, which are not the ordinary one, in the same order."""
+        """Return the tokens of these kinds (never the normal one), in the order of their ids."""
         return [self.tokens[token_id] for token_id, kind in self._others if kind in kinds]
 
     def named(self, name: str, default: int | None = None) -> int | None:
-        """Return the id that a key names, else the default where that is a token."""
+        """Return the id that a key names, or else the default if that is a token."""
         if not self.fields.has(name):
             return default if default is not None and default < len(self.tokens) else None
         token_id = self.fields.whole(name, 0, 2**32 - 1)
@@ -147,7 +147,7 @@ class _Vocabulary:
 def _from_byte_level(vocabulary: _Vocabulary, chat_template: str | None) -> TextFormat:
     fields = vocabulary.fields
     rule = pre_tokenizer(fields.word("pre", "default"))
-    tokenizer = byte_level_tokenizer(vocabulary.ids, vocabulary.texts("merges"), rule)
+    tokenizer = byte_level_tokenizer(vocabulary.ids, vocabulary.strings("merges"), rule)
     add_bos = fields.flag("add_bos_token", rule.adds_bos and fields.has("bos_token_id"))
     return _finish(vocabulary, tokenizer, chat_template, add_bos, {})
 
@@ -181,7 +181,7 @@ def _finish(
     add_bos: bool,
     defaults: Mapping[str, int],
 ) -> TextFormat:
-    """Give a tokenizer its special tokens, and tell which of them start and end a text."""
+    """Add the special tokens to a tokenizer, and find which of them start and end a text."""
     roles = {
         role: token_id
         for role, key in _ROLES.items()
@@ -190,13 +190,13 @@ def _finish(
     bos = roles.get("bos_token")
     if add_bos and bos is None:
         raise vocabulary.fields.error(
-            "bos_token_id", "be there, because `tokenizer.ggml.add_bos_token` is true"
+            "bos_token_id", "be present, because `tokenizer.ggml.add_bos_token` is true"
         )
     control = set(vocabulary.of_kind(_CONTROL, _UNKNOWN))
     declared = [roles.get("eos_token"), *map(vocabulary.named, ("eot_token_id", "eom_token_id"))]
     ends = {vocabulary.ids[token] for token in _END_TEXTS & control if token in vocabulary.ids}
     ends.update(token_id for token_id in declared if token_id is not None)
-    # A file may forget to mark them; a token that starts or ends a text is never shown.
+    # A file may fail to mark them, but a token that starts or ends a text is never shown.
     control.update(
         vocabulary.tokens[token_id] for token_id in [*ends, *([] if bos is None else [bos])]
     )
@@ -219,7 +219,7 @@ def _finish(
 
 
 def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], *, special: bool) -> None:
-    """Have tokens matched whole in a text, before anything else happens to it."""
+    """Add tokens that are matched as a unit, before any other processing of a text."""
     added = [AddedToken(token, special=special, normalized=False) for token in tokens]
     if special:
         tokenizer.add_special_tokens(added)

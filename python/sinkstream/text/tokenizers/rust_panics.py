@@ -1,8 +1,8 @@
 """Turns panics of the `tokenizers` package into errors.
 
-It is written in Rust. Where it meets what its authors held impossible, which a damaged
-tokenizer.json can bring about, it panics, and that arrives here as a `BaseException`, which would
-pass every handler on its way out.
+The package is written in Rust. A damaged tokenizer.json can bring it into a state that its authors
+held impossible. It then panics, which arrives here as a `BaseException` and would pass every
+handler for `Exception`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sinkstream.errors import CheckpointError
 
 @contextmanager
 def catch_panics(sentence: str) -> Iterator[None]:
-    """Raise whatever goes wrong inside as a `CheckpointError` that starts with a sentence."""
+    """Turn any failure in the block into a `CheckpointError` that starts with a sentence."""
     try:
         yield
     except BaseException as error:
         is_panic = type(error).__name__ == "PanicException"  # it cannot be imported
-        if is_panic or isinstance(error, Exception):  # the package raises nothing more special
+        if is_panic or isinstance(error, Exception):  # the package raises no specific types
             raise CheckpointError(f"{sentence}: {quoted(str(error))}.") from None
         raise

@@ -1,10 +1,10 @@
 """Builds SentencePiece-style BPE tokenizers, which GGUF files call `llama`.
 
-Such a file holds pieces and scores and no merges: at every step SentencePiece merges the adjacent
-pair whose union is the piece with the highest score, the leftmost of equals. Every way to cut a
-piece into two pieces is therefore a merge, and the scores rank them. (Unigram would choose another
-segmentation: it maximises the sum of the scores.) The result equals SentencePiece's for all files
-whose ordinary pieces have different scores, which its own trainer guarantees.
+Such a file holds pieces and scores, but no merges: at every step SentencePiece merges the adjacent
+pair whose union is the piece with the highest score, the leftmost pair on a tie. Every way to split
+a piece into two pieces is therefore a merge, and the scores rank them. (Unigram would segment
+differently: it maximizes the sum of the scores.) The result equals SentencePiece's for all files
+whose normal pieces have distinct scores, which its own trainer guarantees.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sinkstream.errors import CheckpointError
 
 SPACE = "\u2581"  # ▁, which stands for a space inside a piece
 
-# Looking for the merges of a piece takes the square of its length. Real pieces have less than a
-# hundred characters; the largest vocabularies, of 262,144 pieces, have 2 million in all and half a
-# million merges.
+# Finding the merges of a piece takes time quadratic in its length. Real pieces have fewer than 100
+# characters; the largest vocabularies, of 262,144 pieces, have 2 million characters in total and
+# half a million merges.
 MAX_PIECE_CHARACTERS = 1024
 MAX_CHARACTERS = 1 << 22
 MAX_MERGES = 1 << 20
@@ -38,10 +38,10 @@ def sentencepiece_tokenizer(
 
     Args:
         vocabulary: All pieces, with their ids.
-        ordinary: Those that ordinary text is merged into; control, unknown and byte pieces are not.
+        ordinary: The pieces of ordinary text; not control, unknown and byte pieces.
         scores: The score of each id.
         unknown: The piece for characters that have neither a piece nor byte pieces.
-        add_space_prefix: Whether a text is encoded as if a space stood before it.
+        add_space_prefix: Whether a space is prepended to a text.
     """
     tokenizer = Tokenizer(
         models.BPE(
@@ -53,7 +53,7 @@ def sentencepiece_tokenizer(
         )
     )
     replace = normalizers.Replace(" ", SPACE)
-    # As SentencePiece does, a text that starts with a space gets a second one.
+    # As in SentencePiece, a text that starts with a space gets a second one.
     prefix = [normalizers.Prepend(SPACE)] if add_space_prefix else []
     tokenizer.normalizer = normalizers.Sequence([*prefix, replace])
     strip = [decoders.Strip(" ", 1, 0)] if add_space_prefix else []
@@ -66,10 +66,10 @@ def sentencepiece_tokenizer(
 def ranked_merges(
     vocabulary: Mapping[str, int], ordinary: Iterable[str], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Return every cut of an ordinary piece into two ordinary characters or pieces, best first.
+    """Return every split of an ordinary piece into two ordinary pieces, best first.
 
     Raises:
-        CheckpointError: A piece is too long, or all together would take too long.
+        CheckpointError: A piece is too long, or there are too many merges.
     """
     mergeable = set(ordinary)
     _check_lengths(mergeable)
@@ -79,8 +79,8 @@ def ranked_merges(
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in mergeable and right in mergeable:
-                # Of two cuts of one piece the longer left part goes first: of overlapping pairs
-                # in a run of equal characters that is the leftmost.
+                # Of two splits of one piece the one with the longer left part goes first: of
+                # overlapping pairs in a run of equal characters it is the leftmost.
                 found.append((-score, -cut, vocabulary[piece], left, right))
         if len(found) > MAX_MERGES:
             raise CheckpointError(

@@ -1,10 +1,10 @@
-"""The bytes that each token stands for: the table from which text is decoded natively.
+"""The bytes of each token: the table from which text is decoded natively.
 
-Concatenating bytes and decoding them once is what `Tokenizer.decode` does, so a stream that emits
-the bytes as they come shows the same text. One difference is deliberate: the byte pieces of
-SentencePiece vocabularies are joined with what surrounds them, whereas `tokenizers` turns a run of
-them into one U+FFFD per byte as soon as one byte of the run is wrong, even those that were right.
-A stream cannot take characters back, so it shows those that are right.
+`Tokenizer.decode` concatenates bytes and decodes them at once, so a stream that emits the bytes as
+they arrive shows the same text. One difference is deliberate. Here, byte pieces of SentencePiece
+vocabularies are joined with the bytes around them. `tokenizers` turns a whole run of byte pieces
+into one U+FFFD per byte if any byte of the run is invalid. A stream cannot take characters back, so
+it shows the valid ones.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """Turns ids into bytes; the text is these bytes as UTF-8, with U+FFFD for what is none."""
+    """Turns ids into bytes. The text is these bytes as UTF-8, with U+FFFD for invalid ones."""
 
     pieces: list[bytes]
-    """One for each id of the model's vocabulary; empty where the tokenizer has no such token."""
+    """One for each id of the model's vocabulary; empty if the tokenizer has no such token."""
     special: frozenset[int]
     """Ids that are not shown."""
     strip_leading_space: bool
-    """Whether a text loses its first byte if that is a space (SentencePiece's own prefix)."""
+    """Whether a leading space is removed from a text (SentencePiece's prefix)."""
 
 
 def token_bytes(
     tokenizer: Tokenizer, vocab_size: int, vocabulary: Mapping[str, int] | None = None
 ) -> TokenBytes:
-    """Return the table of a tokenizer.
+    """Build the table of a tokenizer.
 
     Args:
         tokenizer: Any tokenizer whose decoder is byte-level or of SentencePiece's kind.
         vocab_size: Rows of the model's embedding.
-        vocabulary: The tokenizer's tokens and ids, where somebody has them already: to ask for
-            them takes as long as all the rest.
+        vocabulary: The tokenizer's tokens and ids, if the caller has them: asking the tokenizer
+            takes as long as everything else here.
 
     Raises:
-        CheckpointError: The tokenizer decodes in another way; the message lists what is supported.
+        CheckpointError: The decoder is not supported; the message lists those that are.
     """
     steps = _decoder_steps(tokenizer)
     kinds = [step["type"] for step in steps]
@@ -74,7 +74,7 @@ def token_bytes(
 
 
 def decode_bytes(table: TokenBytes, ids: Iterable[int]) -> bytes:
-    """Decode ids all at once: the definition that the native detokenizer is tested against."""
+    """Decode all ids at once: the reference for the native detokenizer."""
     text = b"".join(table.pieces[token_id] for token_id in ids if token_id not in table.special)
     return text[1:] if table.strip_leading_space and text.startswith(b" ") else text
 
@@ -89,7 +89,7 @@ def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
 
 
 def _is_sentencepiece(steps: list[dict[str, Any]]) -> bool:
-    """Return whether the steps are those of SentencePiece, whatever they put in a space's place."""
+    """Return whether the steps are SentencePiece's, whatever character replaces a space."""
     kinds = [step["type"] for step in steps]
     if kinds[:3] != ["Replace", "ByteFallback", "Fuse"] or kinds[3:] not in ([], ["Strip"]):
         return False

@@ -1,4 +1,4 @@
-"""The arguments of a session that hold text, and the checks that they all go through."""
+"""Checks the arguments of sessions that hold text or roles."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def check_text(content: str, argument: ArgumentName) -> str:
     """Return a content as a plain `str`.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not a string.
         InvalidArgument: It holds a lone surrogate.
     """
     if not isinstance(content, str):
-        raise TypeError(f"{argument} must be a text, but is of type {type(content).__name__}.")
+        raise TypeError(f"{argument} must be a string, but is of type {type(content).__name__}.")
     check_characters(content, argument)
-    return str.__str__(content)  # subclasses may carry methods; templates get plain texts
+    return str.__str__(content)  # templates get plain strings: subclasses may carry methods
 
 
 def check_role(role: str) -> str:
     """Return a role as a plain `str`.
 
     Raises:
-        InvalidArgument: There is none of that name.
+        InvalidArgument: There is no such role.
     """
     if not isinstance(role, str) or role not in ROLES:
         raise InvalidArgument(

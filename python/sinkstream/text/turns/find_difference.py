@@ -1,4 +1,4 @@
-"""Finds out, with short conversations, how a session's parts differ from the whole."""
+"""Detects, with short conversations, how a session's parts differ from the whole rendering."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.turns.checks import TEXT
 from sinkstream.text.turns.template_turns import Message, TemplateTurns, as_message, placeholders
 
-# What may become one token with a template's text, or be cut by it.
+# Contents that may merge with the template's own text into a token, or be trimmed by it.
 _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
 _TURN = ("user", "assistant")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A conversation that waits for a reply, held twice: part by part, and as a whole."""
+    """A conversation that awaits a reply, to be encoded part by part and as a whole."""
 
     system: str | None
     users: Sequence[str]
     replies: Sequence[str]
-    """To all users but the last."""
+    """One for each user message but the last."""
 
     def whole(self, turns: TemplateTurns) -> list[int]:
-        """Return the ids that the template gives."""
+        """Return the ids of the whole rendering."""
         messages = [] if self.system is None else [as_message("system", self.system)]
         for i, content in enumerate(self.users):
             messages.append(as_message("user", content))
@@ -34,7 +34,7 @@ class Conversation:
         return turns.chat.encode(turns.chat.render(messages, True, argument=TEXT), TEXT)
 
     def parts(self, turns: TemplateTurns, request: Passage) -> list[int]:
-        """Return the ids that a session feeds and the model replies with behind a request."""
+        """Return the ids that a session feeds, with the model's replies after each request."""
         ids = turns.opening(self.system)
         after = None if self.system is None else "system"
         for i, content in enumerate(self.users):
@@ -46,7 +46,7 @@ class Conversation:
         return ids
 
     def is_the_same(self, turns: TemplateTurns, request: Passage) -> bool:
-        """Return whether both agree; as they do where the template refuses the whole."""
+        """Return whether both agree. They do if the template refuses the whole conversation."""
         try:
             expected = self.whole(turns)
         except InvalidArgument:
@@ -67,26 +67,26 @@ def find_difference(turns: TemplateTurns) -> str:
 
 
 def _request(turns: TemplateTurns) -> Passage | None:
-    """Return a reply's passage, behind the request for it; or None if it is not behind one."""
+    """Return a reply's passage after the generation prompt, or None if it does not follow one."""
     user, reply = _messages(turns, ("user", "assistant"))
     asked = turns.chat.render([user], True, argument=TEXT)
     return turns.chat.render([user, reply], False, argument=TEXT).without_start(asked.pieces)
 
 
 def _space(request: Passage) -> str:
-    """Return the white space that a template puts before replies."""
+    """Return the white space that the template puts before replies."""
     first = request.pieces[0]
-    assert isinstance(first, str)  # `_framed_replies` has seen to it
+    assert isinstance(first, str)  # checked by `_framed_replies`
     return first[: len(first) - len(first.lstrip())]
 
 
 def _date(turns: TemplateTurns) -> Iterator[str]:
     if "strftime_now" in turns.chat.template.names:
-        yield "may write the date, and a session keeps the one that it began with"
+        yield "may write the date, and a session keeps the date of its start"
 
 
 def _rewriting(turns: TemplateTurns) -> Iterator[str]:
-    """Look whether what a reply ends stays as it is when a user goes on."""
+    """Check whether a user message leaves everything up to the last reply unchanged."""
     for roles in (_TURN, _TURN * 2):
         earlier = _messages(turns, roles)
         body = turns.chat.render(earlier, False, argument=TEXT)
@@ -96,24 +96,24 @@ def _rewriting(turns: TemplateTurns) -> Iterator[str]:
             start is None
             or turns.chat.render(later, True, argument=TEXT).without_start(start) is None
         ):
-            yield "writes messages otherwise once more follow, and a session keeps them as they are"
+            yield "rewrites earlier messages when more follow, and a session keeps them unchanged"
             return
 
 
 def _moving_system(turns: TemplateTurns) -> Iterator[str]:
-    """Look whether a system text changes a later turn."""
+    """Check whether a system text changes a later turn."""
     if "system" in turns.ends and _later(turns, ("system", *_TURN)) != _later(turns, _TURN):
-        yield "writes system texts into later turns, and a session keeps them at its beginning"
+        yield "writes system texts into later turns, and a session writes them only at its start"
 
 
 def _counting(turns: TemplateTurns) -> Iterator[str]:
-    """Look whether all turns but the first are alike."""
+    """Check whether all turns but the first are alike."""
     if _later(turns, _TURN) != _later(turns, _TURN * 2):
-        yield "writes later turns otherwise than the second, and a session writes them alike"
+        yield "writes later turns differently from the second, and a session writes them alike"
 
 
 def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | None:
-    """Return what follows the last of some messages when a user goes on."""
+    """Return what follows the last of some messages when a user message comes next."""
     earlier = _messages(turns, roles)
     rendering = turns.chat.render([*earlier, as_message("user", "word")], True, argument=TEXT)
     tail = rendering.after(earlier[-1]["content"])
@@ -121,11 +121,11 @@ def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | 
 
 
 def _framed_replies(turns: TemplateTurns) -> Iterator[str]:
-    """Look for text that the template puts between its request for a reply and the reply."""
+    """Look for text that the template puts between the generation prompt and the reply."""
     request = _request(turns)
     _, reply = _messages(turns, ("user", "assistant"))
     if request is None:
-        yield "begins replies otherwise than it asks for them"
+        yield "begins replies differently from its generation prompt"
     elif not (isinstance(first := request.pieces[0], str) and reply["content"] in first):
         yield "writes control tokens before replies, which a session leaves to the model"
     elif frame := first.partition(reply["content"])[0].strip():
@@ -133,7 +133,7 @@ def _framed_replies(turns: TemplateTurns) -> Iterator[str]:
 
 
 def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
-    """Look for texts that the template looks for, and changes replies that hold them."""
+    """Look for strings that make the template change a reply that holds them."""
     a, b, *_ = placeholders(turns.chat, "")
     changed = []
     for text in sorted(turns.chat.template.constants):
@@ -142,17 +142,17 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
         rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
         if rendering.after(reply) is None:
             changed.append(text)
-    # Whatever holds a text that is looked for is changed with it.
+    # A string that contains another one is redundant: the other one alone changes the reply.
     shortest = [text for text in changed if not any(o in text for o in changed if o != text)]
     if shortest:
         shown = " or ".join(map(repr, shortest[:3]))
-        yield f"changes replies that hold {shown}, and a session keeps them as they are"
+        yield f"changes replies that hold {shown}, and a session keeps them unchanged"
 
 
 def _other(turns: TemplateTurns) -> Iterator[str]:
-    """Compare ids, over contents that may touch the template's own text or be looked for in it."""
+    """Compare ids, with contents that may merge with the template's text or be searched for."""
     request = _request(turns)
-    assert request is not None  # `_framed_replies` has seen to it
+    assert request is not None  # checked by `_framed_replies`
     sought = [text for text in sorted(turns.chat.template.constants) if not text.isidentifier()]
     for content in [*_EDGES, *(f"{text}word{text}" for text in sought)]:
         has_system = content.strip() and "system" in turns.ends
@@ -160,7 +160,7 @@ def _other(turns: TemplateTurns) -> Iterator[str]:
         for system in systems:
             if not Conversation(system, [content] * 2, ["Hello there"]).is_the_same(turns, request):
                 shown = repr(content[:40])
-                yield f"does not divide exactly between messages, such as around {shown}"
+                yield f"does not split exactly between messages, for example around {shown}"
                 return
 
 

@@ -1,4 +1,4 @@
-"""What a session feeds when the checkpoint has no chat template, or not even a tokenizer."""
+"""What a session feeds if the checkpoint has no chat template, or no tokenizer either."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from sinkstream.text.turns.checks import SYSTEM, TEXT, check_role, check_text
 
 @dataclass(frozen=True)
 class PlainTurns:
-    """The parts of one growing text: messages go on where the text ends. See `TurnFormat`."""
+    """Parts of one growing text: each message continues it. See `TurnFormat`."""
 
     text: TextFormat
 
     @property
     def is_exact(self) -> bool:
-        """Whether only ids are fed, which nothing can divide."""
+        """Whether only ids are fed: they need no splitting."""
         return self.text.tokenizer is None
 
     @property
     def difference(self) -> str:
-        """A sentence that says what becomes of turns."""
+        """A sentence that says how turns are encoded."""
         if self.is_exact:
             return ""
         return (
             "The checkpoint has no chat template: the session is one growing text without roles, "
-            "each part of which is encoded on its own."
+            "whose parts are encoded separately."
         )
 
     def opening(self, system: str | None) -> list[int]:
-        """Return the beginning-of-text token, where texts have one, and the system text."""
+        """Return the beginning-of-text token, if the checkpoint adds one, and the system text."""
         if system is None:
             return self.text.bos_ids
         return self.text.bos_ids + self._encode(system, SYSTEM, is_first=True)
@@ -48,18 +48,18 @@ class PlainTurns:
         return self._encode(content, TEXT, is_first=after is None)
 
     def closing(self, last_id: int | None) -> list[int]:
-        """Return nothing: the text goes on."""
+        """Return no ids: the text just continues."""
         return []
 
     def _encode(self, content: str, argument: ArgumentName, *, is_first: bool) -> list[int]:
         content = check_text(content, argument)
         if self.text.tokenizer is None:
             raise InvalidArgument(
-                f"{argument} must not be a text, because the checkpoint has no tokenizer. "
+                f"{argument} must not be a string, because the checkpoint has no tokenizer. "
                 "Give token ids instead.",
                 param=argument.name,
             )
         encoder = PlainEncoder(self.text.tokenizer)
         if is_first:
             return encoder.encode(content, argument=argument)
-        return encoder.encode_after("a", content, argument=argument)  # any letter: it goes on
+        return encoder.encode_after("a", content, argument=argument)  # any letter: not at the start

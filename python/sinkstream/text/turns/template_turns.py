@@ -1,4 +1,4 @@
-"""Divides what a chat template writes into the parts that a session feeds."""
+"""Splits what a chat template writes into the parts that a session feeds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sinkstream.text.turns.checks import SYSTEM, TEXT, check_role, check_text
 Message = Mapping[str, str]
 
 # Note: [Parts of a conversation]
-# A message is rendered behind the shortest conversation that ends with a message like the one
-# before it, with placeholders for contents. Its part is what follows the last placeholder, less
-# what follows it in any case: the end of the message before. So the template itself sees the
-# message's content, and does with it (trimming, say) what it does in a whole conversation.
+# A message is rendered after the shortest conversation that ends with a message of the same role as
+# the one before it, with placeholders for contents. Its part is what follows the last placeholder,
+# without what always follows it: the end of the previous message. So the template itself sees the
+# message's content, and treats it (trims it, for example) as in a whole conversation.
 _EARLIER: dict[str | None, tuple[str, ...]] = {
     None: (),
     "system": ("system",),
@@ -28,28 +28,28 @@ _EARLIER: dict[str | None, tuple[str, ...]] = {
     "assistant": ("user", "assistant"),
     "tool": ("user", "assistant", "tool"),
 }
-# With these as a first message, a part in front of it shows where it ends: templates may trim
-# contents, and with them what they themselves have put before.
+# With these as first messages, the opening in front shows where it ends: a template may trim a
+# content, and with it the text that it has put before.
 _FIRST_CONTENTS = ("x", "", " x", "\nx")
 
 
 @dataclass(frozen=True)
 class TemplateTurns:
-    """The parts of conversations in a template's format. See `TurnFormat`."""
+    """Parts of conversations in a template's format. See `TurnFormat`."""
 
     chat: ChatFormat
     ends: Mapping[str | None, tuple[Piece, ...]]
-    """What follows the content of a message of each role, wherever it stands; under None the
-    opening without system text. A role that the template refuses is missing."""
+    """What always follows the content of a message, by role; under None the opening without a
+    system text. A role that the template refuses is missing."""
     last_ends: Mapping[str, tuple[Piece, ...]]
-    """What follows the content of a conversation's last message, where that can be rendered."""
+    """What follows the content of a conversation's last message, if that can be rendered."""
     closings: Mapping[int | None, tuple[int, ...]]
-    """What has to follow a reply that ended with this token; under None, with any other."""
+    """What has to follow a reply, by the reply's last token; under None for any other token."""
     difference: str = ""
 
     @property
     def is_exact(self) -> bool:
-        """Whether the parts, put together, are the ids of the whole conversation."""
+        """Whether the parts, concatenated, equal the ids of the whole conversation."""
         return not self.difference
 
     def with_difference(self, difference: str) -> TemplateTurns:
@@ -60,8 +60,8 @@ class TemplateTurns:
         """Return the ids in front of the first message."""
         if system is None:
             return self.chat.encode(Passage(self.ends[None]), TEXT)
-        # The template may write the system text into the first user message, up to whose content
-        # it belongs to the opening.
+        # The template may write the system text into the first user message. Everything before that
+        # message's content then belongs to the opening.
         word = placeholders(self.chat, system := check_text(system, SYSTEM))[0]
         user = as_message("user", word)
         rendering = self.chat.render([as_message("system", system), user], True, argument=SYSTEM)
@@ -70,19 +70,19 @@ class TemplateTurns:
             opening = Passage(rendering.pieces_before(word)).without_end(header)
             if opening is not None:
                 return self.chat.encode(Passage(opening), SYSTEM)
-        raise _no_place("system text", SYSTEM)
+        raise _refusal("system text", SYSTEM)
 
     def user(self, content: str, *, after: str | None) -> list[int]:
-        """Return the ids of a user's message and of what asks the model for a reply."""
+        """Return the ids of a user message and of the generation prompt."""
         asked = as_message("user", check_text(content, TEXT))
         return self.chat.encode(self.part(asked, after, True), TEXT)
 
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
-        """Return the ids of a message that is only read, its end included."""
+        """Return the ids of a message that needs no reply, including its end."""
         read = as_message(check_role(role), check_text(content, TEXT))
         word = placeholders(self.chat, content)[0]
         if self.part(as_message(role, word), after, False).after(word) is None:
-            raise _no_place(f"{role} message", TEXT)  # it would leave the message out
+            raise _refusal(f"{role} message", TEXT)  # it omits the message
         passage = self.part(read, after, False)
         if role in self.last_ends:
             body = passage.without_end(self.last_ends[role])
@@ -96,14 +96,14 @@ class TemplateTurns:
         return list(self.closings.get(last_id, self.closings[None]))
 
     def part(self, said: Message, after: str | None, add_generation_prompt: bool) -> Passage:
-        """Return what the template writes for a message, and with it a request for a reply.
+        """Return what the template writes for a message, with or without a generation prompt.
 
         See Note: [Parts of a conversation].
 
         Raises:
-            InvalidArgument: The template refuses such a message there, or cannot go on with it.
+            InvalidArgument: The template refuses such a message there, or cannot continue with it.
         """
-        # Messages that the template would join, such as answers of tools, stay apart.
+        # The fallback keeps apart messages that the template would join, such as tool results.
         for role in dict.fromkeys((after, after and "assistant")):
             end = self.ends.get(role)
             if end is None:
@@ -115,24 +115,24 @@ class TemplateTurns:
             passage = tail.without_start(end) if tail is not None else None
             if passage is not None:
                 return passage
-        raise _no_place(f"{said['role']} message", TEXT)
+        raise _refusal(f"{said['role']} message", TEXT)
 
 
 def as_message(role: str, content: str) -> Message:
-    """Return a message as templates want to see it."""
+    """Return a message in the form that templates expect."""
     return {"role": role, "content": content}
 
 
 def placeholders(chat: ChatFormat, content: str) -> list[str]:
-    """Return four words that neither a content nor the template holds."""
+    """Return four words that occur neither in a content nor in the template."""
     stems = (f"Placeholder{i}" for i in count())
     stem = next(stem for stem in stems if stem not in content and stem not in chat.source)
     return [stem + letter for letter in "abcd"]
 
 
-def _no_place(what: str, argument: ArgumentName) -> InvalidArgument:
+def _refusal(what: str, argument: ArgumentName) -> InvalidArgument:
     return InvalidArgument(
-        f"{argument.call}: the checkpoint's chat template has no place for a {what} here.",
+        f"{argument.call}: the checkpoint's chat template does not accept a {what} here.",
         param=argument.name,
     )
 
@@ -141,18 +141,17 @@ def split_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateT
     """Find what a template writes around the contents of messages.
 
     Raises:
-        InvalidArgument: It fails, refuses a conversation of two turns, or leaves earlier messages
-            out.
+        InvalidArgument: It fails, refuses a conversation of two turns, or omits earlier messages.
     """
     last = _tail(chat, "assistant")
     later = _tail(chat, "assistant", _question(chat))
     if last is None or later is None:
-        raise _no_place("second turn", TEXT)
+        raise _refusal("second turn", TEXT)
     reply_end = _reply_end(last, later, _question(chat), end_token_ids)
     ends: dict[str | None, tuple[Piece, ...]] = {"assistant": reply_end}
     last_ends: dict[str, tuple[Piece, ...]] = {"assistant": last.pieces}
     ends[None] = _opening(chat, later, reply_end)
-    # What stands behind every conversation, such as an end token.
+    # What ends every conversation, such as an end token.
     finale = last.without_start(reply_end) or Passage(())
     for role in ("user", "tool", "system"):
         tail = _maybe_tail(chat, role)
@@ -167,7 +166,7 @@ def split_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateT
 
 
 def _before_spaces(end: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Return an end without the spaces that it ends with: words are tokens with theirs in front."""
+    """Strip trailing spaces from an end: a word's token includes the space before it."""
     if not end or isinstance(end[-1], int):
         return end
     plain = end[-1].rstrip(" ")
@@ -179,7 +178,7 @@ def _question(chat: ChatFormat) -> str:
 
 
 def _tail(chat: ChatFormat, role: str, question: str | None = None) -> Passage | None:
-    """Return what follows a message of a role, with or without a user's message and a request."""
+    """Return what follows a message of a role, with or without a further user message."""
     roles = _EARLIER[role]
     words = placeholders(chat, "")[: len(roles)]
     messages = [as_message(*pair) for pair in zip(roles, words, strict=True)]
@@ -198,11 +197,11 @@ def _maybe_tail(chat: ChatFormat, role: str, question: str | None = None) -> Pas
 def _reply_end(
     last: Passage, later: Passage, question: str, end_token_ids: frozenset[int]
 ) -> tuple[Piece, ...]:
-    """Return what follows a reply whether or not anything follows it, end token included."""
+    """Return what follows every reply, including its end token, even if nothing else follows."""
     end = common_prefix(last.pieces, later.pieces)
     if not end_token_ids.isdisjoint(end):
         return end
-    # Some templates put the end token only between messages.
+    # Some templates write the end token only between messages.
     for i, piece in enumerate(later.pieces):
         if piece in end_token_ids:
             return later.pieces[: i + 1]
@@ -212,7 +211,7 @@ def _reply_end(
 
 
 def _opening(chat: ChatFormat, later: Passage, reply_end: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Return what stands before the first message: what a later one does not have."""
+    """Return what precedes the first message only, and not a later one."""
     messages = [as_message("user", _question(chat))]
     first = chat.render(messages, True, argument=TEXT)
     user = later.without_start(reply_end)
@@ -231,7 +230,7 @@ def _set_system_end(
     ends: dict[str | None, tuple[Piece, ...]],
     last_ends: dict[str, tuple[Piece, ...]],
 ) -> None:
-    """Correct what follows a system text, where that depends on the user's message behind it."""
+    """Correct what follows a system text if that depends on the next user message."""
     tails = [_maybe_tail(chat, "system", content) for content in _FIRST_CONTENTS]
     starts = [tail.pieces for tail in tails if tail is not None]
     if len(starts) < len(tails):
@@ -248,13 +247,13 @@ def _set_system_end(
 def _closings(
     chat: ChatFormat, end: Passage, end_token_ids: frozenset[int]
 ) -> dict[int | None, tuple[int, ...]]:
-    """Return the ids that have to follow a reply, by its last token."""
+    """Return the ids that have to follow a reply, by the reply's last token."""
     closings: dict[int | None, tuple[int, ...]] = {None: tuple(chat.encode(end, TEXT))}
     control = [piece for piece in end.pieces if isinstance(piece, int)]
     tokens = [token for token in control if token in end_token_ids] or control
     if not tokens:  # the model ends replies with a token that the template does not write
         rest = tuple(chat.encode(Passage(end.pieces, at_start=False), TEXT))
         return closings | dict.fromkeys(end_token_ids, rest)
-    behind = end.pieces[end.pieces.index(tokens[0]) + 1 :]
-    closings[tokens[0]] = tuple(chat.encode(Passage(behind, at_start=False), TEXT))
+    rest_of_end = end.pieces[end.pieces.index(tokens[0]) + 1 :]
+    closings[tokens[0]] = tuple(chat.encode(Passage(rest_of_end, at_start=False), TEXT))
     return closings

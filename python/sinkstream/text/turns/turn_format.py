@@ -1,8 +1,8 @@
-"""What a conversation that keeps its cache feeds for each turn.
+"""What a session feeds for each turn of a conversation whose cache it keeps.
 
-A session never renders its history again: behind what its cache holds it feeds what the template
-writes for one more message. How a checkpoint's template divides into such parts is found by
-rendering short conversations, not by knowing templates.
+A session never renders its history again: it appends to its cache what the template writes for one
+more message. How a checkpoint's template splits into such parts is detected by rendering short
+conversations; no template is known by name.
 """
 
 from __future__ import annotations
@@ -18,62 +18,61 @@ from sinkstream.text.turns.template_turns import split_template
 
 
 class TurnFormat(Protocol):
-    """What to feed for each part of a conversation.
+    """The token ids of each part of a conversation.
 
-    Every part begins where the one before ends: an opening, then messages in any order, and behind
-    each reply of the model its closing. Of a message it has to be said what stands before it: the
-    role of the message before, "system" right behind an opening with a system text, None right
-    behind one without.
+    The parts follow each other: an opening, then messages in any order, and after each reply of the
+    model its closing. `after` says what precedes a message: the role of the previous message,
+    "system" directly after an opening with a system text, None directly after one without.
 
-    All errors are `InvalidArgument`, or `TypeError` for what is no text, and begin with "session".
+    All errors are `InvalidArgument`, or `TypeError` for a value that is not a string, and begin
+    with "session".
     """
 
     @property
     def is_exact(self) -> bool:
-        """Whether the parts, with the replies between them, are the ids of the whole conversation.
+        """Whether the parts and the replies, concatenated, equal the whole conversation's ids.
 
-        That is, those of `encode_chat` whenever a reply is asked for. White space at the ends of
-        replies is left aside: where a template writes or trims some, models write what they have
-        learned. So are blank system texts, and replies whose tokens are not those that the
-        tokenizer has for their text.
-        It is found out with short conversations, before any is held.
+        The whole is what `encode_chat` gives at each request for a reply. Three cases are excluded:
+        white space at the ends of replies, which a template may add or trim while the model writes
+        what it has learned; blank system texts; and replies whose tokens are not the tokenizer's
+        encoding of their text. Detected with short conversations, before the first turn.
         """
 
     @property
     def difference(self) -> str:
-        """A sentence that says how the parts differ from the whole; empty where `is_exact`."""
+        """A sentence that says how the parts differ from the whole; empty if `is_exact`."""
 
     def opening(self, system: str | None) -> list[int]:
         """Return the ids in front of the first message.
 
         Args:
-            system: The system text, or None for the template's own, where it has one.
+            system: The system text, or None for the template's default, if it has one.
         """
 
     def user(self, content: str, *, after: str | None) -> list[int]:
-        """Return the ids of a user's message and of what asks the model for a reply."""
+        """Return the ids of a user message and of the generation prompt."""
 
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
-        """Return the ids of a message that is only read, its end included."""
+        """Return the ids of a message that needs no reply, including its end."""
 
     def closing(self, last_id: int | None) -> list[int]:
         """Return the ids between a reply of the model and the next message.
 
         Args:
-            last_id: The reply's last token; None if it has none.
+            last_id: The reply's last token; None if the reply is empty.
         """
 
 
 def detect_turn_format(text: TextFormat) -> TurnFormat:
-    """Find out what a checkpoint's conversations consist of.
+    """Detect the parts of a checkpoint's conversations.
 
-    A checkpoint without template has no roles: its session is one growing text, which opens with
-    the beginning-of-text token, and in which messages and replies follow each other with nothing
-    between them. Without tokenizer there is no text at all: only ids can be fed.
+    Without a template there are no roles: the session is one growing text that opens with the
+    beginning-of-text token, and messages and replies follow each other directly. Without a
+    tokenizer there is no text at all: only ids can be fed.
 
     Raises:
-        InvalidArgument: The template fails, refuses a conversation of two turns, or leaves earlier
-            messages out.
+        InvalidArgument: The template fails, refuses a conversation of two turns, or omits earlier
+            messages.
     """
     if text.tokenizer is None or text.chat_template is None:
         return PlainTurns(text)
