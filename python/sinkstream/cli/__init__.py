@@ -14,13 +14,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: Without the program's name; None takes those of the process.
+        arguments: Without the program's name. None takes `sys.argv`.
 
     Returns:
-        The exit code: 0, 2 after an error of one sentence, 130 after Ctrl-C.
+        The exit code: 0, 2 after a one-sentence error, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:  # needs no parser, which takes longer to import than this to run
+    if given == ["--version"]:  # answered before the slow import of the parser
         print(f"sinkstream {_build.version()}")
         return 0
     from sinkstream.cli.program import run

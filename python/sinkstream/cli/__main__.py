@@ -1,4 +1,4 @@
-"""`python -m sinkstream.cli`, for an environment whose scripts are not on PATH."""
+"""`python -m sinkstream.cli`, for environments whose scripts are not on PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sinkstream bench`: how fast a model reads and writes on this machine, and what bounds it."""
+"""`sinkstream bench`: a model's prefill and decode speed on this machine, and its limit."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.streams.events import Token
 
-_PROBE_BYTES = 512 << 20  # more than any cache holds
+_PROBE_BYTES = 512 << 20  # larger than any CPU cache
 _PROMPT = 512
 _FIRST_TOKEN_PROMPT = 16
 _CACHED = (16, 1024)
-_TOKENS = 64  # of one measurement
+_TOKENS = 64  # decoded in one measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table: medians of all rounds, with the smallest and the largest."""
+    """One line of the table: the median of all rounds, with the smallest and the largest."""
 
     name: str
     unit: str
@@ -41,17 +41,17 @@ class Figure:
     smallest: float
     largest: float
     share_of_read: float | None = None
-    """Bytes of weights and cache that a token reads, by the plain read of the same rounds."""
+    """Weights and cache read per second, as a share of the plain read in the same rounds."""
 
 
 @options.takes_loading
 def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds; each measures everything once.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Rounds; each round measures everything once.")] = 5,
     *,
     loading: options.Loading,
 ) -> int:
-    """Measure prompts, tokens and the machine's memory; close other programs first."""
+    """Measure prefill, decode and memory bandwidth. Close other programs first."""
     if rounds < 1:
         raise InvalidArgument(f"bench: `rounds` must be at least 1, but is {rounds}.")
     with load_model(loading) as loaded:
@@ -71,13 +71,13 @@ def bench(
 
 
 def prompt(model: Model, tokens: int) -> list[int]:
-    """Return so many ids that are not all the same."""
+    """Return a prompt of `tokens` ids that are not all the same."""
     some = min(400, model.spec.vocab_size)
     return [i % some for i in range(tokens)]
 
 
 def prefill_seconds(model: Model, ids: list[int]) -> float:
-    """Return the seconds from a prompt to the first token behind it."""
+    """Return the seconds from submitting a prompt to its first generated token."""
     started = time.perf_counter()
     with model.stream(ids, max_tokens=1, temperature=0) as stream:
         stream.result()
@@ -85,12 +85,12 @@ def prefill_seconds(model: Model, ids: list[int]) -> float:
 
 
 def decode_seconds(model: Model, ids: list[int], tokens: int) -> float:
-    """Return the seconds of one token, sampling and hand-over included: the mean of `tokens`.
+    """Return the mean seconds per token, sampling and delivery included.
 
     Args:
-        model: Nothing else streams from it.
-        ids: The prompt; it fills the cache up to its capacity.
-        tokens: At least 1.
+        model: Must not run any other stream.
+        ids: The prompt.
+        tokens: Tokens to decode, at least 1.
     """
     stamps = []
     with model.stream(ids, max_tokens=tokens + 1, ignore_eos=True, temperature=0) as stream:
@@ -105,10 +105,11 @@ def _decode_rate(model: Model, ids: list[int]) -> float:
 
 
 def measure(model: Model, rounds: int) -> list[Figure]:
-    """Measure everything `rounds` times, by turns, so that a slow moment hits all alike."""
+    """Measure everything `rounds` times, interleaved, so that a slow moment affects all alike."""
     threads = model.runtime["threads"]
     short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)
-    first, prefill = f"first token behind {_FIRST_TOKEN_PROMPT}", f"prompt of {_PROMPT}"
+    first = f"time to first token, {_FIRST_TOKEN_PROMPT}-token prompt"
+    prefill = f"prefill, {_PROMPT}-token prompt"
     read_rate = _core.probes.read_rate
     runs: dict[tuple[str, str], Callable[[], float]] = {
         ("plain read of memory", "GB/s"): lambda: read_rate(_PROBE_BYTES, threads) / 1e9,
@@ -117,12 +118,12 @@ def measure(model: Model, rounds: int) -> list[Figure]:
     }
     gigabytes: dict[str, float] = {}
     for cached in (min(cached, model.capacity.tokens) for cached in _CACHED):
-        name = f"tokens behind {cached:,}"
+        name = f"decode, {cached:,} cached tokens"
         runs[name, "tokens/s"] = partial(_decode_rate, model, prompt(model, cached))
         live = min(cached + _TOKENS // 2, model.capacity.tokens)
         gigabytes[name] = model.bytes_read_per_token(live) / 1e9
     found: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    prefill_seconds(model, short)  # pages of the program itself
+    prefill_seconds(model, short)  # warm-up: loads the program's own pages
     for _ in range(rounds):
         for key, run in runs.items():
             found[key].append(run())
@@ -141,13 +142,15 @@ def measure(model: Model, rounds: int) -> list[Figure]:
 
 
 def write(figures: list[Figure], setting: dict[str, object]) -> None:
-    """Write a table to a terminal, and `name: value` lines to anything else."""
+    """Write a table to a terminal, or `name: value` lines elsewhere."""
     rows = [
         (
             figure.name,
             f"{figure.median:,.1f} {figure.unit}",
             f"{figure.smallest:,.1f} to {figure.largest:,.1f}",
-            "" if figure.share_of_read is None else f"{figure.share_of_read:.0%} of memory's speed",
+            ""
+            if figure.share_of_read is None
+            else f"{figure.share_of_read:.0%} of memory bandwidth",
         )
         for figure in figures
     ]

@@ -1,4 +1,4 @@
-"""`sinkstream chat`: a conversation on the terminal, or with a program, over one session."""
+"""`sinkstream chat`: a conversation over one session, at a terminal or with a program."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ FAILED = 2
 
 @options.takes_loading
 def chat(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="The same as --model.")
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told to be.")] = None,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Same as --model.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     load: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Go on with a conversation saved by /save.")
+        Path | None, typer.Option(metavar="FILE", help="Continue a conversation saved with /save.")
     ] = None,
     max_tokens: options.MaxTokens = None,
     stop: options.Stop = None,
@@ -43,27 +41,27 @@ def chat(
     frequency_penalty: options.FrequencyPenalty = None,
     seed: options.Seed = None,
     no_history: Annotated[
-        bool, typer.Option("--no-history", help="Do not keep what is typed for the next chat.")
+        bool, typer.Option("--no-history", help="Do not save typed lines for the next chat.")
     ] = False,
     model_option: options.ModelPath = None,
     sinks: Annotated[
         str,
         typer.Option(
             metavar="N|system",
-            help='First tokens that stay in the cache for ever; "system": the system prompt.',
+            help='First tokens, which always stay in the cache; "system": the whole system prompt.',
         ),
     ] = "4",
     *,
     loading: options.Loading,
 ) -> int:
-    """Talk to a model for as long as you like; /help lists what else can be said."""
+    """Chat with a model for as long as you like. /help lists the commands."""
     if model is not None and model_option is not None:
         raise InvalidArgument(
-            "chat: the model must be named once, but both MODEL and --model are given."
+            "chat: the model must be given once, but both MODEL and --model are set."
         )
     if system is not None and load is not None:
         raise InvalidArgument(
-            "chat: --system must not be given with --load: the saved conversation has its own."
+            "chat: --system must not be given with --load. The saved conversation has its own."
         )
     count = parse_sinks(sinks)
     loading = replace(loading, model=model if model is not None else model_option)
@@ -82,7 +80,7 @@ def chat(
         "seed": seed,
     }
     is_typed = sys.stdin is not None and sys.stdin.isatty()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a reply may hold any character
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a reply may contain any character
         encoding = None if sys.stdout.isatty() else "utf-8"
         sys.stdout.reconfigure(encoding=encoding, errors="replace")
     with ExitStack() as stack:
@@ -96,7 +94,7 @@ def chat(
             stack.callback(history.close)
         session = conversations.current.session
         note(
-            f"{Path(loaded.path).name} through {session.sinks:,} sinks and a window of "
+            f"{Path(loaded.path).name} with {session.sinks:,} sinks and a window of "
             f"{session.window:,} tokens. /help lists the commands; Ctrl-C ends a reply, Ctrl-D "
             "the chat."
         )
@@ -112,14 +110,14 @@ def parse_sinks(sinks: str) -> int | Literal["system"]:
         return int(sinks)
     except ValueError:
         raise typer.BadParameter(
-            f'chat: `--sinks` must be a whole number or "system", but is {sinks[:40]!r}.'
+            f'chat: `--sinks` must be an integer or "system", but is {sinks[:40]!r}.'
         ) from None
 
 
 def open_history() -> History | None:
-    """Return what was typed in earlier chats; None, and a line, where it cannot be kept."""
+    """Return the history of earlier chats. If it cannot be opened, say so and return None."""
     try:
         return History(default_path())
     except OSError as error:
-        note(f"What is typed is not kept for the next chat: {error}.")
+        note(f"Typed lines will not be saved for the next chat: {error}.")
         return None

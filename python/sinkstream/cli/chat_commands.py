@@ -1,4 +1,4 @@
-"""What a line of a chat means: a message to the model, or a command. Pure: it runs nothing."""
+"""Parses a line of a chat: a message to the model, or a command. Runs nothing."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from sinkstream.errors import InvalidArgument
 
 Name = Literal["back", "fork", "help", "load", "quit", "reset", "save", "stats", "system", "undo"]
 
-_REMEDY = "A line that begins with // sends one slash."
+_REMEDY = "Start the line with // to send a slash."
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A command as its user sees it."""
+    """A command as the user sees it."""
 
     argument: str
-    """What has to follow the name; empty where nothing may."""
+    """Required after the name; empty if the command takes no argument."""
     meaning: str
 
 
 COMMANDS: dict[Name, Rule] = {
-    "help": Rule("", "show this"),
-    "reset": Rule("", "begin a new conversation with the same system prompt"),
-    "system": Rule("TEXT", "begin a new conversation with this system prompt"),
+    "help": Rule("", "show this help"),
+    "reset": Rule("", "start a new conversation with the same system prompt"),
+    "system": Rule("TEXT", "start a new conversation with this system prompt"),
     "save": Rule("FILE", "write the conversation to a file"),
-    "load": Rule("FILE", "go on with a conversation that was saved"),
-    "fork": Rule("", "keep a copy of the conversation as it is now"),
-    "back": Rule("", "return to the copy, as often as you like"),
-    "undo": Rule("", "take the last question and its reply back"),
-    "stats": Rule("", "show what the model still sees, and how fast it writes"),
-    "quit": Rule("", "end"),
+    "load": Rule("FILE", "continue a saved conversation"),
+    "fork": Rule("", "keep a copy of the current conversation"),
+    "back": Rule("", "return to that copy, as often as you like"),
+    "undo": Rule("", "remove the last question and its reply"),
+    "stats": Rule("", "show live and evicted tokens, and the speed"),
+    "quit": Rule("", "end the chat"),
 }
-"""In the order in which /help lists them."""
+"""In the order of /help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something to say to the model."""
+    """A message to the model."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something to do with the conversation."""
+    """A command, and its argument if it takes one."""
 
     name: Name
     argument: str = ""
 
 
 def parse(text: str) -> Message | Command | None:
-    """Return what a text means that somebody has entered; None if it is blank.
+    """Return the meaning of an entered text; None if it is blank.
 
     Raises:
-        InvalidArgument: There is no such command, or its argument is missing or too much.
+        InvalidArgument: The command does not exist, lacks its argument, or takes none.
     """
     if not text.strip():
         return None
@@ -70,24 +70,25 @@ def parse(text: str) -> Message | Command | None:
     if name is None:
         known_names = ", ".join(f"/{known}" for known in sorted(COMMANDS))
         raise InvalidArgument(
-            f"chat: a command must be one of {known_names}, but is {quoted('/' + word)}. {_REMEDY}"
+            f"chat: the command must be one of {known_names}, but is {quoted('/' + word)}. "
+            f"{_REMEDY}"
         )
     wanted = COMMANDS[name].argument
     if wanted and not argument:
-        raise InvalidArgument(f"chat: /{name} must be followed by a {wanted}, but ends there.")
+        raise InvalidArgument(f"chat: /{name} must be followed by {wanted}, but is not.")
     if argument and not wanted:
         raise InvalidArgument(
             f"chat: /{name} must stand alone, but is followed by {quoted(argument)}. {_REMEDY}"
         )
     if wanted == "FILE" and "\0" in argument:
-        raise InvalidArgument(f"chat: a FILE must be a path, but is {quoted(argument)}.")
+        raise InvalidArgument(f"chat: FILE must be a path, but is {quoted(argument)}.")
     return Command(name, argument)
 
 
 def split_ending(line: str) -> tuple[str, bool]:
-    r"""Return a line as it is meant, and whether the next one goes on with it.
+    r"""Return a line without its continuation mark, and whether the next line continues it.
 
-    A line that ends with \ goes on; one that ends with \\ ends with \ and does not.
+    A line ending in \ is continued. A line ending in \\ ends in \ and is not continued.
     """
     if line.endswith("\\\\"):
         return line[:-1], False
@@ -97,14 +98,14 @@ def split_ending(line: str) -> tuple[str, bool]:
 
 
 def help_text() -> str:
-    """Return all commands, one a line, and how to write what is none."""
+    """Return all commands, one per line, and how to send special lines."""
     rows = [(f"/{name} {rule.argument}".rstrip(), rule.meaning) for name, rule in COMMANDS.items()]
     width = max(len(usage) for usage, _ in rows)
     return "\n".join(
         [
             *(f"{usage:{width}}  {meaning}" for usage, meaning in rows),
-            "A line that ends with \\ goes on with the next one; one that ends with \\\\ sends",
-            "a backslash, and one that begins with // a slash. Ctrl-C ends a reply, which",
-            "stays as it is; Ctrl-D, or Ctrl-C twice, ends the chat.",
+            "End a line with \\ to continue it on the next line, or with \\\\ to send a",
+            "backslash. Start a line with // to send a slash. Ctrl-C ends a reply and keeps",
+            "what has been written; Ctrl-D, or Ctrl-C twice, ends the chat.",
         ]
     )

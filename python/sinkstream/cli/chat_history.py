@@ -1,4 +1,4 @@
-"""Lines that were typed, kept between chats in a file that only its owner can read."""
+"""Typed lines, saved between chats in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import TextIO
 from sinkstream.files import replace_whole
 
 _KEPT = 1000
-_MOST = 2 * _KEPT  # so that the file is not written anew with every chat
+_MOST = 2 * _KEPT  # so that most chats do not rewrite the file
 
 
 def default_path() -> Path:
-    """Return where the XDG base directories have such a file."""
+    """Return the path that the XDG base directory specification gives for such a file."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    # What is not absolute is to be ignored, says the specification.
+    # The specification says to ignore a relative path.
     folder = Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state"
     return folder / "sinkstream" / "chat_history"
 
 
 class History:
-    """The file: a JSON text on each line, because a message may hold several lines.
+    """The file: one JSON string per line, because a message may have several lines.
 
-    It is appended to, so that two chats at once keep each other's lines; once it is twice as long
-    as what is kept, the next chat begins a new file in its place.
+    Lines are appended, so that two chats at once do not lose each other's. Once the file has twice
+    as many lines as are kept, the next chat replaces it by a shorter one.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file at `path`, and make it where there is none.
+        """Open the file at `path`; create it if it does not exist.
 
         Raises:
             OSError: It cannot be opened.
@@ -67,12 +67,12 @@ class History:
 
 def _open(path: Path) -> TextIO:
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.fchmod(number, 0o600)  # it may have been made by other means
+    os.fchmod(number, 0o600)  # an existing file may have other permissions
     return os.fdopen(number, "a+", encoding="utf-8", errors="replace")
 
 
 def _entry_of(line: str) -> str | None:
-    """Return the entry of a line of the file; None for what is no entry of ours."""
+    """Return the entry on a line of the file; None if the line is not one of ours."""
     try:
         entry = json.loads(line)
     except ValueError:

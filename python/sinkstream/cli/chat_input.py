@@ -1,4 +1,4 @@
-"""Where the lines of a chat come from: somebody at a terminal, or a file or a program."""
+"""Sources of a chat's lines: a terminal, or a pipe."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from sinkstream.errors import InvalidArgument
 
 try:
     import readline
-except ImportError:  # Python was built without it: lines can be typed and not edited
+except ImportError:  # Python was built without it: lines cannot be edited
     readline = None  # type: ignore[assignment]
 
 _PROMPT = "> "
-_GOES_ON = "| "
+_CONTINUED = "| "
 
 
 class Lines(Protocol):
     """A source of lines."""
 
     def read(self, prompt: str) -> str | None:
-        """Return the next line without its end; None when there are no more.
+        """Return the next line without its newline; None at the end.
 
         Raises:
-            InvalidArgument: The line is no text in the encoding that is expected.
+            InvalidArgument: The line is not in the expected encoding.
         """
 
 
 def read_entry(lines: Lines) -> str | None:
-    """Return the next line, with those that go on with it; None when there are no more.
+    """Return the next line together with its continuation lines; None at the end.
 
     Raises:
-        InvalidArgument: A line is no text in the encoding that is expected.
+        InvalidArgument: A line is not in the expected encoding.
     """
     parts: list[str] = []
-    goes_on = True
-    while goes_on:
-        line = lines.read(_GOES_ON if parts else _PROMPT)
+    is_continued = True
+    while is_continued:
+        line = lines.read(_CONTINUED if parts else _PROMPT)
         if line is None:
             break
-        part, goes_on = split_ending(line)
+        part, is_continued = split_ending(line)
         parts.append(part)
     return "\n".join(parts) if parts else None
 
 
 class PipedLines:
-    """Standard input that is no terminal: UTF-8, and no prompts."""
+    """Standard input that is not a terminal: UTF-8, without prompts."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -68,21 +68,21 @@ class PipedLines:
 
 
 class TypedLines:
-    """A terminal, with line editing and history where there is readline."""
+    """A terminal, with line editing and history if Python has readline."""
 
     def __init__(self, history: History | None) -> None:
         """Prepare the terminal.
 
         Args:
-            history: Remembers lines; None is for this chat only.
+            history: Saves the lines; None keeps them for this chat only.
         """
         self._history = history
-        # Python edits lines only where it can show them.
+        # Python edits lines only if standard output is a terminal, too.
         self._edits = readline is not None and sys.stdout.isatty()
         if self._edits:
             readline.set_auto_history(False)
-            # A text of several lines that is pasted is one line then, and waits for Enter. Python
-            # turns it off for its own prompt. Where readline is libedit this says nothing to it.
+            # With this, pasted text of several lines is one entry and waits for Enter. Python turns
+            # it off for its own prompt. libedit ignores it.
             readline.parse_and_bind("set enable-bracketed-paste on")
             for entry in history.entries if history else ():
                 readline.add_history(entry)
@@ -95,22 +95,22 @@ class TypedLines:
             return None
         except UnicodeDecodeError as error:
             raise InvalidArgument(
-                f"chat: what is typed must be {error.encoding}, but byte {error.start} is not."
+                f"chat: typed text must be {error.encoding}, but byte {error.start} is not."
             ) from None
         if self._edits and line.strip():
             readline.add_history(line)
             if self._history is not None:
                 try:
                     self._history.add(line)
-                except OSError as error:  # the line itself is not lost
-                    print(f"chat: lines are not kept any more: {error}", file=sys.stderr)
+                except OSError as error:  # the chat still gets the line
+                    print(f"chat: typed lines are no longer saved: {error}", file=sys.stderr)
                     self._history = None
         return line
 
     def _read(self, prompt: str) -> str:
         if self._edits:
             return input(prompt)
-        # input() would write its prompt to standard output, which is a file.
+        # input() would write its prompt to standard output, which is not the terminal here.
         sys.stderr.write(prompt)
         sys.stderr.flush()
         return input()

@@ -1,4 +1,4 @@
-"""What a chat holds: the conversation that goes on, and the copy of one that was kept."""
+"""The sessions of a chat: the current conversation, and the copy kept by /fork."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from sinkstream.streams.stream import Stream
 Sinks = int | Literal["system"] | None
 
 MOST = 3
-"""Sessions at once: the conversation, the kept copy, and what is about to replace either of them.
+"""Sessions at once: the current conversation, the kept copy, and a replacement for one of them.
 
-Nothing is closed before what replaces it is there, so that an error loses nothing."""
+A session is closed only after its replacement exists, so that an error loses nothing."""
 
 
 @dataclass
 class Conversation:
-    """A session, and what it does not remember itself."""
+    """A session, and what the chat knows about it."""
 
     session: Session
     system: str | None
-    """That it was begun with; None where it is the template's own, or not known: a file's."""
+    """The system prompt it started with; None for the template's own, and after /load."""
     last: Stream | None = None
-    """The last turn; None where there is none that could be taken back."""
+    """The last turn; None if there is no turn to undo."""
     has_told_of_eviction: bool = False
 
 
 class Conversations:
-    """The conversation that goes on, and the copy that was kept.
+    """The current conversation, and the kept copy.
 
-    Every method that raises leaves both as they were.
+    A method that raises leaves both unchanged.
     """
 
     def __init__(
         self, model: Model, sinks: Sinks, system: str | None = None, path: Path | None = None
     ) -> None:
-        """Begin a conversation, or go on with one that was saved.
+        """Start a conversation, or continue a saved one.
 
         Args:
             model: With `max_sequences` of at least `MOST`.
             sinks: As for `Model.session`.
             system: The system prompt of a new conversation.
-            path: The file of a saved one, which has a system prompt of its own.
+            path: The file of a saved conversation, which has its own system prompt.
         """
         self._model = model
         self._sinks = sinks
@@ -54,30 +54,30 @@ class Conversations:
         self.current = self._new(system) if path is None else self._saved(path)
 
     def begin(self, system: str | None) -> None:
-        """Go on with a new conversation."""
-        self._go_on_with(self._new(system))
+        """Start a new conversation."""
+        self._continue(self._new(system))
 
     def load(self, path: Path) -> None:
-        """Go on with a conversation that was saved."""
-        self._go_on_with(self._saved(path))
+        """Continue a saved conversation."""
+        self._continue(self._saved(path))
 
     def fork(self) -> None:
-        """Keep a copy, in place of the one kept before."""
+        """Keep a copy; it replaces an earlier one."""
         kept, self._kept = self._kept, self._copy_of(self.current)
         if kept is not None:
             kept.session.close()
 
     def back(self) -> None:
-        """Go on from the copy, which stays."""
+        """Continue from the copy, which is kept."""
         if self._kept is None:
-            raise InvalidArgument("chat: /back must follow a /fork, but no copy has been kept.")
-        self._go_on_with(self._copy_of(self._kept))
+            raise InvalidArgument("chat: /back must follow a /fork, but no copy exists.")
+        self._continue(self._copy_of(self._kept))
 
     def undo(self) -> None:
-        """Make the conversation what it was before its last turn."""
+        """Restore the conversation to its state before the last turn."""
         if self.current.last is None:
             raise InvalidArgument(
-                "chat: /undo must follow a reply, and takes one back, but none has come since."
+                "chat: /undo must follow a reply, but there is no reply to remove."
             )
         try:
             self.current.last.cancel(keep="drop")
@@ -85,8 +85,8 @@ class Conversations:
             if self.current.session.stats.evicted_tokens == 0:
                 raise
             raise InvalidArgument(
-                "chat: /undo must come before a turn has pushed tokens out of the window, which "
-                "cannot come back, but this one has. The reply stays."
+                "chat: /undo must not follow a turn that has evicted tokens, but this one has. "
+                "Evicted tokens cannot be restored; the reply stays."
             ) from None
         self.current.last = None
 
@@ -99,6 +99,6 @@ class Conversations:
     def _copy_of(self, conversation: Conversation) -> Conversation:
         return replace(conversation, session=conversation.session.fork(), last=None)
 
-    def _go_on_with(self, conversation: Conversation) -> None:
+    def _continue(self, conversation: Conversation) -> None:
         former, self.current = self.current, conversation
         former.session.close()

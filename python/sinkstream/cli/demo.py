@@ -1,4 +1,4 @@
-"""`sinkstream demo`: a small cache that wraps again and again under a text that goes on."""
+"""`sinkstream demo`: a long text through a small cache that wraps again and again."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sinkstream.cli.screen import open_screen
 from sinkstream.model import Model
 from sinkstream.streams.stream import Stats, Stream
 
-# A small window shows eviction within seconds. The sampling keeps a small model readable in it: at
-# temperature 0.7 it falls into loops, and the penalties act on what the window still holds.
+# A small window shows eviction within seconds. The sampling options keep a small model readable in
+# it: at temperature 0.7 it falls into loops, and penalties apply only to tokens in the window.
 PROMPT = (
-    "The Long Voyage\n\nChapter One\n\nThe ship left the harbour at dawn. Nobody on board knew how "
+    "The Long Voyage\n\nChapter One\n\nThe ship left the harbour at dawn. No one on board knew how "
     "far the sea would take them, and the old captain began to tell a story that had no end."
 )
 SINKS = 4
@@ -37,24 +37,26 @@ SEED = 1
 def demo(
     tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens to write. Default: without end on a terminal, else 2,048."),
+        typer.Option(help="Tokens to write. Default: unlimited on a terminal, else 2,048."),
     ] = None,
     endless: Annotated[bool, typer.Option("--endless", help="Write until Ctrl-C.")] = False,
-    prompt: Annotated[str, typer.Option(help="How the text begins.")] = PROMPT,
+    prompt: Annotated[str, typer.Option(help="Start of the text.")] = PROMPT,
     sinks: options.Sinks = SINKS,
-    window: Annotated[int, typer.Option(help="Last tokens that the model sees.")] = WINDOW,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
+    window: Annotated[int, typer.Option(help="Most recent tokens that the model sees.")] = WINDOW,
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the most probable token.")
+    ] = TEMPERATURE,
     min_p: Annotated[
-        float, typer.Option(help="Least share of the likeliest token's probability.")
+        float, typer.Option(help="Minimum probability, relative to the most probable token.")
     ] = MIN_P,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1 makes tokens in the cache less likely.")
+        float, typer.Option(help="Above 1 makes tokens in the cache less probable.")
     ] = REPETITION_PENALTY,
-    seed: Annotated[int, typer.Option(help="Another one gives another text.")] = SEED,
+    seed: Annotated[int, typer.Option(help="Another seed gives another text.")] = SEED,
     *,
     loading: options.Loading,
 ) -> int:
-    """Watch a model write while a small cache wraps under it, in memory that does not grow."""
+    """Watch a model write far past its small cache, in constant memory."""
     with (
         load_model(replace(loading, sinks=sinks, window=window)) as loaded,
         start(
@@ -69,14 +71,14 @@ def demo(
     ):
         if sys.stdout.isatty():
             sys.stdout.write(
-                f"{Path(loaded.path).name} through {sinks:,} sinks and a window of {window:,} "
-                "tokens. Ctrl-C stops it.\n\n"
+                f"{Path(loaded.path).name} with {sinks:,} sinks and a window of {window:,} tokens. "
+                "Ctrl-C stops it.\n\n"
             )
         return show(stream, prompt)
 
 
 def default_tokens() -> int | None:
-    """Return how many tokens to write if nobody says: a person stops it, a program cannot."""
+    """Return the default number of tokens: unlimited only where a person can press Ctrl-C."""
     return None if sys.stdout.isatty() else TOKENS
 
 
@@ -90,7 +92,7 @@ def start(
     repetition_penalty: float = REPETITION_PENALTY,
     seed: int = SEED,
 ) -> Stream:
-    """Begin the demo's text; only `tokens` or the reader ends it."""
+    """Start the demo's stream; only `tokens` or its reader ends it."""
     return model.stream(
         prompt,
         max_tokens=tokens,
@@ -105,7 +107,7 @@ def start(
 
 
 def forbid_control_tokens(model: Model) -> dict[int, float]:
-    """Return the bias that keeps a model from ending its text or beginning another one."""
+    """Return the bias that keeps a model from ending its text or starting another."""
     if model.tokenizer is None:
         return {}
     added = model.tokenizer.get_added_tokens_decoder()
@@ -118,19 +120,19 @@ def forbid_control_tokens(model: Model) -> dict[int, float]:
 
 @dataclass
 class Watch:
-    """What the demo notices besides the stream's own statistics."""
+    """What the demo records in addition to the stream's statistics."""
 
     started: float
     resident_when_full: int | None = None
 
     def look(self, stats: Stats) -> None:
-        """Note the resident memory when the first token leaves the cache."""
+        """Record the resident memory at the first eviction."""
         if self.resident_when_full is None and stats.evicted_tokens > 0:
             self.resident_when_full = resident_bytes()
 
 
 def show(stream: Stream, prompt: str) -> int:
-    """Write the text as it comes, then the summary; return the exit code."""
+    """Write the text as it is generated, then the summary; return the exit code."""
     watch = Watch(time.monotonic())
     code = 0
     try:
@@ -139,14 +141,14 @@ def show(stream: Stream, prompt: str) -> int:
             for text in stream:
                 screen.write(text)
                 watch.look(stream.stats)
-    except KeyboardInterrupt:  # how an endless demo ends: its summary is wanted all the same
+    except KeyboardInterrupt:  # how an endless demo ends; it still gets its summary
         code = 130
     sys.stdout.write("\n" + summary(stream.stats, watch) + "\n")
     return code
 
 
 def status_line(stats: Stats) -> str:
-    """Return what the stream is doing now, in a line of fewer than 80 characters."""
+    """Return the stream's current statistics in fewer than 80 characters."""
     parts = [f"{stats.generated_tokens:,} tokens"]
     if stats.tokens_per_s is not None:
         parts[0] += f", {stats.tokens_per_s:.1f}/s"
@@ -159,19 +161,19 @@ def status_line(stats: Stats) -> str:
 
 
 def summary(stats: Stats, watch: Watch) -> str:
-    """Return what happened, in a few lines."""
+    """Return the final statistics, in a few lines."""
     seconds = time.monotonic() - watch.started
     lines = [f"{stats.generated_tokens:,} tokens in {seconds:.1f} s"]
     if stats.tokens_per_s is not None:
         lines[0] += f", {stats.tokens_per_s:.1f} tokens/s"
     if stats.token_p50_s is not None and stats.token_p99_s is not None:
         lines[0] += (
-            f"; between two tokens {stats.token_p50_s * 1e3:.1f} ms (p50) and "
+            f"; time between tokens {stats.token_p50_s * 1e3:.1f} ms (p50), "
             f"{stats.token_p99_s * 1e3:.1f} ms (p99)"
         )
     lines.append(
         f"{stats.live_tokens:,} tokens are live, {stats.evicted_tokens:,} were evicted; the cache "
-        f"took {decimal(stats.cache_bytes)} all the time"
+        f"always used {decimal(stats.cache_bytes)}"
     )
     if watch.resident_when_full is not None:
         lines.append(

@@ -1,4 +1,4 @@
-"""`sinkstream evaluate`: perplexity over a long text, or what is remembered of a stream."""
+"""`sinkstream evaluate`: perplexity over a long text, or recall from a stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sinkstream.evaluate.pictures import check_picture
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice
 
-# Columns of a table that goes into a file; a terminal has its own width.
+# Columns of a table in a file; a terminal has its own width.
 _FILE_WIDTH = 110
 
 
@@ -45,55 +45,55 @@ _FILE_WIDTH = 110
 def evaluate(
     file: Annotated[
         str | None,
-        typer.Argument(help="The text: UTF-8, or .jsonl[.xz] with books; - is standard input."),
+        typer.Argument(help="The text: UTF-8, or .jsonl[.xz] with books; - reads standard input."),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Of a book in a .jsonl file. Default: the first.")
+        str | None, typer.Option(help="Title of a book in a .jsonl file. Default: the first book.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help=f"What a token sees, with commas between: {', '.join(METHODS)}.")
+        str, typer.Option(help=f"What a token sees; comma-separated: {', '.join(METHODS)}.")
     ] = "sinks",
     tokens: Annotated[
-        int | None, typer.Option(help="Read so many tokens of the text. Default: all.")
+        int | None, typer.Option(help="Read only the first tokens of the text. Default: all.")
     ] = None,
-    block: Annotated[int, typer.Option(help="Tokens whose mean is reported together.")] = 1000,
+    block: Annotated[int, typer.Option(help="Tokens per reported mean.")] = 1000,
     sample: Annotated[
-        int, typer.Option(help="Tokens that recompute scores, drawn at random; 0: all.")
+        int, typer.Option(help="Randomly sampled tokens that recompute scores; 0: all.")
     ] = 60,
     chunk: Annotated[
-        int | None, typer.Option(help="Tokens of one forward; changes no result.")
+        int | None, typer.Option(help="Tokens per forward; does not change any result.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     run_stream_eval: Annotated[
-        bool, typer.Option("--stream-eval", help="Ask about lines further and further above.")
+        bool, typer.Option("--stream-eval", help="Ask about lines further and further back.")
     ] = False,
     run_needle: Annotated[
         bool, typer.Option("--needle", help="Ask for one fact hidden further and further back.")
     ] = False,
     back: Annotated[
-        str, typer.Option(help="With --stream-eval: lines back, with commas between.")
+        str, typer.Option(help="With --stream-eval: lines back, comma-separated.")
     ] = "20,40,60,80,100",
-    queries: Annotated[
-        int, typer.Option(help="With --stream-eval: questions at each distance.")
-    ] = 50,
+    queries: Annotated[int, typer.Option(help="With --stream-eval: questions per distance.")] = 50,
     out: Annotated[Path | None, typer.Option(help="Write all numbers to this JSON file.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw them into this .png or .svg file.")
+        Path | None, typer.Option(help="Plot them into this .png or .svg file.")
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Keep what is scored here; go on from it next time."),
+        typer.Option(metavar="FOLDER", help="Save scores here; the next run continues from them."),
     ] = None,
     *,
     loading: options.Loading,
 ) -> int:
-    """Measure how well a model predicts a long text, or what it remembers of a stream."""
-    # All that can be wrong is looked at before the first token is read: a run may take hours.
+    """Measure perplexity over a long text, or recall from a long stream."""
+    # Check everything before the first token is read: a run may take hours.
     check_outputs(out, plot)
     methods = parse_methods(method)
     distances = parse_numbers("--back", back)
     if run_stream_eval and run_needle:
-        raise InvalidArgument("evaluate: give either --stream-eval or --needle.")
+        raise InvalidArgument(
+            "evaluate: only one of --stream-eval and --needle must be given, but both are."
+        )
     book = None if run_stream_eval or run_needle else read_text(file, title)
     if book is None and file is not None:
         raise InvalidArgument(
@@ -114,7 +114,7 @@ def evaluate(
                 )
             report_recall(recall, out, plot)
             return 0
-        with telling_how_to_go_on(resume):
+        with resume_hint(resume):
             results = measure(
                 loaded,
                 book,
@@ -131,61 +131,61 @@ def evaluate(
 
 
 def refuse_options_of_perplexity(**given: object) -> None:
-    """Refuse what a recall task would silently ignore."""
+    """Refuse options that a recall task would silently ignore."""
     for name, value in given.items():
         if value is not None:
             raise InvalidArgument(
-                f"evaluate: --{name} must not be given with --stream-eval or --needle, which have "
-                "no use for it."
+                f"evaluate: --{name} must not be given with --stream-eval or --needle, which do "
+                "not use it."
             )
 
 
 def check_outputs(out: Path | None, plot: Path | None) -> None:
-    """Check that what shall be written can be written."""
+    """Check that the output files can be written."""
     if plot is not None:
         check_picture(plot)
     if out is not None and not out.absolute().parent.is_dir():
         raise InvalidArgument(
-            f'evaluate: `--out` must be in a folder that exists, but "{out.parent}" does not.'
+            f'evaluate: `--out` must be in a folder that exists, but "{out.parent}" does not exist.'
         )
 
 
 def parse_methods(words: str) -> list[str]:
-    """Return methods from a text like "sinks,window"."""
+    """Return methods from a string like "sinks,window"."""
     return [
         as_choice("evaluate", "--method", word.strip(), tuple(METHODS)) for word in words.split(",")
     ]
 
 
 def parse_numbers(name: str, words: str) -> list[int]:
-    """Return whole numbers from a text like "20,40"."""
+    """Return integers from a string like "20,40"."""
     try:
         return [int(word) for word in words.split(",")]
     except ValueError:
         raise InvalidArgument(
-            f'evaluate: `{name}` must be whole numbers with commas between, but is "{words}".'
+            f'evaluate: `{name}` must be comma-separated integers, but is "{words}".'
         ) from None
 
 
 def read_text(file: str | None, title: str | None) -> Book:
-    """Return the text that shall be read."""
+    """Return the text to read."""
     if file is None:
         raise InvalidArgument(
-            "evaluate: FILE must be given, a text to read; or --stream-eval or --needle, which "
-            "write their own."
+            "evaluate: FILE must be given, but is not. Only --stream-eval and --needle do without "
+            "a text."
         )
     return pick_book(read_books(file, where="evaluate"), title, where="evaluate")
 
 
 @contextmanager
-def telling_how_to_go_on(resume: Path | None) -> Iterator[None]:
-    """Say after Ctrl-C that nothing is lost, where that is so."""
+def resume_hint(resume: Path | None) -> Iterator[None]:
+    """After Ctrl-C, say how to resume if the scores were saved."""
     try:
         yield
     except KeyboardInterrupt:
         if resume is not None:
             print(
-                f'sinkstream: stopped. The same command goes on from "{resume}".', file=sys.stderr
+                f'sinkstream: stopped. The same command continues from "{resume}".', file=sys.stderr
             )
         raise
 
@@ -199,7 +199,7 @@ def measure(
     sample: int | None,
     **settings: Any,
 ) -> list[PerplexityResult]:
-    """Return the result of each method; all see as many tokens at once as the model's cache."""
+    """Return the result of each method; each sees as many tokens as the model's cache holds."""
     found = []
     for method in methods:
         with progress_bar(method, with_time=True, note="perplexity {:.3f}") as show:
@@ -217,7 +217,7 @@ def measure(
 
 
 def differences(results: Sequence[PerplexityResult]) -> list[Difference]:
-    """Return how far each other method is from recomputation, if that was measured."""
+    """Return the difference between each method and recomputation, if that was measured."""
     exact = next((result for result in results if result.method == "recompute"), None)
     if exact is None:
         return []
@@ -227,7 +227,7 @@ def differences(results: Sequence[PerplexityResult]) -> list[Difference]:
 def report_perplexity(
     book: Book, results: Sequence[PerplexityResult], out: Path | None, plot: Path | None
 ) -> None:
-    """Write the table, and what was asked for beside it."""
+    """Write the table, and the requested files."""
     found = differences(results)
     if out is not None:
         whole = {
@@ -265,10 +265,10 @@ def report_perplexity(
 
 
 def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> None:
-    """Write the table, and what was asked for beside it."""
+    """Write the table, and the requested files."""
     if out is not None:
         result.to_json(out)
-    unit = "lines back" if result.task == "stream_eval" else "tokens behind"
+    unit = "lines back" if result.task == "stream_eval" else "tokens back"
     table = new_table(
         f"{result.task}, {result.settings['sinks']} + {result.settings['window']} tokens in view",
         (unit, "distance", "questions", "right", "accuracy", "95 %"),
@@ -297,7 +297,7 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
 
 
 def new_table(title: str, columns: Sequence[str]) -> Table:
-    """Return an empty table whose columns hold numbers, but for the first."""
+    """Return an empty table; all columns except the first hold numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for place, name in enumerate(columns):
         table.add_column(name, justify="right" if place else "left", no_wrap=True)

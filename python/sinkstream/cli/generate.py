@@ -1,4 +1,4 @@
-"""`sinkstream generate`: one prompt, one text, with every sampling option."""
+"""`sinkstream generate`: one prompt, one reply, with every sampling option."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ from sinkstream.cli.progress import progress_bar
 from sinkstream.cli.terminal import is_terminal, printable
 from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
 
-# A prompt shorter than this is read before a bar could be seen.
+# A shorter prompt is read before a bar could be seen.
 _LONG_PROMPT = 512
 
 
 @options.takes_loading
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads standard input.")],
+    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
     chat: Annotated[
-        bool, typer.Option("--chat", help="Take the prompt as a message and let the model answer.")
+        bool, typer.Option("--chat", help="Send the prompt as a chat message.")
     ] = False,
-    system: Annotated[
-        str | None, typer.Option(help="A system message before it; implies --chat.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message; implies --chat.")] = None,
     max_tokens: options.MaxTokens = None,
     stop: options.Stop = None,
     stop_token_id: Annotated[
         list[int] | None, typer.Option(help="End at this token. May be repeated.")
     ] = None,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")
+        bool, typer.Option("--ignore-eos", help="Continue past the model's end tokens.")
     ] = False,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
@@ -52,25 +50,27 @@ def generate(
         typer.Option(metavar="ID=NUMBER", help="Added to a token's logit. May be repeated."),
     ] = None,
     logprobs: Annotated[
-        int, typer.Option(help="Likeliest tokens to report with each, with --json.")
+        int, typer.Option(help="Most probable tokens to report with each token, with --json.")
     ] = 0,
     seed: options.Seed = None,
-    stream_interval: Annotated[int, typer.Option(help="Tokens that come together.")] = 1,
+    stream_interval: Annotated[int, typer.Option(help="Tokens delivered at once.")] = 1,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write events, one JSON object a line.")
+        bool, typer.Option("--json", help="Write events, one JSON object per line.")
     ] = False,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a timeline of the steps, for Perfetto."),
+        typer.Option(metavar="FILE", help="Write a timeline of the steps for Perfetto."),
     ] = None,
     prefill_chunk: Annotated[
-        int | None, typer.Option(help="Prompt tokens in one step; changes no result.")
+        int | None, typer.Option(help="Prompt tokens per step; does not change any result.")
     ] = None,
-    revision: Annotated[str | None, typer.Option(help='Of a model named "org/name".')] = None,
+    revision: Annotated[
+        str | None, typer.Option(help='Revision of a model named "org/name".')
+    ] = None,
     *,
     loading: options.Loading,
 ) -> int:
-    """Write the text that follows a prompt."""
+    """Generate text from a prompt."""
     text = read_prompt(prompt)
     bias = parse_logit_bias(logit_bias or ())
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def generate(
 
 
 def read_prompt(prompt: str) -> str:
-    """Return the prompt, or what standard input holds where it is "-"."""
+    """Return the prompt; "-" reads it from standard input."""
     if prompt != "-":
         return prompt
     try:
@@ -115,7 +115,7 @@ def read_prompt(prompt: str) -> str:
 
 
 def parse_logit_bias(entries: Sequence[str]) -> dict[int, float]:
-    """Return token ids and numbers from texts like "17=-2.5"."""
+    """Return token ids and numbers from strings like "17=-2.5"."""
     bias: dict[int, float] = {}
     for entry in entries:
         token, _, number = entry.partition("=")
@@ -129,13 +129,13 @@ def parse_logit_bias(entries: Sequence[str]) -> dict[int, float]:
 
 
 def as_messages(text: str, system: str | None) -> list[dict[str, str]]:
-    """Return the conversation that a prompt begins."""
+    """Return a conversation that starts with this prompt."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]
 
 
 def write_json(stream: Stream) -> None:
-    """Write one JSON object a line, one for each event, the last one with the statistics."""
+    """Write one JSON object per line for each event; the last one has the statistics."""
     for event in stream.events():
         line: dict[str, Any] = {"event": type(event).__name__.lower(), **asdict(event)}
         if isinstance(event, Finished):
@@ -145,7 +145,7 @@ def write_json(stream: Stream) -> None:
 
 
 def write_text(stream: Stream) -> None:
-    """Write the text as it comes, and on a terminal a bar while a long prompt is read."""
+    """Write the text as it is generated. On a terminal, a long prompt shows a progress bar."""
     at_terminal = is_terminal(sys.stdout)
     with ExitStack() as stack:
         show: Callable[..., None] | None = None
@@ -161,5 +161,5 @@ def write_text(stream: Stream) -> None:
 
 
 def text_of(event: Event) -> str:
-    """Return the text that an event brings."""
+    """Return the text of an event."""
     return event.text if isinstance(event, Token | Finished) else ""

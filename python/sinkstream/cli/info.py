@@ -1,4 +1,4 @@
-"""`sinkstream info`: what a model takes, and what computes it on this machine."""
+"""`sinkstream info`: a model's memory, and the kernels that run it on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sinkstream.cli.loading import load_model
 from sinkstream.cli.terminal import is_terminal
 from sinkstream.model import Model
 
-# The instruction sets that a kernel table may ask for, in the kernel's own words.
+# The instruction sets that a kernel table may need, by the names of /proc/cpuinfo.
 _INSTRUCTIONS = (
     "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
@@ -34,7 +34,7 @@ def info(
     *,
     loading: options.Loading,
 ) -> int:
-    """Show the model, its cache, the processor, and which kernels serve which operation."""
+    """Show the model, its cache, the CPU, and which kernel runs each operation."""
     with load_model(loading) as loaded:
         facts = collect(loaded)
     if as_json:
@@ -45,7 +45,7 @@ def info(
 
 
 def collect(model: Model) -> Facts:
-    """Return everything that is shown, by section; sizes in bytes."""
+    """Return all facts by section; sizes are in bytes."""
     spec, capacity, runtime = model.spec, model.capacity, model.runtime
     import torch
 
@@ -94,7 +94,7 @@ def collect(model: Model) -> Facts:
 
 
 def gpu_facts() -> dict[str, object]:
-    """Return what there is to say of a GPU, or why there is none."""
+    """Return the GPU's properties, or why there is none."""
     gpu = devices.find_gpu()
     if isinstance(gpu, str):
         return {"none": gpu}
@@ -108,7 +108,7 @@ def gpu_facts() -> dict[str, object]:
 
 
 def cpuinfo(field: str) -> str:
-    """Return a field of the first processor in /proc/cpuinfo, "" if it has none."""
+    """Return a field of the first processor in /proc/cpuinfo; "" if it is missing."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:
@@ -117,27 +117,27 @@ def cpuinfo(field: str) -> str:
 
 
 def processor_name() -> str:
-    """Return the processor's name, with family and model, which tell more than some names."""
+    """Return the CPU's name with its family and model, which some names leave unclear."""
     name = cpuinfo("model name") or platform.machine()
     family, number = cpuinfo("cpu family"), cpuinfo("model")
     return f"{name} (family {family}, model {number})" if family else name
 
 
 def instructions() -> list[str]:
-    """Return those of the known instruction sets that the processor has."""
+    """Return the known instruction sets that the CPU has."""
     found = (cpuinfo("flags") or cpuinfo("Features")).split()
     return [name for name in _INSTRUCTIONS if name in found]
 
 
 def shown(name: str, value: object) -> str:
-    """Return a value for people: sizes with their unit, counts with separators."""
+    """Format a value for people: sizes with a unit, counts with separators."""
     if isinstance(value, int):
         return f"{decimal(value)} ({value:,})" if "bytes" in name else f"{value:,}"
     return str(value)
 
 
 def write(facts: Facts) -> None:
-    """Write tables to a terminal, and `section: name: value` lines to anything else."""
+    """Write tables to a terminal, or `section: name: value` lines elsewhere."""
     console = Console(highlight=False, markup=False, emoji=False)
     for section, entries in facts.items():
         rows = [(name, shown(name, value)) for name, value in entries.items()]

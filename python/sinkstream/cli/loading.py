@@ -11,10 +11,10 @@ from sinkstream.cli.progress import progress_bar
 
 
 def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> sinkstream.Model:
-    """Return the model, for one stream at a time where nothing else is said.
+    """Return the loaded model, by default for one stream at a time.
 
     Args:
-        loading: The options of the command line.
+        loading: The loading options of the command line.
         max_sequences: As for `sinkstream.load`.
         **others: Further options of `sinkstream.load`.
     """

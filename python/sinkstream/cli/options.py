@@ -1,4 +1,4 @@
-"""Options that several commands share. What a value may be is checked by the package itself."""
+"""Options that several commands share. The package itself checks the values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ModelPath = Annotated[
         'Default: $SINKSTREAM_MODEL, or "smollm2".',
     ),
 ]
-Sinks = Annotated[int, typer.Option(help="First tokens that stay in the cache for ever.")]
+Sinks = Annotated[int, typer.Option(help="First tokens, which always stay in the cache.")]
 Window = Annotated[
     int | None,
     typer.Option(
-        help="Last tokens that the model sees. Default: what it was trained on, or 4,096."
+        help="Most recent tokens that the model sees. Default: the trained length, at most 4,096."
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(help="Threads that compute. Default: the cores that may be used.")
+    int | None, typer.Option(help="Compute threads. Default: one per available core.")
 ]
 Device = Annotated[str, typer.Option(help='"cpu", "cuda" or "auto".')]
 Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "int16" or "auto".')]
@@ -39,7 +39,7 @@ KvDtype = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How to load the model: an option for each field, of every command that loads one."""
+    """How to load the model. Each field is an option of every command that loads one."""
 
     model: ModelPath = None
     sinks: Sinks = 4
@@ -51,10 +51,10 @@ class Loading:
 
 
 def takes_loading(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the fields of `Loading` as options, instead of its parameter `loading`.
+    """Replace a command's parameter `loading` by one option for each field of `Loading`.
 
-    A field that has the name of another parameter of the command gets no option of its own, and
-    `loading` has its default.
+    If the command has a parameter with the name of a field, it keeps that parameter, and
+    `loading` has the field's default.
     """
     parameters = dict(inspect.signature(command).parameters)
     del parameters["loading"]
@@ -67,7 +67,7 @@ def takes_loading(command: Callable[..., int]) -> Callable[..., int]:
         bundle = {entry.name: given.pop(entry.name) for entry in added if entry.name in given}
         return command(**given, loading=Loading(**bundle))
 
-    # What typer makes its options of.
+    # Typer derives the options from these.
     signature = inspect.Signature(
         [
             *(entry.replace(annotation=hints[name]) for name, entry in parameters.items()),
@@ -89,19 +89,24 @@ def takes_loading(command: Callable[..., int]) -> Callable[..., int]:
 
 
 MaxTokens = Annotated[
-    int | None, typer.Option("--max-tokens", "-n", help="Default: until the model ends.")
+    int | None,
+    typer.Option(
+        "--max-tokens", "-n", help="Tokens to generate. Default: until the model ends its text."
+    ),
 ]
-Stop = Annotated[list[str] | None, typer.Option(help="End before this text. May be repeated.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text. May be repeated.")]
 Temperature = Annotated[
-    float | None, typer.Option("--temperature", "-t", help="0 takes the likeliest token.")
+    float | None, typer.Option("--temperature", "-t", help="0 takes the most probable token.")
 ]
-TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
-TopP = Annotated[float | None, typer.Option(help="Keep this much probability.")]
+TopK = Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0: all.")]
+TopP = Annotated[
+    float | None, typer.Option(help="Keep the most probable tokens up to this total probability.")
+]
 MinP = Annotated[
-    float | None, typer.Option(help="Least share of the likeliest token's probability.")
+    float | None, typer.Option(help="Minimum probability, relative to the most probable token.")
 ]
 RepetitionPenalty = Annotated[
-    float | None, typer.Option(help="Above 1 makes tokens in the cache less likely.")
+    float | None, typer.Option(help="Above 1 makes tokens in the cache less probable.")
 ]
 PresencePenalty = Annotated[
     float | None, typer.Option(help="Subtracted for each token in the cache.")
@@ -109,4 +114,4 @@ PresencePenalty = Annotated[
 FrequencyPenalty = Annotated[
     float | None, typer.Option(help="Subtracted for each occurrence in the cache.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Repeats the draws.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]

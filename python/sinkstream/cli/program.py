@@ -1,4 +1,4 @@
-"""Parses the command line and runs one command; no other command's module is imported."""
+"""Parses the command line and runs one command, without importing the others."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import typer
 from sinkstream import _build
 from sinkstream.errors import SinkstreamError
 
-INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+INTERRUPTED = 130  # what shells report after Ctrl-C
 FAILED = 2
 
-# A command is a function in a module of the same name. Its summary stands here as well, because
-# `sinkstream --help` lists all commands and imports none.
+# Each command is a function in a module of the same name. The summaries repeat the docstrings, so
+# that `sinkstream --help` lists all commands without importing them.
 COMMANDS = {
-    "bench": "Measure prompts, tokens and the machine's memory; close other programs first.",
-    "chat": "Talk to a model for as long as you like; /help lists what else can be said.",
-    "demo": "Watch a model write while a small cache wraps under it, in memory that does not grow.",
-    "evaluate": "Measure how well a model predicts a long text, or what it remembers of a stream.",
-    "generate": "Write the text that follows a prompt.",
-    "info": "Show the model, its cache, the processor, and which kernels serve which operation.",
+    "bench": "Measure prefill, decode and memory bandwidth. Close other programs first.",
+    "chat": "Chat with a model for as long as you like. /help lists the commands.",
+    "demo": "Watch a model write far past its small cache, in constant memory.",
+    "evaluate": "Measure perplexity over a long text, or recall from a long stream.",
+    "generate": "Generate text from a prompt.",
+    "info": "Show the model, its cache, the CPU, and which kernel runs each operation.",
 }
 
 
@@ -41,27 +41,29 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has gone, as `head` does. Python would complain at exit once more.
+        # The reader of a pipe has closed it, as `head` does. Without this, Python would report the
+        # broken pipe again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except SinkstreamError as error:
         return _fail(str(error))
     except Exception as error:
-        # The parser's own errors have no public base class, but all can say themselves in words.
+        # The parser's errors have no public base class, but all have this method.
         if not hasattr(error, "format_message"):
             raise
         return _fail(str(error.format_message()))
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """Return a parser that knows all commands by name, and the one that is called by its options.
+    """Return a parser that knows every command's name, and the options of the one called.
 
-    No option before the command takes a value, so that the first other word is the command.
+    No option before the command takes a value, so the first word that is not an option is the
+    command.
     """
     called = next((word for word in arguments if not word.startswith("-")), None)
     app = typer.Typer(
         name="sinkstream",
-        help="Stream text from a language model for ever, in a fixed amount of memory.",
+        help="Stream text from a language model indefinitely, in a fixed amount of memory.",
         no_args_is_help=True,
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -100,7 +102,7 @@ def _options(
 
 
 def _fail(sentence: str) -> int:
-    if sentence:  # none where the parser has shown its help instead
+    if sentence:  # empty if the parser has shown its help instead
         print(f"sinkstream: {sentence}", file=sys.stderr)
     return FAILED
 

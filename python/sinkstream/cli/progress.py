@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for anything that takes `progress=`."""
+"""A progress bar on standard error, for any function that takes `progress=`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sinkstream.cli.terminal import is_terminal
 
-# The speed is averaged over the last minutes: the first tokens of a text are faster than the rest.
+# The speed is averaged over the last minutes, because the first tokens of a text are the fastest.
 _AVERAGE_S = 120.0
 
 
@@ -16,22 +16,22 @@ _AVERAGE_S = 120.0
 def progress_bar(
     name: str, *, in_bytes: bool = False, with_time: bool = False, note: str = ""
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar until the end of the block, and then remove it.
+    """Show a bar until the end of the block.
 
     Args:
-        name: Stands before the bar.
-        in_bytes: What is counted are bytes.
-        with_time: Show the time that has passed and the time left.
-        note: Stands after the bar; a format for the arguments that follow (done, total).
+        name: Shown before the bar.
+        in_bytes: The bar counts bytes.
+        with_time: Show the elapsed and the remaining time.
+        note: Shown after the bar: a format string for the arguments after (done, total).
 
     Yields:
-        A function of (done, total, …) that moves the bar. It does nothing where standard error is
-        no terminal.
+        A function of (done, total, …) that moves the bar. It does nothing if standard error is
+        not a terminal.
     """
     if not is_terminal(sys.stderr):
         yield lambda *_: None
         return
-    # Not imported where no bar is shown: it takes long.
+    # Slow to import, so only where a bar is shown.
     from rich.console import Console
     from rich.progress import (
         BarColumn,

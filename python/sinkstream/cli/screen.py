@@ -1,4 +1,4 @@
-"""Where generated text goes: a plain file, or a terminal with a live status line below the text."""
+"""Writes generated text to a file, or to a terminal with a status line below the text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rich.text import Text
 from sinkstream.cli.terminal import is_terminal, printable
 from sinkstream.streams.closing import ClosesOnExit
 
-# Often enough to look immediate, rarely enough to leave the processor to the model.
+# Often enough to look immediate, rarely enough to leave the CPU to the model.
 _REFRESH_S = 1 / 15
 
 
 class PlainScreen(ClosesOnExit):
-    """Writes text as it comes, unchanged, and no status."""
+    """Writes text unchanged, without a status line."""
 
     def close(self) -> None:
         """End the last line."""
@@ -36,15 +36,15 @@ class PlainScreen(ClosesOnExit):
 class LiveScreen(ClosesOnExit):
     """Writes text to a terminal and keeps a status line below it.
 
-    Finished lines scroll away like any output. Only the line that is being written, and the status
-    below it, are drawn again and again; therefore lines are broken here and not by the terminal.
+    Finished lines scroll away like any output. Only the current line and the status below it are
+    redrawn, so lines must be broken here rather than by the terminal.
     """
 
     def __init__(self, status: Callable[[], str], console: Console | None = None) -> None:
         """Prepare a screen.
 
         Args:
-            status: Gives the status line; called when it is drawn.
+            status: Returns the status line; called for each redraw.
             console: The terminal; None is standard output.
         """
         self._status = status
@@ -64,7 +64,7 @@ class LiveScreen(ClosesOnExit):
         self._console.print(Text(self._line))
 
     def write(self, text: str) -> None:
-        """Append text; it is drawn at once, or together with what follows within 1/15 second."""
+        """Append text; it is drawn within 1/15 second."""
         *finished, self._line = break_lines(
             self._line + printable(text).expandtabs(4), self._console.width
         )
@@ -78,9 +78,9 @@ class LiveScreen(ClosesOnExit):
 
 
 def break_lines(text: str, width: int) -> list[str]:
-    """Break text into lines of at most `width` cells, at spaces where there are any.
+    """Break text into lines of at most `width` cells, at spaces if possible.
 
-    The last line is the one that more text may follow.
+    The last line may still grow.
     """
     lines: list[str] = []
     for paragraph in text.split("\n"):
@@ -97,5 +97,5 @@ def break_lines(text: str, width: int) -> list[str]:
 
 
 def open_screen(status: Callable[[], str]) -> PlainScreen | LiveScreen:
-    """Return the screen that suits standard output."""
+    """Return the right screen for standard output."""
     return LiveScreen(status) if is_terminal(sys.stdout) else PlainScreen()

@@ -1,4 +1,4 @@
-"""Does what the lines of a chat say: asks the model, or carries a command out."""
+"""Runs the lines of a chat: sends a message to the model, or runs a command."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sinkstream.cli.terminal import printable
 from sinkstream.errors import SinkstreamError
 from sinkstream.request.options import StreamOptions
 
-_TWICE_S = 1.0  # two Ctrl-C within this time are meant
+_TWICE_S = 1.0  # a second Ctrl-C within this time ends the chat
 
 
 class Talk:
-    """One line after the other.
+    """Runs one line after the other.
 
-    Replies go to standard output, and everything else to standard error. What fails says so in one
-    line. A command that fails changes nothing; of a reply that fails half-way stays what there is.
+    Replies go to standard output, everything else to standard error. A failure is one line. A
+    failed command changes nothing; a reply that fails midway stays in the conversation as it is.
     """
 
     def __init__(self, conversations: Conversations, replies: StreamOptions) -> None:
-        """Talk to `conversations`, with these options for each reply."""
+        """Run lines on `conversations`, with these options for each reply."""
         self._conversations = conversations
         self._replies = replies
         self._is_typed = False
@@ -37,13 +37,13 @@ class Talk:
         self._has_failed = False
 
     def read_all(self, lines: Lines) -> bool:
-        """Do all the lines of a file or a program; return whether none has failed."""
+        """Run all lines of a file or a program; return whether none has failed."""
         while not self._has_ended:
             self._do_next(lines)
         return not self._has_failed
 
     def listen(self, lines: Lines) -> None:
-        """Do what somebody types, who may end a reply with Ctrl-C, and the chat with two."""
+        """Run typed lines. Ctrl-C ends a reply; pressing it twice ends the chat."""
         self._is_typed = True
         interrupted_at = float("-inf")
         while not self._has_ended:
@@ -55,7 +55,7 @@ class Talk:
                 if now - interrupted_at < _TWICE_S:
                     return
                 interrupted_at = now
-                note("Ctrl-C once more, or Ctrl-D, ends the chat.")
+                note("Press Ctrl-C again, or Ctrl-D, to end the chat.")
 
     def _do_next(self, lines: Lines) -> None:
         try:
@@ -63,7 +63,7 @@ class Talk:
             if entry is None:
                 self._has_ended = True
                 if self._is_typed:
-                    sys.stderr.write("\n")  # what follows does not belong behind the prompt
+                    sys.stderr.write("\n")  # so that later output does not follow the prompt
                 return
             what = parse(entry)
             if isinstance(what, Message):
@@ -71,7 +71,7 @@ class Talk:
             elif what is not None:
                 self._carry_out(what)
         except BrokenPipeError:
-            raise  # nobody reads the replies any more
+            raise  # no reader is left for the replies
         except SinkstreamError as error:
             self._fail(str(error))
         except OSError as error:
@@ -87,8 +87,8 @@ class Talk:
                 if not self._is_typed:
                     raise
                 stream.cancel()
-                write_text(stream)  # what has come meanwhile is part of the conversation, too
-                note("The reply ends here, as it is.")
+                write_text(stream)  # tokens that are already in the conversation
+                note("The reply ends here. It stays in the conversation.")
             except SinkstreamError:
                 sys.stdout.write("\n")
                 raise
@@ -112,22 +112,22 @@ class Talk:
                 note(f"Saved to {quoted(argument)}.")
             case "load":
                 conversations.load(_path_of(argument))
-                note(f"Going on with {quoted(argument)}: {_stats_of(conversations.current)}")
+                note(f"Continuing {quoted(argument)}: {_stats_of(conversations.current)}")
                 self._tell_of_eviction(conversations.current)
             case "fork":
                 conversations.fork()
                 note("Kept a copy. /back returns to it.")
             case "back":
                 conversations.back()
-                note(f"Back where the copy was kept: {_stats_of(conversations.current)}")
+                note(f"Back to the copy: {_stats_of(conversations.current)}")
             case "undo":
                 conversations.undo()
-                note("The last question and its reply have never been.")
+                note("Removed the last question and its reply.")
 
     def _begin(self, system: str | None) -> None:
         self._conversations.begin(system)
-        prompt = "no system prompt of yours" if system is None else f"the prompt {quoted(system)}"
-        note(f"A new conversation, with {prompt}.")
+        prompt = "the default" if system is None else quoted(system)
+        note(f"New conversation. System prompt: {prompt}.")
 
     def _tell_of_eviction(self, conversation: Conversation) -> None:
         evicted = conversation.session.stats.evicted_tokens
@@ -135,9 +135,8 @@ class Talk:
             return
         conversation.has_told_of_eviction = True
         note(
-            f"The conversation is longer than the window: its first turns, {evicted:,} tokens so "
-            f"far, are no longer seen. The sinks, its first {conversation.session.sinks:,} tokens, "
-            "stay."
+            f"The conversation is longer than the window. The model no longer sees its first turns "
+            f"({evicted:,} tokens so far), except for the {conversation.session.sinks:,} sinks."
         )
 
     def _fail(self, sentence: str) -> None:
@@ -147,16 +146,16 @@ class Talk:
 
 
 def note(text: str) -> None:
-    """Write something that the model has not said."""
+    """Write a message of the program to standard error."""
     sys.stdout.flush()
-    # Lines are the terminal's to break: a pipe has no width.
+    # The terminal breaks the lines: a pipe has no width.
     Console(stderr=True).print(Text(printable(text), style="dim"), soft_wrap=True)
 
 
 def _path_of(argument: str) -> Path:
     try:
         return Path(argument).expanduser()
-    except RuntimeError:  # "~somebody" whom nobody knows
+    except RuntimeError:  # "~name" of an unknown user
         return Path(argument)
 
 
@@ -169,5 +168,5 @@ def _stats_of(conversation: Conversation) -> str:
     ]
     speed = None if conversation.last is None else conversation.last.stats.tokens_per_s
     if speed is not None:
-        parts.append(f"the last reply at {speed:.1f} tokens/s")
+        parts.append(f"last reply at {speed:.1f} tokens/s")
     return ", ".join(parts) + "."

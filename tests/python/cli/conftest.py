@@ -1,4 +1,4 @@
-"""A tiny checkpoint on the command line, and the command line in this process."""
+"""A tiny checkpoint for the command line, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sinkstream.cli import main
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command has written, and its exit code."""
+    """A command's output and exit code."""
 
     code: int
     out: str
@@ -25,7 +25,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Give a function that runs a command."""
+    """Return a function that runs a command."""
 
     def call(*arguments: str) -> Outcome:
         code = main(arguments)
@@ -37,5 +37,5 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def checkpoint(tiny_folder: Callable[[str], Path]) -> str:
-    """Give the path of a tiny checkpoint that has a tokenizer."""
+    """Return the path of a tiny checkpoint with a tokenizer."""
     return str(tiny_folder("llama"))

@@ -1,4 +1,4 @@
-"""A program at a terminal: what it writes is read from the other side, and Ctrl-C is a key."""
+"""Runs a program at a pseudo-terminal; the test reads its output and presses its keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-# A program gets Ctrl-C only from the terminal that controls it, which it has to ask for itself.
+# Ctrl-C reaches a program only from its controlling terminal, which the program must claim itself.
 _TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "os.execv(sys.argv[1], sys.argv[1:])"
@@ -24,7 +24,7 @@ UP = b"\x1b[A"
 
 
 class Terminal:
-    """Runs a command at a terminal of its own; `out` is a file that gets its standard output."""
+    """Runs a command at its own terminal. `out`, if given, receives its standard output."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], out: Path | None = None
@@ -56,11 +56,11 @@ class Terminal:
         os.close(self._side)
 
     def press(self, keys: bytes) -> None:
-        """Type something."""
+        """Type keys."""
         os.write(self._side, keys)
 
     def read_until(self, expected: str) -> str:
-        """Return what is written up to and with `expected`; each thing is read once."""
+        """Return the output up to and including `expected`. Each byte is read once."""
         wanted = expected.encode()
         while wanted not in self._seen:
             more = self._read()
@@ -70,7 +70,7 @@ class Terminal:
         return (before + wanted).decode(errors="replace")
 
     def end(self) -> tuple[int, str]:
-        """Wait for the program's end; return its exit code and what it has written since."""
+        """Wait for the program's end; return its exit code and the rest of its output."""
         while more := self._read():
             self._seen += more
         return self.process.wait(timeout=30), self._seen.decode(errors="replace")
@@ -79,10 +79,10 @@ class Terminal:
         ready, _, _ = select.select([self._side], [], [], 30)
         try:
             return os.read(self._side, 65536) if ready else b""
-        except OSError:  # nobody is left on the other side
+        except OSError:  # the program has closed its side
             return b""
 
 
 def pause(seconds: float) -> None:
-    """Let time pass, as somebody does who does not mean two Ctrl-C as one thing."""
+    """Wait, so that two Ctrl-C do not count as one double press."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""`sinkstream bench`: the figures are those of the model that was asked for."""
+"""`sinkstream bench`: the figures belong to the given model."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ def test_it_measures_memory_prompts_and_tokens(run: Run, checkpoint: str) -> Non
     figures = {figure["name"]: figure for figure in found["figures"]}
     assert list(figures) == [
         "plain read of memory",
-        "first token behind 16",
-        "prompt of 512",
-        "tokens behind 16",
-        "tokens behind 64",  # the capacity: a longer text would be evicted
+        "time to first token, 16-token prompt",
+        "prefill, 512-token prompt",
+        "decode, 16 cached tokens",
+        "decode, 64 cached tokens",  # the capacity
     ]
     for figure in figures.values():
         assert 0 < figure["smallest"] <= figure["median"] <= figure["largest"]
-        assert (figure["share_of_read"] is not None) == figure["name"].startswith("tokens behind")
+        assert (figure["share_of_read"] is not None) == figure["name"].startswith("decode")
 
 
 def test_without_a_terminal_it_writes_plain_lines(run: Run, checkpoint: str) -> None:
     lines = run("bench", "-m", checkpoint, "--window", "60", "--rounds", "1").out.splitlines()
     assert any(line.startswith("kernels: ") for line in lines)
-    assert any(line.startswith("tokens behind 16: ") and "of memory" in line for line in lines)
+    assert any(
+        line.startswith("decode, 16 cached tokens: ") and "of memory bandwidth" in line
+        for line in lines
+    )
 
 
 def test_rounds_must_be_at_least_one(run: Run, checkpoint: str) -> None:
@@ -46,11 +49,11 @@ def test_rounds_must_be_at_least_one(run: Run, checkpoint: str) -> None:
 def test_decoding_is_timed_between_tokens_and_prompts_to_the_first(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a clock that ticks at each look, a figure is a count of looks."""
-    looks = iter(range(1000))
+    """With a clock that ticks at each call, a figure is a count of calls."""
+    ticks = iter(range(1000))
     with sinkstream.load(checkpoint, window=60, max_sequences=1) as model:
         ids = bench.prompt(model, 20)
-        monkeypatch.setattr(bench.time, "perf_counter", lambda: next(looks))
+        monkeypatch.setattr(bench.time, "perf_counter", lambda: next(ticks))
         assert bench.decode_seconds(model, ids, 5) == 1  # six tokens, five gaps
         assert bench.prefill_seconds(model, ids) == 1
 
@@ -62,7 +65,7 @@ def test_a_token_reads_weights_once_and_what_is_live(
     with sinkstream.load(tiny_folder(name), window=60, max_sequences=1) as model:
         assert model.spec.tie_embeddings == is_tied
         capacity = model.capacity
-        panels = -(-model.spec.vocab_size // 16)  # of sixteen float32 rows each
+        panels = -(-model.spec.vocab_size // 16)  # 16 float32 rows each
         embedding = panels * 16 * 4 * model.spec.hidden_size
         read = model.bytes_read_per_token(0)
         assert read == capacity.weight_bytes - (0 if is_tied else embedding)

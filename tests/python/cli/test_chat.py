@@ -1,4 +1,4 @@
-"""`sinkstream chat`: turns and commands from a pipe, and the keys of somebody at a terminal."""
+"""`sinkstream chat`: turns and commands from a pipe, and keys at a terminal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.python.cli.terminal import CTRL_C, CTRL_D, UP, Terminal, pause
 PROGRAM = [sys.executable, "-m", "sinkstream.cli", "chat"]
 LIMITS = ("-n", "12", "--seed", "7")
 
-# The token that a conversation holds most often is by far the likeliest: a reply to many "a" is
-# "a" without end.
+# The most frequent token of a conversation becomes by far the most probable one: the reply to many
+# "a" is "a" without end.
 ENDLESS = ("-t", "0", "--frequency-penalty", "-100")
 
 Say = Callable[..., Outcome]
@@ -36,7 +36,7 @@ Say = Callable[..., Outcome]
 
 @pytest.fixture
 def say(run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Give a function that runs a chat with these lines on standard input."""
+    """Return a function that runs a chat with these lines on standard input."""
 
     def call(*lines: str, arguments: tuple[str, ...] = LIMITS, model: str = checkpoint) -> Outcome:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
@@ -46,7 +46,7 @@ def say(run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> Say:
 
 
 def replies(checkpoint: str, *turns: str, system: str | None = None, **options: object) -> str:
-    """Return what a session says to these turns, a line each."""
+    """Return a session's replies to these turns, one per line."""
     options = {"max_tokens": 12, "seed": 7, **options}
     with sinkstream.load(checkpoint) as model, model.session(system) as session:
         return "".join(
@@ -66,7 +66,7 @@ def test_each_line_is_a_turn_of_one_session_and_replies_alone_are_on_stdout(
     assert outcome == Outcome(0, expected, "")
 
 
-def test_a_line_goes_on_behind_a_backslash_and_two_slashes_are_one(
+def test_a_line_continues_after_a_backslash_and_two_slashes_are_one(
     say: Say, checkpoint: str
 ) -> None:
     outcome = say("one\\", "/two", "//three", "four\\\\", "five\\")
@@ -110,7 +110,7 @@ def test_the_system_prompt_is_the_sessions_and_may_be_its_sinks(say: Say, checkp
     outcome = say(*["hello"] * 3, arguments=arguments)
     assert outcome.out.startswith(replies(checkpoint, "hello", system="Be brief."))
     with sinkstream.load(checkpoint) as model, model.session("Be brief.", sinks="system") as own:
-        assert f"The sinks, its first {own.sinks} tokens, stay." in outcome.err
+        assert f"except for the {own.sinks} sinks." in outcome.err
 
 
 def test_reset_and_system_begin_anew(say: Say, checkpoint: str) -> None:
@@ -122,7 +122,7 @@ def test_reset_and_system_begin_anew(say: Say, checkpoint: str) -> None:
     both = replies(checkpoint, "hello", "again", system="Be kind.")
     assert (outcome.code, outcome.out) == (0, brief + brief + both + kind)
     assert outcome.err.splitlines() == [
-        f'A new conversation, with the prompt "{prompt}".'
+        f'New conversation. System prompt: "{prompt}".'
         for prompt in ("Be brief.", "Be kind.", "Be kind.")
     ]
 
@@ -136,7 +136,7 @@ def test_a_saved_conversation_goes_on_in_this_chat_and_in_another(
     second = both.removeprefix(first)
     assert (outcome.code, outcome.out) == (0, first + second + second)
     assert f'Saved to "{file}".' in outcome.err
-    assert f'Going on with "{file}": 1 turn, ' in outcome.err
+    assert f'Continuing "{file}": 1 turn, ' in outcome.err
     outcome = say("again", arguments=(*LIMITS, "--load", str(file)))
     assert outcome == Outcome(0, second, "")
 
@@ -145,7 +145,7 @@ def test_a_home_folder_may_be_written_as_a_tilde(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert say("/save ~/talk", "/save ~nobody-of-this-name/talk").code == 2
+    assert say("/save ~/talk", "/save ~no-such-user/talk").code == 2
     assert (tmp_path / "talk").exists()
 
 
@@ -182,9 +182,9 @@ def test_undo_takes_one_turn_back(say: Say, checkpoint: str) -> None:
     assert last.startswith("sinkstream: chat: /undo must follow a reply")
 
 
-def test_undo_is_no_more_behind_what_has_left_the_window(say: Say) -> None:
+def test_undo_is_refused_once_tokens_have_left_the_window(say: Say) -> None:
     outcome = say("hello", "/undo", "/stats", arguments=("--window", "20", "--seed", "7"))
-    assert "/undo must come before a turn has pushed tokens out of the window" in outcome.err
+    assert "/undo must not follow a turn that has evicted tokens" in outcome.err
     assert outcome.err.splitlines()[-1].startswith("1 turn, ")
 
 
@@ -204,22 +204,22 @@ def test_the_first_eviction_of_a_conversation_is_told_once(say: Say) -> None:
     outcome = say(*["hello"] * 5, "/reset", *["hello"] * 5, arguments=(*LIMITS, "--window", "40"))
     told = [line for line in outcome.err.splitlines() if "longer than the window" in line]
     assert len(told) == 2
-    assert "tokens so far, are no longer seen. The sinks, its first 4 tokens, stay." in told[0]
-    assert outcome.err.splitlines()[1].startswith("A new conversation")
+    assert "tokens so far), except for the 4 sinks." in told[0]
+    assert outcome.err.splitlines()[1].startswith("New conversation")
 
 
 def test_help_and_quit(say: Say) -> None:
     outcome = say("/help", "/quit", "hello")
     assert (outcome.code, outcome.out) == (0, "")
-    assert "/system TEXT  begin a new conversation" in outcome.err
+    assert "/system TEXT  start a new conversation" in outcome.err
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("/nope", "chat: a command must be one of /back, /fork"),
+        ("/nope", "chat: the command must be one of /back, /fork"),
         ("/back", "chat: /back must follow a /fork"),
-        ("/save", "chat: /save must be followed by a FILE"),
+        ("/save", "chat: /save must be followed by FILE"),
         ("/save /missing/talk", 'save: the session cannot be written to "/missing/talk": No such'),
         ("/save /", "save: the session cannot be written to"),
         ("/load /missing/talk", 'load_session: file "talk" cannot be opened'),
@@ -254,8 +254,8 @@ def test_a_line_that_is_not_utf8_is_an_error_and_the_next_goes_on(
     [
         (["--load", "/missing/talk"], 'load_session: file "talk" cannot be opened'),
         (["--load", "x", "--system", "y"], "chat: --system must not be given with --load"),
-        (["-m", "x"], "chat: the model must be named once"),
-        (["--sinks", "few"], "must be a whole number or \"system\", but is 'few'."),
+        (["-m", "x"], "chat: the model must be given once"),
+        (["--sinks", "few"], "must be an integer or \"system\", but is 'few'."),
         (["--sinks", "-1"], "load: `sinks` must be in [0, "),
         (["--sinks", "system"], "session: `sinks` must be an int, because there is no system"),
         (["--window", "0"], "load: `window` must be in [1, "),
@@ -295,7 +295,7 @@ def test_a_model_without_chat_template_writes_on_and_says_so(
 
 
 class Given:
-    """Lines that are given."""
+    """A fixed list of lines."""
 
     def __init__(self, *lines: str) -> None:
         self._lines: Iterator[str] = iter(lines)
@@ -346,7 +346,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start(checkpoint: str) -> Iterator[Start]:
-    """Give a function that starts a chat between pipes and says something to it."""
+    """Return a function that starts a chat with pipes and sends it some text."""
     with ExitStack() as stack:
 
         def call(said: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -359,7 +359,7 @@ def start(checkpoint: str) -> Iterator[Start]:
             )
             stack.enter_context(process)
             stack.callback(process.kill)
-            watch = threading.Timer(60, process.kill)  # what it never writes is not waited for
+            watch = threading.Timer(60, process.kill)  # in case expected output never comes
             watch.start()
             stack.callback(watch.cancel)
             assert process.stdin is not None
@@ -411,7 +411,7 @@ def test_no_standard_input_is_the_end(checkpoint: str) -> None:
 
 @pytest.fixture
 def sit(tmp_path: Path, checkpoint: str) -> Iterator[Callable[..., Terminal]]:
-    """Give a function that opens a chat at a terminal; its history is this test's."""
+    """Return a function that opens a chat at a terminal, with a history of its own."""
     opened: list[Terminal] = []
 
     def call(*arguments: str, out: Path | None = None, **environment: str) -> Terminal:
@@ -425,7 +425,7 @@ def sit(tmp_path: Path, checkpoint: str) -> Iterator[Callable[..., Terminal]]:
         terminal.__exit__(None, None, None)
 
 
-def test_somebody_talks_and_ends_with_ctrl_d(sit: Callable[..., Terminal]) -> None:
+def test_a_typed_chat_ends_with_ctrl_d(sit: Callable[..., Terminal]) -> None:
     terminal = sit(*LIMITS)
     assert "/help lists the commands" in terminal.read_until("> ")
     terminal.press(b"hello\\\n")
@@ -451,7 +451,7 @@ def test_ctrl_c_ends_the_reply_which_stays_and_the_talk_goes_on(
         terminal.read_until("aaaaaaaaaaaaaaaaaaaaaaaa\r\n")
         terminal.read_until("a" * 500)
         terminal.press(CTRL_C)
-        terminal.read_until("The reply ends here, as it is.")
+        terminal.read_until("The reply ends here.")
         terminal.read_until("> ")
         terminal.press(b"/stats\n")
         terminal.read_until(f"{turn} turn")
@@ -464,12 +464,12 @@ def test_ctrl_c_twice_at_the_prompt_ends_it_and_once_does_not(
 ) -> None:
     terminal = sit(*LIMITS)
     terminal.read_until("> ")
-    # Python's readline prints its prompt a moment before it looks for signals, and one that comes
-    # in between waits for the next key: no hand is so quick.
+    # Python's readline prints its prompt shortly before it checks for signals. A signal in between
+    # waits for the next key; no hand is that quick.
     for _ in range(2):
         pause(0.2)
         terminal.press(b"dropped" + CTRL_C)
-        terminal.read_until("Ctrl-C once more, or Ctrl-D, ends the chat.")
+        terminal.read_until("Press Ctrl-C again, or Ctrl-D, to end the chat.")
         terminal.read_until("> ")
         pause(1.2)
     terminal.press(b"/stats\n")
@@ -477,7 +477,7 @@ def test_ctrl_c_twice_at_the_prompt_ends_it_and_once_does_not(
     terminal.read_until("> ")
     pause(0.2)
     terminal.press(CTRL_C)
-    terminal.read_until("Ctrl-C once more")
+    terminal.read_until("Press Ctrl-C again")
     terminal.read_until("> ")
     pause(0.2)
     terminal.press(CTRL_C)
@@ -486,7 +486,7 @@ def test_ctrl_c_twice_at_the_prompt_ends_it_and_once_does_not(
     assert "Traceback" not in rest
 
 
-def test_what_was_typed_comes_back_in_the_next_chat_unless_nobody_wants_it(
+def test_typed_lines_come_back_in_the_next_chat_unless_history_is_off(
     sit: Callable[..., Terminal], tmp_path: Path
 ) -> None:
     file = tmp_path / "sinkstream" / "chat_history"
@@ -510,11 +510,11 @@ def test_what_was_typed_comes_back_in_the_next_chat_unless_nobody_wants_it(
     terminal.read_until('but is "/nopex".')
 
 
-def test_a_history_that_cannot_be_kept_is_said_and_hinders_nobody(
+def test_a_history_that_cannot_be_saved_is_reported_and_the_chat_works(
     sit: Callable[..., Terminal],
 ) -> None:
     terminal = sit(*LIMITS, XDG_STATE_HOME="/dev/null")
-    terminal.read_until("What is typed is not kept for the next chat: ")
+    terminal.read_until("Typed lines will not be saved for the next chat: ")
     terminal.read_until("> ")
     terminal.press(b"/quit\n")
     assert terminal.end()[0] == 0
@@ -522,7 +522,7 @@ def test_a_history_that_cannot_be_kept_is_said_and_hinders_nobody(
 
 def test_pasted_lines_are_one_message(sit: Callable[..., Terminal], tmp_path: Path) -> None:
     terminal = sit(*LIMITS, TERM="xterm")
-    terminal.read_until("\x1b[?2004h")  # from now on the terminal marks what is pasted
+    terminal.read_until("\x1b[?2004h")  # from now on the terminal marks pasted text
     terminal.read_until("> ")
     terminal.press(b"\x1b[200~one\rtwo\rthree\x1b[201~\n")
     terminal.read_until("> ")

@@ -1,4 +1,4 @@
-"""What a line of a chat means, and what it is refused for."""
+"""How a line of a chat is parsed, and why it may be refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_command_is_known_with_its_argument_and_only_so(name: str) -> None
     if COMMANDS[name].argument:
         assert parse(f"/{name}  a b.c ") == Command(name, "a b.c")
         for text in (f"/{name}", f"/{name}  "):
-            with pytest.raises(InvalidArgument, match=f"/{name} must be followed by a "):
+            with pytest.raises(InvalidArgument, match=f"/{name} must be followed by "):
                 parse(text)
     else:
         assert parse(f"/{name}") == parse(f"/{name} ") == Command(name)
@@ -50,10 +50,10 @@ def test_every_command_is_known_with_its_argument_and_only_so(name: str) -> None
 
 @pytest.mark.parametrize("text", ["/nope", "/", "/ help", "/HELP", "/helpme", "/etc/passwd?", "/é"])
 def test_an_unknown_command_names_all_that_are_known(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="a command must be one of /back, /fork") as raised:
+    with pytest.raises(InvalidArgument, match="the command must be one of /back, /fork") as raised:
         parse(text)
     assert all(f"/{name}" in str(raised.value) for name in COMMANDS)
-    assert "begins with // sends one slash" in str(raised.value)
+    assert "Start the line with // to send a slash." in str(raised.value)
 
 
 def test_a_system_prompt_may_have_several_lines() -> None:
@@ -62,7 +62,7 @@ def test_a_system_prompt_may_have_several_lines() -> None:
 
 
 def test_a_path_has_no_nul() -> None:
-    with pytest.raises(InvalidArgument, match=r"a FILE must be a path, but is \"a\\u0000b\""):
+    with pytest.raises(InvalidArgument, match=r"FILE must be a path, but is \"a\\u0000b\""):
         parse("/save a\0b")
 
 
@@ -78,7 +78,7 @@ def test_any_text_has_a_meaning_or_an_error_of_one_line(text: str) -> None:
 
 
 class Given:
-    """Lines that are given, and the prompts that asked for them."""
+    """A fixed list of lines; records the prompts."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
@@ -90,7 +90,7 @@ class Given:
 
 
 @pytest.mark.parametrize(
-    ("line", "meant", "goes_on"),
+    ("line", "meant", "is_continued"),
     [
         ("a", "a", False),
         ("a\\", "a", True),
@@ -100,13 +100,13 @@ class Given:
         ("a\\b", "a\\b", False),
     ],
 )
-def test_a_backslash_at_the_end_goes_on_and_two_are_one(
-    line: str, meant: str, goes_on: bool
+def test_a_final_backslash_continues_the_line_and_two_are_one(
+    line: str, meant: str, is_continued: bool
 ) -> None:
-    assert split_ending(line) == (meant, goes_on)
+    assert split_ending(line) == (meant, is_continued)
 
 
-def test_lines_that_go_on_are_one_entry_and_asked_for_otherwise() -> None:
+def test_continued_lines_are_one_entry_with_a_prompt_of_their_own() -> None:
     lines = Given("one\\", "two\\", "three", "four\\")
     assert read_entry(lines) == "one\ntwo\nthree"
     assert lines.prompts == ["> ", "| ", "| "]

@@ -21,7 +21,7 @@ def test_it_wraps_the_cache_and_says_so(run: Run, checkpoint: str) -> None:
     assert outcome.code == 0
     assert outcome.out.startswith("ab")
     assert "300 tokens in " in outcome.out
-    # One token of the 300 is the last: it was generated and never read.
+    # The last of the 300 tokens was generated but never read.
     with sinkstream.load(checkpoint) as model:
         assert model.tokenizer is not None
         prompt = len(model.tokenizer.encode("ab", add_special_tokens=False).ids)
@@ -86,7 +86,7 @@ def test_the_last_2000_tokens_of_the_demo_are_readable(smollm2: Path, threads: i
     assert len(last) == 2000
     four_grams = {tuple(last[i : i + 4]) for i in range(len(last) - 3)}
     assert len(four_grams) >= 0.5 * (len(last) - 3)
-    # Words of letters, and not the noise that different four-grams may also be.
+    # Words of letters, rather than noise, which may have many different four-grams, too.
     words = result.text.split()
     assert sum(word.strip(".,;:!?\"'()“”’").isalpha() for word in words) > 0.8 * len(words)
     assert result.stats.evicted_tokens > 4 * demo.WINDOW

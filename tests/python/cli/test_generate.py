@@ -1,4 +1,4 @@
-"""`sinkstream generate`: text or events on standard output, errors of one sentence, exit codes."""
+"""`sinkstream generate`: text or events on standard output, one-sentence errors, exit codes."""
 
 from __future__ import annotations
 

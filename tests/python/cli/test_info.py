@@ -1,4 +1,4 @@
-"""`sinkstream info`: what it says is what the model says."""
+"""`sinkstream info`: it shows what the model reports."""
 
 from __future__ import annotations
 

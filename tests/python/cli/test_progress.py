@@ -1,4 +1,4 @@
-"""Bars are shown at a terminal and nowhere else."""
+"""Progress bars appear only at a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with progress_bar("Reading", with_time=True, note="perplexity {:.2f}") as show:
 """
 
 
-def test_a_terminal_shows_how_much_is_done_and_what_was_found() -> None:
+def test_a_terminal_shows_the_count_and_the_note() -> None:
     with Terminal([sys.executable, "-c", SCRIPT], {"TERM": "xterm"}) as terminal:
         terminal.read_until("Reading")
         terminal.read_until("60/100")

@@ -1,4 +1,4 @@
-"""The screen: lines are broken before the terminal does it, and the status stays below them."""
+"""The screen breaks lines itself, and keeps the status below them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_text_that_has_scrolled_away_is_the_text_that_was_written() -> None:
 
 
 def _without_redrawn_lines(written: str) -> str:
-    """Return what a terminal would hold after these characters and sequences."""
+    """Return the text that a terminal shows after these characters and escape sequences."""
     rows, row, column = [""], 0, 0
     place = 0
     while place < len(written):

@@ -1,4 +1,4 @@
-"""What starts quickly imports little: the version, the help, and every command its own modules."""
+"""The command line starts quickly: it imports only what the called command needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.python.cli.conftest import Run
 
 
 def modules_after(*arguments: str) -> set[str]:
-    """Return what a process has imported that ran these arguments."""
+    """Return the modules that a process has imported after it ran these arguments."""
     code = (
         "import contextlib, io, sys; from sinkstream.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):"
@@ -36,14 +36,14 @@ def test_the_help_imports_no_command() -> None:
     assert modules_after("--help") & {"numpy", "torch", *commands} == set()
 
 
-def test_a_command_in_a_pipe_imports_what_it_needs_alone() -> None:
+def test_a_command_in_a_pipe_imports_only_what_it_needs() -> None:
     imported = modules_after("generate", "hello", "-m", "/missing/model.gguf")
     assert "sinkstream.cli.generate" in imported
     assert imported & {"rich", "sinkstream.cli.evaluate", "sinkstream.evaluate"} == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_says_of_a_command_what_its_own_help_says(run: Run, name: str) -> None:
+def test_the_help_summarizes_a_command_as_its_own_help_does(run: Run, name: str) -> None:
     assert inspect.getdoc(function_of(name)) == COMMANDS[name]
     for arguments in (("--help",), (name, "--help")):
         outcome = run(*arguments)
