@@ -1,8 +1,7 @@
 """Greedy generation in a dozen lines, twice: without a KV cache and with one.
 
-For readers of textbooks: the same two functions, under the names that Sebastian Raschka's books
-give them, over `Model.forward`. For text that streams, sampling and stop strings, use
-`Model.stream`.
+For readers of textbooks: the two functions have the names of Sebastian Raschka's books, and use
+`Model.forward`. For streaming, sampling and stop strings, use `Model.stream`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["ForwardModel", "generate_text_basic", "generate_text_basic_cache"]
 
 
 class ForwardModel(Protocol):
-    """What both functions need of a model."""
+    """The methods of a model that both functions need."""
 
     def forward(self, ids: torch.Tensor, cache: Any = None) -> torch.Tensor:
         """Return float32 logits [batch, tokens, vocab] for int64 ids [batch, tokens]."""
@@ -29,20 +28,20 @@ class ForwardModel(Protocol):
 def generate_text_basic(
     model: ForwardModel, ids: torch.Tensor, max_new_tokens: int, eos_token_id: int | None = None
 ) -> torch.Tensor:
-    """Generate greedily, and compute everything anew for every token.
+    """Generate greedily; recompute the entire text for every token.
 
-    Time grows with the square of the length: step n computes logits [batch, n, vocab] to use the
-    last of the n.
+    Time grows with the square of the length: step n computes logits [batch, n, vocab] and uses
+    only the last row.
 
     Args:
         model: From `sinkstream.load`.
-        ids: The prompts, int64 [batch, tokens], all of one length, at least 1.
-        max_new_tokens: Tokens to add, at least 0.
-        eos_token_id: Ends a row. A row that has ended repeats this id until all have ended.
+        ids: The prompts, int64 [batch, tokens], all of the same length, at least 1.
+        max_new_tokens: Tokens to generate, at least 0.
+        eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
 
     Returns:
-        The new tokens only, int64 [batch, at most max_new_tokens], without a last column in which
-        every row has ended.
+        Only the new tokens, int64 [batch, at most max_new_tokens], without the column in which the
+        last row ends.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])
@@ -62,21 +61,21 @@ def generate_text_basic(
 def generate_text_basic_cache(
     model: ForwardModel, ids: torch.Tensor, max_new_tokens: int, eos_token_id: int | None = None
 ) -> torch.Tensor:
-    """Generate greedily with a KV cache: every token is computed once.
+    """Generate greedily with a KV cache; compute every token once.
 
-    Time grows with the length, and after the prompt every step computes logits [batch, 1, vocab].
-    The tokens are those of `generate_text_basic` for as long as nothing is evicted, that is while
-    prompt and new tokens fit into the model's sinks and window.
+    Time grows linearly with the length: after the prompt, every step computes logits
+    [batch, 1, vocab]. The tokens equal those of `generate_text_basic` as long as nothing is
+    evicted: while prompt and new tokens fit into the model's sinks and window.
 
     Args:
         model: From `sinkstream.load`.
-        ids: The prompts, int64 [batch, tokens], all of one length, at least 1.
-        max_new_tokens: Tokens to add, at least 0.
-        eos_token_id: Ends a row. A row that has ended repeats this id until all have ended.
+        ids: The prompts, int64 [batch, tokens], all of the same length, at least 1.
+        max_new_tokens: Tokens to generate, at least 0.
+        eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
 
     Returns:
-        The new tokens only, int64 [batch, at most max_new_tokens], without a last column in which
-        every row has ended.
+        Only the new tokens, int64 [batch, at most max_new_tokens], without the column in which the
+        last row ends.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])
@@ -85,7 +84,7 @@ def generate_text_basic_cache(
     prompt_tokens = ids.shape[1]
     ended = torch.zeros(ids.shape[0], 1, dtype=torch.bool)
     cache = model.new_cache(ids.shape[0])
-    unread = ids  # what the cache has not seen yet: the prompt, then one token at a time
+    unread = ids  # not in the cache yet: the prompt, then one token at a time
     for _ in range(max_new_tokens):
         logits = model.forward(unread, cache)  # [batch, prompt, vocab], then [batch, 1, vocab]
         unread, ended = _greedy(logits, ended, eos_token_id)
@@ -98,7 +97,7 @@ def generate_text_basic_cache(
 def _greedy(
     logits: torch.Tensor, ended: torch.Tensor, eos_token_id: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the likeliest next tokens [batch, 1], and which rows have ended [batch, 1]."""
+    """Return the most probable next tokens [batch, 1], and which rows have ended [batch, 1]."""
     chosen = logits[:, -1].argmax(dim=-1, keepdim=True)
     if eos_token_id is None:
         return chosen, ended

@@ -1,4 +1,4 @@
-"""Measure what a bounded cache costs: perplexity over long texts, and recall by distance.
+"""Measure the cost of a bounded cache: perplexity over long texts, and recall by distance.
 
 from sinkstream.evaluate import perplexity
 

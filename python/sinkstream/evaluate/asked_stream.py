@@ -12,24 +12,24 @@ from sinkstream.evaluate.recall_result import Answer, place_of
 from sinkstream.evaluate.recall_tasks import Question
 from sinkstream.model import Model
 
-# A model may write an answer in a few more tokens than the tokenizer does.
+# A model may write an answer in a few more tokens than the tokenizer would.
 _SPARE_TOKENS = 2
 
 Encode = Callable[..., list[int]]
 
 
 class AskedStream:
-    """A text that grows in one cache, and questions that leave no trace in it."""
+    """A text that grows in one cache. Questions are asked on copies of it."""
 
     def __init__(self, model: Model, sinks: int, window: int) -> None:
         self._model = model
         self._sinks, self._window = sinks, window
         self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
-        # Written and not yet read: lines are read together, when somebody asks.
+        # Written but not yet read: lines are read together, at the next question.
         self._pending = model._text.bos_ids
         self._length = len(self._pending)
         self.evicted = 0
-        """Tokens that had left the view when the last answer ended."""
+        """Tokens evicted by the end of the last answer."""
 
     def write(self, ids: list[int]) -> tuple[int, int]:
         """Append tokens; return their indices [begin, end)."""
@@ -41,13 +41,13 @@ class AskedStream:
     def ask(
         self, question: Question, encode: Encode, span: tuple[int, int], *, asked: int
     ) -> Answer:
-        """Let the model go on from a question, on a copy of the cache.
+        """Let the model answer a question, on a copy of the cache.
 
         Args:
-            question: What is asked.
-            encode: Text to ids.
-            span: Indices [begin, end) of what it is about.
-            asked: The distance in the task's own unit.
+            question: The question.
+            encode: Encodes text to ids.
+            span: Indices [begin, end) of the tokens that it is about.
+            asked: The distance, in the task's own unit.
         """
         feed(self._model, torch.tensor([self._pending]), self._cache, CHUNK)
         self._pending = []
@@ -65,11 +65,11 @@ class AskedStream:
                 window=self._window,
             ),
             expected=question.answer,
-            found=self._go_on(head, size + _SPARE_TOKENS),
+            found=self._continue(head, size + _SPARE_TOKENS),
         )
 
-    def _go_on(self, head: list[int], tokens: int) -> str:
-        """Return the text of the likeliest tokens behind `head`."""
+    def _continue(self, head: list[int], tokens: int) -> str:
+        """Return the greedy continuation of `head`."""
         cache = self._cache.copy()
         found: list[int] = []
         logits = feed(self._model, torch.tensor([head]), cache, CHUNK)
@@ -79,5 +79,5 @@ class AskedStream:
                 break
             logits = feed(self._model, torch.tensor([found[-1:]]), cache, 1)
         self.evicted = cache.evicted
-        assert self._model.tokenizer is not None, "checked where the encoder was made"
+        assert self._model.tokenizer is not None, "checked when the encoder was made"
         return self._model.tokenizer.decode(found)

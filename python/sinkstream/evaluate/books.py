@@ -1,4 +1,4 @@
-"""Reads the texts that are evaluated: a plain text file, or books as lines of JSON."""
+"""Reads texts to evaluate: a plain text file, or books as lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sinkstream.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A text and what it is called."""
+    """A text and its title."""
 
     title: str
     text: str
 
 
 def read_books(path: str, *, where: str = "read_books") -> list[Book]:
-    """Read a UTF-8 text file as one book, or a file of many.
+    """Read a UTF-8 text file as one book, or a file of several books.
 
     Args:
-        path: A text file; a .jsonl or .jsonl.xz file with one `{"title": …, "text": …}` a line;
-            or "-", standard input.
-        where: What errors name.
+        path: A text file; a .jsonl or .jsonl.xz file with one `{"title": …, "text": …}` per line;
+            or "-" for standard input.
+        where: The function that errors name.
 
     Raises:
-        InvalidArgument: It cannot be read, is not UTF-8, or has other lines.
+        InvalidArgument: The file cannot be read, is not UTF-8, or has lines of another form.
     """
     name = "standard input" if path == "-" else f'"{Path(path).name}"'
     text = _decode(_read(path, name, where), name, where)
@@ -42,15 +42,15 @@ def read_books(path: str, *, where: str = "read_books") -> list[Book]:
         if line.strip()
     ]
     if not books:
-        raise InvalidArgument(f"{where}: {name} must hold at least one book, but is empty.")
+        raise InvalidArgument(f"{where}: {name} must contain at least one book, but is empty.")
     return books
 
 
 def pick_book(books: list[Book], title: str | None, *, where: str = "pick_book") -> Book:
-    """Return the book of this title, whatever its case, or the first.
+    """Return the book with this title, ignoring case, or the first book.
 
     Raises:
-        InvalidArgument: There is none; the message lists the titles.
+        InvalidArgument: No book has this title; the message lists the titles.
     """
     if title is None:
         return books[0]
@@ -59,7 +59,7 @@ def pick_book(books: list[Book], title: str | None, *, where: str = "pick_book")
             return book
     known = ", ".join(sorted(f'"{book.title}"' for book in books))
     raise InvalidArgument(
-        f'{where}: the title must be one of {known}, but is "{title}".', param="title"
+        f'{where}: `title` must be one of {known}, but is "{title}".', param="title"
     )
 
 
@@ -71,10 +71,10 @@ def _read(path: str, name: str, where: str) -> bytes:
         return lzma.decompress(content) if path.endswith(".xz") else content
     except lzma.LZMAError as error:
         raise InvalidArgument(f"{where}: {name} must be an xz file, but is not: {error}") from None
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(
-            f"{where}: {name} must be a file that can be read, but is not: {reason}."
+            f"{where}: {name} must be a readable file, but is not: {reason}."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Files of results: JSON that is read again, each replaced as a whole or not touched at all."""
+"""Result files: JSON, each replaced as a whole or left untouched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sinkstream.files import replace_whole
 
 
 class JsonFile(ABC):
-    """What a result is that has a JSON file: plain values, out and in."""
+    """A result that can be written to a JSON file and read again."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
@@ -23,30 +23,30 @@ class JsonFile(ABC):
     @classmethod
     @abstractmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return what `as_dict` has written."""
+        """Return the result that `as_dict` describes."""
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to a file, which is complete or not touched at all."""
+        """Write the result to a file: completely, or not at all."""
         write_json(path, self.as_dict())
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
-        """Read the result that `to_json` has written.
+        """Read a result that `to_json` wrote.
 
         Raises:
-            InvalidArgument: The file holds something else.
+            InvalidArgument: The file has other content.
         """
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f'{cls.__name__}: "{Path(path).name}" must be a file of `to_json`, but is not: '
+                f'{cls.__name__}: "{Path(path).name}" must be written by `to_json`, but is not: '
                 f"{error}",
                 param="path",
             ) from None
 
 
 def write_json(path: str | os.PathLike[str], values: Any) -> None:
-    """Replace a file by these values as JSON."""
+    """Replace a file by these values, as JSON."""
     with replace_whole(path) as file:
         file.write((json.dumps(values, indent=2) + "\n").encode())

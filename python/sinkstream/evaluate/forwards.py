@@ -1,4 +1,4 @@
-"""Runs a plan: yields the surprise of its tokens piece by piece, from any of them on."""
+"""Runs a plan: yields the surprise of its tokens in pieces, starting at any token."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sinkstream.model import Model
 
 
 def run_plan(model: Model, ids: torch.Tensor, plan: Plan, done: int) -> Iterator[Nlls]:
-    """Yield the surprise of the plan's tokens in order; a piece never crosses a block's border.
+    """Yield the surprise of the plan's tokens in order. No piece crosses a block boundary.
 
     Args:
-        model: Computes.
+        model: The model that computes.
         ids: int64 [1, tokens].
-        plan: What is scored.
-        done: Scored tokens that are known already; the pieces begin behind them.
+        plan: The tokens to score.
+        done: Tokens that are already scored; the pieces start after them.
     """
     if plan.method != "recompute":
         yield from _read(model, ids, plan, done, len(plan.scored))
         return
     if plan.sample is None:
-        # Before the window slides there is nothing to compute again: one dense pass is the same.
+        # Until the window slides, nothing is recomputed: one dense pass gives the same.
         head = min(plan.window, len(plan.scored))
         yield from _read(model, ids, plan, min(done, head), head)
         done = max(done, head)
@@ -34,7 +34,7 @@ def run_plan(model: Model, ids: torch.Tensor, plan: Plan, done: int) -> Iterator
 
 
 def _read(model: Model, ids: torch.Tensor, plan: Plan, begin: int, stop: int) -> Iterator[Nlls]:
-    """Read tokens [begin, stop) through one cache and score the token behind each."""
+    """Read tokens [begin, stop) through one cache and score the token after each."""
     if begin == stop:
         return
     cache = refill(model, ids, plan, begin)
@@ -47,16 +47,16 @@ def _read(model: Model, ids: torch.Tensor, plan: Plan, begin: int, stop: int) ->
 
 
 def refill(model: Model, ids: torch.Tensor, plan: Plan, length: int) -> Cache:
-    """Return a cache as if it had read the first `length` tokens, the same bit for bit.
+    """Return a cache bit-identical to one that has read the first `length` tokens.
 
-    Note: [What a cache remembers]. The keys of layer 1 depend on their own token only. A token's
-    key in layer l depends on what that token saw in layer l - 1: the sinks, and W - 1 tokens before
-    it. So with L layers the cached keys depend on the sinks and on the last L * (W - 1) tokens and
-    on nothing before; sinks themselves see only sinks. Reading those is therefore enough, and
-    because no result depends on how a text is cut into chunks, it gives the same bits.
+    Note: [What a cache remembers]. The keys of layer 1 depend only on their own token. A token's
+    key in layer l depends on what that token saw in layer l - 1: the sinks, and the W - 1 tokens
+    before it. With L layers, the cached keys therefore depend only on the sinks and on the last
+    L * (W - 1) tokens; sinks see only sinks. Reading these is enough. It gives the same bits,
+    because no result depends on how a text is cut into chunks.
     """
     cache = model.new_cache(batch=1, sinks=plan.sinks, window=plan.window)
-    # Chunks may be large even where the plan reads token by token: they change no bit.
+    # Large chunks are fine even if the plan reads single tokens: they do not change any bit.
     begin = length - model.spec.layers * (plan.window - 1)
     if begin <= plan.sinks:
         begin = 0
@@ -69,7 +69,7 @@ def refill(model: Model, ids: torch.Tensor, plan: Plan, length: int) -> Cache:
 
 
 def feed(model: Model, ids: torch.Tensor, cache: Cache, chunk: int) -> torch.Tensor | None:
-    """Read ids [1, tokens] chunk by chunk; return the logits [1, vocab] of the last, if any."""
+    """Read ids [1, tokens] in chunks; return the logits [1, vocab] of the last, if any."""
     logits = None
     for begin in range(0, ids.shape[1], chunk):
         logits = model.forward(ids[:, begin : begin + chunk], cache)[0, -1:]
@@ -77,7 +77,7 @@ def feed(model: Model, ids: torch.Tensor, cache: Cache, chunk: int) -> torch.Ten
 
 
 def _recompute(model: Model, ids: torch.Tensor, plan: Plan, index: int) -> torch.Tensor:
-    """Return the logits [1, vocab] for a token from a fresh dense forward over the W before it."""
+    """Return a token's logits [1, vocab] from a new dense forward over the W tokens before it."""
     cache = model.new_cache(batch=1, sinks=0, window=plan.window)
     begin = max(0, index - plan.window)
     logits = feed(model, ids[:, begin:index], cache, plan.chunk)

@@ -1,4 +1,4 @@
-"""What every result says about the model that it was measured on."""
+"""The facts about the model that every result records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sinkstream.model import Model
 
 
 def model_settings(model: Model) -> dict[str, Any]:
-    """Return the model's name, its types and its kernels: what the numbers depend on."""
+    """Return the model's name, types and kernels, on which the numbers depend."""
     runtime = model.runtime
     return {
         "model": Path(model.path).name,

@@ -1,4 +1,4 @@
-"""How all pictures look: colours that colour-blind readers can tell apart, and PNG or SVG files."""
+"""The style of all pictures: colours safe for colour-blind readers, in PNG or SVG files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument, SinkstreamError
 
-# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), and a line style each, so that the
-# lines differ in print as well.
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), each with a line style, so that the
+# lines also differ in print.
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -25,16 +25,16 @@ SUFFIXES = (".png", ".svg")
 _GREY = "#555555"
 
 
-def style_of(place: int) -> dict[str, Any]:
-    """Return the style of the n-th line; they repeat after six."""
-    return STYLES[place % len(STYLES)]
+def style_of(number: int) -> dict[str, Any]:
+    """Return the style of the n-th line; styles repeat after six."""
+    return STYLES[number % len(STYLES)]
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
     """Check that a picture can be written, before anything is measured for it.
 
     Raises:
-        InvalidArgument: The file's name ends with neither .png nor .svg, or its folder is missing.
+        InvalidArgument: The file name ends with neither .png nor .svg, or the folder is missing.
         SinkstreamError: matplotlib is not installed.
     """
     target = Path(path)
@@ -45,7 +45,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
         )
     if not target.absolute().parent.is_dir():
         raise InvalidArgument(
-            f'plot: `path` must be in a folder that exists, but "{target.parent}" does not.',
+            f'plot: `path` must be in a folder that exists, but "{target.parent}" does not exist.',
             param="path",
         )
     try:
@@ -54,20 +54,20 @@ def check_picture(path: str | os.PathLike[str]) -> None:
         if error.name is None or error.name.partition(".")[0] != "matplotlib":
             raise
         raise SinkstreamError(
-            "plot: a picture needs matplotlib, which is not installed. "
+            "plot: matplotlib must be installed, but is not. "
             'Install it with: pip install "sinkstream[plot]"'
         ) from None
 
 
 def new_figure(width: float = 8.0, height: float = 4.5) -> Any:
-    """Return an empty figure that belongs to no window; sizes in inches."""
+    """Return an empty figure without a window; sizes are in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Write a figure; the same figure gives the same bytes."""
+    """Write a figure. The same figure always gives the same bytes."""
     import matplotlib as mpl
 
     target = Path(path)
@@ -77,14 +77,14 @@ def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def thousands(axis: Any) -> None:
-    """Write the numbers of an axis with separators: 8,192."""
+    """Label an axis with thousands separators: 8,192."""
     from matplotlib.ticker import FuncFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def log_ticks(axis: Any) -> None:
-    """Label a logarithmic axis with plain numbers, also where it spans less than a decade."""
+    """Label a logarithmic axis with plain numbers, even if it spans less than a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5)))
@@ -93,22 +93,22 @@ def log_ticks(axis: Any) -> None:
 
 
 def span_a_decade(axes: Any) -> None:
-    """Widen a logarithmic vertical axis to a factor of ten, so that flat lines look flat."""
+    """Widen a logarithmic vertical axis to at least a decade, so that flat lines look flat."""
     low, high = axes.get_ylim()
     widen = max(1.0, math.sqrt(10 * low / high))
     axes.set_ylim(low / widen, high * widen)
 
 
-def mark(axes: Any, places: dict[int, str]) -> None:
-    """Draw a labelled vertical line at each place that the picture reaches."""
+def mark(axes: Any, positions: dict[int, str]) -> None:
+    """Draw a labelled vertical line at each position within the picture."""
     right = axes.get_xlim()[1]
-    for place, name in sorted(places.items()):
-        if place > right:
+    for position, name in sorted(positions.items()):
+        if position > right:
             continue
-        axes.axvline(place, color=_GREY, linewidth=1, linestyle=(0, (1, 2)), zorder=0)
+        axes.axvline(position, color=_GREY, linewidth=1, linestyle=(0, (1, 2)), zorder=0)
         axes.annotate(
-            f"{name} {place:,}",
-            (place, 1),
+            f"{name} {position:,}",
+            (position, 1),
             xycoords=("data", "axes fraction"),
             xytext=(3, -3),
             textcoords="offset points",
@@ -121,14 +121,14 @@ def mark(axes: Any, places: dict[int, str]) -> None:
 
 
 def shifted(figure: Any, axes: Any, points: float) -> Any:
-    """Return a transform that draws data so many points (1/72 inch) to the right of its place."""
+    """Return a transform that draws data `points` (1/72 inch) to the right of its position."""
     from matplotlib.transforms import ScaledTranslation
 
     return axes.transData + ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
 def legend(figure: Any, *panels: Any) -> None:
-    """Name the lines below the picture, where they hide nothing; a name in two panels once."""
+    """Put one legend below the picture; a name in several panels appears once."""
     named: dict[str, Any] = {}
     for axes in panels:
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True):

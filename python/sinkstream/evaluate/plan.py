@@ -1,4 +1,4 @@
-"""What a method reads and scores, decided before anything runs."""
+"""Plans what a method reads and scores, before anything runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Method = Literal["dense", "protocol", "recompute", "sinks", "window"]
 METHODS: dict[Method, str] = {
     "sinks": "attention sinks and a window, read in chunks",
     "window": "a plain window, without sinks",
-    "dense": "everything before a token is seen",
-    "recompute": "each token from a fresh forward over the window before it",
-    "protocol": "sinks and window, one token at a time as in the original code",
+    "dense": "everything before a token",
+    "recompute": "for each token, a new forward over the window before it",
+    "protocol": "sinks and window, one token at a time, as in the original code",
 }
 
 # Half a gigabyte of float32 logits for the largest vocabularies of today (256,000).
@@ -34,23 +34,23 @@ class Plan:
 
     method: Method
     sinks: int
-    """S; 0 where the method has none."""
+    """S; 0 if the method has no sinks."""
     window: int
-    """W; for "recompute" the tokens before a position that are read again for it."""
+    """W; for "recompute", the tokens before a position that are read again for it."""
     chunk: int
-    """Tokens of one forward."""
+    """Tokens per forward."""
     block: int
-    """Tokens whose mean is reported."""
+    """Tokens per reported mean."""
     scored: Ids
-    """Indices of the scored tokens, rising, each at least 1."""
+    """Indices of the scored tokens, ascending, each at least 1."""
     sample: int | None
-    """How many were drawn, None where all tokens are scored."""
+    """Size of the random sample; None scores all tokens."""
     seed: int
-    """Of the draw."""
+    """Seed of the sample."""
 
     @property
     def capacity(self) -> int:
-        """Return S + W, the most tokens that a query sees."""
+        """Return S + W, the maximum number of tokens that a query sees."""
         return self.sinks + self.window
 
 
@@ -66,12 +66,12 @@ def make_plan(
     sample: int | None,
     seed: int,
 ) -> Plan:
-    """Check the arguments of `perplexity`, complete them, and warn of what will be odd.
+    """Check and complete the arguments of `perplexity`; warn about unusual ones.
 
     Args:
-        model: Gives sinks and window where they are None.
+        model: Provides sinks and window if they are None.
         tokens: Tokens of the text, at least 2.
-        method: As for `perplexity`, like all that follow.
+        method: As for `perplexity`, like the rest.
         sinks: See there.
         window: See there.
         chunk: See there.
@@ -84,7 +84,7 @@ def make_plan(
         InvalidArgument: A value is out of range, or does not belong to the method.
     """
     kind: Method = as_choice("perplexity", "method", method, tuple(METHODS))
-    read = tokens - 1  # the last token is scored and never read
+    read = tokens - 1  # the last token is scored but never read
     sinks, window = _choose_window(model, read, kind, sinks, window)
     chunk = as_int("perplexity", "chunk", CHUNK if chunk is None else chunk, 1, 1 << 20)
     first = min(window, read) + 1 if sample is not None else 1
@@ -123,7 +123,7 @@ def _choose_window(
     if sinks + window >= read:
         raise InvalidArgument(
             f"perplexity: sinks + window must be less than the {read} tokens that are read, but "
-            f"is {sinks + window}: nothing would ever be evicted. Give a longer text, a smaller "
+            f"is {sinks + window}. Nothing would be evicted. Give a longer text, a smaller "
             '`window`, or method="dense".',
             param="window",
         )
@@ -131,7 +131,7 @@ def _choose_window(
 
 
 def _choose_tokens(method: Method, first: int, tokens: int, sample: int | None, seed: int) -> Ids:
-    """Return all indices but the first, or a sample of those whose window has begun to slide."""
+    """Return all indices except the first, or a sample of those whose window slides."""
     if sample is None:
         return np.arange(1, tokens, dtype=np.int64)
     if method != "recompute":
@@ -154,8 +154,8 @@ def _warn_of_growth(model: Model, read: int) -> None:
     if read > capacity.tokens:
         size = _with_unit(read * capacity.bytes_per_token)
         warn_caller(
-            f'perplexity: method "dense" keeps all {read} tokens, {size} of keys and values; its '
-            "memory grows with the text."
+            f'perplexity: method "dense" keeps the keys and values of all {read} tokens, {size}. '
+            "Its memory grows with the text."
         )
     _warn_of_length(model, "the text of a dense run", read)
 
@@ -165,7 +165,7 @@ def _warn_of_length(model: Model, name: str, length: int) -> None:
     if length > trained:
         warn_caller(
             f"perplexity: {name} should not exceed the {trained} tokens that the model was trained "
-            f"on, but is {length}. Perplexity will rise where that is passed."
+            f"on, but is {length}. Perplexity will rise beyond that length."
         )
 
 

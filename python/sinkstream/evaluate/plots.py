@@ -1,4 +1,4 @@
-"""The paper's pictures: perplexity by position, accuracy by distance, cost by tokens."""
+"""The plots of the StreamingLLM paper: perplexity by position, accuracy by distance, and cost."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def plot_perplexity(
     differences: Sequence[Difference] = (),
     title: str | None = None,
 ) -> None:
-    """Draw perplexity against the position in the text, one line for each result.
+    """Plot perplexity against the position in the text, one line per result.
 
-    The trained length and the capacities are marked. A sampled result, whose blocks hold too few
-    tokens for a line, is one level line with its 95 % interval.
+    The trained length and the capacities are marked. A sampled result has too few tokens per block
+    for a curve; it is one horizontal line with its 95 % interval.
 
     Args:
         results: At least one.
-        path: A file that ends with .png or .svg.
-        mean: "block": of each block alone; "running": of everything up to there.
-        differences: From `compare`, against sampled results. Such a result is then drawn at the
-            other's mean less their paired difference: its own mean says more about which tokens
-            were drawn than about the method.
-        title: Stands above; None: the model's name.
+        path: A file name that ends with .png or .svg.
+        mean: "block" plots each block's mean; "running" the mean of everything so far.
+        differences: From `compare`, against sampled results. A sampled result is then drawn at
+            the other result's mean minus their paired difference, because its own mean says more
+            about which tokens were sampled than about the method.
+        title: None takes the model's name.
 
     Raises:
         InvalidArgument: There is nothing to draw, or the path is wrong.
@@ -56,13 +56,13 @@ def plot_perplexity(
     axes = figure.subplots()
     axes.set_yscale("log")
     log_ticks(axes.yaxis)
-    for place, result in enumerate(results):
+    for number, result in enumerate(results):
         if result.settings["sample"] is None:
-            axes.plot(*_points(result, mean), **_look(result, style_of(place)))
+            axes.plot(*_points(result, mean), **_look(result, style_of(number)))
     axes.set_xlim(0, max(result.settings["text_tokens"] for result in results))
-    for place, result in enumerate(results):
+    for number, result in enumerate(results):
         if result.settings["sample"] is not None:
-            _draw_sampled(axes, result, style_of(place), level_of(result, results, differences))
+            _draw_sampled(axes, result, style_of(number), level_of(result, results, differences))
     thousands(axes.xaxis)
     mark(axes, {result.capacity: "capacity" for result in results if result.method != "dense"})
     mark(axes, {int(result.settings["trained_length"]): "trained length" for result in results})
@@ -77,12 +77,12 @@ def plot_perplexity(
 def plot_recall(
     results: Sequence[RecallResult], path: str | os.PathLike[str], *, title: str | None = None
 ) -> None:
-    """Draw accuracy against the distance to what was asked, with 95 % intervals; a panel a task.
+    """Plot accuracy against the distance to the answer, with 95 % intervals, one panel per task.
 
     Args:
         results: At least one, from `stream_eval` or `needle`.
-        path: A file that ends with .png or .svg.
-        title: Stands above; None: the model's name.
+        path: A file name that ends with .png or .svg.
+        title: None takes the model's name.
 
     Raises:
         InvalidArgument: There is nothing to draw, or the path is wrong.
@@ -96,11 +96,11 @@ def plot_recall(
     for axes, task in zip(panels, tasks, strict=True):
         shown = [result for result in results if result.task == task]
         for result in shown:
-            place = labels.index(_view(result))
-            # Side by side, so that equal answers do not hide each other.
-            beside = shifted(figure, axes, points=4 * (place - (len(labels) - 1) / 2))
-            _draw_recall(axes, result, {**style_of(place), "transform": beside})
-        # What is drawn beside its place does not widen an axis by itself.
+            number = labels.index(_view(result))
+            # Shifted, so that equal accuracies do not hide each other.
+            offset = shifted(figure, axes, points=4 * (number - (len(labels) - 1) / 2))
+            _draw_recall(axes, result, {**style_of(number), "transform": offset})
+        # Shifted points do not widen an axis by themselves.
         axes.set_xlim(0, 1.05 * max(at.distance for result in shown for at in result.by_distance))
         thousands(axes.xaxis)
         mark(axes, {result.capacity: "capacity" for result in shown})
@@ -118,12 +118,12 @@ def plot_cost(
     *,
     title: str | None = None,
 ) -> None:
-    """Draw time per scored token and the memory of live keys and values, against tokens read.
+    """Plot the time per scored token, and the memory of live keys and values, by tokens read.
 
     Args:
         results: At least one.
-        path: A file that ends with .png or .svg.
-        title: Stands above; None: the model's name.
+        path: A file name that ends with .png or .svg.
+        title: None takes the model's name.
 
     Raises:
         InvalidArgument: There is nothing to draw, or the path is wrong.
@@ -132,10 +132,10 @@ def plot_cost(
     _check(results, path)
     figure = new_figure(width=11)
     latency, memory = figure.subplots(1, 2)
-    for place, result in enumerate(results):
+    for number, result in enumerate(results):
         blocks = list(
             zip(
-                _block_places(result, at_end=True),
+                _block_positions(result, at_end=True),
                 result.block_seconds,
                 result.block_tokens,
                 strict=True,
@@ -144,13 +144,13 @@ def plot_cost(
         each = [(x, 1e3 * seconds / count) for x, seconds, count in blocks if count]
         size = result.settings["bytes_per_token"] / 2**20
         held = [(x, size * min(x, result.capacity)) for x, _, _ in blocks]
-        look = _look(result, style_of(place))
+        look = _look(result, style_of(number))
         latency.plot(*zip(*each, strict=True), **look)
         memory.plot(*zip(*held, strict=True), **look)
     latency.set_yscale("log")
     log_ticks(latency.yaxis)
     span_a_decade(latency)
-    latency.set(title="Time of a scored token", ylabel="milliseconds")
+    latency.set(title="Time per scored token", ylabel="milliseconds")
     highest = memory.get_ylim()[1]
     memory.set(title="Keys and values in memory", ylabel="MiB", ylim=(0, 1.05 * highest))
     for axes in (latency, memory):
@@ -172,8 +172,8 @@ def _check(results: Sequence[Any], path: str | os.PathLike[str]) -> None:
 
 
 def _view(result: RecallResult) -> str:
-    """Return what was in view, in words."""
-    # A window that nothing ever left is dense attention, whatever its size.
+    """Describe what the model saw."""
+    # If nothing was evicted, attention was dense, whatever the size of the window.
     if result.settings.get("evicted_tokens") == 0:
         return "dense (nothing evicted)"
     sinks, window = result.settings["sinks"], result.settings["window"]
@@ -206,7 +206,7 @@ def _label(result: PerplexityResult) -> str:
 
 
 def _look(result: PerplexityResult, style: dict[str, Any]) -> dict[str, Any]:
-    # A dozen markers are enough to tell lines apart.
+    # A dozen markers are enough to distinguish lines.
     every = max(1, len(result.block_tokens) // 12)
     return {**style, "label": _label(result), "markersize": 4, "markevery": every}
 
@@ -218,10 +218,10 @@ def _window_words(settings: dict[str, Any]) -> str:
 def _points(
     result: PerplexityResult, mean: Literal["block", "running"]
 ) -> tuple[list[float], list[float]]:
-    """Return positions and perplexities of the blocks that have scored tokens."""
+    """Return the positions and perplexities of the blocks with scored tokens."""
     means = result.block_mean_nll if mean == "block" else result.running_mean_nll
-    places = _block_places(result, at_end=mean == "running")
-    known = [(x, perplexity_of(y)) for x, y in zip(places, means, strict=True) if y is not None]
+    positions = _block_positions(result, at_end=mean == "running")
+    known = [(x, perplexity_of(y)) for x, y in zip(positions, means, strict=True) if y is not None]
     return [x for x, _ in known], [y for _, y in known]
 
 
@@ -230,7 +230,7 @@ def level_of(
     results: Sequence[PerplexityResult],
     differences: Sequence[Difference],
 ) -> tuple[float, float]:
-    """Return mean and standard error of a sampled result in nats, paired where that is possible."""
+    """Return mean and standard error of a sampled result in nats, paired if possible."""
     found = [(result.standard_error or 0.0, result.mean_nll)]
     for other in results:
         found += [
@@ -243,7 +243,7 @@ def level_of(
 
 
 def _is_between(difference: Difference, of: PerplexityResult, against: PerplexityResult) -> bool:
-    """Return whether a difference is that of these two."""
+    """Return whether a difference compares these two results."""
     return (
         (difference.of, difference.of_sinks, difference.of_window)
         == (of.method, of.settings["sinks"], of.settings["window"])
@@ -260,15 +260,15 @@ def _draw_sampled(
     look = {name: style[name] for name in ("color", "linestyle")}
     label = f"{_label(result)} ({result.tokens:,} sampled tokens)"
     axes.axhline(perplexity_of(mean), label=label, **look)
-    # A wide interval must not squeeze the curves: the picture's limits stay theirs.
+    # A wide interval must not squeeze the curves, so the limits stay as the curves set them.
     limits = axes.get_ylim()
     low, high = (perplexity_of(mean + side * Z95 * error) for side in (-1, 1))
     axes.axhspan(low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_ylim(limits)
 
 
-def _block_places(result: PerplexityResult, *, at_end: bool) -> list[float]:
-    """Return the middle or the end of each block, in tokens; the last one may be short."""
+def _block_positions(result: PerplexityResult, *, at_end: bool) -> list[float]:
+    """Return the middle or the end of each block, in tokens; the last block may be short."""
     size, total = result.block, int(result.settings["text_tokens"])
     begins = [size * i for i in range(len(result.block_mean_nll))]
     ends = [min(begin + size, total) for begin in begins]

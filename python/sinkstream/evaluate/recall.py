@@ -1,4 +1,4 @@
-"""`stream_eval` and `needle`: what a model remembers of a stream, and how far back."""
+"""`stream_eval` and `needle`: how far back a model can recall parts of a stream."""
 
 from __future__ import annotations
 
@@ -37,28 +37,29 @@ def stream_eval(
     seed: int = 0,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> RecallResult:
-    """Ask a model, every few lines of an endless text, about a line above (the paper's StreamEval).
+    """Ask a model about earlier lines of an endless text (the paper's StreamEval).
 
-    Each distance is one stream with one cache, which wraps as often as its text is long. The model
-    answers greedily, on a copy of the cache, so that its answer leaves no trace; then the question
-    is read into the stream with the true answer, as an example for the next ones.
+    Each distance has its own stream and cache, which evicts as the text grows. The model answers
+    greedily on a copy of the cache, so that its answer leaves no trace. Then the stream reads the
+    question and the true answer, as an example for later questions.
 
     Args:
-        model: Answers; it must have a tokenizer.
-        back: Lines between a question and what it is about; several give one stream each.
-        distance: The same in tokens, instead of `back`: the nearest number of lines is taken, and
-            `Answer.distance` says how many tokens it came to.
+        model: The model to ask; it must have a tokenizer.
+        back: Lines between a question and the line that it is about. Each value has its own
+            stream.
+        distance: The same in tokens, instead of `back`. It is rounded to lines;
+            `Answer.distance` has the actual number of tokens.
         every: Lines between two questions.
-        queries: Questions of each stream.
-        keep_answers: Whether questions and true answers stay in the stream; without them the
-            stream is the bare lines.
+        queries: Questions per stream.
+        keep_answers: Whether questions and true answers stay in the stream. Otherwise the stream
+            has only the lines.
         sinks: S; None takes the model's.
         window: W; None takes the model's.
-        seed: Of the numbers to remember.
-        progress: Called with (answers, answers in all, right answers) after each answer.
+        seed: Seed of the numbers to remember.
+        progress: Called with (answers so far, total answers, right answers) after each answer.
 
     Returns:
-        Every answer, with accuracy by distance and recall inside and outside of the window.
+        All answers, with accuracy by distance, and recall inside and outside the window.
 
     Raises:
         InvalidArgument: An argument is out of range, or the model has no tokenizer.
@@ -120,24 +121,24 @@ def needle(
     seed: int = 0,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> RecallResult:
-    """Hide one fact in text that says nothing, and ask for it from further and further behind.
+    """Hide one fact in filler text, and ask for it at growing distances.
 
-    Each repetition is one stream with a fact of its own; it is asked at every distance, on a copy
-    of the cache, so that no question is in the way of the next.
+    Each repetition is one stream with its own fact. The question is asked at every distance on a
+    copy of the cache, so that it does not affect the next one.
 
     Args:
-        model: Answers; it must have a tokenizer.
-        distances: Tokens between the fact's end and the question. None: eight from an eighth of
-            the window to twice the window.
-        lead: Tokens of filler before the fact, so that it is not among the sinks.
-        repeats: Facts that are asked for at each distance.
+        model: The model to ask; it must have a tokenizer.
+        distances: Tokens between the end of the fact and the question. None takes eight, from one
+            eighth of the window to twice the window.
+        lead: Filler tokens before the fact, so that it is not among the sinks.
+        repeats: Facts to ask for at each distance.
         sinks: S; None takes the model's.
         window: W; None takes the model's.
-        seed: Of the facts.
-        progress: Called with (answers, answers in all, right answers) after each answer.
+        seed: Seed of the facts.
+        progress: Called with (answers so far, total answers, right answers) after each answer.
 
     Returns:
-        Every answer, as from `stream_eval`.
+        All answers, as from `stream_eval`.
 
     Raises:
         InvalidArgument: An argument is out of range, or the model has no tokenizer.
@@ -181,7 +182,7 @@ def _report(
 
 
 def _hide(stream: AskedStream, hidden: Needle, encode: Encode, lead: int) -> tuple[int, int]:
-    """Write the introduction, filler and the fact; return the fact's indices."""
+    """Write the introduction, the filler and the fact; return the indices of the fact."""
     stream.write(encode(hidden.intro))
     filler = encode(FILLER, at_start=False)
     stream.write([filler[i % len(filler)] for i in range(lead)])
@@ -204,7 +205,7 @@ def _as_ints(where: str, name: str, given: int | Sequence[int], low: int) -> lis
 
 
 def _tokens_per_line(encode: Encode, every: int, keep_answers: bool) -> float:
-    """Return the mean tokens of a line of StreamEval, with its share of the questions."""
+    """Return the mean tokens per line of StreamEval, its share of the questions included."""
     lines = questions = tokens = 0
     for part in stream_eval_lines(every=every, back=every):
         if isinstance(part, Line):

@@ -1,4 +1,4 @@
-"""Who was asked what, how far back, and whether the answer was right."""
+"""Questions about a stream: how far back, the answers, and which were right."""
 
 from __future__ import annotations
 
@@ -12,77 +12,77 @@ from sinkstream.evaluate.files import JsonFile
 from sinkstream.evaluate.result import Z95
 
 Place = Literal["inside", "edge", "outside"]
-"""Where the asked text was: wholly in view, partly, or evicted."""
+"""Where the text in question was: fully visible, partly, or evicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question and what the model said."""
+    """One question and the model's answer."""
 
     asked: int
-    """The distance that was asked for: lines in StreamEval, tokens in the needle test."""
+    """The requested distance: lines in StreamEval, tokens in the needle test."""
     distance: int
-    """Tokens from the asked text's first to the question's last: how far back it had to look."""
+    """Tokens from the first token of the text in question to the last of the question."""
     place: Place
     expected: str
     found: str
 
     @property
     def is_right(self) -> bool:
-        """Return whether the model's text begins with the expected one."""
+        """Return whether the model's text starts with the expected one."""
         return self.found.strip().startswith(self.expected.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """How many of some questions were answered rightly."""
+    """How many questions were answered correctly."""
 
     questions: int
     right: int
 
     @property
     def accuracy(self) -> float:
-        """Return the share of right answers."""
+        """Return the share of correct answers."""
         return self.right / self.questions
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's 95 % interval, which says something even for 0 of 20."""
+        """Return Wilson's 95 % interval, which is meaningful even for 0 of 20."""
         n, p, z = self.questions, self.accuracy, Z95
         middle = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        # Rounding must not put the accuracy itself outside.
+        # Rounding must not exclude the accuracy itself.
         return min(p, max(0.0, middle - half)), max(p, min(1.0, middle + half))
 
 
 @dataclass(frozen=True, slots=True)
 class AtDistance(Recall):
-    """The questions of one distance."""
+    """The questions at one distance."""
 
     asked: int
     """As in `Answer`."""
     distance: float
-    """Mean of the tokens that the model had to look back."""
+    """Mean distance in tokens."""
 
 
 @dataclass(frozen=True)
 class RecallResult(JsonFile):
-    """What a model remembered of a stream, by distance."""
+    """A model's recall of a stream, by distance."""
 
     task: str
     """"stream_eval" or "needle"."""
     settings: dict[str, Any]
-    """What was asked for, completed: model, types, sinks, window, seed, …"""
+    """The completed arguments: model, types, sinks, window, seed, …"""
     answers: tuple[Answer, ...]
 
     @property
     def capacity(self) -> int:
-        """Return S + W, the most tokens that were seen at once."""
+        """Return S + W, the maximum number of visible tokens."""
         return int(self.settings["sinks"]) + int(self.settings["window"])
 
     @property
     def by_distance(self) -> tuple[AtDistance, ...]:
-        """Return accuracy for each distance that was asked for, rising."""
+        """Return the accuracy at each requested distance, ascending."""
         found = []
         for asked in sorted({answer.asked for answer in self.answers}):
             here = [answer for answer in self.answers if answer.asked == asked]
@@ -92,16 +92,16 @@ class RecallResult(JsonFile):
         return tuple(found)
 
     def recall(self, place: Place) -> Recall | None:
-        """Return how much was remembered of what was inside, at the edge or outside of the window.
+        """Return the recall of text inside, at the edge of, or outside the window.
 
         Returns:
-            None where nothing was asked there.
+            None if there was no such question.
         """
         here = [answer for answer in self.answers if answer.place == place]
         return _count(here) if here else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values: the summary for people, and every answer."""
+        """Return plain values: a summary for people, and all answers."""
         return {
             "task": self.task,
             "settings": self.settings,
@@ -114,10 +114,10 @@ class RecallResult(JsonFile):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RecallResult:
-        """Return the result that `as_dict` has written.
+        """Return the result that `as_dict` describes.
 
         Raises:
-            InvalidArgument: It is something else.
+            InvalidArgument: The values do not describe a result.
         """
         wanted = {entry.name for entry in fields(cls)}
         if not isinstance(values, Mapping) or not wanted <= set(values):
@@ -138,10 +138,10 @@ def place_of(
     """Return where tokens [begin, end) are for the queries that answer a question.
 
     Args:
-        begin: Index of the first token of the asked text.
-        end: Index behind its last.
-        asked_at: Index of the question's last token, the query of the answer's first.
-        answer_tokens: Tokens of the answer; the window slides on with each.
+        begin: Index of the first token of the text in question.
+        end: Index after its last token.
+        asked_at: Index of the question's last token, which predicts the answer's first.
+        answer_tokens: Tokens of the answer; the window slides with each.
         sinks: S.
         window: W.
     """

@@ -1,4 +1,4 @@
-"""What StreamEval and the needle test write and ask: endless texts, drawn from a seed."""
+"""The texts and questions of StreamEval and of the needle test, generated from a seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Five digits: long enough that a guess is never right, short enough for small models.
+# Five digits: too many to guess, few enough for small models.
 _LOW, _HIGH = 10_000, 99_999
 
 
@@ -20,28 +20,27 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, cut where the model goes on."""
+    """A question, cut where the model continues."""
 
     about: int
-    """Number of the line that holds the answer."""
+    """Number of the line with the answer."""
     text: str
     answer: str
     end: str
-    """What stands behind the answer."""
+    """The text after the answer."""
 
 
 def stream_eval_lines(
     *, every: int = 10, back: int = 20, seed: int = 0
 ) -> Iterator[Line | Question]:
-    """Write StreamEval for ever: numbered lines, and questions about lines above them.
+    """Generate StreamEval indefinitely: numbered lines, and questions about earlier lines.
 
     The wording is that of StreamingLLM's figure 9: "The REGISTER_CONTENT in line 7 is <48213>.",
-    and later "Query: The REGISTER_CONTENT in line 7 is", which the model shall continue.
+    and later "Query: The REGISTER_CONTENT in line 7 is", which the model should continue.
 
     Args:
         every: Lines between two questions.
-        back: How many lines above the question its answer stands; from line `back` on there are
-            questions.
+        back: Lines from a question back to its answer. Questions start at line `back`.
         seed: The same seed gives the same text.
     """
     draw = random.Random(seed)
@@ -61,7 +60,7 @@ def stream_eval_lines(
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """One fact to remember among sentences that say nothing."""
+    """One fact to remember among meaningless sentences."""
 
     intro: str
     text: str
@@ -71,13 +70,13 @@ class Needle:
 FILLER = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
 )
-"""What surrounds the needle, again and again."""
+"""Repeated around the needle."""
 
 
 def draw_needle(seed: int) -> Needle:
-    """Return a pass key to be found again (Mohtashami and Jaggi, https://arxiv.org/abs/2305.16300).
+    """Return a pass key to recall (Mohtashami and Jaggi, https://arxiv.org/abs/2305.16300).
 
-    The question ends with the key's opening bracket: what is asked for is memory, not manners.
+    The question ends with the key's opening bracket, so that it tests recall rather than style.
 
     Args:
         seed: The same seed gives the same key.

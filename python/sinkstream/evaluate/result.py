@@ -1,4 +1,4 @@
-"""What an evaluation found: perplexity with its blocks, and the difference of two methods."""
+"""The result of an evaluation: perplexity by block, and the difference between two methods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sinkstream.evaluate.files import JsonFile
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
 
-# 1.96 standard deviations of a normal distribution hold 95 % of it.
+# 95 % of a normal distribution lie within 1.96 standard deviations.
 Z95 = 1.959964
 
 
 def perplexity_of(mean_nll: float) -> float:
-    """Return exp of a mean in nats; infinity where that is no float any more."""
+    """Return exp of a mean in nats; infinity if that exceeds a float."""
     return math.exp(mean_nll) if mean_nll < 700 else math.inf
 
 
@@ -37,43 +37,43 @@ class PerplexityResult(JsonFile):
     mean_nll: float
     """Mean negative log-likelihood of a scored token, in nats."""
     block_mean_nll: tuple[float | None, ...]
-    """The same for tokens [0, block), [block, 2 * block), …; None where none was scored."""
+    """The same for tokens [0, block), [block, 2 * block), …; None if no token was scored."""
     standard_error: float | None
-    """Of `mean_nll`, with tokens taken as independent: how far a sample may be off. None for 1."""
+    """Standard error of `mean_nll`, taking tokens as independent. None for a single token."""
     tokens: int
-    """Scored tokens: all but the first, or the sampled ones."""
+    """Scored tokens: all except the first, or the sample."""
     method: str
     settings: dict[str, Any]
-    """What was asked for, completed: model, text, types, sinks, window, block, sample, …"""
+    """The completed arguments: model, text, types, sinks, window, block, sample, …"""
     block_tokens: tuple[int, ...]
     """Scored tokens of each block."""
     block_seconds: tuple[float, ...] = field(compare=False)
     """Time spent on each block."""
     bits_per_byte: float | None
-    """Bits that the scored tokens cost for each byte of text; None without a tokenizer."""
+    """Bits of surprise per byte of scored text; None without a tokenizer."""
     nll: Nlls | None = field(default=None, compare=False, repr=False)
-    """float32 [tokens]: each scored token's own; not written to files."""
+    """float32 [tokens]: the value of each scored token; not written to files."""
     scored: Ids | None = field(default=None, compare=False, repr=False)
     """int64 [tokens]: indices of the scored tokens; not written to files."""
 
     @property
     def block(self) -> int:
-        """Return the tokens of a block."""
+        """Return the number of tokens per block."""
         return int(self.settings["block"])
 
     @property
     def capacity(self) -> int:
-        """Return S + W, the most tokens that were seen at once."""
+        """Return S + W, the maximum number of visible tokens."""
         return int(self.settings["sinks"]) + int(self.settings["window"])
 
     @property
     def seconds(self) -> float:
-        """Return the time that scoring took."""
+        """Return the total time of scoring."""
         return math.fsum(self.block_seconds)
 
     @property
     def running_mean_nll(self) -> tuple[float | None, ...]:
-        """Return the mean of all tokens up to the end of each block; None before the first."""
+        """Return the mean over all tokens up to the end of each block; None before the first."""
         found: list[float | None] = []
         total, count = 0.0, 0
         for mean, tokens in zip(self.block_mean_nll, self.block_tokens, strict=True):
@@ -83,20 +83,20 @@ class PerplexityResult(JsonFile):
         return tuple(found)
 
     def perplexity_from(self, index: int) -> float:
-        """Return the perplexity of the tokens from an index on, such as a text's second half.
+        """Return the perplexity of all tokens from `index`, such as a text's second half.
 
         Args:
             index: A multiple of `block` below the number of tokens.
 
         Raises:
-            InvalidArgument: It is none, or no token was scored behind it.
+            InvalidArgument: `index` is not such a multiple, or no token was scored after it.
         """
         first, inside = divmod(index, self.block)
         tokens = sum(self.block_tokens[first:]) if index >= 0 else 0
         if inside or not tokens:
             raise InvalidArgument(
                 f"perplexity_from: `index` must be a multiple of {self.block} with scored tokens "
-                f"behind it, but is {index}.",
+                f"after it, but is {index}.",
                 param="index",
             )
         blocks = zip(self.block_mean_nll[first:], self.block_tokens[first:], strict=True)
@@ -109,10 +109,10 @@ class PerplexityResult(JsonFile):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PerplexityResult:
-        """Return the result that `as_dict` has written.
+        """Return the result that `as_dict` describes.
 
         Raises:
-            InvalidArgument: It is something else.
+            InvalidArgument: The values do not describe a result.
         """
         wanted = {entry.name for entry in fields(cls)} - {"nll", "scored"}
         if not isinstance(values, Mapping) or set(values) != wanted:
@@ -130,14 +130,14 @@ class PerplexityResult(JsonFile):
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more a method's tokens cost than another's, at the same positions of one text."""
+    """The mean difference in surprise between two methods, at the same tokens of one text."""
 
     of: str
     against: str
     tokens: int
     """Tokens that both have scored."""
     mean: float
-    """Mean of the differences in nats; above 0: `of` is worse."""
+    """Mean difference in nats; if it is above 0, `of` is worse."""
     standard_error: float
     of_sinks: int
     of_window: int
@@ -150,20 +150,20 @@ class Difference:
         return self.mean - half, self.mean + half
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, the interval among them."""
+        """Return plain values, the interval included."""
         return {**asdict(self), "interval_95": list(self.interval)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Difference:
-        """Return the difference that `as_dict` has written."""
+        """Return the difference that `as_dict` describes."""
         return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
 
 
 def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
-    """Compare two methods token by token, where both have scored the same token of one text.
+    """Compare two methods at the tokens of one text that both have scored.
 
-    The differences are paired: what makes a token hard for both cancels. The standard error takes
-    them as independent, which sampled positions nearly are and neighbouring tokens are not.
+    The differences are paired, so the difficulty of a token cancels out. The standard error takes
+    them as independent: nearly true for sampled positions, but not for neighbouring tokens.
 
     Raises:
         InvalidArgument: The texts differ, fewer than two tokens are common, or a result came from
@@ -171,7 +171,7 @@ def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
     """
     if of.nll is None or of.scored is None or against.nll is None or against.scored is None:
         raise InvalidArgument(
-            "compare: both results must have their tokens' values, but one was read from a file. "
+            "compare: both results must have per-token values, but one was read from a file. "
             "Run both methods in one program."
         )
     texts = (of.settings["text"], against.settings["text"])

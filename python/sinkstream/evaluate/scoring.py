@@ -1,4 +1,4 @@
-"""`perplexity`: how well a model predicts a text that is longer than what it sees at once."""
+"""`perplexity`: how well a model predicts a text longer than its cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sinkstream.evaluate.tokens import Ids, IdsOrText, as_ids, count_bytes
 from sinkstream.model import Model
 from sinkstream.request.checks import as_int
 
-# Seconds between two saved states: what a crash may cost.
+# Seconds between two saved states: the most that a crash can lose.
 _SAVE_EVERY_S = 30.0
 
 _MAX_TOKENS = 1 << 53
@@ -40,45 +40,47 @@ def perplexity(
     progress: Callable[[int, int, float], None] | None = None,
     resume: str | os.PathLike[str] | None = None,
 ) -> PerplexityResult:
-    """Measure how well a model predicts a text, token by token, under one kind of memory.
+    """Measure how well a model predicts a text, token by token, with one kind of cache.
 
-    Every token but the first is scored, with exactly the tokens in view that it would have if the
-    text were generated one token at a time; only the speed is that of reading a prompt (the
+    All tokens except the first are scored. Each sees exactly the tokens that it would see if the
+    text were generated one token at a time, but the text is read at the speed of a prompt (the
     methods of StreamingLLM's figures 3 and 10, https://arxiv.org/abs/2309.17453).
 
     Args:
-        model: Computes; its own streams may go on meanwhile.
-        ids_or_text: Text, which is encoded as `stream` does; or token ids, [tokens] or [1, tokens].
+        model: The model to measure; its streams may run at the same time.
+        ids_or_text: Text, encoded as by `stream`; or token ids, [tokens] or [1, tokens].
         method: What a token sees:
             "sinks": the first S tokens and the last W;
-            "window": the last W tokens only, at their positions in the cache;
+            "window": only the last W tokens, at their positions in the cache;
             "dense": everything before it; memory grows with the text;
-            "recompute": the last W tokens, computed afresh for it alone, so that nothing older has
-            left a trace in them: the slow way that "sinks" is meant to equal;
-            "protocol": as "sinks", but one token a forward, as the original code evaluates
+            "recompute": the last W tokens, recomputed for each token, so that nothing older has
+            left a trace in them: the slow method that "sinks" is meant to match;
+            "protocol": as "sinks", but one token per forward, as the original code evaluates
             (`start_size` = S, `recent_size` = W - 1): the same numbers at another cost.
-        sinks: S for "sinks" and "protocol"; None: the model's. The other methods have none.
-        window: W, the current token included. None: the model's for "sinks" and "protocol", and
-            S + W of the model for "window" and "recompute", so that all see equally many tokens.
-        max_tokens: Reads no more than the first so many tokens of the text.
-        chunk: Tokens of one forward; changes no result. None: 512; "protocol" always takes 1.
-        block: Tokens whose mean is reported together.
-        sample: For "recompute": scores so many tokens, drawn at random from those whose window
-            has begun to slide. None scores all, W tokens of work for each.
-        seed: Of the draw.
-        progress: Called with (tokens scored, tokens in all, perplexity so far) after each forward.
-        resume: A file where an interrupted run (Ctrl-C, or a crash) keeps what it has scored, and
-            from which the same call goes on, to the same numbers bit for bit. The cache is not in
-            the file: it is filled again from the sinks and the last layers * (W - 1) tokens, on
-            which alone it depends ("dense": from all tokens). A finished run's file gives its
-            result at once.
+        sinks: S for "sinks" and "protocol"; None takes the model's. The other methods have none.
+        window: W, the current token included. None takes the model's for "sinks" and "protocol",
+            and the model's S + W for "window" and "recompute", so that all see equally many
+            tokens.
+        max_tokens: Reads only the first `max_tokens` tokens of the text.
+        chunk: Tokens per forward; it does not change any result. None takes 512; "protocol"
+            always takes 1.
+        block: Tokens per reported mean.
+        sample: For "recompute": the number of tokens to score, sampled from those whose window
+            has started to slide. None scores all, which costs W tokens of work for each.
+        seed: Seed of the sample.
+        progress: Called with (scored tokens, total tokens, perplexity so far) after each forward.
+        resume: A file that keeps the scores of an interrupted run (Ctrl-C, or a crash). The same
+            call continues from it, to bit-identical numbers. The file does not hold the cache,
+            which is refilled from the sinks and the last layers * (W - 1) tokens, because it
+            depends only on these ("dense": from all tokens). For a finished run, the result is
+            returned at once.
 
     Returns:
         The result; sums are float64, of float32 log-probabilities.
 
     Raises:
         InvalidArgument: An argument is out of range, the text is shorter than two tokens or than
-            what the cache holds, or the file to resume from belongs to another run.
+            the cache, or the file to resume from belongs to another run.
         TypeError: An argument has the wrong type.
         NonFiniteLogits: The model returned NaN or infinity.
 
@@ -116,7 +118,7 @@ def _score(
     progress: Callable[[int, int, float], None] | None,
     resume: str | os.PathLike[str] | None,
 ) -> None:
-    """Score what is not known yet; whatever ends it early, the state is saved."""
+    """Score the remaining tokens. The state is saved whatever ends the run."""
     saved_at, saved = time.monotonic(), state.done
     row = torch.from_numpy(ids)[None]
     total = float(state.nll.sum(dtype=np.float64))
@@ -176,8 +178,8 @@ def _settings(model: Model, plan: Plan, state: RunState) -> dict[str, Any]:
 
 
 def _evicted(plan: Plan) -> int:
-    """Return the tokens that have left the one cache that read the text."""
-    if plan.method == "recompute":  # which has a cache of its own for each token
+    """Return the number of evictions from the cache that read the text."""
+    if plan.method == "recompute":  # it has a new cache for each token
         return 0
-    read = int(plan.scored[-1])  # all before the last one that is scored
+    read = int(plan.scored[-1])  # all tokens before the last scored one
     return max(0, read - plan.sinks - plan.window)

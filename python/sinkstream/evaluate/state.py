@@ -1,4 +1,4 @@
-"""The file that lets a long run go on: what has been scored so far, and which run it was."""
+"""The file that lets a long run resume: the scores so far, and a description of the run."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from sinkstream.model import Model
 
 _FORMAT = 1
 
-# Tokens whose logits tell two models apart that have the same name.
+# Tokens whose logits distinguish two models of the same name.
 _PROBE = 16
 
 
 @dataclass
 class RunState:
-    """How far a run has come."""
+    """The progress of a run."""
 
     run: dict[str, Any]
-    """Everything that the numbers depend on; see `describe_run`."""
+    """Everything on which the numbers depend; see `describe_run`."""
     nll: Nlls
-    """float32 [scored tokens of the whole run]; the first `done` are known."""
+    """float32 [all tokens to score]; the first `done` are known."""
     block_seconds: npt.NDArray[np.float64]
     """Time spent on each block so far."""
     done: int = field(default=0)
 
     def add(self, found: Nlls, block: int, seconds: float) -> None:
-        """Append the surprise of the next tokens, all of one block."""
+        """Append the surprise of the next tokens, all in one block."""
         self.nll[self.done : self.done + len(found)] = found
         self.block_seconds[block] += seconds
         self.done += len(found)
 
 
 def describe_run(model: Model, ids: Ids, plan: Plan) -> dict[str, Any]:
-    """Return all that the numbers depend on, as plain values.
+    """Return everything on which the numbers depend, as plain values.
 
-    The size of chunks and the number of threads are not among them: they change no bit.
+    Chunk size and thread count are not included: they do not change any bit.
     """
     return {
         "format": _FORMAT,
@@ -74,7 +74,7 @@ def start_run(run: dict[str, Any], plan: Plan, text_tokens: int) -> RunState:
 
 
 def save_state(path: str | os.PathLike[str], state: RunState) -> None:
-    """Write the state; a reader finds the old file or the new one, never a part."""
+    """Write the state. The file is always either the old one or the complete new one."""
     with replace_whole(path) as file:
         np.savez(
             file,
@@ -85,31 +85,32 @@ def save_state(path: str | os.PathLike[str], state: RunState) -> None:
 
 
 def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
-    """Read a state and check that it belongs to this run; a file that is missing is a fresh start.
+    """Read a state and check that it belongs to this run. A missing file is a new start.
 
     Args:
-        path: What `save_state` has written.
+        path: A file that `save_state` wrote.
         fresh: This run, with nothing scored.
 
     Raises:
-        InvalidArgument: It is no such file, or of another run; the message names both.
+        InvalidArgument: The file is not a state, or belongs to another run; the message names the
+            differences.
     """
     folder, name = Path(path).absolute().parent, Path(path).name
     if not folder.is_dir():
         raise InvalidArgument(
-            f'perplexity: `resume` must be in a folder that exists, but "{folder}" does not.',
+            f'perplexity: `resume` must be in a folder that exists, but "{folder}" does not exist.',
             param="resume",
         )
     if not Path(path).exists():
         return fresh
     try:
-        if not zipfile.is_zipfile(path):  # numpy would go on and try its other formats
-            raise ValueError("it is no archive of arrays")
+        if not zipfile.is_zipfile(path):  # else numpy would try its other formats
+            raise ValueError("it is not an archive of arrays")
         with np.load(path, allow_pickle=False) as file:
             run, nll, seconds = json.loads(str(file["run"])), file["nll"], file["block_seconds"]
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise InvalidArgument(
-            f'perplexity: `resume` must be a file that an earlier run has saved, but "{name}" is '
+            f'perplexity: `resume` must be a file saved by an earlier run, but "{name}" is '
             f"not: {error}",
             param="resume",
         ) from None
@@ -121,7 +122,10 @@ def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
         or len(nll) > len(fresh.nll)
         or not np.isfinite(nll).all()
     ):
-        raise InvalidArgument(f'perplexity: `resume` file "{name}" is damaged.', param="resume")
+        raise InvalidArgument(
+            f'perplexity: `resume` must be an undamaged file, but "{name}" is damaged.',
+            param="resume",
+        )
     fresh.nll[: len(nll)] = nll
     return RunState(fresh.run, fresh.nll, seconds, len(nll))
 
@@ -136,12 +140,12 @@ def _check_same_run(name: str, saved: Any, here: dict[str, Any]) -> None:
     if both:
         raise InvalidArgument(
             f'perplexity: `resume` must be a file of this run, but "{name}" is of another: '
-            f"{'; '.join(both)}. Take that run's settings, or another file.",
+            f"{'; '.join(both)}. Use that run's settings, or another file.",
             param="resume",
         )
 
 
 def _probe(model: Model, ids: Ids) -> str:
-    """Return a fingerprint of weights and arithmetic: a hash of the text's first logits."""
+    """Return a fingerprint of weights and arithmetic: a hash of the first logits."""
     logits = model.forward(torch.from_numpy(ids[:_PROBE])[None])
     return hashlib.sha256(logits.numpy().tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a prediction was worth: the negative log-likelihood of the token that came."""
+"""Scores predictions: the negative log-likelihood of the token that followed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sinkstream.errors import NonFiniteLogits
 
 Nlls = npt.NDArray[np.float32]
 
-# Rows of logits that are normalised at once: a second copy of a whole chunk's would be needless.
+# Rows of logits normalized at once, so that there is no second copy of a chunk's logits.
 _ROWS = 64
 
 
@@ -19,8 +19,8 @@ def surprise(logits: torch.Tensor, following: torch.Tensor, first: int) -> Nlls:
 
     Args:
         logits: float32 [tokens, vocab].
-        following: int64 [tokens], the tokens that came.
-        first: Index of the first of them in the text, for errors.
+        following: int64 [tokens], the tokens that followed.
+        first: Index of the first of these tokens in the text, for errors.
 
     Raises:
         NonFiniteLogits: A logit is NaN or infinite.

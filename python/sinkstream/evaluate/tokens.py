@@ -1,4 +1,4 @@
-"""Turns what shall be read, a text or ids, into checked ids, and counts their bytes of text."""
+"""Turns a text or ids into checked ids, and counts the bytes of text that ids stand for."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ IdsOrText = str | Sequence[int] | torch.Tensor | npt.NDArray[np.integer[Any]]
 
 
 def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | None) -> Ids:
-    """Return the ids [tokens] of a text, or the given ones, checked.
+    """Return the ids [tokens] of a text, or the given ids, checked.
 
     Args:
         where: The function that errors name.
-        model: Whose tokenizer and vocabulary count.
-        ids_or_text: A text, which is plain text whatever it says and gets the beginning-of-text
-            token where the checkpoint adds one; or ids, [tokens] or [1, tokens].
-        max_tokens: How many of them are wanted; None: all.
+        model: Provides the tokenizer and the vocabulary.
+        ids_or_text: A string, always taken as plain text, with the beginning-of-text token if the
+            checkpoint adds one; or ids, [tokens] or [1, tokens].
+        max_tokens: Maximum number of ids to return; None returns all.
 
     Raises:
-        TypeError: It is neither a text nor whole numbers.
+        TypeError: It is neither a string nor integers.
         InvalidArgument: An id is not in the vocabulary, or there are fewer than two.
     """
     if isinstance(ids_or_text, str):
@@ -40,24 +40,24 @@ def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | N
     if len(ids) < 2:
         raise InvalidArgument(
             f"{where}: `ids_or_text` must have at least 2 tokens, but has {len(ids)}. The first "
-            "token is only read, never scored.",
+            "token is read but not scored.",
             param="ids_or_text",
         )
     return ids
 
 
 def encode(where: str, model: Model, text: str) -> list[int]:
-    """Return the ids of a text that begins a stream.
+    """Return the ids of a text at the start of a stream.
 
     Raises:
-        InvalidArgument: The checkpoint has no tokenizer, or the text holds lone surrogates.
+        InvalidArgument: The checkpoint has no tokenizer, or the text has lone surrogates.
     """
     check_characters(text, f"{where}: the text")
     return [*model._text.bos_ids, *encoder(where, model).encode(text)]
 
 
 def encoder(where: str, model: Model) -> PlainEncoder:
-    """Return what encodes plain text for a model.
+    """Return the encoder of plain text for a model.
 
     Raises:
         InvalidArgument: The checkpoint has no tokenizer.
@@ -71,7 +71,7 @@ def encoder(where: str, model: Model) -> PlainEncoder:
 
 
 def count_bytes(model: Model, ids: Ids) -> int | None:
-    """Return the bytes of text that ids stand for, None where the model has no tokenizer."""
+    """Return the bytes of text that ids stand for; None if the model has no tokenizer."""
     if model.tokenizer is None:
         return None
     table = token_bytes(model.tokenizer, model.spec.vocab_size)
@@ -83,7 +83,7 @@ def count_bytes(model: Model, ids: Ids) -> int | None:
 def _check_ids(where: str, vocab_size: int, given: Any) -> Ids:
     if isinstance(given, bytes | bytearray) or not hasattr(given, "__len__"):
         raise TypeError(
-            f"{where}: `ids_or_text` must be a text or token ids, but is of type "
+            f"{where}: `ids_or_text` must be a string or token ids, but is of type "
             f"{type(given).__name__}."
         )
     ids = np.asarray(given)
@@ -93,7 +93,7 @@ def _check_ids(where: str, vocab_size: int, given: Any) -> Ids:
         return np.empty(0, dtype=np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(
-            f"{where}: `ids_or_text` must be whole numbers [tokens] or [1, tokens], but is "
+            f"{where}: `ids_or_text` must be integers [tokens] or [1, tokens], but is "
             f"{ids.dtype} {list(ids.shape)}."
         )
     wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))

@@ -1,4 +1,4 @@
-"""A tiny model in float32, its definition, a model that answers from a script, and a command."""
+"""A tiny float32 model, its definition, the command line, and results without a model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SINKS, WINDOW = 4, 21
 
 @pytest.fixture(scope="session")
 def checkpoint(tiny_folder: Callable[[str], Path]) -> str:
-    """Give the path of a tiny checkpoint that has a tokenizer."""
+    """Return the path of a tiny checkpoint with a tokenizer."""
     return str(tiny_folder("llama"))
 
 
 @pytest.fixture(scope="session")
 def model(checkpoint: str) -> Iterator[sinkstream.Model]:
-    """Give that checkpoint, loaded in float32 with a small window."""
+    """Load that checkpoint in float32, with a small window."""
     with sinkstream.load(
         checkpoint, dtype="float32", kv_dtype="float32", sinks=SINKS, window=WINDOW, threads=1
     ) as loaded:
@@ -35,14 +35,14 @@ def model(checkpoint: str) -> Iterator[sinkstream.Model]:
 
 @pytest.fixture(scope="session")
 def definition() -> Decoder:
-    """Give the literal float64 definition with the same weights."""
+    """Return the literal float64 definition with the same weights."""
     drawn = tiny.build("llama")
     return Decoder.from_hugging_face(drawn.config, drawn.weights)
 
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Give a function that runs a command in this process."""
+    """Return a function that runs a command in this process."""
 
     def call(*arguments: str | Path) -> Outcome:
         code = main([str(argument) for argument in arguments])
@@ -53,12 +53,12 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def random_ids(tokens: int, vocab: int = 293) -> np.ndarray:
-    """Draw ids; the same number gives the same ones."""
+    """Return random ids; the same count gives the same ids."""
     return np.random.default_rng(tokens).integers(0, vocab, tokens)
 
 
 def make_result(method: str = "sinks", **changes: object) -> PerplexityResult:
-    """Return a result of 2,500 tokens in blocks of 1,000 that no model has made."""
+    """Return an invented result of 2,500 tokens in blocks of 1,000."""
     settings = {
         "model": "a model", "text": "00", "text_tokens": 2500, "sinks": 4, "window": 1020,
         "block": 1000, "sample": None, "trained_length": 2048, "bytes_per_token": 4096,

@@ -1,4 +1,4 @@
-"""A model that answers perfectly from what it sees, and knows nothing that it does not see."""
+"""A model that answers perfectly from the visible tokens, and knows nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED = re.compile(
 
 @dataclass
 class ScriptedCache:
-    """The tokens that were read; `visible` is what a query sees of them."""
+    """The tokens read so far; `visible` are those that a query sees."""
 
     sinks: int
     window: int
@@ -39,7 +39,7 @@ class ScriptedCache:
 
 
 class ScriptedModel:
-    """Looks like `sinkstream.Model`; goes on from a question with the answer if it can see it."""
+    """Looks like `sinkstream.Model`; continues a question with the answer if it can see it."""
 
     def __init__(self, sinks: int = 4, window: int = 1000, *, bos: int | None = None) -> None:
         self.tokenizer = TinyTokenizer("smollm").build()
@@ -70,7 +70,7 @@ class ScriptedModel:
         return logits
 
     def _next(self, text: str) -> int:
-        """Return the token that goes on from a text: one byte of the answer, or a dot."""
+        """Return the token that continues a text: one byte of the answer, or a dot."""
         asked = _ASKED.search(text)
         following = "."
         if asked is not None:

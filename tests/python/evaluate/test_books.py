@@ -1,4 +1,4 @@
-"""Texts come from plain files, lines of JSON and standard input; errors name the file."""
+"""Texts come from plain files, lines of JSON, and standard input; errors name the file."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def test_a_book_is_picked_by_its_title_and_else_the_first() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.txt", None, r'"a\.txt" must be a file that can be read, but is not: No such file'),
+        ("a.txt", None, r'"a\.txt" must be a readable file, but is not: No such file'),
         ("a.txt", b"caf\xe9 au lait", r'"a\.txt" must be UTF-8, but byte 3 is not'),
         ("a.jsonl.xz", b"plain", r'"a\.jsonl\.xz" must be an xz file, but is not'),
         ("a.jsonl", b'{"text": "x"}\n{"text"', r'line 2 of "a\.jsonl" must be a JSON object'),
         ("a.jsonl", b'{"title": "x"}', r'line 1 of .* must be an object with a "text"'),
-        ("a.jsonl", b"\n\n", "must hold at least one book, but is empty"),
+        ("a.jsonl", b"\n\n", "must contain at least one book, but is empty"),
     ],
 )
-def test_a_file_that_is_no_text_is_named(
+def test_an_unreadable_file_is_named(
     name: str, content: bytes | None, sentence: str, tmp_path: Path
 ) -> None:
     if content is not None:
@@ -72,6 +72,6 @@ def test_a_file_that_is_no_text_is_named(
         read_books(str(tmp_path / name), where="evaluate")
 
 
-def test_a_folder_is_no_text(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="but is not: Is a directory"):
         read_books(str(tmp_path))

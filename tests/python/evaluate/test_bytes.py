@@ -1,4 +1,4 @@
-"""Bits per byte divide by the bytes of the text, and a control token has none."""
+"""Bits per byte divide by the bytes of the text; control tokens have none."""
 
 from __future__ import annotations
 

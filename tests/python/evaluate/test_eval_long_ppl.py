@@ -1,4 +1,4 @@
-"""The example runs as its users run it: numbers, pictures, and sentences for mistakes."""
+"""The example runs as users run it: numbers, pictures, and one-sentence errors."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_numbers_and_pictures_of_a_book_are_written(
 def test_an_error_is_a_sentence(checkpoint: str, tmp_path: Path) -> None:
     finished = run("missing.txt", "--model", checkpoint, cwd=tmp_path)
     assert finished.returncode == 1
-    assert '"missing.txt" must be a file that can be read' in finished.stderr
+    assert '"missing.txt" must be a readable file' in finished.stderr
     assert "Traceback" not in finished.stderr

@@ -1,4 +1,4 @@
-"""`sinkstream evaluate`: a table, files, errors of one sentence, and Ctrl-C."""
+"""`sinkstream evaluate`: a table, files, one-sentence errors, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.python.cli.conftest import Run
 
 @pytest.fixture
 def book(prose: str, tmp_path: Path) -> Path:
-    """Give a file with a short text."""
+    """Return a file with a short text."""
     path = tmp_path / "book.txt"
     path.write_text(prose[:2000], encoding="utf-8")
     return path
@@ -48,7 +48,7 @@ def test_it_measures_what_the_function_measures(
     assert found["dense"].settings["window"] == 199
     assert [entry["of"] for entry in written["differences"]] == ["sinks", "window", "dense"]
     assert "sinks - recompute: " in outcome.out
-    assert "keeps all 199 tokens" in outcome.err
+    assert "keeps the keys and values of all 199 tokens" in outcome.err
     assert plot.read_bytes().startswith(b"<?xml")
 
 
@@ -86,16 +86,19 @@ def test_stream_eval_and_needle_write_accuracy_by_distance(
     ("words", "sentence"),
     [
         ([], "evaluate: FILE must be given"),
-        (["missing.txt"], 'evaluate: "missing.txt" must be a file that can be read'),
+        (["missing.txt"], 'evaluate: "missing.txt" must be a readable file'),
         (["BOOK", "--method", "sinks,none"], 'evaluate: `--method` must be one of "dense", '),
         (["BOOK", "--plot", "x.pdf"], "plot: `path` must end with .png or .svg"),
         (["BOOK", "--out", "no/such/x.json"], "evaluate: `--out` must be in a folder that exists"),
-        (["BOOK", "--back", "1,x"], "evaluate: `--back` must be whole numbers"),
+        (["BOOK", "--back", "1,x"], "evaluate: `--back` must be comma-separated integers"),
         (["BOOK", "--stream-eval"], "evaluate: FILE must not be given with --stream-eval"),
-        (["--stream-eval", "--needle"], "evaluate: give either --stream-eval or --needle"),
+        (
+            ["--stream-eval", "--needle"],
+            "evaluate: only one of --stream-eval and --needle must be given",
+        ),
         (["BOOK", "--tokens", "1"], "perplexity: `max_tokens` must be in"),
         (["BOOK", "--window", "9999"], "perplexity: sinks + window must be less than"),
-        (["BOOK", "--title", "other"], 'evaluate: the title must be one of "book.txt", but is'),
+        (["BOOK", "--title", "other"], 'evaluate: `title` must be one of "book.txt", but is'),
     ],
 )
 def test_an_error_is_one_sentence_and_exit_code_2(
@@ -107,7 +110,7 @@ def test_an_error_is_one_sentence_and_exit_code_2(
     assert outcome.err.splitlines()[-1].startswith(f"sinkstream: {sentence}")
 
 
-def test_ctrl_c_keeps_what_was_scored_and_says_how_to_go_on(
+def test_ctrl_c_saves_the_scores_and_says_how_to_resume(
     run: Run, checkpoint: str, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [
@@ -125,7 +128,7 @@ def test_ctrl_c_keeps_what_was_scored_and_says_how_to_go_on(
         patch.setattr(sinkstream.Model, "forward", interrupted)
         outcome = run(*command)
     assert (outcome.code, outcome.out) == (130, "")
-    assert "sinkstream: stopped. The same command goes on from" in outcome.err
+    assert "sinkstream: stopped. The same command continues from" in outcome.err
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sinks.npz"]
     assert run(*command).code == 0
     found = json.loads((tmp_path / "out.json").read_text())["results"][0]

@@ -1,4 +1,4 @@
-"""What `perplexity` refuses, and what it warns of and does all the same."""
+"""What `perplexity` refuses, and what it only warns about."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.python.evaluate.conftest import random_ids
         ({"method": "sink"}, '`method` must be one of "dense", "protocol", "recompute", "sinks", '
                              '"window", but is "sink".'),
         ({"window": 96}, r"sinks \+ window must be less than the 99 tokens that are read, but is "
-                         r"100: nothing would ever be evicted\. Give a longer text"),
-        ({"window": 95}, "but is 99: nothing would ever be evicted"),
-        ({"method": "window", "window": 99}, "but is 99: nothing would ever be evicted"),
-        ({"method": "recompute", "window": 99}, "but is 99: nothing would ever be evicted"),
+                         r"100\. Nothing would be evicted\. Give a longer text"),
+        ({"window": 95}, "but is 99. Nothing would be evicted"),
+        ({"method": "window", "window": 99}, "but is 99. Nothing would be evicted"),
+        ({"method": "recompute", "window": 99}, "but is 99. Nothing would be evicted"),
         ({"window": 0}, r"`window` must be in \[1, "),
         ({"sinks": -1}, r"`sinks` must be in \[0, "),
         ({"method": "window", "sinks": 2}, '`sinks` must be None with method="window", but is 2'),
@@ -52,7 +52,7 @@ def test_a_text_shorter_than_two_tokens_is_refused(short: Any, model: sinkstream
 
 
 @pytest.mark.parametrize("wrong", [b"text", 5, [1.5, 2.5], [[1, 2], [3, 4]], [True, False]])
-def test_what_is_no_text_and_no_ids_is_a_type_error(wrong: Any, model: sinkstream.Model) -> None:
+def test_neither_text_nor_ids_is_a_type_error(wrong: Any, model: sinkstream.Model) -> None:
     with pytest.raises(TypeError, match="perplexity: `ids_or_text` must be"):
         perplexity(model, wrong)
 
@@ -75,7 +75,7 @@ def test_lone_surrogates_are_named(model: sinkstream.Model) -> None:
         perplexity(model, "a\ud800b")
 
 
-def test_a_window_above_the_trained_length_warns_and_goes_on(
+def test_a_window_above_the_trained_length_only_warns(
     model: sinkstream.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(model.spec), "trained_length", 20, raising=False)
@@ -87,9 +87,9 @@ def test_a_window_above_the_trained_length_warns_and_goes_on(
 
 def test_a_dense_run_says_what_memory_it_takes(model: sinkstream.Model) -> None:
     size = 99 * model.capacity.bytes_per_token
-    with pytest.warns(UserWarning, match="keeps all 99 tokens") as seen:
+    with pytest.warns(UserWarning, match="keeps the keys and values of all 99 tokens") as seen:
         perplexity(model, random_ids(100), method="dense")
-    assert f"{size / 1000:.1f} kB of keys and values" in str(seen[0].message)
+    assert f"of all 99 tokens, {size / 1000:.1f} kB." in str(seen[0].message)
     assert [entry.filename for entry in seen] == [__file__]
 
 

@@ -1,4 +1,4 @@
-"""Every method scores what its definition says: the literal float64 one, token by token."""
+"""Every method scores as its literal float64 definition does, token by token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def surprise(logits: np.ndarray, following: list[int]) -> np.ndarray:
 
 
 def recomputed(definition: Decoder, ids: list[int]) -> np.ndarray:
-    """Return the logits for each token from a dense forward over what its window holds."""
+    """Return the logits for each token from a dense forward over its window."""
     begins = [max(0, index - SINKS - WINDOW) for index in range(1, len(ids))]
     return np.stack(
         [definition.forward(ids[begin:index])[-1] for index, begin in enumerate(begins, 1)]
@@ -60,7 +60,7 @@ def test_every_method_scores_what_its_definition_says(
 
 
 def test_methods_differ_once_the_cache_is_full(model: sinkstream.Model) -> None:
-    # Otherwise the test above would not tell them apart.
+    # Otherwise the test above would not distinguish them.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nll = {
@@ -69,7 +69,7 @@ def test_methods_differ_once_the_cache_is_full(model: sinkstream.Model) -> None:
         }
     full = SINKS + WINDOW
     for method in ("window", "dense", "recompute"):
-        # Not bit for bit: sinks have pages of their own, which are added first.
+        # Not bit for bit: sinks have their own pages, which attention adds first.
         np.testing.assert_allclose(nll[method][:full], nll["sinks"][:full], atol=1e-5)
         assert np.abs(nll[method][full + 1 :] - nll["sinks"][full + 1 :]).max() > 0.01
 
@@ -111,7 +111,7 @@ def test_a_sample_is_scored_as_in_the_whole_and_only_where_the_window_slides(
     assert (part.settings["sample"], part.settings["seed"]) == (12, 3)
 
 
-def test_a_sample_of_all_is_every_token_behind_the_first_window(model: sinkstream.Model) -> None:
+def test_a_sample_of_all_is_every_token_after_the_first_window(model: sinkstream.Model) -> None:
     first = SINKS + WINDOW + 1
     found = perplexity(model, random_ids(60), method="recompute", sample=60 - first)
     assert found.scored.tolist() == list(range(first, 60))
@@ -148,14 +148,14 @@ def test_bits_per_byte_count_the_bytes_of_the_scored_tokens(
     text = "ä€𝄞 " + prose[:200]  # characters of 2, 3 and 4 bytes
     found = perplexity(model, text)
     first = model.tokenizer.encode(text, add_special_tokens=False).ids[0]
-    assert model.tokenizer.id_to_token(first) == "Ã"  # one byte of two, which is not scored
+    assert model.tokenizer.id_to_token(first) == "Ã"  # the first of two bytes, which is not scored
     nats = found.mean_nll * found.tokens
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / (len(text.encode()) - 1))
 
 
 def test_control_literals_of_a_text_are_plain_text(model: sinkstream.Model) -> None:
     found = perplexity(model, "<|im_start|> and nothing else, again and again")
-    assert found.tokens > 30  # the control token would be one of ten
+    assert found.tokens > 30  # as a control token it would be one of about ten
 
 
 def test_smollm2_keeps_its_perplexity_with_sinks_and_loses_it_without(

@@ -1,4 +1,4 @@
-"""Blocks, means, files and differences of results, against plain arithmetic."""
+"""Blocks, means, files and differences of results, compared with plain arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on to the same numbers, and takes no other run's file."""
+"""A stopped run resumes to the same numbers, and refuses the file of another run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sinkstream.evaluate.forwards import refill
 from sinkstream.evaluate.plan import make_plan
 from tests.python.evaluate.conftest import SINKS, WINDOW, random_ids
 
-# More than layers * (W - 1) = 60 tokens, so that a cache is filled from the middle of the text.
+# More than layers * (W - 1) = 60 tokens, so that caches are refilled from the middle of the text.
 TOKENS = 400
 
 
 def stop_after(
     monkeypatch: pytest.MonkeyPatch, model: sinkstream.Model, forwards: int
 ) -> list[int]:
-    """Let Ctrl-C come at a forward through a cache; return the list of forwards so far."""
+    """Raise Ctrl-C after `forwards` cached forwards; return the growing list of their sizes."""
     sizes: list[int] = []
     forward = type(model).forward
 
@@ -77,11 +77,11 @@ def test_what_was_scored_is_not_scored_again(
     layers = model.spec.layers
     assert sum(sizes) == (TOKENS - 1 - done) + SINKS + layers * (WINDOW - 1)
     whole = perplexity(model, ids)
-    stop_after(monkeypatch, model, 0)  # any forward would now raise
+    stop_after(monkeypatch, model, 0)  # now any forward would raise
     assert perplexity(model, ids, resume=state) == whole
 
 
-def test_progress_is_told_what_was_scored_before(model: sinkstream.Model, tmp_path: Path) -> None:
+def test_progress_counts_the_tokens_scored_before(model: sinkstream.Model, tmp_path: Path) -> None:
     ids, state = random_ids(TOKENS), tmp_path / "run.npz"
     told: list[tuple[int, int, float]] = []
     run_until_stopped(model, ids, 30, chunk=11, resume=state)
@@ -175,12 +175,12 @@ def test_a_file_that_no_run_has_saved_is_refused(
     content: bytes, model: sinkstream.Model, tmp_path: Path
 ) -> None:
     (tmp_path / "run.npz").write_bytes(content)
-    with pytest.raises(InvalidArgument, match=r'earlier run has saved, but "run\.npz" is not'):
+    with pytest.raises(InvalidArgument, match=r'saved by an earlier run, but "run\.npz" is not'):
         perplexity(model, random_ids(TOKENS), resume=tmp_path / "run.npz")
     assert (tmp_path / "run.npz").read_bytes() == content
 
 
-def test_a_state_is_replaced_whole_and_leaves_no_part_behind(
+def test_a_state_is_replaced_whole_and_leaves_no_part_file(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids, state = random_ids(TOKENS), tmp_path / "run.npz"

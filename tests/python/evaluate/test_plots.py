@@ -1,4 +1,4 @@
-"""Pictures are drawn, hold what they should, and say what is missing."""
+"""Plots have their labels and marks, and name what is missing."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ DRAWINGS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     ),
     "cost": (
         lambda path: plot_cost([SINKS, DENSE, SAMPLED], path),
-        ("Time of a scored token", "milliseconds", "Keys and values in memory", "MiB",
+        ("Time per scored token", "milliseconds", "Keys and values in memory", "MiB",
          "tokens read", "sinks, 4 + 1,020"),
     ),
 }  # fmt: skip
 
 
 def texts(path: Path) -> list[str]:
-    """Return the words of an SVG picture."""
+    """Return the texts of an SVG picture."""
     words = ET.parse(path).iter("{http://www.w3.org/2000/svg}text")
     return ["".join(element.itertext()).strip() for element in words]
 
@@ -98,12 +98,12 @@ def test_a_picture_may_be_a_png(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_the_same_numbers_give_the_same_bytes(name: str, tmp_path: Path) -> None:
-    for place in ("first.svg", "second.svg"):
-        DRAWINGS[name][0](tmp_path / place)
+    for file in ("first.svg", "second.svg"):
+        DRAWINGS[name][0](tmp_path / file)
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
 
 
-def test_each_task_has_a_panel_and_what_was_in_view_one_name(tmp_path: Path) -> None:
+def test_each_task_has_a_panel_and_each_view_one_name(tmp_path: Path) -> None:
     dense = replace(RECALL, settings={**RECALL.settings, "window": 4096, "evicted_tokens": 0})
     needles = [replace(result, task="needle") for result in (RECALL, dense)]
     plot_recall([RECALL, dense, *needles], tmp_path / "picture.svg")
@@ -119,18 +119,18 @@ def test_equal_answers_do_not_hide_each_other(
     monkeypatch.setattr(plots, "write_figure", lambda figure, path: drawn.append(figure))
     dense = replace(RECALL, settings={**RECALL.settings, "evicted_tokens": 0})
     plot_recall([RECALL, dense], tmp_path / "picture.svg")
-    places = [
+    positions = [
         container.lines[0].get_transform().transform(container.lines[0].get_xydata())
         for container in drawn[0].axes[0].containers
     ]
-    apart = (places[1] - places[0]) * 72 / drawn[0].dpi
+    apart = (positions[1] - positions[0]) * 72 / drawn[0].dpi
     assert apart == pytest.approx(np.tile([4.0, 0.0], (4, 1)))
 
 
 def test_flat_costs_look_flat(tmp_path: Path) -> None:
     plot_cost([replace(SINKS, block_seconds=(2.9, 3.0, 3.1))], tmp_path / "picture.svg")
     written = texts(tmp_path / "picture.svg")
-    # Milliseconds from 3 to 6, with room around them.
+    # Values near 3 ms, on an axis of a decade.
     labels = written[written.index("tokens read") + 1 : written.index("milliseconds")]
     assert labels == ["2", "3", "5", "10"]
 

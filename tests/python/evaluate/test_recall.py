@@ -1,4 +1,4 @@
-"""StreamEval and the needle test, with a model that remembers exactly what it sees."""
+"""StreamEval and the needle test, with a model that recalls exactly what it sees."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_recall_is_perfect_inside_of_the_window_and_zero_outside() -> None:
     result = stream_eval(ScriptedModel(), back=[5, 10, 40, 80], queries=6)
     assert [point.accuracy for point in result.by_distance] == [1, 1, 0, 0]
     assert result.recall("inside") == Recall(12, 12)
-    # Line 0 begins with the sinks: the first questions about it are at the edge for ever.
+    # Line 0 starts with the sinks, so the first questions about it always count as "edge".
     assert result.recall("outside") == Recall(10, 0)
     assert result.recall("edge") == Recall(2, 0)
     near, far = result.by_distance[0].distance, result.by_distance[-1].distance
@@ -73,7 +73,7 @@ def test_recall_is_perfect_inside_of_the_window_and_zero_outside() -> None:
 
 
 def test_the_place_of_an_answer_is_where_the_model_finds_it() -> None:
-    # Questions that lie across the window's edge: what is said to be inside must be found.
+    # Questions across the edge of the window: what counts as inside must be found.
     for window in range(430, 560, 7):
         result = stream_eval(ScriptedModel(window=window), back=10, queries=3)
         for answer in result.answers:
@@ -88,8 +88,8 @@ def test_the_place_of_an_answer_is_where_the_model_finds_it() -> None:
         (2, 6, "edge"),  # half of it is a sink
         (4, 90, "outside"),
         (4, 91, "outside"),
-        (4, 92, "edge"),  # token 91 is seen by the query 100, the window being 91 … 100
-        (91, 95, "edge"),  # and it is gone when the answer's third token is asked for
+        (4, 92, "edge"),  # query 100 sees token 91: its window is 91 … 100
+        (91, 95, "edge"),  # but the query for the answer's third token does not
         (92, 95, "edge"),
         (93, 95, "inside"),
     ],
@@ -105,7 +105,7 @@ def test_a_dense_window_remembers_everything() -> None:
 
 
 def test_the_stream_holds_true_answers_and_nothing_that_the_model_said() -> None:
-    model = ScriptedModel(window=300)  # it cannot see the answers, and says <00000>
+    model = ScriptedModel(window=300)  # cannot see the answers, so it says <00000>
     result = stream_eval(model, back=20, queries=4, seed=2)
     assert not any(answer.is_right for answer in result.answers)
     assert result.answers[0].found.startswith(" <00000>")
@@ -115,7 +115,7 @@ def test_the_stream_holds_true_answers_and_nothing_that_the_model_said() -> None
         for part in take(200, seed=2)
     )
     assert written.startswith(text)
-    assert text.count("Query:") == 3  # the last question was asked and never written
+    assert text.count("Query:") == 3  # the last question was asked but never written
 
 
 def test_without_kept_answers_the_stream_is_the_bare_lines() -> None:
@@ -149,7 +149,7 @@ def test_a_needle_is_found_inside_of_the_window_and_not_outside() -> None:
     assert [point.accuracy for point in result.by_distance] == [1, 1, 0, 0]
     assert len({answer.expected for answer in result.answers}) == 3
     size = {answer.distance - answer.asked for answer in result.answers}
-    assert len(size) == 1  # the needle and the question: distances are exact
+    assert len(size) == 1  # needle and question: the distances are exact
 
 
 def test_questions_about_a_needle_are_not_in_the_way_of_the_next() -> None:
@@ -167,7 +167,7 @@ def test_the_default_distances_reach_from_within_the_window_to_twice_of_it() -> 
 
 
 @pytest.mark.parametrize("run", [stream_eval, needle])
-def test_progress_is_told_of_every_answer(run: Any) -> None:
+def test_progress_counts_every_answer(run: Any) -> None:
     how: dict[str, Any] = {"back": [5, 80], "queries": 2}
     if run is needle:
         how = {"distances": [50, 1500], "repeats": 2}
@@ -211,7 +211,9 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
 def test_a_file_of_other_answers_is_refused(tmp_path: Path) -> None:
     content = {"task": "needle", "settings": {}, "answers": [{"asked": 1}]}
     (tmp_path / "recall.json").write_text(json.dumps(content))
-    with pytest.raises(InvalidArgument, match=r'"recall.json" must be a file of `to_json`, but is'):
+    with pytest.raises(
+        InvalidArgument, match=r'"recall.json" must be written by `to_json`, but is'
+    ):
         RecallResult.from_json(tmp_path / "recall.json")
 
 
@@ -223,7 +225,7 @@ def test_what_was_evicted_is_counted(run: Any) -> None:
     narrow = ScriptedModel(window=200)
     result = run(narrow, **how)
     evicted = sum(cache.evicted for cache in narrow.caches)
-    # The last question of each stream and its answer are read by a copy, which evicts on.
+    # A copy reads the last question and answer of each stream, and evicts more.
     assert 0 < evicted < result.settings["evicted_tokens"] < evicted + 2 * 100
     assert run(ScriptedModel(), **how, window=1 << 20).settings["evicted_tokens"] == 0
 
@@ -245,16 +247,14 @@ def test_a_value_out_of_range_is_named(how: dict[str, Any], sentence: str) -> No
 
 
 def test_a_real_model_takes_part(model: sinkstream.Model) -> None:
-    # Its weights are random: no answer can be right, and the machinery must run all the same.
+    # With random weights no answer is right, but everything must run.
     result = stream_eval(model, back=[1, 30], every=1, queries=4)
     assert len(result.answers) == 8
     assert not any(answer.is_right for answer in result.answers)
     assert needle(model, distances=[1, 90], repeats=2).recall("outside") == Recall(4, 0)
 
 
-def test_smollm2_finds_a_needle_in_its_window_and_none_behind_it(
-    smollm2: Path, threads: int
-) -> None:
+def test_smollm2_finds_a_needle_in_its_window_and_none_outside(smollm2: Path, threads: int) -> None:
     with sinkstream.load(smollm2, sinks=4, window=252, threads=threads, max_sequences=1) as real:
         result = needle(real, distances=[30, 150, 300, 600], repeats=2)
     assert [point.accuracy for point in result.by_distance] == [1, 1, 0, 0]

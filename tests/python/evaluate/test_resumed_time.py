@@ -1,4 +1,4 @@
-"""The time that a run reports is that of all its tokens, however often it was stopped."""
+"""A run reports the time of all its tokens, however often it was stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_resumed_run_keeps_the_time_that_was_spent(
     run_until_stopped(model, ids, 15, chunk=11, block=50, resume=state)
     with np.load(state) as file:
         spent = file["block_seconds"]
-    begun = int(np.flatnonzero(spent)[-1])  # the block that it was stopped in
+    begun = int(np.flatnonzero(spent)[-1])  # the block in which it was stopped
     assert 0 < begun < len(spent) - 1
     result = perplexity(model, ids, chunk=11, block=50, resume=state)
     assert result.block_seconds[:begun] == tuple(spent[:begun].tolist())

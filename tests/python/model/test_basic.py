@@ -1,4 +1,4 @@
-"""The textbook functions: same tokens with a cache and without, shapes as the books say."""
+"""The textbook functions: the same tokens with and without a cache, and the books' shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOTH = [generate_text_basic, generate_text_basic_cache]
 
 
 class Recorder:
-    """Passes calls on, and notes the shapes of the logits."""
+    """Forwards calls, and records the shapes of the logits."""
 
     def __init__(self, model: sinkstream.Model) -> None:
         self.model = model
@@ -80,7 +80,7 @@ def test_row_that_has_ended_repeats_the_end_token_until_all_have(
 
 
 @pytest.mark.parametrize("generate", BOTH)
-def test_no_tokens_are_asked_for_and_none_are_given(
+def test_zero_new_tokens_give_an_empty_result(
     generate: Callable[..., torch.Tensor], model: sinkstream.Model
 ) -> None:
     assert generate(model, torch.tensor([[1, 2]]), 0).shape == (1, 0)
