@@ -65,7 +65,7 @@ def both_halves(result: PerplexityResult) -> str:
 def print_oracle(found: Found) -> None:
     """Print our perplexities and those of the independent implementation."""
     columns = " | ".join(f"{types} | off by" for types in TYPES)
-    print(f"| | the other, all / second half | {columns} |")
+    print(f"| | independent, all / second half | {columns} |")
     print("|---|---|" + "---|---|" * len(TYPES))
     for (method, sinks, window), (whole, second) in ORACLE.items():
         cells = [f"{whole:g} / {second:g}"]
