@@ -1,0 +1,120 @@
+"""No text of the repository has a phrase that was given up: plain English, one word per idea."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.python.packaging.words import Phrase, findings
+
+ROOT = Path(__file__).parents[3]
+GLOSSARY = "docs/glossary.md"
+GIVEN_UP = "## Words that were given up"  # the glossary's last section, which names them
+EXEMPT = {"LICENSE", "tests/data/prose.txt", "tests/python/packaging/test_words.py"}
+RESULTS = "benchmarks/results/"
+GENERATED = {".venv", "build", "dist", "__pycache__"}
+
+TYPES = "texts?|strings?|numbers?|integers?|floats?|lists?|bools?|int64|tensors?|UTF-8"
+PERSONS = "nobody|somebody|anybody|everybody|whoever|whomever"
+PHRASES = (
+    Phrase(r"\bby turns\b", "interleaved, alternating"),
+    Phrase(r"\bturn by turn\b", "interleaved"),
+    Phrase(r"\bso many\b", "N, a given number of"),
+    Phrase(r"\bso much\b", "N, that much", allowed=r"\bso much (?:that|as|so)\b"),
+    Phrase(rf"\b(?:{PERSONS})\b", "no request, a client, the caller, any thread"),
+    Phrase(r"\bunder way\b", "in flight, running, started"),
+    Phrase(r"\bwhole numbers?\b", "an integer"),
+    Phrase(r"\bmust be (?:a )?text\b|\btexts must be\b|\blists? of texts\b", "a string, strings"),
+    Phrase(rf"\b(?:is|are|be) no (?:{TYPES})\b", "is not a ...", allowed=r"\bthere (?:is|are) no"),
+    Phrase(r"\blikeliest\b", "most probable"),
+    Phrase(r"\bbeside\b", "next to, compared with, in addition to, alongside"),
+    Phrase(r"\bbesides\b", "apart from, in addition"),
+    Phrase(r"\bin vain\b", "discarded"),
+    Phrase(r"\bcards?\b", "a GPU"),
+    Phrase(r"\bdrawers?\b", "a device sampler, a sampler"),
+    Phrase(r"\bowed\b", "pending"),
+    Phrase(r"\bwhat \w+ makes? of\b", "with, from"),
+    Phrase(r"\bwho asks? for\b", "requests with"),
+    Phrase(r"\bfor ever\b", "indefinitely, forever"),
+    Phrase(r"\bin company\b", "in a batch with others"),
+    Phrase(
+        r"\bbehind\b",
+        "after, with N cached tokens, following",
+        allowed=r"\b(?:f[ae]ll(?:s|en|ing)?|lag(?:s|ged|ging)?|stay(?:s|ed|ing)?) behind\b"
+        r"|\bbehind (?:an?|the) (?:\w+ )?proxy\b",
+    ),
+)
+
+
+def tracked() -> list[str]:
+    """Return the files of the repository; without git, those that are not generated."""
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=False
+    )
+    if listed.returncode == 0 and listed.stdout:
+        return listed.stdout.splitlines()
+    files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+    return [str(file) for file in files if not GENERATED & set(file.parts)]
+
+
+def readable(file: str) -> str:
+    """Return the text of a file as far as the rules are for it; binary files have none."""
+    path = ROOT / file
+    if file in EXEMPT or file.startswith(RESULTS) or not path.is_file():
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+    if file == GLOSSARY:
+        return text.partition(GIVEN_UP)[0]
+    if file.startswith("docs/decisions/"):
+        return "\n" + text.partition("\n")[2]  # titles stay: other pages and commits name them
+    return text
+
+
+def test_no_text_has_a_phrase_that_was_given_up() -> None:
+    found = [line for file in tracked() for line in findings(file, readable(file), PHRASES)]
+    assert found == [], "\n".join(["", *found, f"{len(found)} in all"])
+
+
+def test_the_glossary_names_every_phrase_that_was_given_up() -> None:
+    table = (ROOT / GLOSSARY).read_text(encoding="utf-8").partition(GIVEN_UP)[2]
+    missing = [phrase.pattern for phrase in PHRASES if not list(phrase.lines(table))]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nmeasured by turns\n", ["2: by turns"]),
+        ("// measured by\n// turns\n", ["1: by turns"]),
+        ('f"measured by "\n    f"turns"', ["1: by turns"]),
+        ("| it turns | by Turns |", ["1: by Turns"]),
+        ("the engine is no text", ["1: is no text"]),
+        ("without a tokenizer there is no text", []),
+        ("streams that fall behind wait", []),
+        ("streams that lag\nbehind wait", []),
+        ("run it behind a reverse proxy", []),
+        ("the token behind it", ["1: behind"]),
+        ("besides, beside", ["1: beside", "1: besides"]),
+        ("a discard, a wildcard, kCards, by_turns", []),
+        ("def test_by_turns() -> None:", ["1: by turns"]),
+        ("x\nTEST(Engine, RunsBesideOthers) {", ["2: Beside"]),
+        ("TEST(Engine,\n     NeedsCardsToRun) {", ["1: Cards"]),
+        ("EXPECT(beside_others)", []),
+    ],
+)
+def test_a_planted_phrase_is_found(text: str, expected: list[str]) -> None:
+    found = [line.split(": say ")[0] for line in findings("a.cc", text, PHRASES)]
+    assert [re.sub(r"^a\.cc:(\d+): '(.*)'$", r"\1: \2", line) for line in found] == expected
+
+
+def test_outputs_of_notebooks_are_not_read() -> None:
+    notebook = '{"cells": [\n{"outputs": [\n"in vain"\n],\n"source": [\n"for ever",\n"by"\n]}]}'
+    assert findings("a.ipynb", notebook, PHRASES) == [
+        "a.ipynb:6: 'for ever': say indefinitely, forever"
+    ]
