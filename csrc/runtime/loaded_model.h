@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "kernels/choose.h"
 #include "kernels/cuda/gpu.h"
 #include "model/cpu/decoder.h"
 #include "runtime/forward_cache.h"

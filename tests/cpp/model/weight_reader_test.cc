@@ -8,7 +8,7 @@
 #include <random>
 
 #include "common/errors.h"
-#include "model/random_decoder.h"
+#include "model/random_weights.h"
 
 namespace sinkstream {
 namespace {
@@ -94,7 +94,7 @@ void expect_equal(const PackedMatrix& a, const PackedMatrix& b) {
   EXPECT_EQ(std::memcmp(a.panels, b.panels, bytes), 0);
 }
 
-TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {
+TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {  // tsan
   WeightStore plain = allocated();
   for (size_t i = 0; i < std::size(kShapes); ++i) {
     const auto bytes = static_cast<int64_t>(tensors_[i].size());

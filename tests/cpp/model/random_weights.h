@@ -1,0 +1,111 @@
+// Seeded random weights for a small decoder.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/dtype.h"
+#include "model/decoder_spec.h"
+#include "model/weights.h"
+
+namespace sinkstream {
+
+// Awkward on purpose: no size is a power of two or a multiple of a panel, and `heads` is odd.
+inline DecoderSpec small_spec() {
+  DecoderSpec spec;
+  spec.vocab_size = 53;
+  spec.hidden_size = 42;
+  spec.intermediate_size = 75;
+  spec.layers = 2;
+  spec.heads = 3;
+  spec.kv_heads = 1;
+  spec.head_dim = 14;
+  spec.norm_eps = 1e-5f;
+  for (int pair = 0; pair < 7; ++pair) {
+    spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 7.0));
+  }
+  spec.qkv_bias = true;
+  spec.qk_norm = true;
+  return spec;
+}
+
+struct RandomWeights {
+  // `stored`: the weights that the file holds as float16 or bfloat16; the others are float32.
+  explicit RandomWeights(const DecoderSpec& model_spec = small_spec(),
+                         const std::map<std::string, Storage>& stored = {})
+      : spec(model_spec), store(spec), stored_(stored) {
+    const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
+    const int64_t q = spec.query_size(), kv = spec.kv_size();
+    declare("embedding", spec.vocab_size, hidden);
+    for (int64_t layer = 0; layer < spec.layers; ++layer) {
+      const std::string at = "layers." + std::to_string(layer) + ".";
+      declare(at + "attention_norm", hidden, 1);
+      declare(at + "q", q, hidden);
+      declare(at + "k", kv, hidden);
+      declare(at + "v", kv, hidden);
+      declare(at + "o", hidden, q);
+      declare(at + "mlp_norm", hidden, 1);
+      declare(at + "gate", inner, hidden);
+      declare(at + "up", inner, hidden);
+      declare(at + "down", hidden, inner);
+      declare(at + "q_bias", q, 1);
+      declare(at + "k_bias", kv, 1);
+      declare(at + "v_bias", kv, 1);
+      declare(at + "q_norm", spec.head_dim, 1);
+      declare(at + "k_norm", spec.head_dim, 1);
+    }
+    declare("final_norm", hidden, 1);
+    declare("output", spec.vocab_size, hidden);
+    store.allocate();
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (const auto& [name, rows, cols] : declared_) {
+      std::vector<float> numbers(rows * cols);
+      const float scale = cols == 1 ? 0.3f : 2.0f / std::sqrt(static_cast<float>(cols));
+      const float mean = cols == 1 && name.ends_with("norm") ? 1.0f : 0.0f;
+      for (float& number : numbers) number = mean + scale * normal(random);
+      write(name, numbers, rows);
+      weights[name] = std::move(numbers);
+    }
+  }
+
+  DecoderSpec spec;
+  std::map<std::string, std::vector<float>> weights;  // [rows, cols] each, before rounding
+  WeightStore store;                                  // all written
+
+ private:
+  struct Declared {
+    std::string name;
+    int64_t rows, cols;
+  };
+
+  void declare(const std::string& name, int64_t rows, int64_t cols) {
+    const auto stored = stored_.find(name);
+    store.declare(name, stored == stored_.end() ? Storage::kF32 : stored->second, rows, cols);
+    declared_.push_back({name, rows, cols});
+  }
+
+  void write(const std::string& name, const std::vector<float>& numbers, int64_t rows) {
+    const auto stored = stored_.find(name);
+    if (stored == stored_.end()) return write_as(name, numbers, rows);
+    std::vector<uint16_t> rounded;
+    for (const float number : numbers) {
+      rounded.push_back(stored->second == Storage::kF16 ? to_f16(number).bits
+                                                        : to_bf16(number).bits);
+    }
+    write_as(name, rounded, rows);
+  }
+  template <typename T>
+  void write_as(const std::string& name, const std::vector<T>& numbers, int64_t rows) {
+    store.write(name, reinterpret_cast<const std::byte*>(numbers.data()),
+                static_cast<int64_t>(numbers.size() * sizeof(T)), 0, rows);
+  }
+
+  std::map<std::string, Storage> stored_;
+  std::vector<Declared> declared_;
+};
+
+}  // namespace sinkstream
