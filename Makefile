@@ -125,32 +125,18 @@ test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run a
 	$(PYTEST_RUN) -m '' $(PYTEST)
 
 # The core without torch, compiled twice more and kept: build/tsan finds races, build/asan memory
-# errors, leaks and undefined behaviour. Both must report the faults that are planted for them.
-# A kernel may scatter addresses wider than they can bear (vm.mmap_rnd_bits above 28); without
-# scattering, where a program may ask for that, they run everywhere.
-UNSCATTERED = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-# $(call sanitize,build folder,sanitizer,folders of tests/cpp)
-sanitize = cmake -S . -B $(BUILD)/$(1) -G Ninja -DSINKSTREAM_PYTHON=OFF -DSINKSTREAM_TESTS=ON \
-    -DSINKSTREAM_SANITIZE=$(2) >$(BUILD)/$(1).log || { cat $(BUILD)/$(1).log; exit 1; }; \
-  cmake --build $(BUILD)/$(1) --target planted_faults $(3:%=%_test) \
-    $(if $(filter cuda,$(3)),planted_kernel_faults) && \
-  $(UNSCATTERED) ctest --test-dir $(BUILD)/$(1) --label-regex '^($(subst $() $(),|,$(strip $(3))))$$' \
-    --parallel $(JOBS) --output-on-failure --no-tests=error \
-    --output-junit $(CURDIR)/$(REPORTS)/$(1).xml
-# A stack under a finding of undefined behaviour, and locals that outlive their function.
-test-sanitizers test-sanitizers-short: export UBSAN_OPTIONS := print_stacktrace=1
-test-sanitizers test-sanitizers-short: export ASAN_OPTIONS := detect_stack_use_after_return=1
+# errors, leaks and undefined behavior. Both must report the faults that are planted for them.
+SANITIZE = JOBS=$(JOBS) tests/cpp/sanitizers/run.sh
+SANITIZED := common kernels cuda cache sampling model engine runtime
 
 .PHONY: test-sanitizers test-sanitizers-short
 test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under sanitizers
-	@mkdir -p $(REPORTS)
-	$(call sanitize,tsan,thread,common kernels cuda cache sampling model engine)
-	$(call sanitize,asan,address,common kernels cuda cache sampling model engine)
+	$(SANITIZE) $(BUILD)/tsan thread $(SANITIZED)
+	$(SANITIZE) $(BUILD)/asan address $(SANITIZED)
 
 # Where threads meet. It compiles in two minutes; with address checks the same takes far longer.
 test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of them where threads meet
-	@mkdir -p $(REPORTS)
-	$(call sanitize,tsan,thread,common engine)
+	$(SANITIZE) $(BUILD)/tsan thread common engine
 
 # Objects are kept, so that a second run compiles only what has changed. `test-full` runs the same.
 .PHONY: test-mutants

@@ -88,7 +88,7 @@ SampledStep step(CudaDecoder& gpu, const std::vector<SampleSpan>& spans) {
   return drawn;
 }
 
-TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) {
+TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) {  // no tsan
   const int64_t vocab = gpu_spec().vocab_size;
   const std::vector<Asked> asked = {
       {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 220},
@@ -105,7 +105,7 @@ TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow)
 }
 
 // The other extreme: a GPU that has done a step before the host looks at the one before.
-TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {
+TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {  // no tsan
   const std::vector<Asked> asked = {{drawing(5), {9}, 12}, {with_penalties(greedy()), {8, 7}, 9}};
   const auto expected = one_by_one(asked);
   SamplingModel model(cuda::emulated_plugin(), std::ssize(asked));
@@ -116,7 +116,7 @@ TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {
 
 // By graph in company of each bucket, directly beside more than the largest has, and where no graph
 // fits because caches have more pages than were planned for.
-TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {
+TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {  // no tsan
   constexpr int64_t kMost = 70;
   std::vector<Asked> asked;
   for (int32_t i = 0; i < kMost; ++i) {
@@ -143,7 +143,7 @@ TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {
 }
 
 // A look-ahead token behind each token of a text, none of which is kept.
-TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {
+TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
   for (const Window window : {Window{4, 9}, Window{3, 64}}) {
     LazyGpu gpu;
     SamplingModel model(gpu.plugin(), 1);
@@ -174,7 +174,7 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {
   }
 }
 
-TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {
+TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {  // no tsan
   const std::vector<int32_t> prompt = {1, 2, 3};
   const Asked former = {with_bias(with_penalties(drawing(1)), {{5, 4}}), prompt, 15};
   const std::vector<Asked> next = {{with_penalties(greedy()), prompt, 12},
@@ -193,7 +193,7 @@ TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {
 
 // The host's sampler is told the same tokens and given forward's logits: penalties round alike, so
 // the largest logit is the same one.
-TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {
+TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
   for (const Window window : {Window{4, 9}, Window{20, 30}, Window{0, 5}}) {
     LazyGpu gpu;
     SamplingModel model(gpu.plugin(), 2);
@@ -233,7 +233,7 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {
 
 // A seat may be begun anew while a step of its former sequence is under way, before which the GPU
 // has not looked at what it was told.
-TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {
+TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {  // no tsan
   const Window window{4, 20};
   const auto seen = random_tokens(20, gpu_spec().vocab_size, 7);
   SamplingParams params = greedy();
@@ -256,7 +256,7 @@ TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {
 
 // Logits for the host are forward's, beside rows that draw, in a model whose last map is split; and
 // they stay while the next step is launched.
-TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {
+TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
   DecoderSpec spec = gpu_spec();
   spec.hidden_size = 456;
   LazyGpu gpu;
@@ -304,7 +304,7 @@ TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {
 }
 
 // Forward's logits come in slices of kLogitRows, tokens too.
-TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {
+TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {  // no tsan
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
   const int64_t vocab = model.gpu.vocab();
@@ -320,7 +320,7 @@ TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {
   EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0);
 }
 
-TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {
+TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
   const Asked other = {greedy(), {1, 2, 3}, 4};
   const auto expected = one_by_one({other})[0];
   LazyGpu gpu;
@@ -349,7 +349,7 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {
 }
 
 // By graph, where the list fits into its block, and directly, where it does not.
-TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {
+TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {  // no tsan
   std::vector<TokenBias> all;
   for (int32_t id = 0; id < gpu_spec().vocab_size; ++id) all.push_back({id, -INFINITY});
   for (const size_t count : {1, 2}) {
@@ -373,7 +373,7 @@ TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {
   }
 }
 
-TEST(CudaSampler, HasTwoGraphsForEachBucketThatItsSequencesNeed) {
+TEST(CudaSampler, HasTwoGraphsForEachBucketThatItsSequencesNeed) {  // no tsan
   for (const auto& [sequences, graphs] : {std::pair{1, 2}, {2, 4}, {3, 6}, {64, 14}, {65, 14}}) {
     const SamplingModel model(cuda::emulated_plugin(), sequences);
     EXPECT_EQ(model.gpu.graphs(), graphs) << sequences << " sequences";
@@ -402,7 +402,7 @@ struct Steady {
   GpuSequences sequences;
 };
 
-TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {
+TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {  // no tsan
   LazyGpu gpu;
   Steady steady(gpu);
   for (int i = 0; i < 4; ++i) steady.go_on();
@@ -418,7 +418,7 @@ TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {
 }
 
 // What is the GPU's own, kernels on this processor, is left out.
-TEST(CudaSampler, ASteadyStepTakesNothingFromTheHeap) {
+TEST(CudaSampler, ASteadyStepTakesNothingFromTheHeap) {  // no tsan
   LazyGpu gpu;
   Steady steady(gpu);
   for (int i = 0; i < 3; ++i) steady.go_on();
@@ -433,7 +433,7 @@ TEST(CudaSampler, ASteadyStepTakesNothingFromTheHeap) {
   steady.model.gpu.await();
 }
 
-TEST(CudaSampler, SaysThatALaunchFailed) {
+TEST(CudaSampler, SaysThatALaunchFailed) {  // no tsan
   SamplingModel model(cuda::emulated_plugin(), 2);
   GpuSequences sequences = model.sequences(kWindow);
   model.gpu.begin_sampling(0, greedy(), kWindow, {});
@@ -453,7 +453,7 @@ TEST(CudaSampler, SaysThatALaunchFailed) {
 }
 
 // A list longer than was planned for takes memory, which the GPU may not have.
-TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {
+TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {  // no tsan
   static bool is_full;
   is_full = false;
   cuda::Plugin plugin = cuda::emulated_plugin();
@@ -481,7 +481,7 @@ TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {
   EXPECT_EQ(draw(), expected);
 }
 
-TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {
+TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {  // no tsan
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
   GpuSequences sequences = model.sequences(kWindow);
@@ -500,7 +500,7 @@ TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {
   EXPECT_THROW(model.gpu.await(), InternalError);
 }
 
-TEST(CudaSampler, NeitherAPlaceThatItHasNotNorTwoDrawnTokensAtOnceAreTaken) {
+TEST(CudaSampler, NeitherAPlaceThatItHasNotNorTwoDrawnTokensAtOnceAreTaken) {  // no tsan
   SamplingModel model(cuda::emulated_plugin(), 2);
   GpuSequences sequences = model.sequences(kWindow);
   const std::vector<int32_t> prompt = {1};

@@ -43,7 +43,7 @@ void expect_same_bits(const std::vector<float>& found, const std::vector<float>&
   }
 }
 
-TEST(CudaLogits, EqualTheReferenceBitForBit) {
+TEST(CudaLogits, EqualTheReferenceBitForBit) {  // no tsan
   emulator::in_every_order([](const emulator::Order& order) {
     for (const int64_t vocab : kVocabs) {
       for (const int splits : {1, 3}) {
@@ -65,7 +65,7 @@ TEST(CudaLogits, NeutralValuesChangeNothing) {
   expect_same_bits(run_on_gpu(c).values, c.logits);
 }
 
-TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {
+TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {  // no tsan
   for (const int64_t vocab : {1, 31, 131, 9000}) {
     std::vector<SamplingCase> cases;
     for (int64_t place = 0; place < vocab; place += 1 + vocab / 5) {
@@ -113,7 +113,7 @@ TEST(CudaLogits, LogSumExpHoldsAtTheEndsOfTheRange) {
   }
 }
 
-TEST(CudaLogits, OnlyABiasOfMinusInfinityForbids) {
+TEST(CudaLogits, OnlyABiasOfMinusInfinityForbids) {  // no tsan
   for (const float temperature : {1e-5f, 1.0f, 100.0f}) {
     for (const float repetition : {0.01f, 1.0f, 100.0f}) {
       for (const float frequency : {-100.0f, 0.0f, 100.0f}) {

@@ -310,7 +310,7 @@ TEST(CudaRopeAppend, EqualsTheReferenceBitForBitAndWritesNothingElse) {
   });
 }
 
-TEST(CudaRopeAppend, ARowDependsOnNoOther) {
+TEST(CudaRopeAppend, ARowDependsOnNoOther) {  // no tsan
   for (const Shape& shape : shapes()) {
     const Output together = run_on_gpu(shape, kRows);
     const int64_t width = shape.heads * shape.head_dim;

@@ -151,7 +151,7 @@ void expect_like_reference(const SamplingCase& c, const Row& row, const Filter& 
   }
 }
 
-TEST_F(CudaSample, KeepsAndDrawsWhatTheReferenceDoes) {
+TEST_F(CudaSample, KeepsAndDrawsWhatTheReferenceDoes) {  // no tsan
   uint64_t seed = 0;
   for (const int64_t vocab : {1, 2, 31, 3001}) {
     for (const Row& row : rows_of(vocab)) {
@@ -191,7 +191,7 @@ TEST_F(CudaSample, DoesSoInEveryOrderOfThreadsOverSeveralSlices) {
   });
 }
 
-TEST_F(CudaSample, HoldsForTheVocabulariesOfRealModels) {
+TEST_F(CudaSample, HoldsForTheVocabulariesOfRealModels) {  // no tsan
   for (const int64_t vocab : {49152, 128256, 151936}) {
     // As a model's: most tokens far below a few.
     Row row{"real", normal_row(vocab, 2.5f, vocab)};
@@ -206,7 +206,7 @@ TEST_F(CudaSample, HoldsForTheVocabulariesOfRealModels) {
   }
 }
 
-TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {
+TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {  // no tsan
   for (const int64_t vocab : {1, 31, 65, 1000, 17000}) {
     std::vector<SamplingCase> cases;
     std::vector<int64_t> places;
@@ -229,7 +229,7 @@ TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {
   EXPECT_EQ(run_on_gpu(zeros).id, 1);
 }
 
-TEST_F(CudaSample, SaysWhenEveryTokenIsForbidden) {
+TEST_F(CudaSample, SaysWhenEveryTokenIsForbidden) {  // no tsan
   for (const int64_t vocab : {1, 64, 9000}) {
     SamplingCase c;
     c.logits = normal_row(vocab, 1, 1);
@@ -248,7 +248,7 @@ TEST_F(CudaSample, SaysWhenEveryTokenIsForbidden) {
   }
 }
 
-TEST_F(CudaSample, TheOnlyAllowedTokenIsAlwaysDrawn) {
+TEST_F(CudaSample, TheOnlyAllowedTokenIsAlwaysDrawn) {  // no tsan
   SamplingCase c;
   c.logits = normal_row(1000, 3, 2);
   c.logits[777] = -FLT_MAX;
@@ -281,7 +281,7 @@ TEST_F(CudaSample, ExtremeTemperaturesGoFromTheLikeliestToAll) {
 
 // Each row's seed and index give it a draw of its own; the sum of (observed − expected)² / expected
 // over 9 degrees of freedom is above 33 once in 7,000 trials.
-TEST_F(CudaSample, DrawsFollowTheProbabilities) {
+TEST_F(CudaSample, DrawsFollowTheProbabilities) {  // no tsan
   constexpr int kRows = 50, kSteps = 8, kVocab = 10;
   SamplingCase c;
   c.logits = normal_row(kVocab, 0.8f, 4);
@@ -304,7 +304,7 @@ TEST_F(CudaSample, DrawsFollowTheProbabilities) {
   EXPECT_LT(chi_square, 33);
 }
 
-TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {
+TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {  // no tsan
   SamplingCase c;
   c.logits.assign(4096, 1);  // the draw itself: id = floor(uniform · 4096)
   std::vector<SamplingCase> cases;
@@ -322,7 +322,7 @@ TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {
   }
 }
 
-TEST_F(CudaSample, AStepFindsNothingOfTheOneBefore) {
+TEST_F(CudaSample, AStepFindsNothingOfTheOneBefore) {  // no tsan
   const Row steep{"steep", normal_row(9001, 4, 31)}, flat{"flat", normal_row(9001, 1, 32)};
   const Filter top_p{0, 0.9, 0}, top_k{100, 1, 0}, both{100, 0.8, 0}, none{0, 1, 0};
   DeviceArray<std::byte> scratch(sampling_scratch_bytes(9001, 1));
@@ -336,7 +336,7 @@ TEST_F(CudaSample, AStepFindsNothingOfTheOneBefore) {
 }
 
 // Alone, among others that are different in everything, at another place, and beside idle rows.
-TEST_F(CudaSample, ARowDependsOnNoOther) {
+TEST_F(CudaSample, ARowDependsOnNoOther) {  // no tsan
   std::vector<SamplingCase> cases;
   for (int i = 0; i < 6; ++i) {
     SamplingCase c;

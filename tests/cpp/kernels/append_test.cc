@@ -119,7 +119,7 @@ TEST_P(AppendTest, WritesEveryRowAsTheReferenceAndNothingElse) {
   }
 }
 
-TEST_P(AppendTest, GivesTheSameBitsOneByOneAndOnAnyThread) {
+TEST_P(AppendTest, GivesTheSameBitsOneByOneAndOnAnyThread) {  // tsan
   for (const DType type : kTypes) {
     const PageShape shape = {2, 18, type};
     std::vector<Bytes> pages;

@@ -95,7 +95,7 @@ TEST_P(AttentionTest, IsAsExactAtIndexTenMillion) {
   }
 }
 
-TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {
+TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {  // tsan
   for (const DType type : kTypes) {
     for (const auto& [heads, kv_heads] : {std::pair{3, 1}, {2, 2}, {30, 1}}) {
       const StreamSpec spec = make_spec(6, 75, heads, kv_heads, 18, type);
@@ -116,7 +116,7 @@ TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {
   }
 }
 
-TEST_P(AttentionTest, GivesTheSameBitsWhereTheScratchHasNoRoomForAllPages) {
+TEST_P(AttentionTest, GivesTheSameBitsWhereTheScratchHasNoRoomForAllPages) {  // tsan
   ThreadPool pool(2);
   for (const DType type : kTypes) {
     TestStream stream(make_spec(70, 300, 6, 2, 20, type), table());

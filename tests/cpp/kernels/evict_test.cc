@@ -78,7 +78,7 @@ TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
   }
 }
 
-TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {
+TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {  // tsan
   for (const DType type : kTypes) {
     StreamSpec spec = make_spec(3, 200, 6, 3, 20, type);
     spec.rotary_dim = 12;

@@ -95,12 +95,12 @@ TEST(LinearPanels, BlocksAreOfAboutOneSize) {
   }
 }
 
-TEST(LinearPanels, FewPanelsOfManyTokensStillGiveEveryThreadSixteenTasks) {
+TEST(LinearPanels, FewPanelsOfManyTokensStillGiveEveryThreadSixteenTasks) {  // tsan
   EXPECT_GE(shares_of({512, 576, {576}}, 16).size(), 16u * 16);
   EXPECT_GE(shares_of({512, 576, {16}}, 2).size(), 2u * 16);
 }
 
-TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {
+TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {  // tsan
   constexpr int kThreads = 3;
   const LinearPart part = {.weights = {WeightType::kBFloat16, 5000, 64, nullptr}};
   for (const int64_t tokens : {1, 2}) {

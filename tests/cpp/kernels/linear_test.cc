@@ -277,7 +277,7 @@ TEST_P(LinearTest, GivesARowTheSameBitsBesideAnyOthers) {
   }
 }
 
-TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {
+TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {  // tsan
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, 33 * 16 + 1, 64, 7);
     for (const int64_t tokens : {1, 2, 65}) {
@@ -293,7 +293,7 @@ TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {
 }
 
 // More threads than the rows that a tile is padded to: each has room for a token of its own.
-TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {
+TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
   constexpr int kThreads = 40;
   constexpr int64_t kRows = 3000, kGuard = 4096;
   ThreadPool pool(kThreads);

@@ -191,7 +191,7 @@ TEST_P(Logits, OnlyABiasOfMinusInfinityForbids) {
   }
 }
 
-TEST_P(Logits, DoNotDependOnTheThreadCount) {
+TEST_P(Logits, DoNotDependOnTheThreadCount) {  // tsan
   const std::vector<float> row = random_row(49152, 5);
   const Request request = random_request(49152, 6);
   const Result one = run(table(), request.args, row, 0, 1);

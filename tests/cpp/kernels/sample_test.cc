@@ -271,7 +271,7 @@ TEST_P(Sample, DrawsFollowTheProbabilities) {
   }
 }
 
-TEST_P(Sample, DoesNotDependOnAlignmentOrThreads) {
+TEST_P(Sample, DoesNotDependOnAlignmentOrThreads) {  // tsan
   const std::vector<float> row = normal_row(5000, 3, 10);
   for (const SampleArgs& args : filters(5000)) {
     const Result one = run(table(), args, row, 0, 1);

@@ -18,8 +18,10 @@ const Kernels& amx_emulated_kernels();
 template <typename Op>
 std::vector<const Kernels*> tables_with(Op Kernels::*op) {
   std::vector<const Kernels*> tables = all_kernels();
+#if !defined(__SANITIZE_THREAD__)  // slow, and threads share the other tables' code
   tables.push_back(&avx512_emulated_kernels());
   tables.push_back(&amx_emulated_kernels());
+#endif
   std::erase_if(tables, [&](const Kernels* table) { return table->*op == nullptr; });
   return tables;
 }
