@@ -1,1 +1,1 @@
-"""What tests read and write: tiny checkpoints, and prose."""
+"""Test data: tiny checkpoints, and prose."""

@@ -1,9 +1,9 @@
 """Tiny seeded checkpoints of every family, written as Hugging Face folders and as GGUF files.
 
-The shapes are awkward on purpose: head counts that are no powers of two, head_dim times heads
-unlike the hidden size, a vocabulary that is no multiple of 16. Weights are drawn wide enough that
-attention is far from uniform, so that a key at a wrong position changes the logits visibly.
-Run as a script, it writes all of them: `python -m tests.data.tiny FOLDER`.
+The shapes are awkward on purpose: head counts that are not powers of two, head_dim * heads unequal
+to the hidden size, a vocabulary that is not a multiple of 16. Weights have a wide distribution, so
+attention is far from uniform, and a key at a wrong position clearly changes the logits.
+`python -m tests.data.tiny FOLDER` writes all checkpoints.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STORAGES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A checkpoint in memory: what config.json says, and the weights under Hugging Face names."""
+    """A checkpoint in memory: the content of config.json, and weights by Hugging Face names."""
 
     name: str
     config: dict[str, Any]
     weights: Weights
-    tokenizer: TinyTokenizer | None  # None: ids in and ids out
+    tokenizer: TinyTokenizer | None  # None: ids only
 
 
 def _config(model_type: str, **fields: Any) -> dict[str, Any]:
@@ -106,14 +106,14 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
         for name, scheme in _SCHEMES.items()
     },
 }
-"""For each name: its config, and the pre-tokenizer of its tokenizer where it has one."""
+"""For each name: its config, and the pre-tokenizer if it has a tokenizer."""
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 ROPE_SCHEMES = tuple(f"llama-{name}" for name in _SCHEMES)
 
 
 def build(name: str) -> TinyModel:
-    """Draw the checkpoint of this name; the same name gives the same numbers everywhere."""
+    """Generate the checkpoint with this name; the same name always gives the same numbers."""
     config, pre = CONFIGS[name]
     draw = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
     weights = {
@@ -159,9 +159,9 @@ def _draw(
     if tensor.endswith(".bias"):
         return draw.normal(0.0, 0.5, shape)
     if "embed_tokens" in tensor:
-        # Tied to the output, rows of length 1 would make logits of dozens and a softmax of one id.
+        # Tied to the output, rows of length 1 would give huge logits and a softmax of a single id.
         return draw.normal(0.0, 0.2 if tied else 1.0, shape)
-    # Queries and keys wider than the rest: scores of a few units make a peaked softmax.
+    # Queries and keys are wider than the rest: larger scores make the softmax peaked.
     gain = 1.6 if "q_proj" in tensor or "k_proj" in tensor else 1.0
     return draw.normal(0.0, gain / np.sqrt(shape[-1]), shape)
 
@@ -170,12 +170,12 @@ def _draw(
 
 
 def write_folder(model: TinyModel, folder: Path, *, shards: int = 1, dtype: str = "F32") -> Path:
-    """Write config.json, the weights, and the tokenizer where there is one.
+    """Write config.json, the weights, and the tokenizer if there is one.
 
     Args:
         model: From `build`.
-        folder: Is made.
-        shards: Number of safetensors files; more than one come with an index.
+        folder: Created if missing.
+        shards: Number of safetensors files; more than one get an index.
         dtype: "F32", "F16" or "BF16".
     """
     import torch
@@ -196,9 +196,9 @@ def write_folder(model: TinyModel, folder: Path, *, shards: int = 1, dtype: str 
         files = {
             f"model-{i + 1:05}-of-{shards:05}.safetensors": names[i::shards] for i in range(shards)
         }
-        places = {name: file for file, held in files.items() for name in held}
+        weight_map = {name: file for file, held in files.items() for name in held}
         size = sum(w.size for w in model.weights.values()) * torch_dtype.itemsize
-        index = {"metadata": {"total_size": size}, "weight_map": places}
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     for file, held in files.items():
         tensors = {name: torch.from_numpy(model.weights[name]).to(torch_dtype) for name in held}
@@ -210,10 +210,10 @@ def write_folder(model: TinyModel, folder: Path, *, shards: int = 1, dtype: str 
 
 
 def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
-    """Write a GGUF file the way llama.cpp's converter does.
+    """Write a GGUF file as llama.cpp's converter does.
 
-    Matrices are stored as `storage`, vectors as F32. Files of llama hold q and k with their rows
-    permuted for interleaved rotary; qwen2 and qwen3 keep them as they are.
+    Matrices are stored as `storage`, vectors as F32. Files of llama permute the rows of q and k for
+    interleaved rotary; qwen2 and qwen3 do not.
     """
     import gguf
 
@@ -255,7 +255,7 @@ def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
 
 
 def as_stored(model: TinyModel, storage: str) -> TinyModel:
-    """Return the model with the numbers that a file of this storage really holds."""
+    """Return the model with its weights rounded to this storage type."""
     import gguf
 
     def rounded(weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -271,7 +271,7 @@ def as_stored(model: TinyModel, storage: str) -> TinyModel:
 def _permute(
     weight: npt.NDArray[np.float32], name: str, config: dict[str, Any]
 ) -> npt.NDArray[np.float32]:
-    """Interleave the two halves of each query and key head, as llama's GGUF files have them."""
+    """Interleave the two halves of each query and key head, as in llama's GGUF files."""
     if "q_proj" in name:
         heads = config["num_attention_heads"]
     elif "k_proj" in name:
@@ -301,15 +301,15 @@ _GGUF_NAMES = {
 
 
 def _gguf_name(name: str) -> str:
-    place, kind = name.rsplit(".", 1)
-    if not place.startswith("model.layers."):
-        return f"{_GGUF_NAMES[place]}.{kind}"
-    layer, part = place.removeprefix("model.layers.").split(".", 1)
+    stem, kind = name.rsplit(".", 1)
+    if not stem.startswith("model.layers."):
+        return f"{_GGUF_NAMES[stem]}.{kind}"
+    layer, part = stem.removeprefix("model.layers.").split(".", 1)
     return f"blk.{layer}.{_GGUF_NAMES[part]}.{kind}"
 
 
 def main(folder: Path) -> None:
-    """Write every checkpoint below `folder`: folders, a sharded folder, and GGUF files."""
+    """Write every checkpoint into `folder`: folders, a sharded folder, and GGUF files."""
     for name in CONFIGS:
         write_folder(build(name), folder / name)
     write_folder(build("llama"), folder / "llama-sharded", shards=3)

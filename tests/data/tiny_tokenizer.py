@@ -1,7 +1,7 @@
 """A byte-level BPE tokenizer of 256 bytes, a few merges and three special tokens.
 
-Its merges are listed, not trained, so that it is the same everywhere. It is written as
-tokenizer.json and as GGUF metadata; both must encode alike.
+Its merges are listed and not trained, so it is the same everywhere. It is written as tokenizer.json
+and as GGUF metadata; both must encode alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-"""Ids 0, 1 and 2: text end, and the two ends of a chat message."""
+"""Ids 0, 1 and 2: end of text, start and end of a chat message."""
 
 # fmt: off
 MERGES = (
@@ -40,20 +40,20 @@ _QWEN2_SPLIT = (
 
 @dataclass(frozen=True)
 class TinyTokenizer:
-    """The tokenizer with one of the pre-tokenizers that GGUF names: "smollm" or "qwen2"."""
+    """The tokenizer with GGUF's pre-tokenizer "smollm" or "qwen2"."""
 
     pre: str
 
     @property
     def tokens(self) -> list[str]:
-        """List the tokens in the order of their ids, in the spelling of byte-level BPE."""
+        """List the tokens in the order of their ids, in the alphabet of byte-level BPE."""
         from tokenizers.pre_tokenizers import ByteLevel
 
         merged = [merge.replace(" ", "") for merge in MERGES]
         return [*SPECIAL_TOKENS, *sorted(ByteLevel.alphabet()), *merged]
 
     def build(self) -> Tokenizer:
-        """Return the tokenizer as the `tokenizers` package has it."""
+        """Build the tokenizer with the `tokenizers` package."""
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
         from tokenizers import pre_tokenizers as pre
 
@@ -74,7 +74,7 @@ class TinyTokenizer:
         return tokenizer
 
     def end_ids(self) -> dict[str, int]:
-        """Return the fields of config.json that name tokens."""
+        """Return the fields of config.json that name token ids."""
         return {"bos_token_id": 1, "eos_token_id": 2}
 
     def write_folder(self, folder: Path) -> None:
@@ -90,7 +90,7 @@ class TinyTokenizer:
         (folder / "tokenizer_config.json").write_text(json.dumps(fields, indent=2))
 
     def write_gguf(self, writer: gguf.GGUFWriter, vocab_size: int) -> None:
-        """Write the tokenizer as metadata; rows of the embedding without a token get a filler."""
+        """Write the tokenizer as metadata; embedding rows without a token get a filler token."""
         from gguf import TokenType
 
         tokens = self.tokens

@@ -1,4 +1,4 @@
-"""Attention of an endless stream: every query re-rotates every key that it sees."""
+"""Attention of an endless stream: every query rotates every key that it sees."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Read = Callable[[int, Array, Array, Array], Array]
 
 @dataclass(frozen=True)
 class Scores:
-    """What becomes of the product of a rotated query and a rotated key."""
+    """How scores follow from the product of a rotated query and a rotated key."""
 
     scale: float | None = None  # None: 1 / sqrt(head_dim)
-    soft_cap: float = 0.0  # c: scores become c * tanh(score / c); 0: they do not
-    # ALiBi: [heads] for a place in the cache; the key's less the query's is added.
+    soft_cap: float = 0.0  # c: scores become c * tanh(score / c); 0: no cap
+    # ALiBi: [heads] for a position; the key's bias minus the query's is added.
     bias: Callable[[int], Array] | None = None
-    sink_logits: Array | None = None  # [heads], learned: scores that bring no value
+    sink_logits: Array | None = None  # [heads], learned: scores without a value
 
 
 PLAIN = Scores()
 
 
 def alibi(slopes: Array) -> Scores:
-    """Return scores that fall by slope * distance in the cache; slopes [heads]."""
-    return Scores(bias=lambda place: slopes * place)
+    """Return scores that decrease by slope * distance in the cache; slopes [heads]."""
+    return Scores(bias=lambda position: slopes * position)
 
 
 def attend_one(
@@ -40,15 +40,15 @@ def attend_one(
 ) -> Array:
     """Return what one token reads from the tokens that are live at its time.
 
-    A token's position is its place among the live ones.
+    A token's position is its rank among the live tokens.
 
     Args:
-        query: [heads, head_dim], not rotated, of the youngest live token.
-        keys: [live, kv_heads, head_dim], not rotated, the oldest first; heads is a multiple of
+        query: [heads, head_dim], not rotated, of the newest live token.
+        keys: [live, kv_heads, head_dim], not rotated, oldest first; heads is a multiple of
             kv_heads.
         values: [live, kv_heads, head_dim].
         rope: The rotary scheme.
-        scores: What makes them special.
+        scores: Scale, cap and biases of the scores.
 
     Returns:
         [heads, head_dim].
@@ -56,20 +56,20 @@ def attend_one(
     live, kv_heads, head_dim = keys.shape
     scale = 1 / math.sqrt(head_dim) if scores.scale is None else scores.scale
     positions = list(range(live))
-    turned = rope.rotate(query[None], positions[-1:])[0]
-    rotated = rope.rotate(keys, positions)
+    rotated_query = rope.rotate(query[None], positions[-1:])[0]
+    rotated_keys = rope.rotate(keys, positions)
     biases = np.zeros((live, len(query)))
     if scores.bias is not None:
         biases = np.stack([scores.bias(p) - scores.bias(positions[-1]) for p in positions])
     read = np.empty_like(query)
     for head in range(len(query)):
         group = head // (len(query) // kv_heads)
-        score = rotated[:, group] @ turned[head] * scale
+        score = rotated_keys[:, group] @ rotated_query[head] * scale
         if scores.soft_cap > 0:
             score = scores.soft_cap * np.tanh(score / scores.soft_cap)
         score = score + biases[:, head]
-        # Softmax is the same with any number taken off all scores. Without the largest, exp would
-        # overflow at a score of 710.
+        # Subtracting a constant from all scores does not change softmax. Without subtracting the
+        # largest, exp would overflow at a score of 710.
         largest = score.max()
         if scores.sink_logits is not None:
             largest = max(largest, scores.sink_logits[head])
@@ -99,7 +99,7 @@ def attend(
         rope: The rotary scheme.
         sinks: S, at least 0.
         window: W, at least 1.
-        scores: What makes them special.
+        scores: Scale, cap and biases of the scores.
 
     Returns:
         [tokens, heads, head_dim].

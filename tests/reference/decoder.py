@@ -1,4 +1,4 @@
-"""A whole decoder of the families llama, qwen2 and qwen3 on top of the literal attention."""
+"""A complete decoder for llama, qwen2 and qwen3, on top of the reference attention."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.reference.rope import Array, Rope, rope_from_config
 class Decoder:
     """Embedding, layers, final norm and logits, with weights under their Hugging Face names.
 
-    Whether there are biases of q, k and v, norms of q and k, and an output matrix of its own is
-    read off the weights that are there.
+    The weights that are present decide whether q, k and v have biases, whether q and k are
+    normalized, and whether there is a separate output matrix.
     """
 
     weights: Mapping[str, Array]
@@ -32,7 +32,7 @@ class Decoder:
     def from_hugging_face(
         cls, config: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Decoder:
-        """Take a config.json and its tensors; what was stored is widened to float64."""
+        """Build it from a config.json and its tensors, which are widened to float64."""
         heads = config["num_attention_heads"]
         head_dim = config.get("head_dim") or config["hidden_size"] // heads
         return cls(
@@ -50,10 +50,10 @@ class Decoder:
         """Return the logits [tokens, vocab] of one stream that starts at index 0.
 
         Args:
-            ids: Token ids; there may be none.
+            ids: Token ids; may be empty.
             sinks: S.
-            window: W; None sees everything, which is ordinary dense attention. One for each layer:
-                a layer with a shorter one than the longest was trained with it, and has no sinks.
+            window: W; None is ordinary dense attention. Or one for each layer: a layer whose
+                window is shorter than the longest was trained with it, and has no sinks.
         """
         width = max(len(ids), 1) if window is None else window
         widths = [width] * self.layers if isinstance(width, int) else list(width)
@@ -65,7 +65,7 @@ class Decoder:
         return self.run(ids, read)
 
     def run(self, ids: Sequence[int], read: Read) -> Array:
-        """Return the logits [tokens, vocab] of tokens whose attention is left to `read`.
+        """Return the logits [tokens, vocab], with attention computed by `read`.
 
         Args:
             ids: Token ids.

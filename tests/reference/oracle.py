@@ -1,4 +1,4 @@
-"""Transformers as the second opinion: somebody else's decoder, in float32 or in float64."""
+"""Transformers as an independent decoder, in float32 or in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.reference.rope import Array
 
 
 class _Rotary(torch.nn.Module):
-    """Angles in float64; transformers computes them in float32 whatever the model's type is."""
+    """Angles in float64; transformers always computes them in float32."""
 
     def __init__(self, inverse_frequencies: Array, attention_factor: float) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _Rotary(torch.nn.Module):
 
 
 class Oracle:
-    """A model of transformers, loaded by transformers' own loader."""
+    """A model of transformers, loaded by transformers."""
 
     def __init__(self, folder: Path, *, gguf_file: str | None = None) -> None:
         options: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
@@ -39,7 +39,7 @@ class Oracle:
         )
 
     def in_float64(self, inverse_frequencies: Array, attention_factor: float = 1.0) -> Oracle:
-        """Widen the model, and replace the two parts that would still round to float32."""
+        """Widen the model, and replace the two modules that would still round to float32."""
         self.model.double()
         self.model.model.rotary_emb = _Rotary(inverse_frequencies, attention_factor)
         norms = [
@@ -55,7 +55,7 @@ class Oracle:
         return self
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the logits [tokens, vocab] of one text, in the model's own type."""
+        """Return the logits [tokens, vocab] of one text, in the model's type."""
         with torch.inference_mode():
             found = self.model(torch.tensor([list(ids)]), use_cache=False).logits[0]
         return cast(np.ndarray, found.numpy())

@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rope:
-    """One rotary scheme: how fast each pair of dimensions turns, and which dimensions are pairs."""
+    """One rotary scheme: the frequency of each pair of dimensions, and which dimensions pair."""
 
     inverse_frequencies: Array  # [rotary_dim / 2], radians per position
     attention_factor: float = 1.0  # multiplies cos and sin (YaRN)
@@ -31,17 +31,17 @@ class Rope:
             first, second = slice(0, pairs), slice(pairs, 2 * pairs)
         else:
             first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
-        turned = x.copy()  # dimensions past rotary_dim stay as they are
-        turned[..., first] = x[..., first] * cos - x[..., second] * sin
-        turned[..., second] = x[..., second] * cos + x[..., first] * sin
-        return turned
+        rotated = x.copy()  # dimensions past rotary_dim are not rotated
+        rotated[..., first] = x[..., first] * cos - x[..., second] * sin
+        rotated[..., second] = x[..., second] * cos + x[..., first] * sin
+        return rotated
 
 
 def rope_from_config(config: Mapping[str, Any], head_dim: int) -> Rope:
-    """Read the scheme from a Hugging Face config, of the old layout or of the new one.
+    """Read the scheme from a Hugging Face config, in the old layout or the new one.
 
     Args:
-        config: With `rope_parameters`, or with `rope_theta` and perhaps `rope_scaling`.
+        config: With `rope_parameters`, or with `rope_theta` and optionally `rope_scaling`.
         head_dim: All of it is rotated.
     """
     scheme = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
@@ -60,23 +60,23 @@ def rope_from_config(config: Mapping[str, Any], head_dim: int) -> Rope:
 
 
 def _llama3(plain: Array, scheme: Mapping[str, Any]) -> Array:
-    """Divide long wavelengths by the factor, keep short ones, and blend in between (Llama 3.1)."""
+    """Divide the frequencies of long wavelengths, keep short ones, blend between (Llama 3.1)."""
     low, high = scheme["low_freq_factor"], scheme["high_freq_factor"]
-    turns = scheme["original_max_position_embeddings"] * plain / (2 * math.pi)
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    rotations = scheme["original_max_position_embeddings"] * plain / (2 * math.pi)
+    kept = np.clip((rotations - low) / (high - low), 0.0, 1.0)
     frequencies: Array = kept * plain + (1 - kept) * plain / scheme["factor"]
     return frequencies
 
 
 def _yarn(plain: Array, base: float, head_dim: int, scheme: Mapping[str, Any]) -> Array:
-    """Blend by the number of turns within the original length (YaRN, section 3.2)."""
+    """Blend by the number of rotations within the original length (YaRN, section 3.2)."""
     length = scheme["original_max_position_embeddings"]
 
-    def dimension_that_turns(times: float) -> float:
-        return head_dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))
+    def dimension_with(rotations: float) -> float:
+        return head_dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(math.floor(dimension_that_turns(scheme.get("beta_fast", 32))), 0)
-    high = min(math.ceil(dimension_that_turns(scheme.get("beta_slow", 1))), head_dim - 1)
+    low = max(math.floor(dimension_with(scheme.get("beta_fast", 32))), 0)
+    high = min(math.ceil(dimension_with(scheme.get("beta_slow", 1))), head_dim - 1)
     divided = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
     frequencies: Array = divided * plain / scheme["factor"] + (1 - divided) * plain
     return frequencies

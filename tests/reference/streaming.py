@@ -1,10 +1,10 @@
-"""StreamingLLM's protocol as a literal program: a cache that is cut between forwards.
+"""StreamingLLM's protocol, implemented literally: a cache that is cut between forwards.
 
-Keys are cached as they are, not rotated. Every query rotates every key to its place in the cache as
-it is at that moment (StreamingLLM, section 3.2, and the `pos_shift` modules of the original). A
-forward sees the cache and itself; what is too much is evicted afterwards: the first `start_size`
-tokens and the last `recent_size` stay. So a token finds S + R keys beside itself, which is a window
-of W = R + 1. Nothing of the package is imported here.
+Keys are cached unrotated. Every query rotates every key to the key's current position in the cache
+(StreamingLLM, section 3.2, and the original's `pos_shift` modules). A forward sees the cache and
+its own tokens. Afterwards the excess is evicted: the first `start_size` and the last `recent_size`
+tokens stay. So a token sees S + R keys in addition to its own, a window of W = R + 1. The package
+under test is not imported here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Decoder(Protocol):
 
     @property
     def rope(self) -> Rope:
-        """How queries and keys are rotated to their places."""
+        """How queries and keys are rotated to their positions."""
         ...
 
     @property
     def scores(self) -> Scores:
-        """What else becomes of their products."""
+        """How scores follow from their products."""
         ...
 
     def run(self, ids: Sequence[int], read: Read) -> Array:
-        """Return the logits [tokens, vocab] of tokens whose attention is left to `read`."""
+        """Return the logits [tokens, vocab], with attention computed by `read`."""
         ...
 
 
@@ -47,9 +47,9 @@ class Streaming:
     Args:
         decoder: The model.
         start_size: Sinks.
-        recent_size: Tokens kept besides.
-        rings: For each layer the width of its native sliding window, the current token included,
-            or None. Such a layer has no sinks. Default: no layer has one.
+        recent_size: Most recent tokens kept.
+        rings: For each layer the width of its native sliding window, including the current token,
+            or None. A layer with such a window has no sinks. Default: no layer has one.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Streaming:
         rings: Sequence[int | None] | None = None,
     ) -> None:
         self.decoder = decoder
-        # For each layer: how many of the first tokens stay, and how many of the last.
+        # For each layer: the number of first tokens and of last tokens that stay.
         self.sizes = [
             (start_size, recent_size) if ring is None else (0, ring - 1)
             for ring in rings or [None] * decoder.layers
@@ -74,7 +74,7 @@ class Streaming:
         return len(self.keys[0])
 
     def feed(self, ids: Sequence[int]) -> Array:
-        """Give tokens one by one, evicting after each; return their logits [tokens, vocab]."""
+        """Feed tokens one by one, evicting after each; return their logits [tokens, vocab]."""
         rows = []
         for token in ids:
             rows.append(self.feed_at_once([token]))
@@ -82,7 +82,7 @@ class Streaming:
         return np.concatenate(rows)
 
     def feed_at_once(self, ids: Sequence[int]) -> Array:
-        """Give tokens in one forward, which evicts nothing; return their logits."""
+        """Feed tokens in one forward, without evicting; return their logits."""
         return self.decoder.run(ids, self._read)
 
     def evict(self) -> None:
@@ -92,13 +92,13 @@ class Streaming:
                 self._cut(layer, start_size, len(self.keys[layer]) - recent_size)
 
     def evict_for_space(self, count: int) -> None:
-        """Evict now what would be too much after `count` more tokens."""
+        """Evict now what would be in excess after `count` more tokens."""
         for layer, (start_size, recent_size) in enumerate(self.sizes):
             if len(self.keys[layer]) + count > start_size + recent_size:
                 self._cut(layer, start_size, len(self.keys[layer]) - recent_size + count)
 
     def evict_range(self, start: int, end: int) -> None:
-        """Evict the tokens at the places `start` to `end` of the cache, the end excluded."""
+        """Evict the tokens at positions [start, end) of the cache."""
         for layer in range(len(self.sizes)):
             self._cut(layer, start, end)
 

@@ -1,4 +1,4 @@
-"""Which tokens a query sees, and at which positions: the definition, literally."""
+"""Which tokens a query sees, and at which positions: the literal definition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ def live_indices(t: int, sinks: int, window: int) -> list[int]:
 
     Args:
         t: Index of the query's token, from 0.
-        sinks: S, the first tokens, which stay for ever; at least 0.
-        window: W, the last tokens, token `t` included; at least 1.
+        sinks: S, the number of first tokens that are never evicted; at least 0.
+        window: W, the number of last tokens, including token `t`; at least 1.
     """
     sink_tokens = [j for j in range(sinks) if j <= t]
     window_tokens = list(range(max(sinks, t - window + 1), t + 1))
@@ -17,8 +17,8 @@ def live_indices(t: int, sinks: int, window: int) -> list[int]:
 
 
 def positions(t: int, sinks: int, window: int) -> list[int]:
-    """List the rotary positions of `live_indices(t, sinks, window)`: each token's rank among them.
+    """List the rotary positions of `live_indices(t, sinks, window)`: each token's rank in it.
 
-    The last one is the query's own: its token is always the youngest live token.
+    The last one is the query's own: its token is always the newest live token.
     """
     return list(range(len(live_indices(t, sinks, window))))

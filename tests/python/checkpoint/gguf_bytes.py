@@ -1,4 +1,4 @@
-"""Writes GGUF files byte by byte, right or wrong on purpose, so that every field can lie."""
+"""Writes GGUF files byte by byte, with any field wrong on purpose."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class GgufTensor:
     sizes: tuple[int, ...]  # innermost first
     content: bytes
     block_type: int = 0
-    offset: int | None = None  # None: right behind the tensor before it
+    offset: int | None = None  # None: directly after the previous tensor
 
 
 @dataclass
 class GgufBytes:
-    """A GGUF file; every field may be set to something that no writer would write."""
+    """A GGUF file; every field may be set to a value that no writer would write."""
 
     keys: list[tuple[str | bytes, int, bytes]] = field(default_factory=list)
     """Name, value type, encoded value."""
@@ -93,7 +93,7 @@ class GgufBytes:
 
 
 def llama_bytes(*, layers: int = 1, hidden: int = 32, vocab: int = 5) -> GgufBytes:
-    """Return a whole llama file without a tokenizer: two heads, one key head, F32 zeros."""
+    """Return a complete llama file without a tokenizer: two heads, one KV head, F32 zeros."""
     file = GgufBytes().add("general.architecture", STRING, "llama")
     for name, value in {
         "block_count": layers,

@@ -1,4 +1,4 @@
-"""From config.json and GGUF metadata to a `DecoderSpec`: every field, and every field's bounds."""
+"""From config.json and GGUF metadata to a `DecoderSpec`: every field, and its bounds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_qwen2_has_biases_on_query_key_and_value_only() -> None:
     )  # fmt: skip
 
 
-def test_qwen3_normalises_heads_of_128_unless_its_config_says_otherwise() -> None:
+def test_qwen3_normalizes_heads_of_128_unless_its_config_says_otherwise() -> None:
     spec = from_config("qwen3")
     assert (spec.qk_norm, spec.qkv_bias, spec.head_dim) == (True, False, 128)
     assert from_config("qwen3", head_dim=32).head_dim == 32
@@ -74,11 +74,11 @@ def test_a_window_that_reaches_no_layer_is_accepted() -> None:
     assert spec.layers == 3
 
 
-WHOLE_NUMBERS = (
+INTEGERS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "vocab_size", "max_position_embeddings", "head_dim",
 )  # fmt: skip
-NEVER_A_WHOLE_NUMBER = (
+NEVER_VALID = (
     0, -1, 2**31, 2**53, 2**63, 10**400, 1.5, math.nan, math.inf, "1", True, [8], {"a": 1},
 )  # fmt: skip
 REQUIRED = (
@@ -88,8 +88,8 @@ REQUIRED = (
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("field", WHOLE_NUMBERS)
-@pytest.mark.parametrize("value", NEVER_A_WHOLE_NUMBER, ids=str)
+@pytest.mark.parametrize("field", INTEGERS)
+@pytest.mark.parametrize("value", NEVER_VALID, ids=str)
 def test_a_number_out_of_bounds_is_refused(family: str, field: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"load: config.json: `{field}` must be an integer"):
         from_config(family, **{field: value})
@@ -137,7 +137,7 @@ def test_windows_of_single_layers_are_refused(family: str) -> None:
 
 
 FIELDS = (
-    *WHOLE_NUMBERS, "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling", "rope_parameters",
+    *INTEGERS, "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling", "rope_parameters",
     "tie_word_embeddings", "attention_bias", "layer_types", "sliding_window", "max_window_layers",
 )  # fmt: skip
 SCALING_FIELDS = (
@@ -213,7 +213,7 @@ def from_gguf(
 def test_a_gguf_file_and_a_folder_describe_the_same_decoder(family: str) -> None:
     ours = from_gguf(family, tensors=("output.weight",), attention__key_length=16).as_dict()
     theirs = from_config(family, head_dim=16).as_dict()
-    # Files of the llama architecture hold the rows of q and k permuted.
+    # Files of the llama architecture permute the rows of q and k.
     assert ours["rope"].pop("pairing") == ("interleaved" if family == "llama" else "half")
     assert theirs["rope"].pop("pairing") == "half"
     assert ours == theirs

@@ -1,4 +1,4 @@
-"""The GGUF header reader: equal to the `gguf` package on good files, one sentence on bad ones."""
+"""The GGUF header reader equals the `gguf` package; on bad files its error is one sentence."""
 
 from __future__ import annotations
 
@@ -244,14 +244,14 @@ def test_a_header_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_header_of_the_largest_vocabularies_is_within_the_limit() -> None:
-    # 262,144 tokens with types and scores, and 514,000 merges, as long as those of SmolLM2.
+    # 262,144 tokens with types and scores, and 514,000 merges, as long as SmolLM2's.
     needed = 262_144 * (16 + 4 + 4) + 514_000 * 17
     assert needed < reader.MAX_HEADER_BYTES // 4 == 16 << 20
     assert reader.MAX_ARRAY_ELEMENTS > 3 * 262_144 + 514_000
 
 
 def entries(count: int) -> dict[str, GgufBytes]:
-    """Give a file with so many keys, and one with so many tensors, the shortest there can be."""
+    """Give the smallest file with `count` keys, and the smallest one with `count` tensors."""
     keys = GgufBytes(keys=[(f"{i:x}", U8, b"\0") for i in range(count)])
     tensors = GgufBytes(alignment=1).add("general.alignment", U32, 1)
     tensors.tensors = [GgufTensor(f"{i:x}", (1,), b"\0\0\0\0") for i in range(count)]
@@ -313,7 +313,7 @@ BROKEN = {
         broken(lambda f: setattr(f.tensors[1], "offset", 2**64 - 1)),
         f"but begins at {2**64 - 1}",
     ),
-    "bytes behind the last tensor": (
+    "bytes after the last tensor": (
         broken(lambda f: setattr(f, "tail", bytes(33))),
         "must end with its last tensor at byte",
     ),
@@ -365,7 +365,7 @@ BROKEN = {
         broken(lambda f: f.add_tensor("odd", (4, 0), b"")),
         r'tensor "odd" .* but has shape \[0, 4\]',
     ),
-    "rows that are no whole blocks": (
+    "rows that are not a multiple of the block size": (
         broken(lambda f: f.tensors.append(GgufTensor("odd", (40, 2), bytes(68), block_type=8))),
         r"rows of a positive multiple of 32 numbers, but has shape \[2, 40\]",
     ),

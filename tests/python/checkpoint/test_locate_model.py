@@ -1,4 +1,4 @@
-"""What a user may call a model: a path, "smollm2", "org/name", or nothing."""
+"""The names that a user may give a model: a path, "smollm2", "org/name", or nothing."""
 
 from __future__ import annotations
 

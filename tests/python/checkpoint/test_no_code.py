@@ -1,6 +1,6 @@
 """A checkpoint is data: opening one runs nothing, imports nothing, and opens nothing else.
 
-The audit hook cannot be removed again, so it lives in a process of its own.
+An audit hook cannot be removed, so it runs in its own process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_opening_hostile_folders_runs_nothing(
     pickled = hostile("pickled")
     (pickled / "model.safetensors").unlink()
     folders = {
-        hostile("code beside the weights"): "opened",
+        hostile("code next to the weights"): "opened",
         hostile("auto_map", auto_map={"AutoConfig": "modeling_evil.Evil"}): "refused",
         hostile("model_type", model_type="modeling_evil"): "refused",
         hostile("attention", _attn_implementation="evil/kernels"): "refused",

@@ -1,4 +1,4 @@
-"""Opening Hugging Face folders: one file or shards, what must be in them, and what must not."""
+"""Opening Hugging Face folders: one file or shards, required and forbidden content."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_generation_config_that_does_not_refuse_to_sample_is_not_greedy(
     checkpoint.source.close()
 
 
-def test_a_generation_config_may_say_what_a_stream_may_be_given(folder: Path) -> None:
+def test_a_generation_config_has_the_ranges_of_a_stream(folder: Path) -> None:
     for name, allowed in NUMBERS.items():
         lowest = math.nextafter(allowed.low, math.inf) if allowed.is_open else allowed.low
         for good in (lowest, allowed.high):
@@ -168,7 +168,7 @@ def save(folder: Path, weights: dict[str, Any]) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_what_older_savers_wrote_beside_the_weights_is_no_mismatch(tmp_path: Path) -> None:
+def test_redundant_tensors_of_older_savers_are_not_a_mismatch(tmp_path: Path) -> None:
     path = tiny.write_folder(tiny.build("qwen2"), tmp_path / "qwen2")
     weights: dict[str, Any] = dict(tiny.build("qwen2").weights)
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]  # tied
@@ -280,7 +280,7 @@ def test_the_current_folder_has_its_name_in_errors(
         (b'{"model_type": ["llama"]}', "`model_type` must be a string"),
     ],
 )
-def test_a_config_that_is_no_description_is_an_error(
+def test_a_config_that_is_not_a_description_is_an_error(
     folder: Path, content: bytes, sentence: str
 ) -> None:
     (folder / "config.json").write_bytes(content)
@@ -288,7 +288,7 @@ def test_a_config_that_is_no_description_is_an_error(
         open_checkpoint(folder)
 
 
-def test_a_config_that_is_a_pipe_is_an_error_and_no_hang(folder: Path) -> None:
+def test_a_config_that_is_a_pipe_is_an_error_and_does_not_hang(folder: Path) -> None:
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     with pytest.raises(CheckpointError, match=r'"config.json" must be a regular file'):

@@ -28,7 +28,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "no scheme": {},
-    "a base of its own": {"rope_theta": 500_000},
+    "another base": {"rope_theta": 500_000},
     "default": {"rope_scaling": {"rope_type": "default"}, "rope_theta": 1e6},
     "linear, old spelling": {"rope_scaling": {"type": "linear", "factor": 2.5}},
     "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.5}},
@@ -55,7 +55,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
         "rope_parameters": {"rope_type": "linear", "factor": 8.0},
     },
-    "the original length beside the scheme": {
+    "the original length outside of the scheme": {
         "rope_scaling": LLAMA3,
         "original_max_position_embeddings": 1024,
     },
@@ -108,7 +108,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_scaling": {"rope_type": 3}},
         "must be a string, but is 3",
     ),
-    "a scheme that is no object": ({"rope_scaling": "yarn"}, 'must be an object, but is "yarn"'),
+    "a scheme that is not an object": (
+        {"rope_scaling": "yarn"},
+        'must be an object, but is "yarn"',
+    ),
     "one scheme for each kind of layer": (
         {"rope_parameters": {"full_attention": {}, "sliding_attention": {}}},
         "must describe one rotary scheme for all layers",
@@ -143,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_scheme_that_cannot_stream_or_makes_no_sense_is_refused(name: str) -> None:
+def test_a_scheme_that_cannot_stream_or_is_invalid_is_refused(name: str) -> None:
     config, sentence = REFUSED[name]
     with pytest.raises(CheckpointError, match=sentence):
         read(config)
@@ -154,7 +157,7 @@ def read_gguf(metadata: dict[str, Any], divisors: tuple[float, ...] | None = Non
     return rope_from_gguf(fields, "interleaved", HEAD_DIM, TRAINED, divisors)
 
 
-def test_gguf_carries_llama3_as_divisors() -> None:
+def test_gguf_encodes_llama3_as_divisors() -> None:
     plain = read_gguf({"freq_base": 5e5}).inverse_frequencies
     wanted = read({"rope_scaling": LLAMA3, "rope_theta": 5e5}).inverse_frequencies
     divisors = tuple(a / b for a, b in zip(plain, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""The safetensors header reader: equal to its own package on good files, one sentence on bad."""
+"""The safetensors header reader equals its package; on bad files its error is one sentence."""
 
 from __future__ import annotations
 
@@ -104,13 +104,16 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         'the key "a" appears twice',
     ),
     "not a number": (encoded(b'{"a": NaN}', b""), "NaN is not a JSON number"),
-    "a tensor that is no object": (encoded({"a": 1}, b""), 'tensor "a" .* must be described by'),
+    "a tensor that is not an object": (
+        encoded({"a": 1}, b""),
+        'tensor "a" .* must be described by',
+    ),
     "a missing field": (encoded({"a": {"dtype": "F32", "shape": []}}, b""), "must be described by"),
     "an unknown dtype": (
         encoded({"a": entry("F128", [1], 0, 16)}, bytes(16)),
         'has dtype "F128"; known are BF16, BOOL',
     ),
-    "a dtype that is no text": (encoded({"a": entry([1], [1], 0, 4)}, bytes(4)), "has dtype"),
+    "a dtype that is not a string": (encoded({"a": entry([1], [1], 0, 4)}, bytes(4)), "has dtype"),
     "a negative size": (
         encoded({"a": entry("F32", [-1], 0, 4)}, bytes(4)),
         r"the shape of tensor \"a\" .* but is \[-1\]",
@@ -150,7 +153,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         encoded({"a": entry("F32", [1], 4, 8)}, bytes(8)),
         "must begin at byte 0",
     ),
-    "bytes behind the last tensor": (
+    "bytes after the last tensor": (
         encoded({"a": entry("F32", [1], 0, 4)}, bytes(5)),
         "must end with its last tensor at byte",
     ),

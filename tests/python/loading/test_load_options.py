@@ -37,7 +37,6 @@ def llama(tiny_folder: Folder) -> Path:
         ("dtype", "float8", 'but is "float8".'),
         ("dtype", "int8", '"auto", "bfloat16", "float32", "int16", but is "int8".'),
         ("kv_dtype", "int4", '"auto", "bfloat16", "float16", "float32", "int8", but is "int4".'),
-        ("quantize", "int4", "load: `quantize` must be None, but is 'int4'."),
     ],
 )
 def test_a_wrong_option_is_one_sentence(
@@ -194,7 +193,7 @@ def test_a_closed_model_says_so_and_may_be_closed_again(llama: Path) -> None:
         ),
     ],
 )
-def test_forward_refuses_what_are_no_ids(
+def test_forward_refuses_values_that_are_not_ids(
     llama: Path, ids: Any, error: type[Exception], words: str
 ) -> None:
     with sinkstream.load(llama) as model, pytest.raises(error) as raised:

@@ -1,4 +1,4 @@
-"""Weights are read in the background while the tokenizer is built: what can go wrong meanwhile."""
+"""Weights are read in the background while the tokenizer is built, and either may fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def model_file(tmp_path: Path, tiny_gguf: Write) -> Path:
-    """Give a model that a test may damage."""
+    """Give a model file that a test may damage."""
     copy = tmp_path / "m.gguf"
     copy.write_bytes(tiny_gguf("llama", "Q8_0").read_bytes())
     return copy
@@ -31,7 +31,7 @@ def open_files(path: Path) -> int:
     for link in Path("/proc/self/fd").iterdir():
         try:
             found += link.readlink() == path
-        except OSError:  # the folder's own
+        except OSError:  # the descriptor of the folder itself
             continue
     return found
 
@@ -96,7 +96,7 @@ def test_a_description_that_is_refused_closes_the_file(
     assert open_files(model_file) == 0
 
 
-def test_who_watches_the_progress_may_end_the_load(model_file: Path) -> None:
+def test_a_progress_callback_may_abort_the_load(model_file: Path) -> None:
     class EnoughError(Exception):
         pass
 
