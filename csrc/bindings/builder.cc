@@ -78,8 +78,7 @@ WeightReader& reader_of(ModelBuilder& self) {
 ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
 
 void register_builder(py::module_& module) {
-  py::class_<ModelBuilder>(module, "ModelBuilder",
-                           "A model's description and weights, on their way in.")
+  py::class_<ModelBuilder>(module, "ModelBuilder", "Collects a model's description and weights.")
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(
           "declare",
@@ -88,8 +87,8 @@ void register_builder(py::module_& module) {
              int64_t cols) { self.store.declare(weight, storage_of(storage), rows, cols); },
           py::arg("weight"), py::arg("storage"), py::arg("rows"), py::arg("cols"))
       .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
-           "Take the memory, and begin to read every weight into it in the background. `extents`: "
-           "name, descriptor and offset of each.")
+           "Allocate memory, and start to read every weight into it in the background. `extents`: "
+           "name, file descriptor and offset of each weight.")
       .def(
           "wait",
           [](ModelBuilder& self, double at_most_s) {
@@ -97,7 +96,8 @@ void register_builder(py::module_& module) {
             const py::gil_scoped_release release;
             return reader.wait(std::chrono::milliseconds(static_cast<int64_t>(at_most_s * 1000)));
           },
-          py::arg("at_most_s"), "Whether reading has ended; waits for that.")
+          py::arg("at_most_s"),
+          "Wait at most that long for reading to end, and return whether it has.")
       .def_property_readonly("bytes_read",
                              [](ModelBuilder& self) { return reader_of(self).bytes_read(); })
       .def_property_readonly(
@@ -107,15 +107,15 @@ void register_builder(py::module_& module) {
             if (!rows) return py::none();
             return py::make_tuple(rows->weight, rows->begin, rows->end);
           },
-          "Name, first row and end row of the weight that a file did not give; None if every file "
-          "gave all its rows.")
+          "Name of the weight, first row and end row that could not be read; None if all were "
+          "read.")
       .def(
           "stop_reading",
           [](ModelBuilder& self) {
             const py::gil_scoped_release release;
             self.reader.reset();
           },
-          "No file is read when this returns. May be called at any time.");
+          "Stop reading, and wait until no file is in use. May be called at any time.");
 }
 
 }  // namespace sinkstream

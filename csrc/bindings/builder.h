@@ -1,4 +1,4 @@
-// What Python fills before there is a model.
+// Collects a model's description and weights from Python before the model is built.
 #pragma once
 
 #include <pybind11/pybind11.h>

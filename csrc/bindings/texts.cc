@@ -1,5 +1,5 @@
-// What would take longest of opening a checkpoint in Python: loops over all tokens of a vocabulary.
-// Knows the bytes of texts and no files.
+// Loops over all tokens of a vocabulary, which would be the slowest part of opening a checkpoint in
+// Python. Knows strings and bytes, but no files.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -21,9 +21,8 @@ py::object owned(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
-// GGUF's way to write a text: its length in 8 bytes, little-endian, then UTF-8. Stops before the
-// first that is not there whole or is no UTF-8: whoever can get more bytes, or say what is wrong
-// where, looks at that one.
+// Reads strings as GGUF writes them: length in 8 bytes, little-endian, then UTF-8. Stops before the
+// first string that is incomplete or not UTF-8; the caller reads more bytes or reports the error.
 py::tuple read_texts(const py::bytes& bytes, int64_t begin, int64_t count) {
   char* data = nullptr;
   Py_ssize_t size = 0;
@@ -47,12 +46,12 @@ py::tuple read_texts(const py::bytes& bytes, int64_t begin, int64_t count) {
   return py::make_tuple(texts, at);
 }
 
-// Two texts of each: what is before the first space, and what is behind it.
+// Splits each string at its first space.
 py::list split_pairs(const py::list& texts) {
   py::list pairs(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     PyObject* text = texts[i].ptr();
-    if (!PyUnicode_Check(text)) throw py::type_error("a pair must be a text");
+    if (!PyUnicode_Check(text)) throw py::type_error("a pair must be a string");
     const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
     const Py_ssize_t space = PyUnicode_FindChar(text, ' ', 0, length, 1);
     if (space == -2) throw py::error_already_set();
@@ -64,8 +63,8 @@ py::list split_pairs(const py::list& texts) {
   return pairs;
 }
 
-// The byte that each letter of GPT-2's alphabet stands for, and -1 for letters outside of it.
-// Printable bytes stand for themselves, the others are moved up, from 0x100 on.
+// The byte for each character of GPT-2's alphabet, and -1 for characters outside of it. Printable
+// bytes are themselves; the others are mapped to 0x100 and up.
 constexpr int kLetters = 0x100 + 68;
 constexpr std::array<int16_t, kLetters> byte_letters() {
   std::array<int16_t, kLetters> bytes{};
@@ -81,14 +80,14 @@ constexpr std::array<int16_t, kLetters> byte_letters() {
 
 py::object bytes_of(const py::handle& token, std::string* bytes) {
   static constexpr std::array<int16_t, kLetters> kBytes = byte_letters();
-  if (!PyUnicode_Check(token.ptr())) throw py::type_error("a token must be a text");
+  if (!PyUnicode_Check(token.ptr())) throw py::type_error("a token must be a string");
   const Py_ssize_t length = PyUnicode_GET_LENGTH(token.ptr());
   const int kind = PyUnicode_KIND(token.ptr());
   const void* letters = PyUnicode_DATA(token.ptr());
   bytes->resize(length);
   for (Py_ssize_t i = 0; i < length; ++i) {
     const Py_UCS4 letter = PyUnicode_READ(kind, letters, i);
-    // An added token need not be in the alphabet: it is written as it is.
+    // An added token may use any characters: it is encoded as UTF-8.
     if (letter >= kLetters || kBytes[letter] < 0) return owned(PyUnicode_AsUTF8String(token.ptr()));
     (*bytes)[i] = static_cast<char>(kBytes[letter]);
   }
@@ -106,12 +105,12 @@ py::list byte_level_bytes(const py::list& tokens) {
 
 void register_texts(py::module_& module) {
   module.def("read_texts", &read_texts, py::arg("bytes"), py::arg("begin"), py::arg("count"),
-             "Texts as GGUF writes them, and where the one after them begins: as many as are there "
-             "whole, `count` at most.");
+             "Read at most `count` strings as GGUF writes them, up to the first incomplete one. "
+             "Returns them and the offset after them.");
   module.def("split_pairs", &split_pairs, py::arg("texts"),
-             "What is before the first space of each text, and what is behind it.");
+             "Split each string at its first space.");
   module.def("byte_level_bytes", &byte_level_bytes, py::arg("tokens"),
-             "The bytes that tokens in GPT-2's alphabet stand for; of others, their UTF-8.");
+             "The bytes of tokens in GPT-2's alphabet; for other tokens, their UTF-8.");
 }
 
 }  // namespace sinkstream

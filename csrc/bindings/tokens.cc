@@ -1,4 +1,4 @@
-// The table from token ids to bytes, built by Python once for each model.
+// The table from token ids to bytes, which Python builds once for each model.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
