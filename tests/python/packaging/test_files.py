@@ -1,0 +1,121 @@
+"""Files are replaced atomically: a path holds the old file or the complete new one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sinkstream.files import replace_whole
+
+
+@pytest.fixture
+def umask() -> Iterator[int]:
+    """Set a umask that differs from both 0600 and the usual 0644."""
+    before = os.umask(0o027)
+    yield 0o027
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_block_that_ends_replaces_the_file(tmp_path: Path, old: bytes | None) -> None:
+    path = tmp_path / "file"
+    if old is not None:
+        path.write_bytes(old)
+    with replace_whole(path) as file:
+        file.write(b"new, ")
+        file.write(b"complete")
+        assert (path.read_bytes() if path.exists() else None) == old
+    assert path.read_bytes() == b"new, complete"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def fail_halfway(path: Path, error: type[BaseException]) -> None:
+    with replace_whole(path) as file:
+        file.write(b"half")
+        raise error
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, SystemExit])
+def test_an_exception_in_the_block_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: type[BaseException], old: bytes | None
+) -> None:
+    path = tmp_path / "file"
+    if old is not None:
+        path.write_bytes(old)
+    with pytest.raises(error):
+        fail_halfway(path, error)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if old is None else [old])
+
+
+def test_a_new_file_may_be_read_and_rewritten_in_the_block(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replace_whole(path) as file:
+        file.write(b"0000 rest")
+        file.seek(0)
+        assert file.read() == b"0000 rest"
+        file.seek(0)
+        file.write(b"1234")
+    assert path.read_bytes() == b"1234 rest"
+
+
+def test_without_buffering_every_write_is_in_the_file_immediately(tmp_path: Path) -> None:
+    with replace_whole(tmp_path / "file", buffering=0) as file:
+        file.write(b"123")
+        assert os.fstat(file.fileno()).st_size == 3
+
+
+def test_a_private_file_is_for_its_owner_alone_from_the_beginning(
+    tmp_path: Path, umask: int
+) -> None:
+    path = tmp_path / "file"
+    path.touch(0o666)
+    with replace_whole(path, is_private=True):
+        (new,) = (p for p in tmp_path.iterdir() if p != path)
+        assert mode(new) == 0o600
+    assert mode(path) == 0o600
+
+
+def test_the_umask_decides_for_other_files(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "file"
+    with replace_whole(path):
+        pass
+    assert mode(path) == 0o666 & ~umask == 0o640
+    assert os.umask(umask) == umask  # unchanged
+
+
+def test_a_link_is_replaced_and_its_target_is_not(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    with replace_whole(link) as file:
+        file.write(b"new")
+    assert not link.is_symlink()
+    assert (link.read_bytes(), target.read_bytes()) == (b"new", b"old")
+
+
+def test_a_rename_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError), replace_whole(folder) as file:
+        file.write(b"new")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_missing_folder_is_an_error_before_the_block(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), replace_whole(tmp_path / "gone" / "file"):
+        pytest.fail("the block must not run")
+
+
+def test_a_name_as_long_as_the_file_system_allows_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    with replace_whole(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
