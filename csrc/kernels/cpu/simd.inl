@@ -143,18 +143,18 @@ SINKSTREAM_INLINE float largest_magnitude(const float* from, int64_t count) {
 
 // Whether to ask for memory into the first cache. With sixteen lanes the second one served up to
 // twice as well on Zen 4, the first one up to 1.5 times as well on Zen 5 (docs/performance.md, What
-// is asked for ahead); not measured on others that have sixteen.
-SINKSTREAM_INLINE bool asks_first_cache() { return kLanes < 16 || kFirstCacheServesAhead; }
+// is prefetched); not measured on others that have sixteen.
+SINKSTREAM_INLINE bool prefetches_to_l1() { return kLanes < 16 || kPrefetchToL1; }
 
 // Asks for a line of memory that is read soon.
-template <bool kFirstCache>
-SINKSTREAM_INLINE void prefetch_into(const void* address) {
-  __builtin_prefetch(address, 0, kFirstCache ? 3 : 2);
+template <bool kToL1>
+SINKSTREAM_INLINE void prefetch_to(const void* address) {
+  __builtin_prefetch(address, 0, kToL1 ? 3 : 2);
 }
 SINKSTREAM_INLINE void prefetch(const void* address) {
-  if (asks_first_cache()) {
-    prefetch_into<true>(address);
+  if (prefetches_to_l1()) {
+    prefetch_to<true>(address);
   } else {
-    prefetch_into<false>(address);
+    prefetch_to<false>(address);
   }
 }
