@@ -75,11 +75,11 @@ STREAMING_LLM = (
         name="sinks_rounded_at_every_step",
         sentence="Sinks are turned where they lie, step after step, and rounded each time.",
         file=LAYER,
-        old="            return turned.to(self.sink_keys.dtype), self.sink_values\n",
-        new="            self.sink_keys = turned.to(self.sink_keys.dtype)\n"
-        "            back = self.rotation.turn(self.sink_keys, self.start_size - self.first)\n"
-        "            turned, self.sink_keys, self._turnable = self.sink_keys, back, None\n"
-        "            return turned, self.sink_values\n",
+        old="            return rotated.to(self.sink_keys.dtype), self.sink_values\n",
+        new="            self.sink_keys = rotated.to(self.sink_keys.dtype)\n"
+        "            back = self.rotation.rotate(self.sink_keys, self.start_size - self.first)\n"
+        "            rotated, self.sink_keys, self._rotatable = self.sink_keys, back, None\n"
+        "            return rotated, self.sink_values\n",
         killers=(
             _streaming(
                 "test_protocol.py::"
@@ -117,8 +117,8 @@ STREAMING_LLM = (
         name="cut_leaves_a_gap",
         sentence="Tokens older than a cut keep their positions, and the cut stays as a gap.",
         file=LAYER,
-        old="            moved = self.rotation.turn(moved, end - start)\n",
-        new="            moved = self.rotation.turn(moved, 0)\n",
+        old="            moved = self.rotation.rotate(moved, end - start)\n",
+        new="            moved = self.rotation.rotate(moved, 0)\n",
         killers=(
             _streaming(
                 "test_turns.py::test_cuts_anywhere_in_the_window_are_those_of_the_protocol[llama]"
@@ -129,8 +129,8 @@ STREAMING_LLM = (
         name="numbered_anew_the_wrong_way",
         sentence="Where the window gets small indices again, its keys are turned away from them.",
         file=LAYER,
-        old="self.rotation.turn(self.keys, -distance)",
-        new="self.rotation.turn(self.keys, distance)",
+        old="self.rotation.rotate(self.keys, -distance)",
+        new="self.rotation.rotate(self.keys, distance)",
         killers=(
             _streaming(
                 "test_protocol.py::"

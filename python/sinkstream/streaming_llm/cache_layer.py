@@ -1,9 +1,9 @@
-"""Attention sinks and a window as a cache of transformers: `Cache(layers=[SinkLayer, …])`.
+"""Attention sinks and a window as a transformers cache: `Cache(layers=[SinkLayer, …])`.
 
-No forward is patched and no hook is set. A model of transformers rotates keys before it caches
-them, at their absolute index. The window's keys stay so for ever; what a layer hands back are the
-sinks, turned towards the query by the distance that was evicted, and then the window. Scores depend
-on differences of positions only, so that every query sees what StreamingLLM (section 3.2) defines.
+No forward is patched and no hook is set. Transformers models rotate keys by their absolute index
+before they cache them. The window's keys always stay that way. A layer returns the sinks, rotated
+towards the query by the evicted distance, followed by the window. Scores depend only on differences
+of positions, so every query sees what StreamingLLM (section 3.2) defines.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from sinkstream.streaming_llm.rotation import KeyRotation
 
 
 class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """One layer's sinks and window.
+    """The sinks and the window of one layer.
 
     After each forward it keeps the first `start_size` tokens and the last `recent_size` others, as
-    the original does: a query sees them and itself. That is a window of `recent_size + 1`.
+    the original does. A query sees these and itself: a window of `recent_size + 1`.
 
     Args:
         start_size: Number of sinks, at least 0.
-        recent_size: Tokens kept besides, at least 1.
-        rotation: The model's rotary scheme; None where positions come from the columns of the
-            cache (ALiBi), which are ranks already.
-        rows: Batch size. The rows are one rectangle: no row is padded.
-        counts_live: Report the live tokens as this layer's length instead of all tokens seen, for
-            models that build their bias from it.
+        recent_size: Number of other tokens to keep, at least 1.
+        rotation: The model's rotary scheme; None if positions come from the columns of the cache
+            (ALiBi), which are already ranks.
+        rows: Batch size. All rows have the same length, without padding.
+        counts_live: Report the number of live tokens as this layer's length, instead of all tokens
+            seen, for models that derive their bias from it.
     """
 
-    is_croppable = False  # what was evicted does not come back
+    is_croppable = False  # evicted tokens cannot be restored
 
     def __init__(
         self,
@@ -57,16 +57,16 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _clear(self) -> None:
         self.seen = 0  # index of the next token
-        self.taken_back = 0  # what `renumber` took off all indices
+        self.renumbered = 0  # total that `renumber` has subtracted from all indices
         self.first = self.start_size  # index of the oldest token of the window
-        # Window: keys and values [batch, kv_heads, live tokens of the window, head_dim], index
-        # rising. They may be views of what the last forward was given.
+        # Window: keys and values [batch, kv_heads, live window tokens, head_dim], by ascending
+        # index. They may be views of what the last forward received.
         self.keys: torch.Tensor = torch.empty(0)
         self.values: torch.Tensor = torch.empty(0)
-        # Sinks: [batch, kv_heads, min(seen, start_size), head_dim], the keys as they arrived.
+        # Sinks: [batch, kv_heads, min(seen, start_size), head_dim], keys as they arrived.
         self.sink_keys = torch.empty(0)
         self.sink_values = torch.empty(0)
-        self._turnable: tuple[torch.Tensor, torch.Tensor] | None = None  # of sink_keys
+        self._rotatable: tuple[torch.Tensor, torch.Tensor] | None = None  # of sink_keys
         self.is_initialized = False
 
     @property
@@ -75,11 +75,11 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return min(self.seen, self.start_size) + max(self.seen - self.first, 0)
 
     def first_of(self, index: int) -> int:
-        """Return the oldest index in the window of the query at `index`, not before `seen`."""
+        """Return the oldest window index that the query at `index` sees; `index >= seen`."""
         return max(self.first, index - self.recent_size)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Make empty tensors of the right shape, type and device."""
+        """Create empty tensors of the right shape, type and device."""
         self.dtype, self.device = key_states.dtype, key_states.device
 
         def empty(like: torch.Tensor) -> torch.Tensor:
@@ -92,20 +92,20 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the keys and values of a forward, and return those that its queries see.
+        """Append the keys and values of a forward, and return those that its queries see.
 
         Args:
-            key_states: [batch, kv_heads, tokens, head_dim], rotated at their absolute index.
+            key_states: [batch, kv_heads, tokens, head_dim], rotated by their absolute index.
             value_states: The same for values.
-            args: Whatever else a model hands to its cache; not used.
+            args: Other arguments of the model's call; not used.
             kwargs: The same.
 
         Returns:
             Keys and values [batch, kv_heads, sinks + window + tokens, head_dim].
 
         Raises:
-            InvalidArgument: The batch has other rows than announced, or the tokens are so many that
-                the first would be seen by the last although it is evicted before.
+            InvalidArgument: The batch size differs from `rows`, or the forward has too many tokens:
+                its last would see a token that should already be evicted.
         """
         self._check(key_states)
         if not self.is_initialized:
@@ -114,12 +114,12 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if fill:
             self.sink_keys = torch.cat([self.sink_keys, key_states[..., :fill, :]], dim=-2)
             self.sink_values = torch.cat([self.sink_values, value_states[..., :fill, :]], dim=-2)
-            self._turnable = None
+            self._rotatable = None
         sinks, sink_values = self._sinks(key_states.shape[-2])
         self.seen += key_states.shape[-2]
         evicted = self.first_of(self.seen) - self.first
         self.first += evicted
-        # Keys are replaced before values are made, so that memory is given back before it is taken.
+        # Keys are replaced before values are built, so that memory is freed before it is allocated.
         keys = torch.cat([sinks, self.keys, key_states[..., fill:, :]], dim=-2)
         self.keys = keys[..., sinks.shape[-2] + evicted :, :]
         values = torch.cat([sink_values, self.values, value_states[..., fill:, :]], dim=-2)
@@ -131,7 +131,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if rows != self.rows:
             raise InvalidArgument(
                 f"forward: the batch must have as many rows as the cache, {self.rows}, but has "
-                f"{rows}. `new_cache(batch={rows})` makes one for rows of equal length; padded "
+                f"{rows}. `new_cache(batch={rows})` makes one for rows of equal length. Padded "
                 "rows cannot stream, because padding would become their sinks.",
                 param="batch",
             )
@@ -139,34 +139,34 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             raise InvalidArgument(
                 f"forward: a forward must not evict between its own tokens, but {tokens} tokens do "
                 f"with {self.live} live ones of at most {self.start_size + self.recent_size}. Read "
-                "them with `kv_cache.read(input_ids, cache)`, give generate() "
-                "`**kv_cache.inputs_for_generate(input_ids, cache)`, or make room before them with "
-                "`kv_cache.evict_for_space(cache, tokens)`.",
+                "them with `kv_cache.read(input_ids, cache)`, pass "
+                "`**kv_cache.inputs_for_generate(input_ids, cache)` to generate(), or make room "
+                "first with `kv_cache.evict_for_space(cache, tokens)`.",
                 param="input_ids",
             )
 
     def _sinks(self, queries: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sinks as the next queries see them: one copy, or one for each query."""
+        """Return the sinks as the next queries see them: one copy, or one per query."""
         if self.rotation is None or (self.first == self.start_size and not self.per_query_sinks):
             return self.sink_keys, self.sink_values
-        if self._turnable is None:
-            self._turnable = self.rotation.partners(self.sink_keys)
-        wide, partner = self._turnable
+        if self._rotatable is None:
+            self._rotatable = self.rotation.partners(self.sink_keys)
+        wide, partner = self._rotatable
         if not self.per_query_sinks:
             cos, sin = self.rotation.table((self.first - self.start_size,), wide)
-            turned = torch.addcmul(wide * cos[0], partner, sin[0])
-            return turned.to(self.sink_keys.dtype), self.sink_values
+            rotated = torch.addcmul(wide * cos[0], partner, sin[0])
+            return rotated.to(self.sink_keys.dtype), self.sink_values
         indices = range(self.seen, self.seen + queries)
         distances = [self.first_of(index) - self.start_size for index in indices]
         cos, sin = self.rotation.table(distances, wide)  # [queries, head_dim]
-        turned = torch.addcmul(
+        rotated = torch.addcmul(
             wide[:, :, None] * cos[:, None, :], partner[:, :, None], sin[:, None, :]
         )  # [batch, kv_heads, queries, sinks, head_dim]
         values = self.sink_values[:, :, None].expand(-1, -1, queries, -1, -1)
-        return turned.to(self.sink_keys.dtype).flatten(2, 3), values.flatten(2, 3)
+        return rotated.to(self.sink_keys.dtype).flatten(2, 3), values.flatten(2, 3)
 
     def evict_for_space(self, count: int) -> None:
-        """Evict the oldest of the window, so that `count` tokens fit beside what stays."""
+        """Evict the oldest window tokens until `count` new tokens fit."""
         if self.live + count > self.start_size + self.recent_size:
             self._drop(self.seen - max(self.recent_size - count, 0) - self.first)
 
@@ -176,16 +176,16 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.first += count
 
     def evict_range(self, start: int, end: int) -> None:
-        """Evict the live tokens with ranks `start` to `end`, the end excluded.
+        """Evict the live tokens with ranks [start, end).
 
-        Those of the window that are older than the cut move up by its length, each turned once.
+        Window tokens older than the cut move up by its length; each key is rotated once.
         """
         if start == end:
             return
         older, younger = start - self.start_size, end - self.start_size
         moved = self.keys[..., :older, :]
         if self.rotation is not None:
-            moved = self.rotation.turn(moved, end - start)
+            moved = self.rotation.rotate(moved, end - start)
         self.keys = torch.cat([moved, self.keys[..., younger:, :]], dim=-2)
         self.values = torch.cat(
             [self.values[..., :older, :], self.values[..., younger:, :]], dim=-2
@@ -193,16 +193,16 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.first += end - start
 
     def renumber(self) -> None:
-        """Number the live tokens as if nothing had been evicted yet: turn the window back."""
+        """Renumber the live tokens as if nothing had been evicted: rotate the window back."""
         distance = self.first - self.start_size
         if self.rotation is not None and distance:
-            self.keys = self.rotation.turn(self.keys, -distance)
+            self.keys = self.rotation.rotate(self.keys, -distance)
         self.seen -= distance
         self.first -= distance
-        self.taken_back += distance
+        self.renumbered += distance
 
     def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Start from the keys and values of all tokens so far, from index 0, and evict."""
+        """Start with the keys and values of all tokens so far, from index 0, and evict."""
         if keys.shape[0] != self.rows:
             self._check(keys[..., :0, :])
         sinks = min(self.start_size, keys.shape[-2])
@@ -217,9 +217,9 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.live if self.counts_live else self.seen
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many columns the mask has, and the index of the first.
+        """Return the number of mask columns, and the index of the first.
 
-        The live tokens count as the ones just before the query: every one of them is seen.
+        The live tokens count as those just before the query, so all of them are visible.
         """
         return self.live + query_length, self.get_seq_length() - self.live
 
@@ -228,15 +228,15 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return -1
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all tokens."""
         self._clear()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refuse to take tokens back."""
+        """Refuse to remove the last tokens."""
         if tokens_to_remove != 0:
             raise InvalidArgument(
-                f"crop: `tokens_to_remove` must be 0, but is {tokens_to_remove}. Tokens that were "
-                "evicted do not come back, so that assisted generation needs another cache.",
+                f"crop: `tokens_to_remove` must be 0, but is {tokens_to_remove}. Evicted tokens "
+                "cannot be restored. Use another cache for assisted generation.",
                 param="tokens_to_remove",
             )
 
@@ -255,25 +255,25 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.rows = len(indices)
 
     def offload(self) -> None:
-        """Move everything to the CPU's memory."""
+        """Move everything to CPU memory."""
         self._for_each(lambda x: x.to("cpu", non_blocking=True))
 
     def prefetch(self) -> None:
-        """Move everything back."""
+        """Move everything back to the device."""
         self._for_each(lambda x: x.to(self.device, non_blocking=True))
 
     def _for_each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         if self.is_initialized:
             self.keys, self.values = change(self.keys), change(self.values)
             self.sink_keys, self.sink_values = change(self.sink_keys), change(self.sink_values)
-            self._turnable = None
+            self._rotatable = None
 
 
 class StreamingCache(Cache):
-    """The cache of one stream; give it to a model or to generate() as `past_key_values`.
+    """The cache of one stream; pass it to a model or to generate() as `past_key_values`.
 
-    Made by `StartRecentKVCache.new_cache`. Layers of a model with a sliding window of its own,
-    if that is no wider than ours, are transformers' own ring without sinks, as they were trained.
+    Made by `StartRecentKVCache.new_cache`. A layer with a native sliding window that is no wider
+    than ours uses transformers' own ring without sinks, as it was trained.
     """
 
     layers: list[SinkLayer | DynamicSlidingWindowLayer]  # type: ignore[assignment]
@@ -283,7 +283,7 @@ class StreamingCache(Cache):
         self._checked_at: int | None = None  # see mark_as_checked
 
     def mark_as_checked(self) -> None:
-        """Note that what generate() is given next has no padding; holds until tokens are read."""
+        """Record that the next input of generate() has no padding; valid until tokens are read."""
         self._checked_at = self.seen_tokens
 
     @property
@@ -292,28 +292,28 @@ class StreamingCache(Cache):
 
     @_is_user_defined.setter
     def _is_user_defined(self, value: bool) -> None:
-        # generate() marks the caches that it was given, before it runs anything. That is all a
-        # cache learns of it: layers are shown keys and values, never the mask.
+        # generate() marks a cache that was passed to it, before it runs anything. The cache learns
+        # nothing else of the call: layers receive keys and values, but not the mask.
         self._check_generate()
 
     def _check_generate(self) -> None:
         if self.rows > 1 and self._checked_at != self.seen_tokens:
             raise InvalidArgument(
                 "generate: `past_key_values` must have one row, or rows that were checked for "
-                f"padding, but has {self.rows} that were not. Give generate() "
-                "`**kv_cache.inputs_for_generate(input_ids, cache, attention_mask=mask)`; padded "
-                "rows cannot stream, because padding would become their sinks.",
+                f"padding, but has {self.rows} that were not. Pass "
+                "`**kv_cache.inputs_for_generate(input_ids, cache, attention_mask=mask)` to "
+                "generate(). Padded rows cannot stream, because padding would become their sinks.",
                 param="past_key_values",
             )
 
     @property
     def sink_layers(self) -> list[SinkLayer]:
-        """Those layers that have sinks."""
+        """The layers that have sinks."""
         return [layer for layer in self.layers if isinstance(layer, SinkLayer)]
 
     @property
     def rows(self) -> int:
-        """Batch size of those layers; 1 if there are none."""
+        """Batch size of these layers; 1 if there are none."""
         return max((layer.rows for layer in self.sink_layers), default=1)
 
     @property
@@ -321,14 +321,14 @@ class StreamingCache(Cache):
         """Number of tokens read so far."""
         layer = self.layers[0]
         if isinstance(layer, SinkLayer):
-            return layer.seen + layer.taken_back
+            return layer.seen + layer.renumbered
         return int(layer.get_seq_length())
 
     @property
     def live_tokens(self) -> int:
-        """Number of tokens in the cache; in the widest layer, where layers differ."""
+        """Number of tokens in the cache; in its widest layer if layers differ."""
         return max(
-            # A ring keeps one token less than it shows to a query.
+            # A ring keeps one token fewer than a query sees.
             layer.live
             if isinstance(layer, SinkLayer)
             else min(self.seen_tokens, layer.sliding_window - 1)
@@ -337,19 +337,20 @@ class StreamingCache(Cache):
 
     @property
     def evicted_tokens(self) -> int:
-        """Number of tokens that no query will see again."""
+        """Number of tokens that have left the cache."""
         return self.seen_tokens - self.live_tokens
 
     def renumber_if_far(self) -> None:
-        """Give the live tokens small indices again, once as many were evicted as the cache holds.
+        """Renumber the live tokens once as many tokens were evicted as the cache holds.
 
-        Transformers computes angles in float32, whose error grows with the index. Turning the
-        window back costs one rotation of each key in its life, and 16-bit keys one rounding: they
-        wait until the angles' error is as large as that (65,536 × 6e-8 rad). Whoever passes
-        positions of their own, as generate() does, must take them from `get_seq_length` afterwards.
+        Transformers computes angles in float32, whose error grows with the index. Renumbering
+        costs one rotation of each key in its lifetime, and for 16-bit keys one rounding. With
+        16-bit keys it therefore waits until the error of the angles is as large (65,536 × 6e-8
+        rad). A caller that passes its own positions, as generate() does, must read them from
+        `get_seq_length` afterwards.
         """
         if len(self.sink_layers) < len(self.layers):
-            return  # a ring's keys have the same indices, and stay
+            return  # a ring's keys share these indices, and cannot be renumbered
         layer = self.sink_layers[0]
         if layer.rotation is None or not layer.is_initialized:
             return
@@ -364,8 +365,8 @@ class StreamingCache(Cache):
     def evicting_inside(self) -> Iterator[None]:
         """Let one forward evict between its own tokens.
 
-        Each layer then hands back one copy of the sinks for every query of the forward, turned
-        towards that query; `reading.mask_of_chunk` hides the other queries' copies.
+        Each layer then returns one copy of the sinks for every query of the forward, rotated
+        towards that query; `reading.mask_of_chunk` hides the copies of the other queries.
         """
         for layer in self.sink_layers:
             layer.per_query_sinks = True
@@ -383,6 +384,6 @@ class RankedCache(StreamingCache):
         raise InvalidArgument(
             "generate: a Falcon model with ALiBi must be called as `model(input_ids, "
             "past_key_values=cache)`, but is called by generate(). It builds its bias from the "
-            "attention mask, which generate() lengthens for ever while the cache does not grow.",
+            "attention mask, which generate() keeps extending although the cache does not grow.",
             param="past_key_values",
         )

@@ -1,4 +1,4 @@
-"""Which models can stream, and what their cache layers look like."""
+"""The models that can stream, and the layers of their caches."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from sinkstream.streaming_llm.rotation import KeyRotation
 
 FAMILIES = ("falcon", "gpt_neox", "llama", "mistral", "mpt", "qwen2", "qwen3")
 
-# They look a vector up for every absolute position: there is none past the trained length.
+# These look up a vector for every absolute position; there is none past the trained length.
 LEARNED_POSITIONS = frozenset(
     {"biogpt", "ctrl", "gpt2", "gpt_bigcode", "gpt_neo", "imagegpt", "openai-gpt", "opt", "xglm"}
 )
 
-# They change their frequencies with the length of the text, and a stream's length has no end.
+# The frequencies of these depend on the length of the text, which is unbounded in a stream.
 LENGTH_DEPENDENT_ROTARY = frozenset({"dynamic", "longrope"})
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What `new_cache` makes for one model."""
+    """How to make the caches of one model."""
 
     start_size: int
     recent_size: int
-    is_rotary: bool  # if not: ALiBi, whose bias is the column's
-    rings: tuple[int | None, ...]  # for each layer: its native window, or None for sinks
-    counts_live: bool  # the model takes the cache's length for the number of its columns
+    is_rotary: bool  # else ALiBi, whose bias depends on the column
+    rings: tuple[int | None, ...]  # per layer: its native window, or None for sinks
+    counts_live: bool  # the model takes the cache's length as its number of columns
     evicts_inside: bool  # one forward may read more tokens than fit (see reading.py)
 
     def new_cache(self, model: Any, rows: int) -> StreamingCache:
-        """Return an empty cache of that model for `rows` rows of equal length."""
-        # Read here and not kept: casting the model rounds its frequencies too, and the sinks must
-        # turn by those that its forward uses.
+        """Return an empty cache of the model for `rows` rows of equal length."""
+        # Read again for each cache: casting the model also rounds its frequencies, and the sinks
+        # must be rotated by those that its forward uses.
         rotation = KeyRotation(model.base_model.rotary_emb.inv_freq) if self.is_rotary else None
         kind = RankedCache if self.counts_live else StreamingCache
         return kind(
@@ -57,11 +57,11 @@ class CachePlan:
 
 
 def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> CachePlan:
-    """Look at a model of transformers, and say how its cache streams.
+    """Return how the cache of a transformers model streams.
 
     Raises:
-        TypeError: It is no model of transformers.
-        InvalidArgument: It cannot stream, or not with these sizes; the sentence says why.
+        TypeError: `model` is not a transformers model.
+        InvalidArgument: It cannot stream, or not with these sizes; the message says why.
     """
     family = model_family(where, model)
     config = model.config
@@ -73,18 +73,18 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
         _check_mpt(where, config, start_size + window)
     elif not has_alibi and start_size + window > config.max_position_embeddings:
         warn_caller(
-            f"{where}: the cache holds {start_size + window} positions; the model was trained with "
-            f"{config.max_position_embeddings}."
+            f"{where}: the cache should not exceed the {config.max_position_embeddings} tokens "
+            f"that the model was trained on, but holds {start_size + window}."
         )
     if model.can_generate() and model.generation_config.use_cache is False:
         warn_caller(
-            f"{where}: generate() must be given use_cache=True, but this model's generation config "
-            "says False. `**kv_cache.inputs_for_generate(input_ids)` gives it."
+            f"{where}: generate() must be called with use_cache=True, but this model's generation "
+            "config says False. `**kv_cache.inputs_for_generate(input_ids)` sets it."
         )
     rings = tuple(
         _ring(where, width, start_size, window) for width in _native_windows(family, config)
     )
-    # One mask serves all layers of a forward, so that they must be of one kind.
+    # One mask serves all layers of a forward, so all layers must be of one kind.
     masks_itself = config._attn_implementation in ("eager", "sdpa") and not any(rings)
     return CachePlan(
         start_size=start_size,
@@ -97,11 +97,10 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
 
 
 def model_family(where: str, model: Any) -> str:
-    """Return the model_type of a model that can stream."""
+    """Return the model_type of a model, if it can stream."""
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
-            f"{where}: `model` must be a model of transformers, but is of type "
-            f"{type(model).__name__}."
+            f"{where}: `model` must be a transformers model, but is of type {type(model).__name__}."
         )
     family = str(model.config.model_type)
     if family in LEARNED_POSITIONS:
@@ -123,7 +122,7 @@ def _check_rotary(where: str, model: PreTrainedModel) -> None:
     if rotary.rope_type in LENGTH_DEPENDENT_ROTARY:
         raise InvalidArgument(
             f"{where}: `model` must have fixed rotary frequencies, but has rope_type "
-            f'"{rotary.rope_type}", whose frequencies follow the length of the text.',
+            f'"{rotary.rope_type}", whose frequencies depend on the length of the text.',
             param="model",
         )
 
@@ -154,7 +153,7 @@ def _native_windows(family: str, config: Any) -> list[int | None]:
 
 
 def _ring(where: str, native: int | None, start_size: int, window: int) -> int | None:
-    """Return the width of a layer's own ring, or None where it has sinks and our window."""
+    """Return the width of a layer's native ring, or None if it has sinks and our window."""
     if native is None or native >= start_size + window:
         return None
     if native <= window:

@@ -1,4 +1,4 @@
-"""`StartRecentKVCache`: sinks and a window, under the name that the original gave them."""
+"""`StartRecentKVCache`: sinks and a window, under the original's name."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _LARGEST = 2**31 - 1
 class StartRecentKVCache:
     """Keeps the first `start_size` tokens of a cache and the last `recent_size` others.
 
-    What it is given as `past` is one of three things:
+    `past` is one of three things:
 
-    - a `StreamingCache` (from `new_cache`), changed in place: positions are right at every time;
-    - legacy tuples, `((key, value), …)` for each layer: pure slicing, as the original does it, with
-      whatever positions the keys have;
-    - for `__call__`, what a model returned that was called without a cache (a `DynamicCache`): its
-      tokens move into a new `StreamingCache`, which is returned. Loops written for the original run
-      on unchanged: `past = kv_cache(model(ids, past_key_values=past).past_key_values)`.
+    - a `StreamingCache` (from `new_cache`), changed in place: positions are always right;
+    - legacy tuples, `((key, value), …)` per layer: only sliced, as the original does, whatever the
+      positions of the keys;
+    - for `__call__`, the cache that a model returned when called without one (a `DynamicCache`).
+      Its tokens move into a new `StreamingCache`, which is returned. Loops written for the original
+      run unchanged: `past = kv_cache(model(ids, past_key_values=past).past_key_values)`.
 
     Args:
-        start_size: Sinks, at least 0.
-        recent_size: Tokens kept besides, at least 1.
-        k_seq_dim: The dimension of tokens in a legacy key, 1 to 3.
+        start_size: Number of sinks, at least 0.
+        recent_size: Number of other tokens to keep, at least 1.
+        k_seq_dim: The token dimension of a legacy key, 1 to 3.
         v_seq_dim: The same for a value.
-        model: The model whose caches it makes; `enable_streaming_llm` passes it. Without it, the
-            one that is enabled.
+        model: The model whose caches it makes; `enable_streaming_llm` passes it. None takes the
+            only enabled model.
 
     Example:
         >>> kv_cache = enable_streaming_llm(model, start_size=4, recent_size=2000)
@@ -68,7 +68,7 @@ class StartRecentKVCache:
     # ---- the original's three operations ----
 
     def __call__(self, past: Any) -> Any:
-        """Evict what is over; after a forward, as the original's loops do.
+        """Evict the excess tokens; called after a forward, as in the original's loops.
 
         Args:
             past: None, legacy tuples, or a cache (see the class).
@@ -80,7 +80,7 @@ class StartRecentKVCache:
             return None
         if isinstance(past, StreamingCache):
             past.renumber_if_far()
-            return past  # it evicts after every forward by itself
+            return past  # it evicts by itself in every forward
         if isinstance(past, Cache):
             return self._adopt(past)
         length = self._legacy_length(past)
@@ -89,9 +89,9 @@ class StartRecentKVCache:
         return self._cut(past, self.start_size, length - self.recent_size)
 
     def evict_for_space(self, past: Any, num_coming: int) -> Any:
-        """Evict so many of the window's oldest that `num_coming` tokens fit; before a turn.
+        """Evict the oldest window tokens until `num_coming` new ones fit; called before a turn.
 
-        At most the whole window goes, never a sink.
+        It may evict the entire window, but never a sink.
         """
         count = as_int("evict_for_space", "num_coming", num_coming, 0, _LARGEST)
         if past is None:
@@ -107,10 +107,10 @@ class StartRecentKVCache:
         return self._cut(past, min(self.start_size, length), max(length - kept, 0))
 
     def evict_range(self, past: Any, start: int, end: int) -> Any:
-        """Evict the tokens with ranks `start` to `end`, the end excluded.
+        """Evict the tokens with ranks [start, end).
 
-        In a `StreamingCache`, `start` must not be a sink; the tokens of the window that are older
-        than the cut move up to it, their keys turned once.
+        In a `StreamingCache`, `start` must not be a sink. Window tokens older than the cut move up;
+        each key is rotated once.
         """
         if past is None:
             return None
@@ -123,8 +123,8 @@ class StartRecentKVCache:
             return self._cut(past, start, end)
         if any(not isinstance(layer, SinkLayer) for layer in past.layers):
             raise InvalidArgument(
-                "evict_range: every layer must have sinks, but this model has layers with a "
-                "sliding window of its own, whose ranks are others.",
+                "evict_range: every layer must have sinks, but this model has layers with a native "
+                "sliding window, in which ranks differ.",
                 param="past",
             )
         for layer in past.sink_layers:
@@ -135,7 +135,7 @@ class StartRecentKVCache:
         return int(past[0][0].shape[self.k_seq_dim])
 
     def _cut(self, past: Any, start: int, end: int) -> LegacyCache:
-        """Return legacy tuples without the tokens `start` to `end`."""
+        """Return legacy tuples without the tokens [start, end)."""
 
         def cut(x: torch.Tensor, dim: int) -> torch.Tensor:
             return torch.cat([x.narrow(dim, 0, start), x.narrow(dim, end, x.shape[dim] - end)], dim)
@@ -145,14 +145,14 @@ class StartRecentKVCache:
     # ---- streaming with today's transformers ----
 
     def new_cache(self, batch: int = 1) -> StreamingCache:
-        """Return an empty cache, to be given as `past_key_values` to the model or to generate().
+        """Return an empty cache, to pass as `past_key_values` to the model or to generate().
 
-        Its sinks turn by the frequencies that the model has now: cast the model before, not after.
+        Its sinks are rotated by the model's current frequencies: cast the model first.
 
         Rows must not be padded, because padding would become their sinks. generate() with more
-        than one row is refused unless `inputs_for_generate` saw the mask. Nothing sees it where
-        `model(…)` is called directly with a mask of padding, or where generate() is given a single
-        row that is padded: these cannot be detected, and stream garbage.
+        than one row is refused unless `inputs_for_generate` has checked the mask. Two cases cannot
+        be detected, and stream garbage: `model(…)` called directly with a padded mask, and
+        generate() called with a single padded row.
 
         Args:
             batch: Number of rows, of equal length and without padding. Each beam is a row.
@@ -168,12 +168,12 @@ class StartRecentKVCache:
         *,
         logits_to_keep: int = 1,
     ) -> tuple[torch.Tensor, StreamingCache]:
-        """Read tokens, however many, each of them as if it had come alone.
+        """Read any number of tokens, each as if it were read alone.
 
         Args:
             input_ids: int64 [batch, tokens], at least one token, without padding.
-            past: From `new_cache`, or None for a new one. Is changed.
-            logits_to_keep: Logits of how many of the last tokens to return; 0 means all.
+            past: From `new_cache`, changed in place; or None for a new one.
+            logits_to_keep: Number of last tokens whose logits are returned; 0 returns all.
 
         Returns:
             Logits [batch, kept tokens, vocab], and the cache.
@@ -197,44 +197,43 @@ class StartRecentKVCache:
         *,
         attention_mask: torch.Tensor | None = None,
     ) -> dict[str, Any]:
-        """Read all but the last token, and return what generate() needs to go on from there.
+        """Read all tokens except the last; return the arguments with which generate() continues.
 
-        It is needed for a prompt longer than the cache, for more than one row, and for every turn
-        after the first:
-        `model.generate(**kv_cache.inputs_for_generate(input_ids, cache), …)`. What generate() then
-        returns begins with the last token of `input_ids`. Its own last token was sampled but not
-        read: it belongs before the next turn's.
+        Needed for a prompt longer than the cache, for more than one row, and for every turn after
+        the first: `model.generate(**kv_cache.inputs_for_generate(input_ids, cache), …)`. The output
+        of generate() then starts with the last token of `input_ids`. Its last token was sampled but
+        not read: put it before the tokens of the next turn.
 
         Args:
-            input_ids: int64 [batch, tokens], the new tokens only.
-            past: From `new_cache`, or None for a new one. Is changed. For beams, a multiple of
-                the rows of `input_ids`: each of these is read into as many of them.
-            attention_mask: What a tokenizer returns beside the ids; all ones, or it is refused.
-                Needed for more than one row.
+            input_ids: int64 [batch, tokens], only the new tokens.
+            past: From `new_cache`, changed in place; or None for a new one. For beams, its rows are
+                a multiple of those of `input_ids`, and each input row is read into that many.
+            attention_mask: The tokenizer's mask, which must be all ones. Required for more than one
+                row.
         """
         _check_ids("inputs_for_generate", input_ids)
         if attention_mask is None and len(input_ids) > 1:
             raise InvalidArgument(
                 "inputs_for_generate: `attention_mask` must be given for more than one row, but is "
-                f"None for {len(input_ids)}. A tokenizer returns it beside the ids; padded rows "
+                f"None for {len(input_ids)}. A tokenizer returns it with the ids. Padded rows "
                 "cannot stream.",
                 param="attention_mask",
             )
         if attention_mask is not None and not bool(attention_mask.bool().all()):
             raise InvalidArgument(
                 "inputs_for_generate: `attention_mask` must be all ones, but has zeros. Padded "
-                "rows cannot stream, because padding would become their sinks; stream them one by "
+                "rows cannot stream, because padding would become their sinks. Stream them one by "
                 "one.",
                 param="attention_mask",
             )
         if past is None:
             past = self.new_cache(input_ids.shape[0])
         if input_ids.shape[1] > 1:
-            # generate() repeats the rows for beams in the same order.
+            # generate() repeats rows for beams in the same order.
             beams = max(past.rows // len(input_ids), 1)
             self.read(input_ids[:, :-1].repeat_interleave(beams, dim=0), past)
         last = input_ids[:, -1:]
-        # generate() counts positions by the mask, and slices the ids where both have one length.
+        # generate() derives positions from the mask, and slices the ids if both have one length.
         past.renumber_if_far()
         past.mark_as_checked()
         length = past.get_seq_length() + 1
@@ -243,7 +242,7 @@ class StartRecentKVCache:
             "input_ids": last,
             "attention_mask": mask,
             "past_key_values": past,
-            "use_cache": True,  # MPT's checkpoints say False, and generate() follows them
+            "use_cache": True,  # MPT's checkpoints say False, which generate() would follow
         }
 
     def _adopt(self, past: Cache) -> StreamingCache:
@@ -256,7 +255,7 @@ class StartRecentKVCache:
             elif theirs.get_seq_length() != theirs.keys.shape[-2]:
                 raise InvalidArgument(
                     "StartRecentKVCache: `past` must hold every token so far, but layer "
-                    f"{index} evicted some. Begin with `past_key_values=kv_cache.new_cache()`.",
+                    f"{index} evicted some. Start with `past_key_values=kv_cache.new_cache()`.",
                     param="past",
                 )
             else:
@@ -284,7 +283,7 @@ def _check_ids(where: str, ids: torch.Tensor) -> None:
         raise TypeError(f"{where}: `input_ids` must be a tensor, but is {type(ids).__name__}.")
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise InvalidArgument(
-            f"{where}: `input_ids` must have the shape [batch, tokens] with a token at least, but "
-            f"has {list(ids.shape)}.",
+            f"{where}: `input_ids` must have the shape [batch, tokens] with at least one token, "
+            f"but has {list(ids.shape)}.",
             param="input_ids",
         )

@@ -1,8 +1,8 @@
-"""Reads any number of tokens into a cache, each of them as if it had come alone.
+"""Reads any number of tokens into a cache, each as if it were read alone.
 
-Many tokens in one forward share what the cache hands to the model, but each query has its own
-window and its own distance to the sinks. A chunk that evicts is therefore given a mask of its own,
-and one turned copy of the sinks for every query (`StreamingCache.evicting_inside`).
+All tokens of a forward share the keys that the cache returns, but each query has its own window and
+its own distance to the sinks. A chunk that evicts therefore gets its own mask, and one rotated copy
+of the sinks per query (`StreamingCache.evicting_inside`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from sinkstream.streaming_llm.cache_layer import SinkLayer, StreamingCache
 from sinkstream.streaming_llm.families import CachePlan
 
-# Tokens of one forward: past this, activations grow and the processor's use of them does not.
+# Tokens per forward: beyond this, activations grow without a gain in speed.
 CHUNK = 512
 
 
@@ -23,9 +23,9 @@ def read(model: Any, plan: CachePlan, cache: StreamingCache, ids: torch.Tensor) 
     """Yield the model's outputs, chunk by chunk.
 
     Args:
-        model: The model that `plan` was made for.
+        model: The model of `plan`.
         plan: How its cache streams.
-        cache: Is changed.
+        cache: Changed in place.
         ids: int64 [batch, tokens].
     """
     start = 0
@@ -42,15 +42,15 @@ def read(model: Any, plan: CachePlan, cache: StreamingCache, ids: torch.Tensor) 
 
 
 def _tokens_without_eviction(cache: StreamingCache) -> int:
-    """Return how many tokens one forward takes before the first of them would be evicted."""
+    """Return how many tokens one forward can read without evicting between them."""
     if not cache.sink_layers:
-        return CHUNK  # transformers' own rings mask each query by themselves
+        return CHUNK  # transformers' rings mask each query themselves
     layer = cache.sink_layers[0]
     return layer.first + layer.recent_size + 1 - layer.seen
 
 
 def _evicting_chunk(plan: CachePlan) -> int:
-    """Return a length at which the copies of the sinks cost no more than the window does."""
+    """Return a chunk length at which the copies of the sinks cost no more than the window."""
     return max(1, min(CHUNK // 2, (plan.recent_size + 256) // max(plan.start_size, 1)))
 
 
@@ -68,14 +68,14 @@ def _forward_evicting(model: Any, cache: StreamingCache, ids: torch.Tensor) -> A
 def mask_of_chunk(
     layer: SinkLayer, queries: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Return what is added to the scores of a chunk that evicts: 0, or the lowest number.
+    """Return the additive mask of a chunk that evicts: 0, or the lowest number.
 
     Returns:
-        [1, 1, queries, queries × sinks + window + queries]: for each query its copy of the sinks,
-        then the tokens of the window, then the chunk, in the order of `SinkLayer.update`.
+        [1, 1, queries, queries × sinks + window + queries]: each query's copy of the sinks, then
+        the window, then the chunk, in the order of `SinkLayer.update`.
     """
     query = torch.arange(queries, device=device)
-    owner = query.repeat_interleave(layer.start_size)  # whose copy a sink's column is
+    owner = query.repeat_interleave(layer.start_size)  # the query of each copy of a sink
     index = torch.arange(layer.first, layer.seen + queries, device=device)
     own = query[:, None] + layer.seen
     oldest = (own - layer.recent_size).clamp(min=layer.first)

@@ -1,4 +1,4 @@
-"""The one place that asks for transformers, which sinkstream itself does without."""
+"""Checks for transformers, which only this subpackage needs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ except ModuleNotFoundError as error:
         name="transformers",
     ) from None
 
-# Releases before these two names hand a cache its positions in another way.
+# Releases without these two names pass positions to a cache in another way.
 if not (
     hasattr(DynamicLayer, "get_max_length")
     and "query_length" in inspect.signature(DynamicLayer.get_mask_sizes).parameters
 ):
     raise ImportError(
-        "sinkstream.streaming_llm: transformers must have today's cache layers, but is "
+        "sinkstream.streaming_llm: transformers must be a recent 5.x release, but is "
         f"{transformers.__version__}. `pip install -U transformers` installs a newer one.",
         name="transformers",
     )

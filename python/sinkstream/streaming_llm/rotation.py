@@ -1,4 +1,4 @@
-"""Turns cached keys by a distance: the part of a rotary scheme that depends on positions only."""
+"""Rotates cached keys by a distance: the position-dependent part of a rotary scheme."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import torch
 
 
 class KeyRotation:
-    """A rotary scheme's rotation by whole positions, with the angle in float64.
+    """The rotation of a rotary scheme by an integer distance, with float64 angles.
 
-    It is a pure rotation: a scheme's attention factor is in the stored keys already. Dimensions
-    past the rotary ones stay as they are. The pairs are the two halves of the rotary dimensions, as
-    every family has them that `families` lists.
+    It is a pure rotation: the stored keys already include a scheme's attention factor. Dimensions
+    past the rotary ones do not change. Pairs are formed from the two halves of the rotary
+    dimensions, as in all families of `families`.
     """
 
     def __init__(self, inverse_frequencies: torch.Tensor) -> None:
-        # [rotary_dim / 2], radians per position; on the CPU, since not every device has float64.
+        # [rotary_dim / 2], radians per position; on the CPU, because not every device has float64.
         self._frequencies = inverse_frequencies.detach().to("cpu", torch.float64)
-        # All layers of a model ask for the same distances, one after the other.
+        # All layers of a model need the same distances, one after the other.
         self._last: dict[
             tuple[torch.device, torch.dtype, int],
             tuple[tuple[int, ...], torch.Tensor, torch.Tensor],
         ] = {}
 
     def partners(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what a rotation mixes: the keys, and each dimension's partner with its sign.
+        """Return the operands of a rotation: the keys, and each dimension's signed partner.
 
         Args:
             keys: [..., head_dim].
 
         Returns:
-            Two tensors of the same shape, in float32 or wider: 16-bit keys are rounded once, after
-            they were turned.
+            Two tensors of the same shape, in float32 or wider: 16-bit keys are rounded only once,
+            after the rotation.
         """
         wide = keys if keys.dtype == torch.float64 else keys.float()
         pairs = len(self._frequencies)
@@ -44,9 +44,9 @@ class KeyRotation:
         self, distances: Sequence[int], like: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin [distances, head_dim] in the type and on the device of `like`."""
-        place = like.device, like.dtype, like.shape[-1]
+        key = like.device, like.dtype, like.shape[-1]
         wanted = tuple(distances)
-        known = self._last.get(place)
+        known = self._last.get(key)
         if known is None or known[0] != wanted:
             angles = torch.tensor(wanted, dtype=torch.float64)[:, None] * self._frequencies
             pairs = len(self._frequencies)
@@ -54,12 +54,12 @@ class KeyRotation:
             sin = torch.zeros_like(cos)
             cos[:, :pairs] = cos[:, pairs : 2 * pairs] = angles.cos()
             sin[:, :pairs] = sin[:, pairs : 2 * pairs] = angles.sin()
-            known = wanted, cos.to(place[0], place[1]), sin.to(place[0], place[1])
-            self._last[place] = known
+            known = wanted, cos.to(key[0], key[1]), sin.to(key[0], key[1])
+            self._last[key] = known
         return known[1], known[2]
 
-    def turn(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
-        """Return keys [..., head_dim] turned by one distance, in their own type."""
+    def rotate(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
+        """Return keys [..., head_dim] rotated by one distance, in their own type."""
         wide, partner = self.partners(keys)
         cos, sin = self.table((distance,), wide)
         return torch.addcmul(wide * cos[0], partner, sin[0]).to(keys.dtype)

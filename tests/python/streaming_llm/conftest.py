@@ -1,4 +1,4 @@
-"""Every test begins with no model enabled, and runs the tiny models on one thread."""
+"""Every test starts with no enabled model, and runs the tiny models on one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sinkstream.streaming_llm import enabled
 
 @pytest.fixture(autouse=True)
 def nothing_enabled() -> Iterator[None]:
-    """Forget the models of earlier tests; give torch one thread, which is faster on tiny models."""
+    """Disable the models of earlier tests; one torch thread is faster on tiny models."""
     for model in list(enabled._models):
         enabled.disable(model)
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Tiny models made by transformers' own classes, and the same weights for the literal protocol."""
+"""Tiny transformers models, and the same weights for the literal protocol."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "expansion_ratio": 4,
     },
 }
-"""For each name, what its config.json says."""
+"""For each name, the fields of its config.json."""
 
 
 def build(name: str, **fields: Any) -> Any:
-    """Make the model of this name, the same every time; fields override its config."""
-    # An output matrix of its own: tied ones make the last token the likeliest next.
+    """Build the model of this name, the same every time; `fields` override its config."""
+    # Untied: a tied output matrix makes the last token the most probable next one.
     config = AutoConfig.for_model(**{"tie_word_embeddings": False, **CONFIGS[name], **fields})
     torch.manual_seed(zlib.crc32(name.encode()))
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
-        # Wide enough that attention is peaked: scores of a few units, logits that differ.
+        # Wide enough for peaked attention: scores of a few units, and distinct logits.
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=1.6 / parameter.shape[1] ** 0.5)
         elif "bias" in parameter_name:
@@ -130,7 +130,7 @@ def build(name: str, **fields: Any) -> Any:
 
 
 class _ExactAngles(torch.nn.Module):
-    """A rotary embedding whose angles are float64; transformers' are float32."""
+    """A rotary embedding with float64 angles; those of transformers are float32."""
 
     rope_type = "default"
 
@@ -147,7 +147,7 @@ class _ExactAngles(torch.nn.Module):
 
 
 def with_exact_angles(model: Any) -> Any:
-    """Replace the rotary embedding of a model of the Llama kind."""
+    """Replace the rotary embedding of a Llama-like model."""
     model.model.rotary_emb = _ExactAngles(model.model.rotary_emb.inv_freq)
     return model
 
@@ -182,7 +182,7 @@ class Oracle:
         self._head = model.get_output_embeddings()
 
     def run(self, ids: Sequence[int], read: Read) -> Array:
-        """Return the logits [tokens, vocab] of tokens whose attention is left to `read`."""
+        """Return the logits [tokens, vocab]; `read` computes the attention."""
         hidden = _numpy(self._embedding(torch.tensor(list(ids))))
         for layer, block in enumerate(self._blocks):
             found = read(layer, *block.project(hidden))
@@ -191,7 +191,7 @@ class Oracle:
 
 
 def positions_of(config: Any) -> tuple[Rope, Scores]:
-    """Say how a model tells places in the cache apart: by rotation, or by a bias."""
+    """Return how a model encodes positions: by rotation, or by a bias."""
     if config.model_type == "mpt":
         return UNTURNED, alibi(_mpt_slopes(config.n_heads))
     if config.model_type == "falcon" and config.alibi:
@@ -203,7 +203,7 @@ def positions_of(config: Any) -> tuple[Rope, Scores]:
 
 
 def _mpt_slopes(heads: int) -> Array:
-    """Give MPT's: 2^-(8i/n), n the next power of two, every other one first if n > heads."""
+    """Return MPT's slopes 2^-(8i/n), n the next power of two; every other one first if n > heads."""
     power = 1 << (heads - 1).bit_length()
     slopes = [2.0 ** -(8 * i / power) for i in range(1, power + 1)]
     if power != heads:
@@ -212,12 +212,12 @@ def _mpt_slopes(heads: int) -> Array:
 
 
 def _falcon_bias(heads: int, hidden: int) -> Callable[[int], Array]:
-    """Give Falcon's, which transformers rounds to bfloat16 twice: the slope, and the product."""
+    """Return Falcon's bias; transformers rounds its slope and its product to bfloat16."""
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** -(8 * i / power) for i in range(1, power + 1)]
     slopes += [2.0 ** -(8 * i / (2 * power)) for i in range(1, 2 * (heads - power), 2)]
     rounded = torch.tensor(slopes, dtype=torch.float32).bfloat16()
-    return lambda place: _numpy((rounded * place).double()) / (hidden // heads) ** 0.5
+    return lambda position: _numpy((rounded * position).double()) / (hidden // heads) ** 0.5
 
 
 class _Llama:
@@ -242,7 +242,7 @@ class _Llama:
 
 
 class _NeoX:
-    """GPT-NeoX; each head's query, key and value lie side by side."""
+    """GPT-NeoX; the query, key and value of a head are adjacent."""
 
     def __init__(self, layer: Any, config: Any) -> None:
         self.layer, self.heads = layer, config.num_attention_heads
@@ -262,7 +262,7 @@ class _NeoX:
 
 
 class _Falcon:
-    """Falcon: one key head for all, one for each group (new architecture), or one for each head."""
+    """Falcon: one key head for all, one per group (new architecture), or one per head."""
 
     def __init__(self, layer: Any, config: Any) -> None:
         self.layer, self.config = layer, config

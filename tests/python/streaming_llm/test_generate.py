@@ -1,4 +1,4 @@
-"""generate() of transformers streams through our cache, endless, and the model stays as it is."""
+"""generate() streams through our cache indefinitely, and the model is not changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAMILIES = ["falcon", "gpt_neox", "llama", "mistral", "mpt", "qwen2", "qwen3"]
 
 
 class Listener:
-    """A streamer that notes what it is told."""
+    """A streamer that records the ids it receives."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -135,7 +135,7 @@ def test_rows_of_equal_length_are_generated_as_they_are_alone() -> None:
 def test_generate_of_a_falcon_with_alibi_is_refused_with_the_reason() -> None:
     model = build("falcon-alibi")
     cache = enable_streaming_llm(model, 4, 16).new_cache()
-    with pytest.raises(InvalidArgument, match="lengthens for ever while the cache does not"):
+    with pytest.raises(InvalidArgument, match="keeps extending although the cache does not"):
         model.generate(torch.tensor([[1, 2, 3]]), past_key_values=cache, max_new_tokens=3)
 
 
@@ -150,7 +150,7 @@ def test_memory_is_bounded_however_long_the_stream_is() -> None:
                 layer = cache.sink_layers[0]
                 tensors = (layer.keys, layer.values, layer.sink_keys, layer.sink_values)
                 sizes.add(sum(x.untyped_storage().nbytes() for x in tensors))
-    # Window and one evicted row, of keys and values: what the last forward was given.
+    # The keys and values of the last forward: the window, and one evicted row.
     assert len(sizes) == 1
     assert sizes.pop() <= 2 * 2 * (21 + 4) * 8 * 4
 
@@ -181,7 +181,7 @@ def test_nothing_is_written_into_the_model() -> None:
     assert picture() == before
     assert model.config.to_dict() == config
     assert all(torch.equal(x, weights[name]) for name, x in model.state_dict().items())
-    # Whoever passes no cache of ours gets plain attention, enabled or not.
+    # Without our cache, attention is plain, whether the model is enabled or not.
     assert torch.equal(model.generate(ids, max_new_tokens=30, do_sample=False), plain)
     disable_streaming_llm(model)
     assert picture() == before

@@ -1,4 +1,4 @@
-"""The original's names: legacy tuples are sliced as it slices them, and its loops run unchanged."""
+"""The original's interface: legacy tuples are sliced as before, and its loops run unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIMS = [(1, 1), (2, 2), (3, 2)]
 
 
 def numbered(length: int, k_dim: int, v_dim: int) -> Any:
-    """Give two layers whose every key and value says its index."""
+    """Return two layers in which every key and value is its index."""
 
     def tensor(dim: int, layer: int) -> torch.Tensor:
         shape = [2, 3, 5, 7]
@@ -35,7 +35,7 @@ def numbered(length: int, k_dim: int, v_dim: int) -> Any:
 
 
 def indices(past: Any, k_dim: int, v_dim: int) -> list[int]:
-    """Read the indices off, after checking that they agree everywhere."""
+    """Return the indices, after checking that they agree everywhere."""
     found = [
         (x.movedim(dim, 0).flatten(1)[:, 0] - 1000 * layer).tolist()
         for layer, pair in enumerate(past)
@@ -141,7 +141,7 @@ def test_a_model_that_is_cast_after_it_was_enabled_streams_as_one_cast_before(na
         return model
 
     def stream(model: Any, kv_cache: StartRecentKVCache) -> list[torch.Tensor]:
-        """Read by way of `new_cache`, by `read` alone, and from a cache that is taken over."""
+        """Read through `new_cache`, through `read` only, and from an adopted cache."""
         with torch.no_grad():
             taken = kv_cache(model(ids, use_cache=True).past_key_values)
             adopted = model(ids[:, :1], past_key_values=taken).logits
@@ -150,7 +150,7 @@ def test_a_model_that_is_cast_after_it_was_enabled_streams_as_one_cast_before(na
 
     late = build(name)
     kv_cache = enable_streaming_llm(late, 4, 16)
-    kv_cache.new_cache()  # what was made before the cast must not be kept
+    kv_cache.new_cache()  # nothing made before the cast may be reused
     late_logits = stream(cast(late), kv_cache)
     early = cast(build(name))
     early_logits = stream(early, enable_streaming_llm(early, 4, 16))
@@ -188,7 +188,7 @@ def test_a_cache_that_lost_tokens_is_not_taken_over() -> None:
         (
             enable_llama_pos_shift_attention,
             "falcon",
-            'must be of model_type llama or mistral or qwen2 or qwen3, but is "falcon".',
+            'must be of model_type llama, mistral, qwen2, qwen3, but is "falcon".',
         ),
         (enable_gpt_neox_pos_shift_attention, "llama", 'model_type gpt_neox, but is "llama".'),
         (enable_falcon_pos_shift_attention, "mpt", 'model_type falcon, but is "mpt".'),

@@ -1,4 +1,4 @@
-"""Models with a sliding window of their own: a ring as they were trained, or sinks and window."""
+"""Models with a native sliding window: a ring as they were trained, or sinks and window."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_window_that_would_hide_sinks_is_refused(native: int) -> None:
         enable_streaming_llm(build("mistral", sliding_window=native), 4, 16)
 
 
-def test_cuts_are_refused_where_a_layer_has_no_sinks() -> None:
+def test_cuts_are_refused_if_a_layer_has_no_sinks() -> None:
     model = build("mistral", sliding_window=12)
     kv_cache = enable_streaming_llm(model, 4, 16)
     _, cache = kv_cache.read(torch.zeros(1, 30, dtype=torch.long))

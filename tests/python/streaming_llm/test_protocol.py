@@ -1,4 +1,4 @@
-"""Token by token, models of transformers with our cache do what the literal protocol does."""
+"""Token by token, transformers models with our cache match the literal protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sinkstream.streaming_llm import StreamingCache, enable_streaming_llm
 from tests.python.streaming_llm.models import VOCAB, Oracle, build, with_exact_angles
 from tests.reference.streaming import Streaming
 
-TOLERANCE = 1e-4  # of logits of a few units, in float32
+TOLERANCE = 1e-4  # for logits of a few units, in float32
 
 
 def call(model: Any, cache: StreamingCache, ids: list[int]) -> np.ndarray:
@@ -23,7 +23,7 @@ def call(model: Any, cache: StreamingCache, ids: list[int]) -> np.ndarray:
 
 
 def compare(name: str, tokens: int, start_size: int, recent_size: int, **fields: Any) -> None:
-    """Read greedy choices and random tokens in turns; both must say the same at every token."""
+    """Read a mix of greedy and random tokens; both must agree at every token."""
     model = build(name, **fields)
     cache = enable_streaming_llm(model, start_size, recent_size).new_cache()
     oracle = Streaming(Oracle(model), start_size, recent_size)
@@ -54,11 +54,11 @@ def test_variants_of_the_families_are_those_of_the_protocol(name: str) -> None:
 
 
 def errors_of_a_long_stream(model: Any, tokens: int, *, calls: bool) -> np.ndarray:
-    """Give each token's largest error, after the same greedy choice everywhere.
+    """Return the largest error of each token, after checking that all greedy choices agree.
 
     Args:
         model: A tiny llama.
-        tokens: How many.
+        tokens: Number of tokens.
         calls: Whether the loop calls `kv_cache(past)` after each forward, as the original's does.
     """
     kv_cache, oracle = enable_streaming_llm(model, 4, 60), Streaming(Oracle(model), 4, 60)
@@ -102,7 +102,7 @@ def test_a_stream_that_is_numbered_anew_is_that_of_the_protocol(name: str) -> No
         np.testing.assert_allclose(found, oracle.feed([token]), rtol=0, atol=TOLERANCE)
         indices.add(cache.get_seq_length())
     assert cache.seen_tokens == 90
-    assert max(indices) == 2 * 12  # never further than twice what the cache holds
+    assert max(indices) == 2 * 12  # at most twice the size of the cache
 
 
 @pytest.mark.parametrize(("start_size", "recent_size"), [(0, 1), (0, 9), (1, 1), (5, 2), (64, 3)])
@@ -134,7 +134,7 @@ def test_16_bit_models_keep_their_sinks_bit_for_bit_and_stay_near_the_protocol()
             sinks = [layer.sink_keys.clone() for layer in cache.sink_layers]
     for before, layer in zip(sinks, cache.sink_layers, strict=True):
         assert torch.equal(before, layer.sink_keys)
-    # Rounding is that of the type, and it does not grow with the number of evicted tokens.
+    # The error is the type's rounding, and does not grow with the number of evicted tokens.
     assert np.mean(errors[300:]) < 1.5 * np.mean(errors[40:140])
     assert np.mean(errors) < 0.1
 

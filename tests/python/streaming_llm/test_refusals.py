@@ -1,4 +1,4 @@
-"""What cannot stream is refused with a sentence that says why."""
+"""Models and inputs that cannot stream are refused with the reason."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_other_families_are_refused_with_the_list() -> None:
         enable_streaming_llm(AutoModelForCausalLM.from_config(config))
 
 
-def test_something_that_is_no_model_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="must be a model of transformers, but is of type Linear"):
+def test_another_object_than_a_model_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="must be a transformers model, but is of type Linear"):
         enable_streaming_llm(torch.nn.Linear(2, 2))
 
 
 def test_frequencies_that_follow_the_length_are_refused() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    with refused('rope_type "dynamic", whose frequencies follow the length of the text.'):
+    with refused('rope_type "dynamic", whose frequencies depend on the length of the text.'):
         enable_streaming_llm(build("llama", rope_parameters=rope), 4, 16)
 
 
@@ -70,14 +70,18 @@ def test_mpt_without_alibi_or_with_too_few_columns_is_refused() -> None:
 
 
 def test_a_cache_longer_than_the_training_length_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="holds 257 positions; the model was trained with 256"):
+    with pytest.warns(
+        UserWarning, match="should not exceed the 256 tokens .* trained on, but holds 257"
+    ):
         enable_streaming_llm(build("llama"), 4, 252)
 
 
 def test_a_model_whose_generate_would_forget_the_cache_is_a_warning() -> None:
     model = build("mpt")
     model.generation_config.use_cache = False
-    with pytest.warns(UserWarning, match="generate\\(\\) must be given use_cache=True") as caught:
+    with pytest.warns(
+        UserWarning, match="generate\\(\\) must be called with use_cache=True"
+    ) as caught:
         kv_cache = enable_streaming_llm(model, 4, 16)
     assert caught[0].filename == __file__
     assert kv_cache.inputs_for_generate(torch.tensor([[1, 2]]))["use_cache"] is True
@@ -98,7 +102,7 @@ def test_sizes_out_of_range_are_refused(arguments: tuple[int, ...], sentence: st
 
 
 @pytest.mark.parametrize("size", [True, 2.0, "4", None])
-def test_sizes_that_are_no_whole_numbers_are_type_errors(size: Any) -> None:
+def test_sizes_that_are_not_integers_are_type_errors(size: Any) -> None:
     with pytest.raises(TypeError, match="`start_size` must be an int"):
         enable_streaming_llm(build("llama"), size, 16)
 
@@ -116,7 +120,7 @@ def test_batches_must_be_announced_and_must_not_be_padded() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "mpt"])
-def test_generate_refuses_rows_that_nobody_checked_for_padding(family: str) -> None:
+def test_generate_refuses_rows_that_were_not_checked_for_padding(family: str) -> None:
     model = build(family)
     kv_cache = enable_streaming_llm(model, 4, 20)
     ids, mask = torch.tensor([[1, 2, 3], [0, 2, 3]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
@@ -128,7 +132,7 @@ def test_generate_refuses_rows_that_nobody_checked_for_padding(family: str) -> N
     ones = torch.ones_like(ids)
     inputs = kv_cache.inputs_for_generate(ids, cache, attention_mask=ones)
     model.generate(**inputs, max_new_tokens=3)
-    with refused(sentence):  # what was checked was the turn before
+    with refused(sentence):  # the check was for the turn before
         model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=3)
 
 
@@ -145,8 +149,8 @@ def test_a_direct_call_of_the_model_cannot_see_padding_and_its_caches_maker_says
     assert alone.sink_layers[0].sink_keys.shape[-2] == 3
     said = " ".join((kv_cache.new_cache.__doc__ or "").split())
     assert (
-        "Nothing sees it where `model(…)` is called directly with a mask of padding, or where "
-        "generate() is given a single row that is padded"
+        "Two cases cannot be detected, and stream garbage: `model(…)` called directly with a "
+        "padded mask, and generate() called with a single padded row."
     ) in said
 
 
@@ -161,7 +165,9 @@ def test_cuts_outside_the_window_are_refused(start: int, end: int) -> None:
 @pytest.mark.parametrize("shape", [(3,), (1, 0), (1, 2, 3)])
 def test_ids_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     kv_cache = enable_streaming_llm(build("llama"), 4, 16)
-    with refused(f"must have the shape [batch, tokens] with a token at least, but has {[*shape]}"):
+    with refused(
+        f"must have the shape [batch, tokens] with at least one token, but has {[*shape]}"
+    ):
         kv_cache.read(torch.zeros(shape, dtype=torch.long))
 
 
@@ -210,4 +216,4 @@ def test_a_transformers_of_another_time_is_refused(tmp_path: Path) -> None:
     (package / "cache_utils.py").write_text("class DynamicLayer: pass")
     done = python("import sinkstream.streaming_llm", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert "must have today's cache layers, but is 4.33.0." in done.stderr
+    assert "must be a recent 5.x release, but is 4.33.0." in done.stderr

@@ -1,4 +1,4 @@
-"""Keys turn by whole positions, with the angle in float64, and are otherwise left alone."""
+"""Keys rotate by integer distances with float64 angles, and are otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FREQUENCIES = 10_000.0 ** (-np.arange(0, 16, 2) / 16)
 @pytest.mark.parametrize("head_dim", [16, 20, 64])
 def test_keys_turn_as_the_definition_says_at_any_distance(distance: int, head_dim: int) -> None:
     keys = torch.randn(2, 3, 5, head_dim, generator=torch.Generator().manual_seed(distance))
-    turned = KeyRotation(torch.from_numpy(FREQUENCIES)).turn(keys, distance)
+    rotated = KeyRotation(torch.from_numpy(FREQUENCIES)).rotate(keys, distance)
     rows = keys.double().numpy().reshape(-1, 1, head_dim)
     expected = Rope(FREQUENCIES).rotate(rows, [distance] * len(rows)).reshape(keys.shape)
-    np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-6)
-    assert torch.equal(turned[..., 16:], keys[..., 16:])  # past the rotary dimensions
+    np.testing.assert_allclose(rotated, expected, rtol=0, atol=1e-6)
+    assert torch.equal(rotated[..., 16:], keys[..., 16:])  # past the rotary dimensions
 
 
 def test_angles_are_computed_once_for_all_layers_and_anew_for_another_type() -> None:
@@ -35,7 +35,7 @@ def test_angles_are_computed_once_for_all_layers_and_anew_for_another_type() -> 
 
 def test_16_bit_keys_are_rounded_once() -> None:
     keys = torch.randn(1, 1, 9, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
-    turned = KeyRotation(torch.from_numpy(FREQUENCIES)).turn(keys, 12_345)
-    exact = KeyRotation(torch.from_numpy(FREQUENCIES)).turn(keys.double(), 12_345)
-    assert turned.dtype == torch.bfloat16
-    assert torch.equal(turned, exact.bfloat16())
+    rotated = KeyRotation(torch.from_numpy(FREQUENCIES)).rotate(keys, 12_345)
+    exact = KeyRotation(torch.from_numpy(FREQUENCIES)).rotate(keys.double(), 12_345)
+    assert rotated.dtype == torch.bfloat16
+    assert torch.equal(rotated, exact.bfloat16())

@@ -1,4 +1,4 @@
-"""Turns of several tokens: room made before them, cuts, and prompts longer than the cache."""
+"""Turns of several tokens: making room first, cuts, and prompts longer than the cache."""
 
 from __future__ import annotations
 

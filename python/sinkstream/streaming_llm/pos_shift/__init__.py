@@ -1,9 +1,9 @@
 """Positions within the cache, under the names of the original's three modules.
 
-The original replaced the forward of every attention module, so that keys were cached before their
-rotation and all of them rotated anew for every token. Today's caches do the same to rounding by
-turning nothing but the sinks (see `cache_layer`), and models stay as they are. What is left for
-these functions is to name the model whose caches a `StartRecentKVCache` shall make.
+The original replaced the forward of every attention module: it cached keys before their rotation,
+and rotated all of them again for every token. Our caches do the same, up to rounding, by rotating
+only the sinks (see `cache_layer`), and do not change the model. These functions only name the model
+for which a `StartRecentKVCache` makes caches.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def enable_pos_shift(where: str, model: Any, families: tuple[str, ...]) -> None:
     """Enable a model of one of the families.
 
     Raises:
-        TypeError: It is no model of transformers.
+        TypeError: `model` is not a transformers model.
         InvalidArgument: It is of another family.
     """
     family = model_family(where, model)
     if family not in families:
         raise InvalidArgument(
-            f'{where}: `model` must be of model_type {" or ".join(families)}, but is "{family}".',
+            f'{where}: `model` must be of model_type {", ".join(families)}, but is "{family}".',
             param="model",
         )
     enabled.enable(model)

@@ -10,18 +10,17 @@ __all__ = ["enable_gpt_neox_pos_shift_attention"]
 
 
 def enable_gpt_neox_pos_shift_attention(model: Any) -> None:
-    """Let a `StartRecentKVCache` that was made by itself keep this model's positions right.
+    """Let a `StartRecentKVCache` without a model keep this model's positions right.
 
-    Despite its name it modifies nothing. It notes the model, so that
-    ``past = kv_cache(model(ids, past_key_values=past).past_key_values)``, the loop of the
-    original's scripts, turns the model's own cache into one that streams.
-    `disable_streaming_llm(model)` takes it back.
+    Despite its name it modifies nothing. It registers the model, so that the loop of the original's
+    scripts, ``past = kv_cache(model(ids, past_key_values=past).past_key_values)``, turns the
+    model's own cache into a streaming one. `disable_streaming_llm(model)` undoes it.
 
     Args:
         model: A model of the family gpt_neox.
 
     Raises:
-        TypeError: It is no model of transformers.
+        TypeError: `model` is not a transformers model.
         InvalidArgument: It is of another family.
     """
     enable_pos_shift("enable_gpt_neox_pos_shift_attention", model, ("gpt_neox",))
