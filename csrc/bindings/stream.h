@@ -28,8 +28,8 @@ class StreamHandle {
   StreamBatch batch_;
 };
 
-// `request`: a StreamRequest of python/sinkstream/request/options.py; a turn of `session` unless
-// that is null.
+// `request`: a StreamRequest of python/sinkstream/request/stream_request.py; a turn of `session`
+// unless that is null.
 std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const pybind11::object& request,
                                                  const std::shared_ptr<Session>& session);
 

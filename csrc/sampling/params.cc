@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 
 #include "common/errors.h"
 #include "sampling/utf8.h"
@@ -23,22 +22,6 @@ template <typename... Parts>
   throw InvalidArgument(cat("stream: `", name, "` must ", parts...), name);
 }
 
-// NaN is in no range.
-void check_number(const char* name, double value, double low, double high) {
-  if (value >= low && value <= high) return;
-  refuse(name, "be in [", shown(low), ", ", shown(high), "], but is ", shown(value), ".");
-}
-
-void check_positive(const char* name, double value, double high) {
-  if (value > 0 && value <= high) return;
-  refuse(name, "be in (0, ", shown(high), "], but is ", shown(value), ".");
-}
-
-void check_integer(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;
-  refuse(name, "be in [", low, ", ", high, "], but is ", value, ".");
-}
-
 void check_count(const char* name, size_t count, int64_t most) {
   if (count <= static_cast<size_t>(most)) return;
   refuse(name, "have at most ", most, " entries, but has ", count, ".");
@@ -49,8 +32,7 @@ void check_id(const char* name, int32_t id, int64_t vocab) {
   refuse(name, "hold token ids in [0, ", vocab, "), but holds ", id, ".");
 }
 
-void check_logit_bias(const std::vector<TokenBias>& entries, int64_t vocab) {
-  const char* name = "logit_bias";
+void check_logit_bias(const char* name, const std::vector<TokenBias>& entries, int64_t vocab) {
   check_count(name, entries.size(), vocab);
   std::vector<int32_t> ids;
   ids.reserve(entries.size());
@@ -74,41 +56,56 @@ void check_logit_bias(const std::vector<TokenBias>& entries, int64_t vocab) {
   }
 }
 
-void check_stop(const std::vector<std::string>& stops) {
-  const char* name = "stop";
-  check_count(name, stops.size(), kMaxStops);
-  for (const std::string& stop : stops) {
-    if (stop.empty()) refuse(name, "hold no empty string, but holds one.");
-    if (stop.size() > kMaxStopBytes) {
-      refuse(name, "hold strings of at most ", kMaxStopBytes, " bytes, but one has ", stop.size(),
+void check_strings(const char* name, const std::vector<std::string>& strings) {
+  check_count(name, strings.size(), kMaxStops);
+  for (const std::string& text : strings) {
+    if (text.empty()) refuse(name, "hold no empty string, but holds one.");
+    if (text.size() > kMaxStopBytes) {
+      refuse(name, "hold strings of at most ", kMaxStopBytes, " bytes, but one has ", text.size(),
              ".");
     }
-    const size_t offset = find_invalid_utf8(stop);
+    const size_t offset = find_invalid_utf8(text);
     if (offset != std::string::npos) {
       refuse(name, "hold valid UTF-8, but one string has none at byte ", offset, ".");
     }
   }
 }
 
+// One overload for each type of option.
+struct Checker {
+  int64_t vocab;
+
+  void operator()(const char* name, double value, NumberRange range) const {
+    if (value <= range.high && (range.is_open ? value > range.low : value >= range.low)) return;
+    refuse(name, "be in ", range.is_open ? "(" : "[", shown(range.low), ", ", shown(range.high),
+           "], but is ", shown(value), ".");
+  }
+  void operator()(const char* name, int64_t value, IntegerRange range) const {
+    if (value >= range.low && value <= range.high) return;
+    refuse(name, "be in [", range.low, ", ", range.high, "], but is ", value, ".");
+  }
+  template <typename T, typename Range>
+  void operator()(const char* name, const std::optional<T>& value, Range range) const {
+    if (value) (*this)(name, *value, range);
+  }
+  void operator()(const char* name, const std::vector<TokenBias>& entries, NoRange) const {
+    check_logit_bias(name, entries, vocab);
+  }
+  void operator()(const char* name, const std::vector<std::string>& strings, NoRange) const {
+    check_strings(name, strings);
+  }
+  void operator()(const char* name, const std::vector<int32_t>& ids, NoRange) const {
+    check_count(name, ids.size(), kMaxStopTokens);
+    for (const int32_t id : ids) check_id(name, id, vocab);
+  }
+  void operator()(const char*, bool, NoRange) const {}
+  void operator()(const char*, uint64_t, NoRange) const {}
+};
+
 }  // namespace
 
 void validate(const SamplingParams& params, int64_t vocab) {
-  check_number("temperature", params.temperature, 0, 100);
-  check_integer("top_k", params.top_k, 0, std::numeric_limits<int32_t>::max());
-  check_positive("top_p", params.top_p, 1);
-  check_number("min_p", params.min_p, 0, 1);
-  check_number("repetition_penalty", params.repetition_penalty, 0.01, 100);
-  check_number("presence_penalty", params.presence_penalty, -100, 100);
-  check_number("frequency_penalty", params.frequency_penalty, -100, 100);
-  check_logit_bias(params.logit_bias, vocab);
-  check_integer("logprobs", params.logprobs, 0, kMaxLogprobs);
-  // 2^53: sums with lengths cannot overflow, and every number survives JSON.
-  if (params.max_tokens) check_integer("max_tokens", *params.max_tokens, 0, int64_t{1} << 53);
-  if (params.timeout_s) check_positive("timeout_s", *params.timeout_s, kMaxTimeout);
-  check_stop(params.stop);
-  check_count("stop_token_ids", params.stop_token_ids.size(), kMaxStopTokens);
-  for (const int32_t id : params.stop_token_ids) check_id("stop_token_ids", id, vocab);
-  check_integer("stream_interval", params.stream_interval, 1, 1 << 20);
+  for_each_option(params, Checker{vocab});
 }
 
 }  // namespace sinkstream

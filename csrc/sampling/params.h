@@ -1,7 +1,8 @@
-// What one request asks of sampling, and the one place that judges it.
+// The sampling options of one request, their ranges, and the check of both.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,32 +11,32 @@
 
 namespace sinkstream {
 
-// Every default is neutral: it changes nothing.
+// Every default is neutral: it changes nothing. `for_each_option` has the ranges.
 struct SamplingParams {
-  // Divides the logits. [0, 100]; 1 is neutral; below kGreedyTemperature: the likeliest token.
+  // Divides the logits. 1 is neutral; below kGreedyTemperature: the most probable token.
   double temperature = 1;
-  // Keeps the k likeliest tokens. [0, 2^31 − 1]; 0 is neutral.
+  // Keeps the k most probable tokens; 0 is neutral.
   int64_t top_k = 0;
-  // Keeps the likeliest tokens that together have this probability. (0, 1]; 1 is neutral.
+  // Keeps the most probable tokens that together have this probability; 1 is neutral.
   double top_p = 1;
-  // Keeps tokens with at least this much of the likeliest one's probability. [0, 1]; 0 is neutral.
+  // Keeps tokens with at least this share of the highest probability; 0 is neutral.
   double min_p = 0;
-  // Makes tokens that are live in the cache less likely. [0.01, 100]; 1 is neutral.
+  // Makes tokens that are live in the cache less likely; 1 is neutral.
   double repetition_penalty = 1;
-  // Subtracted from the logit of each live token. [−100, 100]; 0 is neutral.
+  // Subtracted from the logit of each live token; 0 is neutral.
   double presence_penalty = 0;
-  // Subtracted once for each live occurrence. [−100, 100]; 0 is neutral.
+  // Subtracted once for each live occurrence; 0 is neutral.
   double frequency_penalty = 0;
   // Added to logits. Ids in [0, vocab), each once; finite, or −infinity to forbid a token, but
   // not all of them. Empty is neutral.
   std::vector<TokenBias> logit_bias = {};
-  // How many of the likeliest tokens to report with each token. [0, 20]
+  // The number of most probable tokens to report with each token.
   int64_t logprobs = 0;
   // Keys the draws: the same seed draws the same tokens. Any value.
   uint64_t seed = 0;
-  // Tokens after which the stream ends. [0, 2^53]; none: it never ends by length.
+  // Tokens after which the stream ends; none: it never ends by length.
   std::optional<int64_t> max_tokens = {};
-  // Ends the stream so many seconds after the request. (0, 1e9]; none: never.
+  // Seconds after the request at which the stream ends; none: never.
   std::optional<double> timeout_s = {};
   // The stream ends before the first of these. Up to kMaxStops strings of 1 to kMaxStopBytes
   // bytes of UTF-8.
@@ -45,9 +46,56 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids = {};
   // The tokenizer's end tokens do not end the stream.
   bool ignore_eos = false;
-  // Tokens per delivered piece of text. [1, 2^20]
+  // Tokens per delivered piece of text.
   int64_t stream_interval = 1;
 };
+
+constexpr double kMaxTimeout = 1e9;  // seconds, some 30 years: a sum with a time cannot overflow
+constexpr int64_t kMaxLogprobs = 20;
+constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
+// 2^53: sums with lengths cannot overflow, and every integer survives JSON.
+constexpr int64_t kMaxTokens = int64_t{1} << 53;
+constexpr int64_t kMaxStreamInterval = 1 << 20;
+constexpr int64_t kMaxStops = 64;
+constexpr int64_t kMaxStopBytes = 4096;
+constexpr int64_t kMaxStopTokens = 4096;
+
+// Both ends included; an open range excludes `low`. NaN is in no range.
+struct NumberRange {
+  double low;
+  double high;
+  bool is_open = false;
+};
+constexpr NumberRange positive_to(double high) { return {0, high, true}; }
+struct IntegerRange {
+  int64_t low;
+  int64_t high;
+};
+// Every value is valid, or `validate` has a rule for the type.
+struct NoRange {};
+
+// Calls visit(name, field, range) for every option, in the order in which `validate` checks them.
+// The binding reads the options of this list, and no others, from a request.
+// python/sinkstream/request/options.py declares the same names and ranges; tests compare the two.
+template <typename Params, typename Visit>
+void for_each_option(Params& params, Visit&& visit) {
+  visit("temperature", params.temperature, NumberRange{0, 100});
+  visit("top_k", params.top_k, IntegerRange{0, kMaxTopK});
+  visit("top_p", params.top_p, positive_to(1));
+  visit("min_p", params.min_p, NumberRange{0, 1});
+  visit("repetition_penalty", params.repetition_penalty, NumberRange{0.01, 100});
+  visit("presence_penalty", params.presence_penalty, NumberRange{-100, 100});
+  visit("frequency_penalty", params.frequency_penalty, NumberRange{-100, 100});
+  visit("logit_bias", params.logit_bias, NoRange{});
+  visit("logprobs", params.logprobs, IntegerRange{0, kMaxLogprobs});
+  visit("seed", params.seed, NoRange{});
+  visit("max_tokens", params.max_tokens, IntegerRange{0, kMaxTokens});
+  visit("timeout_s", params.timeout_s, positive_to(kMaxTimeout));
+  visit("stop", params.stop, NoRange{});
+  visit("stop_token_ids", params.stop_token_ids, NoRange{});
+  visit("ignore_eos", params.ignore_eos, NoRange{});
+  visit("stream_interval", params.stream_interval, IntegerRange{1, kMaxStreamInterval});
+}
 
 // Smaller temperatures are greedy: at 1e-5 logits that differ by 0.001 are e^100 apart already.
 constexpr double kGreedyTemperature = 1e-5;
@@ -55,17 +103,11 @@ inline bool is_greedy(const SamplingParams& params) {
   return params.temperature < kGreedyTemperature;
 }
 
-// Whether which tokens are live changes a logit.
+// Whether the set of live tokens changes a logit.
 inline bool has_penalties(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
          params.frequency_penalty != 0;
 }
-
-constexpr double kMaxTimeout = 1e9;  // seconds, some 30 years: a sum with a time cannot overflow
-constexpr int64_t kMaxLogprobs = 20;
-constexpr int64_t kMaxStops = 64;
-constexpr int64_t kMaxStopBytes = 4096;
-constexpr int64_t kMaxStopTokens = 4096;
 
 // Throws InvalidArgument for the first value out of its range, with `param` set to its name.
 // `vocab`, at least 1, is the number of the model's logits.

@@ -8,21 +8,11 @@ import numpy.typing as npt
 
 from sinkstream._core import probes as probes
 from sinkstream._core import testing as testing
-from sinkstream.request.options import StreamRequest
+from sinkstream.request.stream_request import StreamRequest
+from sinkstream.streams.batch import Batch
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 Phase = Literal["waiting", "prefill", "decode", "parked", "finished"]
-
-# text, ids, logprobs, characters of each token, alternatives of each token (empty where none were
-# asked for), and marks: (kind, tokens of the batch before it, count).
-Batch = tuple[
-    str,
-    list[int],
-    list[float],
-    list[int],
-    list[tuple[tuple[int, float], ...]],
-    list[tuple[str, int, int]],
-]
 
 # step, begin, end of the forward, end, sequences that decoded, prompt tokens, free pages; times in
 # seconds of the clock of time.monotonic.
@@ -69,6 +59,9 @@ class LoopBell:
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
     def clear(self) -> None: ...
+
+def request_options() -> list[str]:
+    """List the options that are read from a request, by name."""
 
 class TokenStream:
     """What one sequence produces, for one consumer."""

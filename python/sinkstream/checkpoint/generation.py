@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.request.ranges import NUMBERS, WHOLE
+from sinkstream.request.kinds import Integer, Number
+from sinkstream.request.options import OPTIONS, SAMPLING
 
 # Our names -> the names in GGUF metadata.
 _GGUF_NAMES = {
@@ -17,7 +18,7 @@ _GGUF_NAMES = {
     "repetition_penalty": "penalty_repeat",
 }
 # generation_config.json uses our names, and may set all of them.
-_CONFIG_NAMES = {name: name for name in (*NUMBERS, "top_k")}
+_CONFIG_NAMES = {name: name for name in SAMPLING}
 
 
 def generation_from_config(values: Mapping[str, Any], where: str) -> dict[str, float | int]:
@@ -53,9 +54,10 @@ def _read(fields: Fields, names: Mapping[str, str]) -> dict[str, float | int]:
 
 
 def _read_number(fields: Fields, ours: str, theirs: str) -> float | int:
-    if ours in WHOLE:
-        return fields.whole(theirs, *WHOLE[ours])
-    allowed = NUMBERS[ours]
+    allowed = OPTIONS[ours].kind
+    if isinstance(allowed, Integer):
+        return fields.whole(theirs, allowed.low, allowed.high)
+    assert isinstance(allowed, Number)
     value = fields.number(theirs, allowed.low, allowed.high)
     if value not in allowed:  # an excluded end of the range
         raise fields.error(theirs, f"be a number in {allowed}")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
 
 
 def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number in [low, high]. A bool is not a number; numpy's integers are.
+    """Return an integer in [low, high]. A bool is not a number; numpy's integers are.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: It is not an integer.
         InvalidArgument: It is out of range.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -24,6 +25,22 @@ def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:
             f"{where}: `{name}` must be in [{low}, {high}], but is {number}.", param=name
         )
     return number
+
+
+def as_number(where: str, name: str, value: Any) -> float:
+    """Return a float, NaN and infinity included.
+
+    Raises:
+        TypeError: It is not a number.
+    """
+    if isinstance(value, bool | str | bytes | bytearray) or not hasattr(value, "__float__"):
+        raise TypeError(
+            f"{where}: `{name}` must be a number, but is of type {type(value).__name__}."
+        )
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond every float
+        return math.inf if value > 0 else -math.inf
 
 
 def as_bool(where: str, name: str, value: Any) -> bool:
@@ -41,7 +58,7 @@ def as_choice(where: str, name: str, value: Any, choices: Sequence[str]) -> Any:
     """Return one of the given words.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not a string.
         InvalidArgument: It is another word.
     """
     if not isinstance(value, str):
@@ -52,6 +69,66 @@ def as_choice(where: str, name: str, value: Any, choices: Sequence[str]) -> Any:
             f'{where}: `{name}` must be one of {known}, but is "{value}".', param=name
         )
     return value
+
+
+def as_strings(where: str, name: str, value: Any) -> list[str]:
+    """Return one string, or a sequence of strings, as a list.
+
+    Raises:
+        TypeError: It is neither.
+        InvalidArgument: A string is not Unicode.
+    """
+    strings = [value] if isinstance(value, str) else value
+    if isinstance(strings, bytes | bytearray | Mapping) or not isinstance(strings, Sequence):
+        raise TypeError(
+            f"{where}: `{name}` must be a text or several, but is of type {type(value).__name__}."
+        )
+    for string in strings:
+        if not isinstance(string, str):
+            raise TypeError(
+                f"{where}: `{name}` must hold texts, but holds {type(string).__name__}."
+            )
+        try:
+            string.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{where}: `{name}` must hold Unicode text, but one has a lone surrogate at place "
+                f"{error.start}.",
+                param=name,
+            ) from None
+    return list(strings)
+
+
+def as_ids(where: str, name: str, value: Any, vocab_size: int) -> list[int]:
+    """Return token ids as a list.
+
+    Raises:
+        TypeError: They are not integers.
+        InvalidArgument: One is not in [0, vocab_size).
+    """
+    if isinstance(value, str | bytes | bytearray | Mapping) or not hasattr(value, "__iter__"):
+        raise TypeError(
+            f"{where}: `{name}` must be token ids, but is of type {type(value).__name__}."
+        )
+    return [as_int(where, name, token, 0, vocab_size - 1) for token in value]
+
+
+def as_bias(where: str, name: str, value: Any, vocab_size: int) -> dict[int, float]:
+    """Return a number for each of some token ids.
+
+    Raises:
+        TypeError: It is not a mapping from ids to numbers.
+        InvalidArgument: An id is not in [0, vocab_size).
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{where}: `{name}` must map token ids to numbers, but is of type "
+            f"{type(value).__name__}."
+        )
+    return {
+        as_int(where, name, token, 0, vocab_size - 1): as_number(where, name, number)
+        for token, number in value.items()
+    }
 
 
 def _kind(value: Any) -> str:

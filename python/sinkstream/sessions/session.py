@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.errors import InvalidArgument, SessionBusy
-from sinkstream.request.options import StreamOptions, StreamRequest, check_ids
+from sinkstream.errors import InvalidArgument, SessionBusy, warn_caller
+from sinkstream.request.checks import as_ids
+from sinkstream.request.options import Sampling, StreamOptions
+from sinkstream.request.signature import shows_options
+from sinkstream.request.stream_request import make_request
 from sinkstream.sessions import saved
 from sinkstream.sessions.file import write_session_file
-from sinkstream.streams.stream import Owner, Stats, Stream
+from sinkstream.streams.closing import ClosesOnExit
+from sinkstream.streams.stream import Stats, Stream
 from sinkstream.text.turns.turn_format import TurnFormat
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from tokenizers import Tokenizer
 
 
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
 class Host:
     """What a session needs of its model."""
 
-    model: Owner
+    model: object
     """Kept alive, and with it everything below."""
     native: _core.Model
     tokenizer: Tokenizer | None
     """Without one there is no text."""
     spec: DecoderSpec
-    make_request: Callable[[list[int], StreamOptions], StreamRequest]
+    defaults: Sampling
+    """Values of sampling options that are None."""
+    continues_text: bool
+    """Whether turns are plain text that replies continue, because there is no chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ class SessionStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a conversation a session stands."""
+class ConversationState:
+    """How a conversation stands between turns: what the next message has to follow."""
 
     after: str | None = None
     """The role of the last message; None before the first one, "system" behind a system prompt."""
@@ -65,7 +69,7 @@ class Place:
     """Whether the last message is a reply that nothing has closed."""
 
 
-class Session:
+class Session(ClosesOnExit):
     """A conversation whose cache lives between turns; made by `Model.session`.
 
     A turn reads only what is new. What the cache no longer holds is forgotten: `stats` counts it,
@@ -86,7 +90,7 @@ class Session:
         native: _core.Session,
         host: Host,
         turns: TurnFormat,
-        place: Place,
+        state: ConversationState,
         *,
         system_tokens: int = 0,
     ) -> None:
@@ -94,11 +98,11 @@ class Session:
         self._native = native
         self._host = host
         self._turns = turns
-        self._place = place
+        self._state = state
         self._system_tokens = system_tokens
-        # Where the last turn began, and how many tokens there were. If there are no more, it has
-        # read nothing or was taken back, and `_settle` makes it never to have been.
-        self._before = (place, -1)
+        # The state and the tokens before the last turn. If there are no more tokens now, the turn
+        # has read nothing or was taken back, and `_conclude_last_turn` restores the state.
+        self._before = (state, -1)
         self._latest: weakref.ref[Stream] | None = None
         self._caller = threading.Lock()
 
@@ -108,6 +112,7 @@ class Session:
 
     # ---- turns -----------------------------------------------------------------------------------
 
+    @shows_options
     def stream(self, content: str | Sequence[int], **options: Unpack[StreamOptions]) -> Stream:
         """Ask for a reply.
 
@@ -128,7 +133,7 @@ class Session:
         """
         with self._one_caller():
             ids = self._ids_of_turn(content, "user", replies=True)
-            return self._start(ids, options, Place("assistant", reply_is_open=True))
+            return self._start(ids, options, ConversationState("assistant", reply_is_open=True))
 
     def append(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Read a message without replying; return when it has been read.
@@ -147,7 +152,7 @@ class Session:
         """
         with self._one_caller():
             ids = self._ids_of_turn(content, role, replies=False)
-            return self._read(ids, Place(role))
+            return self._read(ids, ConversationState(role))
 
     async def aappend(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Read a message without replying, as `append` does; let other tasks run until then.
@@ -160,9 +165,9 @@ class Session:
         """
         with self._one_caller():
             ids = self._ids_of_turn(content, role, replies=False)
-            async with self._start_reading(ids, Place(role)) as stream:
+            async with self._start_reading(ids, ConversationState(role)) as stream:
                 stats = (await stream.aresult()).stats
-            self._place = Place(role)
+            self._state = ConversationState(role)
             return stats
 
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
@@ -183,53 +188,70 @@ class Session:
             )
 
     def _ids_of_turn(self, content: str | Sequence[int], role: str, *, replies: bool) -> list[int]:
-        last = self._settle()
+        last = self._conclude_last_turn()
         if isinstance(content, str):
-            ids = self._turns.closing(last) if self._place.reply_is_open else []
-            after = self._place.after
+            ids = self._turns.closing(last) if self._state.reply_is_open else []
+            after = self._state.after
             if replies:
                 ids = ids + self._turns.user(content, after=after)
             else:
                 ids = ids + self._turns.message(role, content, after=after)
         else:
-            ids = check_ids("session", "content", content, self._host.spec.vocab_size)
+            ids = as_ids("session", "content", content, self._host.spec.vocab_size)
         if not ids:
             raise InvalidArgument(
                 "session: `content` must hold at least 1 token, but is empty.", param="content"
             )
         return ids
 
-    def _settle(self) -> int | None:
-        """Return the last token once no turn is running; forget a turn that left nothing."""
+    def _conclude_last_turn(self) -> int | None:
+        """Return the last token; forget a turn that left nothing.
+
+        Raises:
+            SessionBusy: The turn is still running.
+        """
         last = self._host.native.last_token(self._native)
         before, tokens = self._before
         if self.stats.tokens == tokens:
-            self._place = before
+            self._state = before
         return last
 
-    def _start(self, ids: list[int], options: StreamOptions, place: Place) -> Stream:
-        request = self._host.make_request(ids, options)
-        self._before = (self._place, self.stats.tokens)
-        self._place = place  # first: an interrupt may come as soon as the turn has begun
+    def _start(self, ids: list[int], options: StreamOptions, state: ConversationState) -> Stream:
+        request = make_request(
+            ids,
+            options,
+            defaults=self._host.defaults,
+            vocab_size=self._host.spec.vocab_size,
+            continues_text=self._host.continues_text,
+            where="session",
+        )
+        self._before = (self._state, self.stats.tokens)
+        self._state = state  # first: an interrupt may come as soon as the turn has begun
         native = self._host.native.submit(request, self._native)
 
         def take_back() -> None:
             with self._one_caller():
                 self._host.native.take_back(self._native, native)
 
-        stream = Stream(native, request, self._host.model, take_back=take_back)
+        stream = Stream(
+            native,
+            request,
+            self._host.model,
+            has_text=self._host.tokenizer is not None,
+            take_back=take_back,
+        )
         self._latest = weakref.ref(stream)
         return stream
 
-    def _read(self, ids: list[int], place: Place) -> Stats:
-        with self._start_reading(ids, place) as stream:
+    def _read(self, ids: list[int], state: ConversationState) -> Stats:
+        with self._start_reading(ids, state) as stream:
             stats = stream.result().stats
-        self._place = place
+        self._state = state
         return stats
 
-    def _start_reading(self, ids: list[int], place: Place) -> Stream:
+    def _start_reading(self, ids: list[int], state: ConversationState) -> Stream:
         """Read ids without a reply. What an interrupt leaves half read is closed like a reply."""
-        return self._start(ids, {"max_tokens": 0}, replace(place, reply_is_open=True))
+        return self._start(ids, {"max_tokens": 0}, replace(state, reply_is_open=True))
 
     @contextmanager
     def _one_caller(self) -> Iterator[None]:
@@ -256,10 +278,10 @@ class Session:
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._one_caller():
-            self._settle()
+            self._conclude_last_turn()
             native = self._host.native.fork_session(self._native)
             return Session(
-                native, self._host, self._turns, self._place, system_tokens=self._system_tokens
+                native, self._host, self._turns, self._state, system_tokens=self._system_tokens
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -278,10 +300,10 @@ class Session:
         native = self._host.native
         native.fingerprint()  # reads all weights the first time, which need not hold anybody up
         with self._one_caller():
-            self._settle()
+            self._conclude_last_turn()
             fields: dict[str, str | int] = {
-                "after": self._place.after or "",
-                "reply_is_open": int(self._place.reply_is_open),
+                "after": self._state.after or "",
+                "reply_is_open": int(self._state.reply_is_open),
             }
             record = saved.record_of(
                 native, self._native, self._host.spec, self._system_tokens, fields
@@ -291,17 +313,6 @@ class Session:
     def close(self) -> None:
         """End the session and give its memory back. May be called more than once."""
         self._native.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # ---- looking ---------------------------------------------------------------------------------
 
@@ -363,15 +374,15 @@ def open_session(
     """
     opening = turns.opening(system)
     if not turns.is_exact:
-        warnings.warn(turns.difference, UserWarning, stacklevel=4)  # whoever called `session`
+        warn_caller(turns.difference)
     count = _count_sinks(sinks, len(opening))
     native = host.native.open_session(count, opening)
-    place = Place() if system is None else Place("system")
+    state = ConversationState(None if system is None else "system")
     system_tokens = 0 if system is None else len(opening)
-    session = Session(native, host, turns, place, system_tokens=system_tokens)
+    session = Session(native, host, turns, state, system_tokens=system_tokens)
     try:
         if unread := opening[native.stats()["tokens"] :]:
-            session._read(unread, place)
+            session._read(unread, state)
     except BaseException:
         session.close()
         raise
@@ -384,8 +395,10 @@ def load_session(
     """Open a session that `Session.save` has written."""
     native, record = saved.load(path, host.native, host.spec, capacity)
     fields = record.fields
-    place = Place(str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0)))
-    return Session(native, host, turns, place, system_tokens=record.state.system_tokens)
+    state = ConversationState(
+        str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
+    )
+    return Session(native, host, turns, state, system_tokens=record.state.system_tokens)
 
 
 def _count_sinks(sinks: int | str | None, opening: int) -> int | None:

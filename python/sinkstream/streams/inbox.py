@@ -19,8 +19,8 @@ from sinkstream.streams.events import (
 from sinkstream.streams.tail import Tail
 
 if TYPE_CHECKING:
-    from sinkstream import _core
-    from sinkstream.request.options import StreamRequest
+    from sinkstream.request.stream_request import StreamRequest
+    from sinkstream.streams.batch import Batch
 
 # A reply of known length is kept whole up to the first number of tokens; of an endless one, the
 # last tokens and characters.
@@ -59,13 +59,13 @@ class Inbox:
         self.tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
         self.finish_reason: FinishReason | None = None
         self.is_closed = False
-        self._batch: _core.Batch | None = None  # received, and neither events nor given
+        self._batch: Batch | None = None  # received, and neither events nor given
         self._events: deque[Event] = deque()
         self._rest = ""  # text behind the last event's that belongs to no token
 
-    def receive(self, batch: _core.Batch) -> None:
+    def receive(self, batch: Batch) -> None:
         """Add a batch. The one before must have been given, or be events."""
-        self.tail.add(batch[0], batch[1], batch[2])
+        self.tail.add(batch.text, batch.ids, batch.logprobs)
         self._batch = batch
 
     def finish(self, reason: FinishReason) -> None:
@@ -88,7 +88,7 @@ class Inbox:
         self._events.clear()
         self._rest = ""
         if self._batch is not None:
-            text += self._batch[0]
+            text += self._batch.text
             self._batch = None
         return text or self._nothing_left()
 
@@ -112,14 +112,17 @@ class Inbox:
     def _nothing_left(self) -> Need | None:
         return None if self.is_closed or self.finish_reason is not None else PENDING
 
-    def _add_events(self, batch: _core.Batch) -> None:
+    def _add_events(self, batch: Batch) -> None:
         text, ids, logprobs, lengths, alternatives, marks = batch
-        place = 0
+        next_mark = 0
         begin = 0
         for i in range(len(ids) + 1):
-            while place < len(marks) and marks[place][1] == i:
-                self._events.append(self._event_of(*marks[place]))
-                place += 1
+            while next_mark < len(marks):
+                kind, tokens_before, count = marks[next_mark]
+                if tokens_before != i:
+                    break
+                self._events.append(self._event_of(kind, count))
+                next_mark += 1
             if i < len(ids):
                 end = begin + lengths[i]
                 top = alternatives[i] if alternatives else ()
@@ -127,7 +130,7 @@ class Inbox:
                 begin = end
         self._rest = text[begin:]
 
-    def _event_of(self, kind: str, tokens_before: int, count: int) -> Event:
+    def _event_of(self, kind: str, count: int) -> Event:
         if kind == "started":  # a session's turn begins with what was pending
             self._started = replace(self._started, prompt_tokens=count)
             return self._started

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sinkstream import _core
 from sinkstream.errors import EngineDead, InvalidArgument, SessionBusy, SinkstreamError
 from sinkstream.observe import logs
-from sinkstream.request.options import StreamRequest
+from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams import aio
+from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.events import (
     Event,
     Evicted,
@@ -26,9 +27,7 @@ from sinkstream.streams.events import (
 from sinkstream.streams.inbox import PENDING, Inbox, Need
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tokenizers import Tokenizer
+    from sinkstream.streams.batch import Batch
 
 __all__ = [
     "Event",
@@ -50,16 +49,7 @@ _Reader = int | asyncio.Task[Any] | None
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
-class Owner(Protocol):
-    """What a stream needs of its model, which it keeps alive."""
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer; without one there is no text."""
-        ...
-
-
-class Stream:
+class Stream(ClosesOnExit):
     """Text as it is generated; made by `Model.stream`.
 
     Generation goes on beside the reader, who may fall behind: text is merged, and about 2,000
@@ -85,18 +75,24 @@ class Stream:
         self,
         native: _core.TokenStream,
         request: StreamRequest,
-        owner: Owner,
+        model: object,
         *,
+        has_text: bool,
         take_back: Callable[[], None] | None = None,
     ) -> None:
-        """Read what `native` produces for `request` of the model `owner`.
+        """Read what `native` produces for a request.
 
-        `take_back` undoes the turn of a session; None where there is no session.
+        Args:
+            native: The native stream.
+            request: What was submitted.
+            model: The model, kept alive.
+            has_text: Whether the model has a tokenizer.
+            take_back: Undoes the turn of a session; None where there is no session.
         """
         self._native = native
-        self._owner = owner
+        self._model = model
         self._take_back = take_back
-        self._has_text = owner.tokenizer is not None
+        self._has_text = has_text
         self._seed = request.seed
         self._inbox = Inbox(request, native.request_id)
         # "reader": the thread, by its number, or the task that is reading.
@@ -243,26 +239,10 @@ class Stream:
         """Do what `close` does, which waits for nothing; for `contextlib.aclosing` and the like."""
         self.close()
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     async def __aenter__(self) -> Stream:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     # ---- looking ---------------------------------------------------------------------------------
@@ -347,7 +327,7 @@ class Stream:
         if self._reader.get("reader") == me:
             del self._reader["reader"]
 
-    def _receive(self, batch: _core.Batch | None) -> None:
+    def _receive(self, batch: Batch | None) -> None:
         if batch is not None:
             self._inbox.receive(batch)
         elif not self._inbox.is_closed:  # which another thread may have done meanwhile
@@ -373,7 +353,7 @@ class Stream:
         except SinkstreamError as error:
             error.request_id = self.request_id
             if isinstance(error, EngineDead):
-                logs.engine_died(self._owner, error)
+                logs.engine_died(self._model, error)
             raise
 
     def _make_result(self) -> Result:

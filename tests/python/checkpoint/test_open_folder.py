@@ -18,7 +18,8 @@ from sinkstream.checkpoint.families import FAMILIES
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
 from sinkstream.opening import open_checkpoint
-from sinkstream.request.ranges import NUMBERS
+from sinkstream.request.kinds import Number
+from sinkstream.request.options import OPTIONS, SAMPLING
 from tests.data import tiny
 
 TinyFolder = Callable[[str], Path]
@@ -113,7 +114,10 @@ def test_a_generation_config_that_does_not_refuse_to_sample_is_not_greedy(
 
 
 def test_a_generation_config_has_the_ranges_of_a_stream(folder: Path) -> None:
-    for name, allowed in NUMBERS.items():
+    for name in SAMPLING:
+        allowed = OPTIONS[name].kind
+        if not isinstance(allowed, Number):
+            continue
         lowest = math.nextafter(allowed.low, math.inf) if allowed.is_open else allowed.low
         for good in (lowest, allowed.high):
             edit(folder / "generation_config.json", **{name: good})

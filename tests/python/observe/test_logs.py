@@ -12,6 +12,8 @@ import sinkstream
 from sinkstream import _core
 from sinkstream.errors import EngineDead
 from sinkstream.observe import logs
+from sinkstream.request.options import Sampling
+from sinkstream.request.stream_request import make_request
 
 PROMPT = [5, 9, 17]
 
@@ -76,25 +78,13 @@ def test_a_death_is_logged_once_and_its_error_names_the_request(
     model: sinkstream.Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="sinkstream")
-    request = sinkstream.request.options.make_request(
-        PROMPT,
-        {
-            **dict.fromkeys(
-                ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"), None
-            ),
-            **dict.fromkeys(
-                ("presence_penalty", "frequency_penalty", "logit_bias", "timeout_s"), None
-            ),
-            **{"max_tokens": 5, "stop": (), "stop_token_ids": (), "ignore_eos": False},
-            **{"logprobs": 0, "stream_interval": 1, "sinks": None},
-        },
-        defaults=sinkstream.request.options.Sampling(),
-        vocab_size=model.spec.vocab_size,
+    request = make_request(
+        PROMPT, {"max_tokens": 5}, defaults=Sampling(), vocab_size=model.spec.vocab_size
     )
     for _ in range(2):
         dead = cast(_core.TokenStream, DeadStream())
         with pytest.raises(EngineDead) as caught:
-            sinkstream.Stream(dead, request, model).result()
+            sinkstream.Stream(dead, request, model, has_text=True).result()
         assert caught.value.request_id == 7
     assert lines(caplog) == [("ERROR", "stream: the generation thread has stopped.")]
 

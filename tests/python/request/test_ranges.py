@@ -6,20 +6,20 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import sinkstream
+from sinkstream import _core
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.options import Sampling, StreamRequest
-from sinkstream.request.ranges import NUMBERS, WHOLE, Range
+from sinkstream.request.kinds import Number
+from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
+from sinkstream.request.stream_request import make_request
+from tests.python.request.ranges import INTEGERS, NUMBERS
 
-REQUEST = StreamRequest(
-    prompt=[5], sampling=Sampling(), seed=1, logit_bias={}, logprobs=0, max_tokens=1, stop=[],
-    stop_token_ids=[], ignore_eos=False, stream_interval=1, sinks=None,
-)  # fmt: skip
+REQUEST = make_request([5], {"max_tokens": 1}, defaults=Sampling(), vocab_size=300)
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
 
 def submit(model: sinkstream.Model, name: str, value: float) -> None:
     """Hand one value to the native side, past all checks of Python's, and end the stream."""
-    in_sampling = name in Sampling.__dataclass_fields__
-    model._native.submit(
-        replace(REQUEST, sampling=replace(REQUEST.sampling, **{name: value}))
-        if in_sampling
-        else replace(REQUEST, **{name: value})
-    ).close()
+    model._native.submit(replace(REQUEST, options={**REQUEST.options, name: value})).close()
+
+
+def test_the_native_side_reads_exactly_the_options_of_the_table() -> None:
+    assert sorted(_core.request_options()) == sorted(OPTIONS)
+    assert set(SAMPLING) <= set(OPTIONS)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -54,11 +54,11 @@ def test_the_native_side_takes_exactly_the_numbers_of_the_table(
             submit(model, name, value)
 
 
-@pytest.mark.parametrize("name", [name for name in WHOLE if name != "seed"])
-def test_the_native_side_takes_exactly_the_whole_numbers_of_the_table(
+@pytest.mark.parametrize("name", [name for name in INTEGERS if name != "seed"])
+def test_the_native_side_takes_exactly_the_integers_of_the_table(
     model: sinkstream.Model, name: str
 ) -> None:
-    low, high = WHOLE[name]
+    low, high = INTEGERS[name].low, INTEGERS[name].high
     for value in (low, high):
         submit(model, name, value)
     for value in (low - 1, high + 1):
@@ -69,25 +69,41 @@ def test_the_native_side_takes_exactly_the_whole_numbers_of_the_table(
 
 
 def test_the_native_side_takes_every_seed_of_64_bits(model: sinkstream.Model) -> None:
-    for value in WHOLE["seed"]:
+    seed = INTEGERS["seed"]
+    for value in (seed.low, seed.high):
         submit(model, "seed", value)
-    for value in (WHOLE["seed"][0] - 1, WHOLE["seed"][1] + 1):
+    for value in (seed.low - 1, seed.high + 1):
         with pytest.raises((RuntimeError, TypeError)):  # it has no such number
             submit(model, "seed", value)
 
 
 def test_a_range_without_its_lower_end_is_written_so() -> None:
-    assert [str(Range(0, 1, is_open=True)), str(Range(0.01, 100))] == ["(0, 1]", "[0.01, 100]"]
-    assert math.nan not in Range(0, 1)
+    assert [str(Number(0, 1, is_open=True)), str(Number(0.01, 100))] == ["(0, 1]", "[0.01, 100]"]
+    assert math.nan not in Number(0, 1)
 
 
 def described(text: str, name: str) -> str:
-    """Return what `text` says behind `name`, up to the next name, on one line."""
-    (found,) = re.findall(rf"^ *{name}: (.*?)(?=^ *\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
+    """Return what `text` says after `name`, up to the next name, on one line."""
+    (found,) = re.findall(rf"^ *{name}: (.*?)(?=^ *\w+: |^$|\Z)", text, re.MULTILINE | re.DOTALL)
     return " ".join(found.split())
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_the_documentation_says_the_ranges_of_the_table(name: str) -> None:
-    assert str(NUMBERS[name]) in described(inspect.getsource(Sampling), name)
-    assert str(NUMBERS[name]) in described(inspect.getdoc(sinkstream.Model.stream) or "", name)
+@pytest.mark.parametrize("method", [sinkstream.Model.stream, sinkstream.Session.stream])
+def test_signature_and_documentation_list_every_option(method: Callable[..., object]) -> None:
+    parameters = inspect.signature(method).parameters
+    text = inspect.getdoc(method) or ""
+    assert "options" not in parameters
+    for name, option in OPTIONS.items():
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default == option.default
+        assert described(text, name) == f"{option.doc} {option.kind.rule}".rstrip()
+    for name, allowed in NUMBERS.items():
+        assert str(allowed) in described(text, name)
+
+
+def test_sampling_defaults_are_neutral_and_in_range() -> None:
+    for name, value in asdict(Sampling()).items():
+        if name in NUMBERS:
+            assert value in NUMBERS[name]
+        else:
+            assert INTEGERS[name].low <= value <= INTEGERS[name].high

@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
-import inspect
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sinkstream import Model
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.options import Sampling, StreamRequest, make_request
-from sinkstream.request.ranges import NUMBERS, WHOLE
+from sinkstream.request.kinds import Integer
+from sinkstream.request.options import Sampling
+from sinkstream.request.stream_request import StreamRequest, make_request
+from tests.python.request.ranges import INTEGERS, NUMBERS
 
 VOCAB = 300
 NEUTRAL = Sampling()
-DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(Model.stream).parameters.items()
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-}
 
 
 def request(*, defaults: Sampling = NEUTRAL, **options: Any) -> StreamRequest:
-    assert options.keys() <= DEFAULTS.keys()
-    return make_request([5], DEFAULTS | options, defaults=defaults, vocab_size=VOCAB)
+    return make_request([5], options, defaults=defaults, vocab_size=VOCAB)
 
 
 def test_stream_asks_for_nothing_where_nothing_is_given() -> None:
+    options = {
+        "logit_bias": {}, "logprobs": 0, "seed": 1, "max_tokens": None, "timeout_s": None,
+        "stop": [], "stop_token_ids": [], "ignore_eos": False, "stream_interval": 1,
+    }  # fmt: skip
     assert request(seed=1) == StreamRequest(
-        prompt=[5], sampling=NEUTRAL, seed=1, logit_bias={}, logprobs=0, max_tokens=None, stop=[],
-        stop_token_ids=[], ignore_eos=False, stream_interval=1, sinks=None,
-    )  # fmt: skip
+        prompt=[5], options=asdict(NEUTRAL) | options, sinks=None, continues_text=False
+    )
 
 
-@pytest.mark.parametrize(("name", "bounds"), WHOLE.items())
-def test_stream_takes_whole_numbers_at_their_bounds(name: str, bounds: tuple[int, int]) -> None:
-    for value in (*bounds, np.uint64(bounds[1])):
-        made = request(**{name: value})
-        assert (made.sampling.top_k if name == "top_k" else getattr(made, name)) == value
+def test_stream_refuses_an_option_that_does_not_exist() -> None:
+    with pytest.raises(TypeError, match=r"^stream: there is no option `temprature`\.$"):
+        request(temprature=1.0)
 
 
-@pytest.mark.parametrize(("name", "bounds"), WHOLE.items())
-def test_stream_refuses_whole_numbers_beyond_their_bounds(
-    name: str, bounds: tuple[int, int]
-) -> None:
-    for value in (bounds[0] - 1, bounds[1] + 1, -(2**31), 2**65, -(2**63) - 1):
+@pytest.mark.parametrize(("name", "bounds"), INTEGERS.items())
+def test_stream_takes_integers_at_their_bounds(name: str, bounds: Integer) -> None:
+    for value in (bounds.low, bounds.high, np.uint64(bounds.high)):
+        assert request(**{name: value}).options[name] == value
+
+
+@pytest.mark.parametrize(("name", "bounds"), INTEGERS.items())
+def test_stream_refuses_integers_beyond_their_bounds(name: str, bounds: Integer) -> None:
+    for value in (bounds.low - 1, bounds.high + 1, -(2**31), 2**65, -(2**63) - 1):
         with pytest.raises(InvalidArgument, match=f"`{name}` must be in .* but is {value}") as info:
             request(**{name: value})
         assert info.value.param == name
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", [True, False, 1.0, math.nan, math.inf, "1", b"1", [1], object()])
-def test_stream_refuses_what_is_no_whole_number(name: str, value: Any) -> None:
+def test_stream_refuses_what_is_not_an_integer(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"`{name}` must be an int"):
         request(**{name: value})
 
@@ -62,7 +62,7 @@ def test_stream_refuses_what_is_no_whole_number(name: str, value: Any) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_stream_takes_any_kind_of_number(name: str) -> None:
     for value in (1, 1.0, np.float32(1), np.int64(1)):
-        given = getattr(request(**{name: value}).sampling, name)
+        given = request(**{name: value}).options[name]
         assert isinstance(given, float)
         assert given == 1
 
@@ -77,10 +77,10 @@ def test_stream_refuses_what_is_no_number(name: str, value: Any) -> None:
 def test_stream_takes_one_stop_string_or_several_and_leaves_the_callers_list_alone() -> None:
     stops = ["a", "b"]
     made = request(stop=stops)
-    assert made.stop == ["a", "b"]
-    assert made.stop is not stops
-    assert request(stop="ab").stop == ["ab"]
-    assert request(stop=()).stop == []
+    assert made.options["stop"] == ["a", "b"]
+    assert made.options["stop"] is not stops
+    assert request(stop="ab").options["stop"] == ["ab"]
+    assert request(stop=()).options["stop"] == []
 
 
 @pytest.mark.parametrize("value", [5, None, b"a", [b"a"], [None], ["a", 5], {"a": 1}])
@@ -108,7 +108,7 @@ def test_stream_refuses_stop_tokens_that_are_no_ids(value: Any) -> None:
 
 def test_stream_takes_a_logit_bias_by_id() -> None:
     made = request(logit_bias={3: -math.inf, np.int32(4): 2})
-    assert made.logit_bias == {3: -math.inf, 4: 2.0}
+    assert made.options["logit_bias"] == {3: -math.inf, 4: 2.0}
 
 
 def test_stream_refuses_a_wrong_logit_bias() -> None:
@@ -120,6 +120,12 @@ def test_stream_refuses_a_wrong_logit_bias() -> None:
         request(logit_bias={"3": 1})
     with pytest.raises(InvalidArgument, match="`logit_bias` must be in"):
         request(logit_bias={VOCAB: 1})
+
+
+@pytest.mark.parametrize("sinks", [True, "4", 1.5])
+def test_stream_refuses_sinks_that_are_not_an_integer(sinks: Any) -> None:
+    with pytest.raises(TypeError, match="stream: `sinks` must be an int"):
+        make_request([5], {}, defaults=NEUTRAL, vocab_size=VOCAB, sinks=sinks)
 
 
 @pytest.mark.parametrize("value", [0, 1, None, "yes"])

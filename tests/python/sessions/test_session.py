@@ -120,7 +120,7 @@ def test_a_reply_that_evicted_stays(model: sinkstream.Model) -> None:
             stream.cancel(keep="drop")
         assert session.stats.turns == 1
         session.stream([5], max_tokens=1).result()
-        with pytest.raises(InvalidArgument, match="has gone on"):
+        with pytest.raises(InvalidArgument, match="has continued since"):
             stream.cancel(keep="drop")
 
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sinkstream import Evicted, Finished, Started, Token
-from sinkstream.request.options import Sampling, StreamRequest
+from sinkstream.request.options import Sampling
+from sinkstream.request.stream_request import make_request
+from sinkstream.streams.batch import Batch
 from sinkstream.streams.inbox import PENDING, Inbox
-
-if TYPE_CHECKING:
-    from sinkstream._core import Batch
 
 
 def make_inbox() -> Inbox:
-    return Inbox(
-        StreamRequest(
-            prompt=[5, 6], sampling=Sampling(), seed=1, logit_bias={}, logprobs=0, max_tokens=9,
-            stop=[], stop_token_ids=[], ignore_eos=False, stream_interval=1, sinks=None,
-        ),
-        request_id=1,
-    )  # fmt: skip
+    request = make_request(
+        [5, 6], {"seed": 1, "max_tokens": 9}, defaults=Sampling(), vocab_size=300
+    )
+    return Inbox(request, request_id=1)
 
 
 def batch(text: str, *lengths: int, marks: list[tuple[str, int, int]] | None = None) -> Batch:
     ids = list(range(len(lengths)))
-    return text, ids, [-0.5] * len(ids), list(lengths), [], marks or []
+    return Batch(text, ids, [-0.5] * len(ids), list(lengths), [], marks or [])
 
 
 def test_an_inbox_needs_a_batch_until_the_end_is_there() -> None:

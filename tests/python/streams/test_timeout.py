@@ -13,7 +13,7 @@ import pytest
 
 import sinkstream
 from sinkstream import Finished
-from sinkstream.request.ranges import SECONDS
+from sinkstream.request.options import OPTIONS
 
 PROMPT = [5, 9, 17]
 
@@ -96,7 +96,7 @@ def test_the_deadline_counts_from_the_call(
     "value", [0, -0.0, -1, 1.001e9, float("nan"), float("inf"), -float("inf"), 2**63, 10**400]
 )
 def test_a_timeout_must_be_in_its_range(model: sinkstream.Model, value: float) -> None:
-    sentence = f"stream: `timeout_s` must be in {SECONDS['timeout_s']}, but is "
+    sentence = f"stream: `timeout_s` must be in {OPTIONS['timeout_s'].kind}, but is "
     with pytest.raises(sinkstream.InvalidArgument, match=re.escape(sentence)) as info:
         limited(model, value)
     assert info.value.param == "timeout_s"

@@ -1,0 +1,96 @@
+"""One request as the native side reads it: its types checked, its options complete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sinkstream.request.checks import as_int
+from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
+
+_MAX_SINKS = 1 << 53  # fits the native type; the engine checks it against the window
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """One request; csrc/bindings/stream.cc reads its fields by name."""
+
+    prompt: list[int]
+    options: dict[str, Any]
+    """The value of every option by name: `_core.request_options()` lists them."""
+    sinks: int | None = None
+    continues_text: bool = False
+    """Whether the reply's text continues the prompt's."""
+    called_at: float = field(default_factory=time.monotonic, compare=False)
+    """When the caller made it, by `time.monotonic`: `timeout_s` counts from here."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return the options that choose tokens."""
+        return Sampling(**{name: self.options[name] for name in SAMPLING})
+
+    @property
+    def seed(self) -> int:
+        """Return the seed: given, or drawn."""
+        seed: int = self.options["seed"]
+        return seed
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Return the tokens after which it ends; None for no limit."""
+        max_tokens: int | None = self.options["max_tokens"]
+        return max_tokens
+
+
+def make_request(
+    prompt: list[int],
+    options: Mapping[str, Any],
+    *,
+    defaults: Sampling,
+    vocab_size: int,
+    sinks: int | None = None,
+    continues_text: bool = False,
+    called_at: float | None = None,
+    where: str = "stream",
+) -> StreamRequest:
+    """Check the options of a request and complete them.
+
+    Args:
+        prompt: Token ids.
+        options: Those that the caller gave, by name.
+        defaults: Values of sampling options that are None.
+        vocab_size: The ids' bound.
+        sinks: S of this sequence; None takes the model's.
+        continues_text: Whether the prompt is a string that the reply continues.
+        called_at: When the caller made it, by `time.monotonic`; None is now.
+        where: The caller, for the error about an unknown option.
+
+    Raises:
+        TypeError: There is no such option, or a value has the wrong type.
+        InvalidArgument: An integer is out of range, or a string is not Unicode. The ranges of
+            other numbers are checked when the request is submitted.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"{where}: there is no option `{name[:40]}`.")
+    return StreamRequest(
+        prompt=prompt,
+        options={
+            name: _complete(name, options.get(name, option.default), defaults, vocab_size)
+            for name, option in OPTIONS.items()
+        },
+        sinks=None if sinks is None else as_int("stream", "sinks", sinks, 0, _MAX_SINKS),
+        continues_text=continues_text,
+        called_at=time.monotonic() if called_at is None else called_at,
+    )
+
+
+def _complete(name: str, value: Any, defaults: Sampling, vocab_size: int) -> Any:
+    option = OPTIONS[name]
+    if value is not None or option.default is not None:
+        return option.kind.check(name, value, vocab_size)
+    if name in SAMPLING:
+        return getattr(defaults, name)
+    return None if option.fill is None else option.fill()
