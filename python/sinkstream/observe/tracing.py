@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from sinkstream import _build
-from sinkstream.errors import EngineDead, ForkError, InvalidArgument
+from sinkstream.errors import EngineDead, ForkError, InvalidArgument, warn_caller
+from sinkstream.files import NewFile
 from sinkstream.observe import open_models
 from sinkstream.observe.open_models import OpenModel
 from sinkstream.observe.trace_events import ModelEvents, as_us
@@ -60,16 +58,15 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
     except BaseException:
         failure = tracer.finish()
         if failure is not None:
-            warnings.warn(f"trace: the file is not complete: {failure}", stacklevel=3)
+            warn_caller(f"trace: the file is not complete: {failure}")
         raise
     failure = tracer.finish()
     if failure is not None:
         raise failure
     if tracer.lost:
-        warnings.warn(
+        warn_caller(
             f"trace: {tracer.lost} records were overwritten before this process came to read them. "
-            "The trace marks where.",
-            stacklevel=3,
+            "The trace marks where."
         )
 
 
@@ -77,13 +74,11 @@ class _TraceFile:
     """A JSON object with one list of events, which gets its name when it is complete."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         try:
             if path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
-            self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
             # Without a buffer: a forked child must have nothing to write when it ends.
-            self._file = cast(BinaryIO, self._part.open("xb", buffering=0))
+            self._new = NewFile(path, buffering=0)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InvalidArgument(
@@ -105,18 +100,16 @@ class _TraceFile:
         """Write the end and give the file its name."""
         about = f'"version":"{_build.version()}","clock":"monotonic","lost_records":{lost}'
         self._write(f'\n],"otherData":{{{about}}}}}\n')
-        self._file.close()
-        self._part.replace(self._path)
+        self._new.complete()
 
     def abandon(self) -> None:
         """Remove what has been written."""
-        self._file.close()
-        self._part.unlink(missing_ok=True)
+        self._new.abandon()
 
     def _write(self, text: str) -> None:
         rest = memoryview(text.encode())
         while rest:
-            rest = rest[self._file.write(rest) :]
+            rest = rest[self._new.file.write(rest) :]
 
 
 class _Watched:

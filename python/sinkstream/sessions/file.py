@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, BinaryIO
 
 from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.files import replace_whole
 from sinkstream.sessions.header import (
     TensorPlan,
     checksum_offset,
@@ -28,10 +26,14 @@ from sinkstream.sessions.header import (
 )
 from sinkstream.sessions.record import SessionRecord
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    _Bytes = npt.NDArray[np.uint8]
+
 # Bytes that are hashed and written, or read, at a time: what is in memory beside the cache.
 _PIECE = 8 << 20
-
-_Bytes = npt.NDArray[np.uint8]
 
 
 def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> None:
@@ -55,13 +57,8 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
     tensors = _tensors_of(record, plan)
     header = encode_header(record, plan)
     try:
-        part = _write_part(target.parent, header, tensors)
-        try:
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        _flush_folder(target.parent)
+        with replace_whole(target, is_private=True) as file:
+            _write(file, header, tensors)
     except OSError as error:
         raise OSError(
             error.errno,
@@ -111,6 +108,8 @@ def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
 
 def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[str, _Bytes]:
     """Return the bytes of every tensor, in the plan's order."""
+    import numpy as np
+
     tensors: dict[str, _Bytes] = {}
     if record.scales is not None and "scales" not in plan:
         raise InvalidArgument(
@@ -131,42 +130,25 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
     return tensors
 
 
-def _write_part(folder: Path, header: bytes, tensors: Mapping[str, _Bytes]) -> Path:
-    """Write a whole file under a name of its own; on an error there is none."""
-    descriptor, name = tempfile.mkstemp(prefix=".session-", suffix=".part", dir=folder)  # mode 0600
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            checksum = hashlib.sha256(header)
-            file.write(header)
-            for tensor in tensors.values():
-                for begin in range(0, len(tensor), _PIECE):
-                    piece = tensor[begin : begin + _PIECE].data
-                    checksum.update(piece)
-                    file.write(piece)
-            file.seek(checksum_offset(header))
-            file.write(checksum.hexdigest().encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        part.unlink()
-        raise
-    return part
-
-
-def _flush_folder(folder: Path) -> None:
-    """Bring a rename to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write(file: BinaryIO, header: bytes, tensors: Mapping[str, _Bytes]) -> None:
+    """Write the header and the tensors, then the checksum into the header."""
+    checksum = hashlib.sha256(header)
+    file.write(header)
+    for tensor in tensors.values():
+        for begin in range(0, len(tensor), _PIECE):
+            piece = tensor[begin : begin + _PIECE].data
+            checksum.update(piece)
+            file.write(piece)
+    file.seek(checksum_offset(header))
+    file.write(checksum.hexdigest().encode())
 
 
 def _read_tensors(
     file: File, header: SafetensorsHeader, plan: Mapping[str, TensorPlan]
 ) -> tuple[dict[str, _Bytes], str]:
     """Return the bytes of every tensor, and the checksum that they and the header have."""
+    import numpy as np
+
     checksum = hashlib.sha256(without_checksum(header.content))
     tensors: dict[str, _Bytes] = {}
     # The tensors cover the file, so in the order of their offsets they are all of it.

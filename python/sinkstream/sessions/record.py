@@ -6,13 +6,15 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
 from sinkstream.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 KV_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes of one number of the cache, by the name that `kv_dtype` has."""
@@ -86,11 +88,11 @@ class SessionRecord:
     """The bytes of [layers, 2 (keys, values), kv_heads, live, head_dim] numbers of `kv_dtype`."""
     token_ids: npt.NDArray[np.int32]
     """[live], in the order of their indices."""
-    scales: npt.NDArray[np.float32] | None = None
-    """[layers, 2, kv_heads, live] for int8, else None; flat when it is read."""
-    pending_ids: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    pending_ids: npt.NDArray[np.int32]
     """[any]: tokens of the text behind those that the sequence has seen, such as the last one
     sampled."""
+    scales: npt.NDArray[np.float32] | None = None
+    """[layers, 2, kv_heads, live] for int8, else None; flat when it is read."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
     """What else the session wants to find again."""
     created_by: str = ""

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from sinkstream import _core
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -29,6 +27,8 @@ def record_of(
     fields: Mapping[str, str | int],
 ) -> SessionRecord:
     """Copy what a session consists of, with `fields` beside it."""
+    import numpy as np
+
     contents = native.contents_of(session)
     pending = contents["pending"]
     scales = contents["scales"]
@@ -56,6 +56,8 @@ def load(
     Raises:
         CheckpointError: The file is damaged, or of another model or settings.
     """
+    import numpy as np
+
     record = read_session_file(path)
     sinks = record.model.sinks
     expected = _model_of(native, spec, sinks, capacity - sinks)
