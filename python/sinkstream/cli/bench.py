@@ -44,7 +44,7 @@ class Figure:
     """Weights and cache read per second, as a share of the plain read in the same rounds."""
 
 
-@options.takes_loading
+@options.takes_bundles
 def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each round measures everything once.")] = 5,

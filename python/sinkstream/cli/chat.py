@@ -18,28 +18,17 @@ from sinkstream.cli.conversations import MOST, Conversations
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.talk import Talk, note
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.options import StreamOptions
 
 FAILED = 2
 
 
-@options.takes_loading
+@options.takes_bundles
 def chat(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Same as --model.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     load: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Continue a conversation saved with /save.")
     ] = None,
-    max_tokens: options.MaxTokens = None,
-    stop: options.Stop = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    seed: options.Seed = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Do not save typed lines for the next chat.")
     ] = False,
@@ -52,6 +41,7 @@ def chat(
         ),
     ] = "4",
     *,
+    replies: options.Replies,
     loading: options.Loading,
 ) -> int:
     """Chat with a model for as long as you like. /help lists the commands."""
@@ -67,18 +57,6 @@ def chat(
     loading = replace(loading, model=model if model is not None else model_option)
     if count != "system":
         loading = replace(loading, sinks=count)
-    replies: StreamOptions = {
-        "max_tokens": max_tokens,
-        "stop": stop or (),
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-    }
     is_typed = sys.stdin is not None and sys.stdin.isatty()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reply may contain any character
         encoding = None if sys.stdout.isatty() else "utf-8"
@@ -86,7 +64,7 @@ def chat(
     with ExitStack() as stack:
         loaded = stack.enter_context(load_model(loading, max_sequences=MOST))
         conversations = Conversations(loaded, "system" if count == "system" else None, system, load)
-        talk = Talk(conversations, replies)
+        talk = Talk(conversations, replies.as_options())
         if not is_typed:
             return 0 if talk.read_all(PipedLines()) else FAILED
         history = None if no_history else open_history()

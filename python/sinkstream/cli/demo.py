@@ -33,7 +33,7 @@ REPETITION_PENALTY = 1.1
 SEED = 1
 
 
-@options.takes_loading
+@options.takes_bundles
 def demo(
     tokens: Annotated[
         int | None,

@@ -41,7 +41,7 @@ from sinkstream.request.checks import as_choice
 _FILE_WIDTH = 110
 
 
-@options.takes_loading
+@options.takes_bundles
 def evaluate(
     file: Annotated[
         str | None,

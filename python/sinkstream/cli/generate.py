@@ -17,34 +17,26 @@ from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.progress import progress_bar
 from sinkstream.cli.terminal import is_terminal, printable
+from sinkstream.request.options import StreamOptions
 from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
 
 # A shorter prompt is read before a bar could be seen.
 _LONG_PROMPT = 512
 
 
-@options.takes_loading
+@options.takes_bundles
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
     chat: Annotated[
         bool, typer.Option("--chat", help="Send the prompt as a chat message.")
     ] = False,
     system: Annotated[str | None, typer.Option(help="System message; implies --chat.")] = None,
-    max_tokens: options.MaxTokens = None,
-    stop: options.Stop = None,
     stop_token_id: Annotated[
         list[int] | None, typer.Option(help="End at this token. May be repeated.")
     ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue past the model's end tokens.")
     ] = False,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(metavar="ID=NUMBER", help="Added to a token's logit. May be repeated."),
@@ -52,7 +44,6 @@ def generate(
     logprobs: Annotated[
         int, typer.Option(help="Most probable tokens to report with each token, with --json.")
     ] = 0,
-    seed: options.Seed = None,
     stream_interval: Annotated[int, typer.Option(help="Tokens delivered at once.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write events, one JSON object per line.")
@@ -68,6 +59,7 @@ def generate(
         str | None, typer.Option(help='Revision of a model named "org/name".')
     ] = None,
     *,
+    replies: options.Replies,
     loading: options.Loading,
 ) -> int:
     """Generate text from a prompt."""
@@ -79,25 +71,17 @@ def generate(
         loaded = stack.enter_context(
             load_model(loading, prefill_chunk=prefill_chunk, revision=revision)
         )
-        stream = loaded.stream(
-            as_messages(text, system) if chat or system is not None else text,
-            max_tokens=max_tokens,
-            stop=stop or (),
-            stop_token_ids=stop_token_id or (),
-            ignore_eos=ignore_eos,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=bias or None,
-            logprobs=logprobs,
-            seed=seed,
-            stream_interval=stream_interval,
-        )
-        with stream:
+        request: StreamOptions = {
+            **replies.as_options(),
+            "stop_token_ids": stop_token_id or (),
+            "ignore_eos": ignore_eos,
+            "logit_bias": bias or None,
+            "logprobs": logprobs,
+            "stream_interval": stream_interval,
+        }
+        is_message = chat or system is not None
+        prompt_or_messages = as_messages(text, system) if is_message else text
+        with loaded.stream(prompt_or_messages, **request) as stream:
             write_json(stream) if as_json else write_text(stream)
     return 0
 

@@ -28,7 +28,7 @@ _INSTRUCTIONS = (
 Facts = dict[str, dict[str, object]]
 
 
-@options.takes_loading
+@options.takes_bundles
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     *,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from sinkstream.request.options import StreamOptions
 
 ModelPath = Annotated[
     str | None,
@@ -35,57 +38,6 @@ Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "i
 KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """How to load the model. Each field is an option of every command that loads one."""
-
-    model: ModelPath = None
-    sinks: Sinks = 4
-    window: Window = None
-    threads: Threads = None
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    kv_dtype: KvDtype = "auto"
-
-
-def takes_loading(command: Callable[..., int]) -> Callable[..., int]:
-    """Replace a command's parameter `loading` by one option for each field of `Loading`.
-
-    If the command has a parameter with the name of a field, it keeps that parameter, and
-    `loading` has the field's default.
-    """
-    parameters = dict(inspect.signature(command).parameters)
-    del parameters["loading"]
-    hints = get_type_hints(command, include_extras=True) | {"return": int}
-    added = [entry for entry in fields(Loading) if entry.name not in parameters]
-    types = get_type_hints(Loading, include_extras=True)
-
-    @functools.wraps(command)
-    def run(**given: Any) -> int:
-        bundle = {entry.name: given.pop(entry.name) for entry in added if entry.name in given}
-        return command(**given, loading=Loading(**bundle))
-
-    # Typer derives the options from these.
-    signature = inspect.Signature(
-        [
-            *(entry.replace(annotation=hints[name]) for name, entry in parameters.items()),
-            *(
-                inspect.Parameter(
-                    entry.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=entry.default,
-                    annotation=types[entry.name],
-                )
-                for entry in added
-            ),
-        ],
-        return_annotation=int,
-    )
-    run.__signature__ = signature  # type: ignore[attr-defined]
-    run.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
-    return run
 
 
 MaxTokens = Annotated[
@@ -115,3 +67,83 @@ FrequencyPenalty = Annotated[
     float | None, typer.Option(help="Subtracted for each occurrence in the cache.")
 ]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to load the model, for every command that loads one."""
+
+    model: ModelPath = None
+    sinks: Sinks = 4
+    window: Window = None
+    threads: Threads = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    kv_dtype: KvDtype = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """How to generate a reply; None takes the default of `Model.stream`."""
+
+    max_tokens: MaxTokens = None
+    stop: Stop = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    repetition_penalty: RepetitionPenalty = None
+    presence_penalty: PresencePenalty = None
+    frequency_penalty: FrequencyPenalty = None
+    seed: Seed = None
+
+    def as_options(self) -> StreamOptions:
+        """Return them as the keyword arguments of `Model.stream`."""
+        options: StreamOptions = {**asdict(self), "stop": self.stop or ()}  # type: ignore[typeddict-item]
+        return options
+
+
+def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
+    """Replace a command's parameters `loading` and `replies` by one option for each field.
+
+    If the command has a parameter with the name of a field, it keeps that parameter, and the
+    bundle has the field's default.
+    """
+    parameters = dict(inspect.signature(command).parameters)
+    hints = get_type_hints(command, include_extras=True)
+    bundles = {name: hints[name] for name in parameters if hints[name] in (Loading, Replies)}
+    own = [
+        entry.replace(annotation=hints[name])
+        for name, entry in parameters.items()
+        if name not in bundles
+    ]
+    added = {
+        name: [entry for entry in _parameters_of(bundle) if entry.name not in parameters]
+        for name, bundle in bundles.items()
+    }
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        for name, bundle in bundles.items():
+            names = [entry.name for entry in added[name] if entry.name in given]
+            given[name] = bundle(**{field: given.pop(field) for field in names})
+        return command(**given)
+
+    # Typer derives the options from these.
+    signature = inspect.Signature([*own, *itertools.chain(*added.values())])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
+    return run
+
+
+def _parameters_of(bundle: type[Loading | Replies]) -> list[inspect.Parameter]:
+    hints = get_type_hints(bundle, include_extras=True)
+    return [
+        inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=entry.default,
+            annotation=hints[entry.name],
+        )
+        for entry in fields(bundle)
+    ]
