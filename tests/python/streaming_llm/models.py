@@ -203,7 +203,7 @@ def positions_of(config: Any) -> tuple[Rope, Scores]:
 
 
 def _mpt_slopes(heads: int) -> Array:
-    """Return MPT's slopes 2^-(8i/n), n the next power of two; every other one first if n > heads."""
+    """Return the slopes 2^-(8i/n), n the next power of two; every other one first if n > heads."""
     power = 1 << (heads - 1).bit_length()
     slopes = [2.0 ** -(8 * i / power) for i in range(1, power + 1)]
     if power != heads:
