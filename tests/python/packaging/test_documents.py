@@ -1,4 +1,4 @@
-"""The pages: their links lead somewhere, their pictures are current, and their example runs."""
+"""The pages: their links lead to files, their pictures are current, and their examples run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.mutants.catalogue import CATALOGUE
+from tests.mutants.catalogue_python import CATALOGUE_PYTHON
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -26,7 +29,7 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_page_has_a_place_that_was_left_to_be_filled(page: Path) -> None:
+def test_no_page_has_a_gap_to_be_filled(page: Path) -> None:
     assert re.findall(r"@[A-Z]+@|TODO|TBD", page.read_text(encoding="utf-8")) == []
 
 
@@ -43,6 +46,15 @@ def test_every_test_that_reliability_names_exists() -> None:
     ):
         there.add(f"{suite}.{name}")
     assert named - there == set()
+
+
+def test_pages_count_the_planted_mistakes() -> None:
+    native, python = len(CATALOGUE), len(CATALOGUE_PYTHON)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"each of {native + python} planted mistakes" in readme
+    page = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
+    for count in (f"lists {native} mistakes", f"lists {python} in", f"All {native + python} are"):
+        assert count in page
 
 
 def test_the_pictures_are_what_their_script_draws() -> None:
@@ -71,5 +83,5 @@ def test_the_examples_of_the_readme_run_and_write_text(smollm2: Path) -> None:
         outputs.append(done.stdout)
     general, in_asyncio = outputs
     assert "Capacity(sinks=4" in general
-    assert "stop 0" in general  # the answer ended by itself, and nothing was evicted
+    assert "stop 0" in general  # the model ended its answer, and nothing was evicted
     assert len(in_asyncio.split()) > 3
