@@ -46,7 +46,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a s
 .PHONY: test
 test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python ## Check everything that takes minutes, not hours
 
-# --- what must be there before --------------------------------------------------------------
+# --- requirements ---------------------------------------------------------------------------
 
 .PHONY: check-python
 check-python:
@@ -94,13 +94,15 @@ $(VENV)/.package: $(PACKAGE_SOURCES) $(VENV)/.build-tools
 	$(INSTALL) .
 	@touch $@
 
-# The same installation, with the C++ tests built beside it.
+# The same installation, with the C++ tests built in the same folder.
 $(VENV)/.package-and-tests: $(PACKAGE_SOURCES) $(TEST_SOURCES) $(VENV)/.build-tools | check-gtest
 	$(INSTALL) --config-settings=cmake.define.SINKSTREAM_TESTS=ON .
 	@touch $@ $(VENV)/.package
 
-.PHONY: build
+.PHONY: tools build build-tests
+tools: $(VENV)/.build-tools $(VENV)/.test-tools $(VENV)/.model ## Install what the build and the tests need into .venv
 build: $(VENV)/.package ## Compile the core and install the package into .venv
+build-tests: $(VENV)/.package-and-tests ## The same, with the C++ tests
 
 # --- tests ----------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ test-cpp: $(VENV)/.package-and-tests ## Run the C++ tests
 	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
 	  --output-junit $(CURDIR)/$(REPORTS)/ctest.xml
 
-# One process for each job, and whole files for each: what a file has loaded serves all its tests.
+# One process per job, and complete files for each: a model that a file has loaded serves all its tests.
 PYTEST_RUN = $(BIN)/pytest --quiet --numprocesses=$(JOBS) --dist=loadfile --durations=15 \
   --junitxml=$(REPORTS)/pytest.xml
 
@@ -140,15 +142,15 @@ test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of the
 
 # Objects are kept, so that a second run compiles only what has changed. `test-full` runs the same.
 .PHONY: test-mutants
-test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mistakes; the tests must notice
+test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mistakes; the tests must catch them
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
 
 # --- figures --------------------------------------------------------------------------------
 
-# Each file in benchmarks says what it measures. llama.cpp is compiled when it is installed; the
-# other engines come as wheels, transformers and gguf with the tools of the tests. Where the
-# processor has AMX, clang compiles it if there is one: GCC 12 moves stores across its loads of the
-# tile unit's configuration, and it ends by a general protection fault.
+# benchmarks/README.md lists the scripts. llama.cpp is compiled when it is installed; the other
+# engines are wheels, transformers and gguf among the tools of the tests. On a processor with AMX,
+# clang compiles llama.cpp if there is one: GCC 12 moves stores across its loads of the tile unit's
+# configuration, which ends in a general protection fault.
 CLANG = $(notdir $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name) 2>/dev/null))))
 PEER_COMPILER = $(if $(shell grep -m1 -o amx_tile /proc/cpuinfo 2>/dev/null),$(if \
   $(CLANG),CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))))
@@ -164,9 +166,9 @@ BENCH_OUT ?= $(BUILD)/figures
 FIGURES := $(BENCH_OUT)
 BENCH := BENCH_OUT=$(BENCH_OUT) $(BIN)/python benchmarks
 
-# Everything that has a goal, which takes hours; a table of goals is the end of it.
+# Everything that has a goal, which takes hours; ends with a table of goals.
 .PHONY: bench
-bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed, beside goals and other engines, and perplexity
+bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed and perplexity, with goals and other engines
 	@mkdir -p $(FIGURES)
 	$(BENCH)/load_bench.py
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
@@ -187,21 +189,21 @@ THREADS ?= 2 1
 ROUNDS ?= 5
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Measure beside other engines: SHAPES=smollm2 THREADS=2 ROUNDS=3
+bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-tools ## Compare with other engines: SHAPES=smollm2 THREADS=2 ROUNDS=3
 	@for threads in $(THREADS); do for shape in $(SHAPES); do \
 	  $(BENCH)/side_by_side_bench.py --model $$shape --models $(BUILD)/models --threads $$threads --rounds $(ROUNDS) || exit 1; \
 	done; done
 	@$(BENCH)/goal_table.py
 
-# ENGINE_PARTS: options of engine_bench.py, such as `--only stop`; those named here take a few minutes.
+# ENGINE_PARTS: options of engine_bench.py, such as `--only stop`; these take a few minutes.
 ENGINE_PARTS ?= --only throughput --only idle_consumers --only stop --only gil
 
 .PHONY: bench-engine
-bench-engine: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Measure what the engine promises around its kernels
+bench-engine: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Measure the engine around its kernels
 	$(BENCH)/engine_bench.py $(ENGINE_PARTS)
 
 .PHONY: soak
-soak: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model $(VENV)/.plot-tools ## Use it for long: secrets, company, memory, latency
+soak: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model $(VENV)/.plot-tools ## Long runs: secrets, batches, memory, latency
 	@mkdir -p $(FIGURES)
 	SINKSTREAM_SOAK_TURNS=100000 $(BUILD)/tests/cpp/engine_test --gtest_filter='*CanarySoak.*'
 	SINKSTREAM_POISON_PAGES=1 $(BENCH)/company_bench.py --comparisons 10000 --real 300
@@ -211,7 +213,7 @@ soak: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model $(VENV)/.plo
 
 # --- style ----------------------------------------------------------------------------------
 
-# Several targets, so that with --keep-going one complaint does not hide the others.
+# Several targets, so that with --keep-going one finding does not hide the others.
 .PHONY: lint lint-python lint-types lint-cpp lint-words
 lint: lint-python lint-types lint-cpp lint-words ## Check style, types and spelling
 
@@ -235,5 +237,5 @@ format: $(VENV)/.test-tools ## Rewrite the sources in the project's style
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 .PHONY: clean
-clean: ## Remove everything that make has made
+clean: ## Remove everything that make has created
 	rm -rf $(BUILD) $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

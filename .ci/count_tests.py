@@ -1,6 +1,6 @@
-"""Adds up JUnit reports, prints "N passed, N failed, N skipped", and exits with 1 if one failed.
+"""Adds up JUnit reports, prints "N passed, N failed, N skipped", and exits with 1 after a failure.
 
-A report that is missing counts as one failure: the tests that should have written it did not run.
+A missing report counts as one failure, because its tests did not run.
 """
 
 from __future__ import annotations

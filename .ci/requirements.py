@@ -1,7 +1,7 @@
-"""Prints the requirements that pyproject.toml lists, one a line, for `pip install`.
+"""Prints requirements of pyproject.toml, one per line, for `pip install`.
 
-The Makefile installs the tools without building the package; pip can do that only for a list. The
-arguments name extras, or `build-system`.
+The arguments name extras, or `build-system`. The Makefile installs tools without building the
+package, which pip can do only from a list.
 """
 
 from __future__ import annotations
