@@ -12,12 +12,12 @@ void DevicePages::spoil(std::byte* at, int64_t bytes) {
 
 void DevicePages::read(std::byte* to_host, const std::byte* from, int64_t bytes) {
   cuda::check(runtime_, runtime_.copy(to_host, from, bytes, stream_), "reading a page");
-  cuda::check(runtime_, runtime_.finish(stream_), "reading a page");
+  cuda::check(runtime_, runtime_.synchronize(stream_), "reading a page");
 }
 
 void DevicePages::write(std::byte* to, const std::byte* from_host, int64_t bytes) {
   cuda::check(runtime_, runtime_.copy(to, from_host, bytes, stream_), "writing a page");
-  cuda::check(runtime_, runtime_.finish(stream_), "writing a page");
+  cuda::check(runtime_, runtime_.synchronize(stream_), "writing a page");
 }
 
 }  // namespace sinkstream

@@ -12,7 +12,7 @@ class DevicePages : public PageMemory {
   DevicePages(int64_t bytes, const cuda::Runtime& runtime, cuda::Stream stream)
       : runtime_(runtime),
         stream_(stream),
-        data_(cuda::take_memory(runtime, bytes, "the cache")),
+        data_(cuda::allocate_device(runtime, bytes, "the cache")),
         bytes_(bytes) {}
   ~DevicePages() override { release(); }
 
@@ -25,14 +25,14 @@ class DevicePages : public PageMemory {
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
   void release() override {
-    runtime_.finish(stream_);  // what is under way uses them
+    runtime_.synchronize(stream_);  // what is under way uses them
     data_.reset();
   }
 
  private:
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
-  cuda::GpuBlock data_;
+  cuda::MemoryBlock data_;
   int64_t bytes_;
 };
 

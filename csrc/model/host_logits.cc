@@ -5,10 +5,11 @@ namespace sinkstream {
 HostLogits::HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape)
     : runtime_(runtime), stream_(stream), shape_(shape) {
   const int64_t floats = shape.splits * shape.rows * shape.vocab;
-  memory_ = cuda::take_pinned(runtime, floats * int64_t{sizeof(float)}, "logits");
+  memory_ = cuda::allocate_pinned(runtime, floats * int64_t{sizeof(float)}, "logits");
 }
 
-void HostLogits::bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t at) {
+void HostLogits::copy_from_device(const cuda::Partials& logits, int64_t first, int64_t rows,
+                                  int64_t at) {
   const int64_t vocab = shape_.vocab;
   for (int64_t split = 0; split < shape_.splits; ++split) {
     cuda::check(runtime_,
@@ -19,7 +20,7 @@ void HostLogits::bring(const cuda::Partials& logits, int64_t first, int64_t rows
   }
 }
 
-void HostLogits::add_up(int64_t rows, float* logits) const {
+void HostLogits::sum_splits(int64_t rows, float* logits) const {
   const float* const from = splits();
   const int64_t count = rows * shape_.vocab, split = shape_.rows * shape_.vocab;
   for (int64_t i = 0; i < count; ++i) {
@@ -29,8 +30,8 @@ void HostLogits::add_up(int64_t rows, float* logits) const {
   }
 }
 
-const float* HostLogits::add_up(int64_t rows) {
-  add_up(rows, splits());
+const float* HostLogits::sum_splits(int64_t rows) {
+  sum_splits(rows, splits());
   return splits();
 }
 

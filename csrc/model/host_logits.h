@@ -2,8 +2,8 @@
 // memory, and are added up there in the order in which the GPU adds them.
 #pragma once
 
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/gpu.h"
-#include "kernels/cuda/rows.h"
 
 namespace sinkstream {
 
@@ -20,11 +20,11 @@ class HostLogits {
 
   // Rows [first, first + rows) of `logits` are on their way to those from `at` on. Throws
   // DeviceError.
-  void bring(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t at);
+  void copy_from_device(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t at);
 
   // The first rows, once they have come: written to `logits` [rows, vocab], or in place.
-  void add_up(int64_t rows, float* logits) const;
-  const float* add_up(int64_t rows);
+  void sum_splits(int64_t rows, float* logits) const;
+  const float* sum_splits(int64_t rows);
 
   void release() { memory_.reset(); }
 
@@ -35,7 +35,7 @@ class HostLogits {
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
   Shape shape_;
-  cuda::GpuBlock memory_;  // pinned
+  cuda::MemoryBlock memory_;  // pinned
 };
 
 }  // namespace sinkstream

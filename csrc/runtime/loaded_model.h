@@ -78,7 +78,7 @@ class LoadedModel {
   struct Gpu {
     explicit Gpu(const cuda::Plugin& plugin) : plugin(plugin), stream(plugin.runtime) {}
     const cuda::Plugin& plugin;
-    cuda::OwnStream stream;
+    cuda::UniqueStream stream;
   };
 
   std::unique_ptr<WeightedModel> make_decoder(const LoadOptions& options);

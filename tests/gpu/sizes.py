@@ -19,7 +19,7 @@ class Sizes:
     text: int  # tokens of a text that is read: several windows
     chunk: int  # of a prompt
     reply: int  # tokens of a reply: past the window as well
-    company: tuple[int, ...]  # streams beside the one that is looked at
+    neighbours: tuple[int, ...]  # streams beside the one that is looked at
     storm: int  # streams that are cancelled
     names: tuple[str, ...]  # of tests/data/tiny.py
     cache_types: tuple[str, ...]
@@ -30,7 +30,7 @@ FULL = Sizes(
     text=1800,
     chunk=256,  # `linear` takes blocks from 65 rows on; this many do not fit beside the window
     reply=400,
-    company=(1, 7, 20, 63),  # attention changes its kernel at 17 rows, `linear` its shape at 9
+    neighbours=(1, 7, 20, 63),  # attention changes its kernel at 17 rows, `linear` its shape at 9
     storm=200,
     names=("llama", "qwen2", "qwen3", "llama-linear", "llama-llama3", "llama-yarn"),
     cache_types=("float16", "bfloat16", "int8"),
@@ -40,7 +40,7 @@ SHORT = Sizes(
     text=40,
     chunk=16,
     reply=10,
-    company=(2,),
+    neighbours=(2,),
     storm=8,
     names=("llama",),
     cache_types=("float16",),

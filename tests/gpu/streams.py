@@ -13,7 +13,7 @@ from tests.gpu.sizes import SIZES
 # The table of tests/cpp/kernels/tolerance.h, relative to the scale of the logits.
 TOLERANCE = 4e-2
 
-DRAWN = {"max_tokens": SIZES.reply, "temperature": 0.8, "top_p": 0.95, "ignore_eos": True}
+SAMPLED = {"max_tokens": SIZES.reply, "temperature": 0.8, "top_p": 0.95, "ignore_eos": True}
 
 
 def prompt(tokens: int, number: int = 0) -> list[int]:

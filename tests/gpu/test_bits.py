@@ -11,7 +11,7 @@ import torch
 import sinkstream
 from tests.gpu.conftest import Load
 from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
-from tests.gpu.streams import DRAWN, bits, prompt
+from tests.gpu.streams import SAMPLED, bits, prompt
 
 
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
@@ -47,7 +47,7 @@ def test_the_size_of_chunks_changes_no_reply(load: Load, kv_dtype: str) -> None:
     results = []
     for chunk in (3, 16) if IS_REHEARSAL else (1, 16, 100, 512):
         with load(prefill_chunk=chunk, kv_dtype=kv_dtype) as model:
-            stream = model.stream(prompt(SIZES.text // 2), **DRAWN, seed=4)
+            stream = model.stream(prompt(SIZES.text // 2), **SAMPLED, seed=4)
             results.append(bits(stream.result()))
     assert all(result == results[0] for result in results)
 
@@ -55,17 +55,18 @@ def test_the_size_of_chunks_changes_no_reply(load: Load, kv_dtype: str) -> None:
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
 def test_a_stream_is_the_same_alone_and_in_company(load: Load, kv_dtype: str) -> None:
     asked = prompt(SIZES.window // 2)
-    with load(kv_dtype=kv_dtype, max_sequences=1 + max(SIZES.company)) as model:
-        alone = model.stream(asked, **DRAWN, seed=3).result()
-        again = model.stream(asked, **DRAWN, seed=3).result()
+    with load(kv_dtype=kv_dtype, max_sequences=1 + max(SIZES.neighbours)) as model:
+        alone = model.stream(asked, **SAMPLED, seed=3).result()
+        again = model.stream(asked, **SAMPLED, seed=3).result()
         assert bits(again) == bits(alone)
         if not IS_REHEARSAL:
             assert alone.stats.evicted_tokens > SIZES.window
-        for count in SIZES.company:
+        for count in SIZES.neighbours:
             others = [
-                model.stream(prompt(5 + 3 * i, i + 1), **DRAWN, seed=100 + i) for i in range(count)
+                model.stream(prompt(5 + 3 * i, i + 1), **SAMPLED, seed=100 + i)
+                for i in range(count)
             ]
-            among = model.stream(asked, **DRAWN, seed=3).result()
+            among = model.stream(asked, **SAMPLED, seed=3).result()
             for other in others:
                 other.close()
             assert bits(among) == bits(alone), count
@@ -75,14 +76,14 @@ def test_the_same_request_gives_the_same_bits_in_another_load(load: Load) -> Non
     results = []
     for _ in range(2):
         with load() as model:
-            results.append(bits(model.stream(prompt(9), **DRAWN, seed=8).result()))
+            results.append(bits(model.stream(prompt(9), **SAMPLED, seed=8).result()))
     assert results[0] == results[1]
 
 
 def test_two_models_share_a_gpu(load: Load) -> None:
     def run(model: sinkstream.Model, into: list[object]) -> None:
         for seed in range(1 if IS_REHEARSAL else 8):
-            into.append(bits(model.stream(prompt(9, seed), **DRAWN, seed=seed).result()))
+            into.append(bits(model.stream(prompt(9, seed), **SAMPLED, seed=seed).result()))
 
     with load("llama") as one, load("qwen3") as other:
         alone: list[list[object]] = [[], []]

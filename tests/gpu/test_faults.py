@@ -15,21 +15,21 @@ from sinkstream import devices
 from sinkstream.errors import CapacityError
 from tests.gpu.conftest import Load, WriteOnce
 from tests.gpu.sizes import IS_REHEARSAL, SIZES
-from tests.gpu.streams import DRAWN, bits, prompt, wait_until_idle
+from tests.gpu.streams import SAMPLED, bits, prompt, wait_until_idle
 
 
 def test_a_storm_of_cancels_leaves_nothing_behind(load: Load) -> None:
     """Streams start and are cancelled at random moments, while one beside them goes on."""
     pause_s = 0.5 if IS_REHEARSAL else 0.02
     with load(max_sequences=8) as model:
-        expected = model.stream(prompt(9), **DRAWN, seed=1).result()
+        expected = model.stream(prompt(9), **SAMPLED, seed=1).result()
         baseline = wait_until_idle(model)
         neighbours: list[object] = []
         storm_ended = threading.Event()
 
         def neighbour() -> None:
             while not neighbours or not storm_ended.is_set():
-                neighbours.append(bits(model.stream(prompt(9), **DRAWN, seed=1).result()))
+                neighbours.append(bits(model.stream(prompt(9), **SAMPLED, seed=1).result()))
 
         def cancel_some(seed: int, count: int) -> None:
             draw = random.Random(seed)
@@ -82,7 +82,7 @@ def test_memory_that_the_gpu_lacks_is_a_capacity_error_with_numbers(load: Load) 
     assert words.startswith("memory: the GPU does not give the ")
     assert " MiB are free" in words
     with load() as model:  # and nothing is broken
-        assert len(model.stream(prompt(3), **DRAWN).result().token_ids) == SIZES.reply
+        assert len(model.stream(prompt(3), **SAMPLED).result().token_ids) == SIZES.reply
 
 
 def test_a_closed_model_gives_its_memory_back(load: Load) -> None:
@@ -93,7 +93,7 @@ def test_a_closed_model_gives_its_memory_back(load: Load) -> None:
 
     def load_and_use() -> int:
         with load(max_sequences=16) as model:
-            model.stream(prompt(3), **DRAWN).result()
+            model.stream(prompt(3), **SAMPLED).result()
         return free_bytes()
 
     after_first = load_and_use()  # the driver takes some for itself at the first launches

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gpu.conftest import Load
 from tests.gpu.sizes import SIZES
-from tests.gpu.streams import DRAWN, bits, prompt
+from tests.gpu.streams import SAMPLED, bits, prompt
 
 LONG = 2 * SIZES.window + 5
 
@@ -17,11 +17,11 @@ LONG = 2 * SIZES.window + 5
 def test_turns_are_one_long_request(load: Load, kv_dtype: str) -> None:
     text = prompt(LONG)
     with load(kv_dtype=kv_dtype) as model:
-        whole = model.stream(text, **DRAWN, seed=5).result()
+        whole = model.stream(text, **SAMPLED, seed=5).result()
         with model.session() as session:
             for begin in range(0, LONG - 7, 50):
                 session.append(text[begin : min(begin + 50, LONG - 7)])
-            turned = session.stream(text[LONG - 7 :], **DRAWN, seed=5).result()
+            turned = session.stream(text[LONG - 7 :], **SAMPLED, seed=5).result()
     assert bits(turned) == bits(whole)
 
 
@@ -31,9 +31,9 @@ def test_a_saved_session_goes_on_bit_for_bit(load: Load, tmp_path: Path, kv_dtyp
     with load(kv_dtype=kv_dtype) as model, model.session() as session:
         session.append(prompt(LONG))
         session.save(path)
-        went_on = session.stream([8], **DRAWN, seed=2).result()
+        went_on = session.stream([8], **SAMPLED, seed=2).result()
     with load(kv_dtype=kv_dtype) as model, model.load_session(path) as session:
-        loaded = session.stream([8], **DRAWN, seed=2).result()
+        loaded = session.stream([8], **SAMPLED, seed=2).result()
     assert bits(loaded) == bits(went_on)
 
 
@@ -57,6 +57,6 @@ def test_a_fork_goes_on_by_itself(load: Load) -> None:
         session.append(prompt(LONG))
         with session.fork() as fork:
             session.append(prompt(6, 9))
-            forked = fork.stream([8], **DRAWN, seed=2).result()
-        alone = model.stream([*prompt(LONG), 8], **DRAWN, seed=2).result()
+            forked = fork.stream([8], **SAMPLED, seed=2).result()
+        alone = model.stream([*prompt(LONG), 8], **SAMPLED, seed=2).result()
     assert bits(forked) == bits(alone)

@@ -9,7 +9,7 @@
 namespace sinkstream::cuda {
 
 struct EmbeddingArgs {               // all pointers lead to device memory; none of them alias
-  const int32_t* ids = nullptr;      // [rows]: a token, or `sampled_id(i)`
+  const int32_t* ids = nullptr;      // [rows]: a token, or `sampled_by(i)`
   int64_t rows = 0;                  // at most 65535; 0 launches nothing
   TiledMatrix table;                 // [vocab, hidden]
   float* out = nullptr;              // [rows, table.cols]
@@ -19,7 +19,7 @@ struct EmbeddingArgs {               // all pointers lead to device memory; none
 
 // For EmbeddingArgs::ids: sampled[place], which the host does not know yet. A token outside of the
 // table is a row of zeros.
-constexpr int32_t sampled_id(int32_t place) { return -1 - place; }
+constexpr int32_t sampled_by(int32_t place) { return -1 - place; }
 
 Status embedding(const EmbeddingArgs& args, Stream stream);
 

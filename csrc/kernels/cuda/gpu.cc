@@ -15,7 +15,7 @@ constexpr Status kInsufficientDriver = 35, kNoDevice = 100;
 std::string version(int32_t number) { return cat(number / 1000, ".", number % 1000 / 10); }
 
 // Why the runtime finds no GPU, in its own words where they are the best there are.
-std::string why_none(const Runtime& runtime, Status status) {
+std::string why_no_gpu(const Runtime& runtime, Status status) {
   int32_t driver = 0, needed = 0;
   const Status known = runtime.versions(&driver, &needed);
   if (known == kSuccess && driver == 0) return "there is no NVIDIA driver.";
@@ -37,7 +37,7 @@ GpuSearch find_gpu(const Plugin& plugin) {
   int32_t count = 0;
   Status status = runtime.count_gpus(&count);
   if (status != kSuccess || count == 0) {
-    found.problem = why_none(runtime, status);
+    found.problem = why_no_gpu(runtime, status);
     return found;
   }
   // The first that is visible; CUDA_VISIBLE_DEVICES chooses.
@@ -76,10 +76,10 @@ GpuSearch find_gpu(const std::string& path) {
   return find_gpu(*plugin);
 }
 
-GpuBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose) {
+MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* purpose) {
   std::byte* memory = nullptr;
   if (runtime.new_memory(bytes, &memory) == kSuccess) {
-    return GpuBlock(memory, runtime.free_memory);
+    return MemoryBlock(memory, runtime.free_memory);
   }
   GpuFacts facts;
   const bool is_known = runtime.describe(0, &facts) == kSuccess;
@@ -91,20 +91,20 @@ GpuBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose)
                           "there."));
 }
 
-GpuBlock take_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {
+MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {
   std::byte* memory = nullptr;
   const Status status = runtime.new_pinned(bytes, &memory);
-  if (status == kSuccess) return GpuBlock(memory, runtime.free_pinned);
+  if (status == kSuccess) return MemoryBlock(memory, runtime.free_pinned);
   throw CapacityError(cat("memory: the driver does not give the ", bytes >> 20,
                           " MiB of pinned memory for ", purpose, ": ", runtime.message(status),
                           "."));
 }
 
-OwnStream::OwnStream(const Runtime& runtime) : runtime_(runtime) {
+UniqueStream::UniqueStream(const Runtime& runtime) : runtime_(runtime) {
   check(runtime, runtime.new_stream(&stream_), "making a stream");
 }
 
-OwnEvent::OwnEvent(const Runtime& runtime) : runtime_(runtime) {
+UniqueEvent::UniqueEvent(const Runtime& runtime) : runtime_(runtime) {
   check(runtime, runtime.new_event(&event_), "making an event");
 }
 

@@ -23,21 +23,21 @@ GpuSearch find_gpu(const std::string& path);
 GpuSearch find_gpu(const Plugin& plugin);
 
 // Memory of the GPU. Goes back with its last owner.
-using GpuBlock = std::shared_ptr<std::byte>;
+using MemoryBlock = std::shared_ptr<std::byte>;
 
 // Throws CapacityError, which says what was asked for, what for, and what is free.
-GpuBlock take_memory(const Runtime& runtime, int64_t bytes, const char* purpose);
+MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* purpose);
 
 // Host memory that a GPU reads and writes by itself, likewise. Throws CapacityError.
-GpuBlock take_pinned(const Runtime& runtime, int64_t bytes, const char* purpose);
+MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose);
 
 // A stream of its own.
-class OwnStream {
+class UniqueStream {
  public:
-  explicit OwnStream(const Runtime& runtime);
-  ~OwnStream() { runtime_.free_stream(stream_); }
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
+  explicit UniqueStream(const Runtime& runtime);
+  ~UniqueStream() { runtime_.free_stream(stream_); }
+  UniqueStream(const UniqueStream&) = delete;
+  UniqueStream& operator=(const UniqueStream&) = delete;
   Stream get() const { return stream_; }
 
  private:
@@ -46,12 +46,12 @@ class OwnStream {
 };
 
 // An event of its own.
-class OwnEvent {
+class UniqueEvent {
  public:
-  explicit OwnEvent(const Runtime& runtime);
-  ~OwnEvent() { runtime_.free_event(event_); }
-  OwnEvent(const OwnEvent&) = delete;
-  OwnEvent& operator=(const OwnEvent&) = delete;
+  explicit UniqueEvent(const Runtime& runtime);
+  ~UniqueEvent() { runtime_.free_event(event_); }
+  UniqueEvent(const UniqueEvent&) = delete;
+  UniqueEvent& operator=(const UniqueEvent&) = delete;
   Event get() const { return event_; }
 
  private:

@@ -20,7 +20,7 @@
 //   numbers    bf16, f16 and their conversions below; exp_approx, product; fmaf, sqrtf, fmaxf and
 //              the like
 //   bits       __popc, __clz, __ffs, __float_as_uint, __uint_as_float
-//   matrices   matrix.h
+//   matrices   tensor_core.cuh
 // Threads of one block never wait for another block: no spinning on global memory.
 #pragma once
 

@@ -1,8 +1,8 @@
 #include "kernels/cuda/rms_norm.h"
 
 #include "common/divide_up.h"
-#include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/sum_splits.cuh"
 
 namespace sinkstream::cuda {
 namespace {

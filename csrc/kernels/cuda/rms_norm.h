@@ -3,7 +3,7 @@
 // Every layer begins and ends with it. Sums are float32, in an order that depends on `dim` alone.
 #pragma once
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {

@@ -33,7 +33,7 @@ struct Runtime {
   Status (*new_stream)(Stream* stream);
   void (*free_stream)(Stream stream);
   // Until everything that was given to the stream has been done.
-  Status (*finish)(Stream stream);
+  Status (*synchronize)(Stream stream);
 
   // Memory of the GPU, 256-byte aligned, holding anything.
   Status (*new_memory)(int64_t bytes, std::byte** memory);
@@ -53,7 +53,7 @@ struct Runtime {
   // The calling thread sleeps until it is there.
   Status (*await)(Event event);
   // What `stream` is given from now on waits for it; no thread does.
-  Status (*let_wait)(Stream stream, Event event);
+  Status (*wait_for_event)(Stream stream, Event event);
 
   // What this thread gives to `stream` between the two becomes a graph instead of being done.
   // Nothing may allocate or wait meanwhile.

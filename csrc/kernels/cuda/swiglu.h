@@ -2,7 +2,7 @@
 // one linear map, side by side.
 #pragma once
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {

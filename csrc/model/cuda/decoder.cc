@@ -56,7 +56,7 @@ int64_t scratch_pages(const CudaDecoderOptions& options) {
 }
 
 // Of a step that draws for all seats.
-int64_t most_draws(const CudaDecoderOptions& options) {
+int64_t max_samples(const CudaDecoderOptions& options) {
   return std::max(options.max_sequences, bucket_rows(options.max_sequences));
 }
 
@@ -80,12 +80,12 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                 {.vocab = spec.vocab_size,
                  .seats = options.max_sequences,
                  .capacity = options.pages * kPageRows,
-                 .rows = std::min(most_draws(options), kLogitRows)}),
-      cut_(plugin, stream, Angles(spec.inverse_frequencies), spec.pairing),
+                 .rows = std::min(max_samples(options), kLogitRows)}),
+      evictor_(plugin, stream, Angles(spec.inverse_frequencies), spec.pairing),
       graph_memory_(plugin.runtime, stream),
       direct_memory_(plugin.runtime, stream),
       graphs_(plugin.runtime, stream),
-      ends_{cuda::OwnEvent(plugin.runtime), cuda::OwnEvent(plugin.runtime)},
+      ends_{cuda::UniqueEvent(plugin.runtime), cuda::UniqueEvent(plugin.runtime)},
       forward_logits_(
           plugin.runtime, stream,
           {.vocab = spec.vocab_size, .splits = layers_.logit_splits(), .rows = kLogitRows}),
@@ -94,20 +94,20 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                     .splits = layers_.logit_splits(),
                     .rows = options.max_sequences}),
       plan_(options.max_tokens, scratch_pages(options)),
-      calls_(options.max_tokens) {
+      launches_(options.max_tokens) {
   const int64_t seats = options.max_sequences;
-  results_ = cuda::take_pinned(
-      runtime_, 2 * most_draws(options) * int64_t{sizeof(cuda::SampledRow)}, "drawn tokens");
+  results_ = cuda::allocate_pinned(
+      runtime_, 2 * max_samples(options) * int64_t{sizeof(cuda::SampledRow)}, "sampled tokens");
   reserve_direct(0);
   spans_.reserve(seats);
-  for (auto& drawn : drawn_) drawn.reserve(seats);
+  for (auto& sampled : sampled_) sampled.reserve(seats);
   capture_graphs();
 }
 
-CudaDecoder::~CudaDecoder() { runtime_.finish(stream_); }  // what is freed is used no more
+CudaDecoder::~CudaDecoder() { runtime_.synchronize(stream_); }  // what is freed is used no more
 
 void CudaDecoder::release() {
-  runtime_.finish(stream_);  // whatever became of it
+  runtime_.synchronize(stream_);  // whatever became of it
   graphs_.release();
   forward_logits_.release();
   step_logits_.release();
@@ -127,7 +127,7 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
   return {.rows = rows,
           .sequences = rows,
           .page_ids = rows * spec_.layers * options_.pages,
-          .draws = rows,
+          .samples = rows,
           .bias = rows * kGraphBias,
           .pairs = angles_.pairs()};
 }
@@ -145,12 +145,12 @@ void CudaDecoder::capture_graphs() {
   graph_memory_.reserve(StepBlock(nullptr, bucket_shape(most)).bytes);
   for (const int64_t rows : kBuckets) {
     if (rows > most) break;
-    const CudaCalls calls = CudaCalls::of_bucket(rows);
-    fill_idle(StepBlock(graph_memory_.here(0), bucket_shape(rows)), 0, rows);
+    const StepLaunches launches = StepLaunches::of_bucket(rows);
+    fill_idle(StepBlock(graph_memory_.host(0), bucket_shape(rows)), 0, rows);
     graphs_.add(bucket_shape(rows), [&](const StepShape& shape, int64_t parity) {
-      const StepBlock there(graph_memory_.there(), shape);
-      send(StepBlock(graph_memory_.here(parity), shape), there);
-      run(calls, there, parity);
+      const StepBlock device(graph_memory_.device(), shape);
+      copy_to_device(StepBlock(graph_memory_.host(parity), shape), device);
+      run(launches, device, parity);
     });
   }
 }
@@ -160,33 +160,33 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   plan_.make(spans);
   SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward has ",
                    plan_.rows(), " tokens");
-  calls_.begin(plan_, options_.pages);
+  launches_.begin(plan_, options_.pages);
   for (const ForwardPlan::Piece& piece : plan_.pieces) {
-    calls_.want(piece.row + piece.count - piece.wanted, piece.wanted);
+    launches_.add_logits(piece.row + piece.count - piece.wanted, piece.wanted);
   }
   const StepShape shape = {.rows = plan_.rows(),
                            .sequences = std::ssize(plan_.pieces),
                            .page_ids = count_page_ids(plan_),
                            .pairs = angles_.pairs()};
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
-  const StepBlock here(direct_memory_.here(0), shape), there(direct_memory_.there(), shape);
-  fill_rows(here, plan_, angles_, layers_.scratch_pages());
-  send(here, there);
-  layers_.compute({calls_, there, sampling_.drawn()});
-  for (int64_t row = 0; row < calls_.wanted; row += kLogitRows) {
-    const int64_t rows = std::min(kLogitRows, calls_.wanted - row);
-    forward_logits_.bring(layers_.logits(row, rows), 0, rows, 0);
-    check(runtime_.finish(stream_), "a forward");
-    forward_logits_.add_up(rows, logits + row * spec_.vocab_size);
+  const StepBlock host(direct_memory_.host(0), shape), device(direct_memory_.device(), shape);
+  fill_rows(host, plan_, angles_, layers_.scratch_pages());
+  copy_to_device(host, device);
+  layers_.compute({launches_, device, sampling_.sampled_ids()});
+  for (int64_t row = 0; row < launches_.logit_rows; row += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, launches_.logit_rows - row);
+    forward_logits_.copy_from_device(layers_.logits(row, rows), 0, rows, 0);
+    check(runtime_.synchronize(stream_), "a forward");
+    forward_logits_.sum_splits(rows, logits + row * spec_.vocab_size);
   }
   // The step block is written anew by the next one.
-  check(runtime_.finish(stream_), "a forward");
+  check(runtime_.synchronize(stream_), "a forward");
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
 void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   SINKSTREAM_CHECK(in_flight() == 0, in_flight(), " steps are under way");
-  cut_.evict_range(cache, begin, end, direct_memory_);
+  evictor_.evict_range(cache, begin, end, direct_memory_);
 }
 
 void CudaDecoder::begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
@@ -214,11 +214,11 @@ void CudaDecoder::plan(std::span<const SampleSpan> spans) {
   spans_.clear();
   for (const SampleSpan& span : spans) {
     SINKSTREAM_CHECK(span.seat >= 0 && span.seat < seats(), "seat ", span.seat, " of ", seats());
-    SINKSTREAM_CHECK(span.tokens != nullptr || span.count == 1, "a seat has drawn one token, not ",
-                     span.count);
+    SINKSTREAM_CHECK(span.tokens != nullptr || span.count == 1,
+                     "a seat has sampled one token, not ", span.count);
     ForwardSpan& forward = spans_.emplace_back();
     forward.cache = span.cache;
-    forward.tokens = span.tokens != nullptr ? span.tokens : sampling_.id_of_sampled(span.seat);
+    forward.tokens = span.tokens != nullptr ? span.tokens : sampling_.last_sampled(span.seat);
     forward.count = span.count;
     forward.in_flight = span.in_flight;
   }
@@ -232,9 +232,10 @@ const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const SampleSpan> sp
   if (bucket == nullptr) return nullptr;
   int64_t bias = 0;
   for (const SampleSpan& span : spans) {
-    const bool is_draw = span.count == 1 && span.wants == SampleSpan::Wants::kToken;
-    const bool tells_penalties = span.tokens != nullptr && sampling_.has_penalties(span.seat);
-    if (!is_draw || tells_penalties || span.cache->pages_per_layer() > options_.pages) {
+    const bool samples_one_row = span.count == 1 && span.wants == SampleSpan::Wants::kToken;
+    const bool appends_to_penalties = span.tokens != nullptr && sampling_.has_penalties(span.seat);
+    if (!samples_one_row || appends_to_penalties ||
+        span.cache->pages_per_layer() > options_.pages) {
       return nullptr;
     }
     bias += sampling_.bias_count(span.seat);
@@ -245,63 +246,64 @@ const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const SampleSpan> sp
 void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket,
                                std::span<const SampleSpan> spans) {
   const int64_t parity = launched_ % 2, rows = std::ssize(spans);
-  const StepBlock here(graph_memory_.here(parity), bucket.shape);
-  fill_rows(here, plan_, angles_, layers_.scratch_pages());
+  const StepBlock host(graph_memory_.host(parity), bucket.shape);
+  fill_rows(host, plan_, angles_, layers_.scratch_pages());
   int64_t bias = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    bias = sampling_.fill(here, row, spans[row].seat, row, bias);
+    bias = sampling_.fill_row(host, row, spans[row].seat, row, bias);
   }
-  fill_idle(here, rows, bucket.shape.rows);
+  fill_idle(host, rows, bucket.shape.rows);
   check(runtime_.launch_graph(bucket.graphs[parity], stream_), "a step");
-  steps_[parity] = {.draws = rows, .logits = 0};
+  steps_[parity] = {.samples = rows, .logit_rows = 0};
 }
 
 void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
   const int64_t parity = launched_ % 2;
-  list_calls(spans);
-  const InFlight step = {.draws = calls_.draws, .logits = calls_.wanted - calls_.draws};
-  SINKSTREAM_CHECK(step.logits == 0 || in_flight() == 0 || steps_[1 - parity].logits == 0,
-                   "two steps under way want logits");
+  plan_launches(spans);
+  const InFlight step = {.samples = launches_.samples,
+                         .logit_rows = launches_.logit_rows - launches_.samples};
+  SINKSTREAM_CHECK(step.logit_rows == 0 || in_flight() == 0 || steps_[1 - parity].logit_rows == 0,
+                   "two steps in flight want logits");
   StepShape shape = {.rows = plan_.rows(),
                      .sequences = std::ssize(plan_.pieces),
                      .page_ids = count_page_ids(plan_),
-                     .draws = calls_.draws,
+                     .samples = launches_.samples,
                      .pairs = angles_.pairs()};
   for (const SampleSpan& span : spans) shape.bias += sampling_.bias_count(span.seat);
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
-  const StepBlock here(direct_memory_.here(parity), shape), there(direct_memory_.there(), shape);
-  fill_rows(here, plan_, angles_, layers_.scratch_pages());
-  int64_t row = 0, draw = 0, bias = 0;
+  const StepBlock host(direct_memory_.host(parity), shape), device(direct_memory_.device(), shape);
+  fill_rows(host, plan_, angles_, layers_.scratch_pages());
+  int64_t row = 0, sample = 0, bias = 0;
   for (const SampleSpan& span : spans) {
     row += span.count;
     if (span.wants != SampleSpan::Wants::kToken) continue;
-    bias = sampling_.fill(here, draw++, span.seat, row - 1, bias);
+    bias = sampling_.fill_row(host, sample++, span.seat, row - 1, bias);
   }
-  send(here, there);
-  append_prompts(spans, there);
-  run(calls_, there, parity);
+  copy_to_device(host, device);
+  append_to_penalties(spans, device);
+  run(launches_, device, parity);
   steps_[parity] = step;
 }
 
 // Rows from which tokens are drawn come before those whose logits the host wants.
-void CudaDecoder::list_calls(std::span<const SampleSpan> spans) {
-  calls_.begin(plan_, options_.pages);
+void CudaDecoder::plan_launches(std::span<const SampleSpan> spans) {
+  launches_.begin(plan_, options_.pages);
   for (const auto wants : {SampleSpan::Wants::kToken, SampleSpan::Wants::kLogits}) {
     int64_t row = 0;
     for (const SampleSpan& span : spans) {
       row += span.count;
-      if (span.wants == wants) calls_.want(row - 1, 1);
+      if (span.wants == wants) launches_.add_logits(row - 1, 1);
     }
-    if (wants == SampleSpan::Wants::kToken) calls_.draws = calls_.wanted;
+    if (wants == SampleSpan::Wants::kToken) launches_.samples = launches_.logit_rows;
   }
 }
 
 // What a seat draws its penalties are told by the draw.
-void CudaDecoder::append_prompts(std::span<const SampleSpan> spans, const StepBlock& there) {
+void CudaDecoder::append_to_penalties(std::span<const SampleSpan> spans, const StepBlock& device) {
   int64_t row = 0;
   for (const SampleSpan& span : spans) {
     if (span.tokens != nullptr && sampling_.has_penalties(span.seat)) {
-      sampling_.append(span.seat, there.ids + row, span.count);
+      sampling_.append(span.seat, device.ids + row, span.count);
     }
     row += span.count;
   }
@@ -312,36 +314,37 @@ SampledStep CudaDecoder::await() {
   const int64_t parity = awaited_ % 2;
   check(runtime_.await(ends_[parity].get()), "a step");
   ++awaited_;
-  std::vector<SampledToken>& drawn = drawn_[parity];
-  drawn.clear();
-  for (int64_t i = 0; i < steps_[parity].draws; ++i) {
+  std::vector<SampledToken>& sampled = sampled_[parity];
+  sampled.clear();
+  for (int64_t i = 0; i < steps_[parity].samples; ++i) {
     const cuda::SampledRow& row = results(parity)[i];
-    drawn.push_back({row.token, row.logprob, row.is_finite != 0});
+    sampled.push_back({row.token, row.logprob, row.is_finite != 0});
   }
-  const int64_t rows = steps_[parity].logits;
-  return {drawn, rows > 0 ? step_logits_.add_up(rows) : nullptr};
+  const int64_t rows = steps_[parity].logit_rows;
+  return {sampled, rows > 0 ? step_logits_.sum_splits(rows) : nullptr};
 }
 
-void CudaDecoder::send(const StepBlock& here, const StepBlock& there) {
-  check(runtime_.copy(there.base, here.base, here.bytes, stream_), "sending a step's rows");
+void CudaDecoder::copy_to_device(const StepBlock& host, const StepBlock& device) {
+  check(runtime_.copy(device.base, host.base, host.bytes, stream_), "sending a step's rows");
 }
 
 // What a step does once its rows are on the GPU.
-void CudaDecoder::run(const CudaCalls& calls, const StepBlock& there, int64_t parity) {
-  layers_.compute({calls, there, sampling_.drawn()});
-  for (int64_t row = 0; row < calls.wanted; row += kLogitRows) {
-    const int64_t rows = std::min(kLogitRows, calls.wanted - row);
-    const int64_t draws = std::clamp<int64_t>(calls.draws - row, 0, rows);
+void CudaDecoder::run(const StepLaunches& launches, const StepBlock& device, int64_t parity) {
+  layers_.compute({launches, device, sampling_.sampled_ids()});
+  for (int64_t row = 0; row < launches.logit_rows; row += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, launches.logit_rows - row);
+    const int64_t samples = std::clamp<int64_t>(launches.samples - row, 0, rows);
     const cuda::Partials logits = layers_.logits(row, rows);
-    if (draws > 0) sampling_.draw(logits, there, row, draws, results(parity) + row);
-    if (draws < rows) {
-      step_logits_.bring(logits, draws, rows - draws, row + draws - calls.draws);
+    if (samples > 0) sampling_.sample(logits, device, row, samples, results(parity) + row);
+    if (samples < rows) {
+      step_logits_.copy_from_device(logits, samples, rows - samples,
+                                    row + samples - launches.samples);
     }
   }
 }
 
 cuda::SampledRow* CudaDecoder::results(int64_t parity) const {
-  return reinterpret_cast<cuda::SampledRow*>(results_.get()) + parity * most_draws(options_);
+  return reinterpret_cast<cuda::SampledRow*>(results_.get()) + parity * max_samples(options_);
 }
 
 void CudaDecoder::check(cuda::Status status, const char* what) const {

@@ -1,6 +1,6 @@
 // A decoder on a GPU, which draws its tokens there: one step ahead of the host, a decoding step
 // being one launch of a captured graph. Puts together what a step is (cuda/step.h), which launches
-// it has (cuda/calls.h), the layers (cuda/layers.h), sampling (cuda/sampling.h) and the graphs
+// it has (cuda/launches.h), the layers (cuda/layers.h), sampling (cuda/sampling.h) and the graphs
 // (cuda/graphs.h). docs/cuda.md, "How a token flows", says what orders what.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 #include "cache/angles.h"
 #include "kernels/cuda/plugin.h"
-#include "model/cuda/calls.h"
-#include "model/cuda/cut.h"
+#include "model/cuda/evict_range.h"
 #include "model/cuda/graphs.h"
+#include "model/cuda/launches.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/sampling.h"
 #include "model/cuda/step.h"
@@ -66,8 +66,8 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
 
  private:
   struct InFlight {
-    int64_t draws = 0;
-    int64_t logits = 0;  // rows whose logits come to the host
+    int64_t samples = 0;
+    int64_t logit_rows = 0;  // rows whose logits come to the host
   };
 
   int64_t in_flight() const { return launched_ - awaited_; }
@@ -78,10 +78,10 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   const CudaGraphs::Bucket* bucket_for(std::span<const SampleSpan> spans) const;
   void launch_graph(const CudaGraphs::Bucket& bucket, std::span<const SampleSpan> spans);
   void launch_directly(std::span<const SampleSpan> spans);
-  void list_calls(std::span<const SampleSpan> spans);
-  void append_prompts(std::span<const SampleSpan> spans, const StepBlock& there);
-  void send(const StepBlock& here, const StepBlock& there);
-  void run(const CudaCalls& calls, const StepBlock& there, int64_t parity);
+  void plan_launches(std::span<const SampleSpan> spans);
+  void append_to_penalties(std::span<const SampleSpan> spans, const StepBlock& device);
+  void copy_to_device(const StepBlock& host, const StepBlock& device);
+  void run(const StepLaunches& launches, const StepBlock& device, int64_t parity);
   cuda::SampledRow* results(int64_t parity) const;
   void check(cuda::Status status, const char* what) const;
 
@@ -93,21 +93,21 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   Angles angles_;
   CudaLayers layers_;
   CudaSampling sampling_;
-  CudaCut cut_;
+  CudaEvictor evictor_;
 
   StepMemory graph_memory_;   // never taken anew: graphs know its addresses
   StepMemory direct_memory_;  // of all other steps; grows for texts without a window
   CudaGraphs graphs_;
-  cuda::OwnEvent ends_[2];  // of the steps of each parity
-  cuda::GpuBlock results_;  // SampledRow [2][rows], pinned; the GPU writes it
+  cuda::UniqueEvent ends_[2];  // of the steps of each parity
+  cuda::MemoryBlock results_;  // SampledRow [2][rows], pinned; the GPU writes it
   HostLogits forward_logits_, step_logits_;
 
   ForwardPlan plan_;
-  CudaCalls calls_;
+  StepLaunches launches_;
   std::vector<ForwardSpan> spans_;
   int64_t launched_ = 0, awaited_ = 0;  // steps so far
   InFlight steps_[2];
-  std::vector<SampledToken> drawn_[2];
+  std::vector<SampledToken> sampled_[2];
 };
 
 }  // namespace sinkstream

@@ -13,7 +13,7 @@ int64_t bucket_rows(int64_t rows) {
 
 void CudaGraphs::add(const StepShape& shape, const Issue& issue) {
   issue(shape, 0);
-  cuda::check(runtime_, runtime_.finish(stream_), "a step without rows");
+  cuda::check(runtime_, runtime_.synchronize(stream_), "a step without rows");
   Bucket& bucket = buckets_.emplace_back();
   bucket.shape = shape;
   for (int64_t parity = 0; parity < 2; ++parity) {

@@ -42,7 +42,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
     return carver.used();
   };
   scratch_bytes_ = carve(Carver<kAlignment>(nullptr));
-  scratch_ = cuda::take_memory(plugin.runtime, scratch_bytes_, "the decoder's scratch");
+  scratch_ = cuda::allocate_device(plugin.runtime, scratch_bytes_, "the decoder's scratch");
   carve(Carver<kAlignment>(scratch_.get()));
   // Attention leaves idle rows alone, and the map behind it multiplies them with all others.
   check(plugin.runtime.fill(attended_, 0, rows * q * 2, stream), "clearing scratch");
@@ -58,22 +58,22 @@ void CudaLayers::release() {
 }
 
 void CudaLayers::compute(const CudaStep& step) {
-  const CudaCalls& calls = step.calls;
+  const StepLaunches& launches = step.launches;
   check(plugin_.ops.embedding({.ids = step.block.ids,
-                               .rows = calls.rows,
+                               .rows = launches.rows,
                                .table = weights_.embedding,
                                .out = hidden_,
-                               .sampled = step.drawn},
+                               .sampled = step.sampled_ids},
                               stream_),
         "embedding");
   has_residual_ = false;
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
     // Whether anybody reads what it leaves beside its keys and values.
-    const bool is_needed = layer + 1 < spec_.layers || calls.wanted > 0;
+    const bool is_needed = layer + 1 < spec_.layers || launches.logit_rows > 0;
     attend(step, layer, is_needed);
-    if (is_needed) transform(weights_.layers[layer], calls.rows);
+    if (is_needed) transform(weights_.layers[layer], launches.rows);
   }
-  for (const CudaCalls::Run& run : calls.runs) {
+  for (const StepLaunches::LogitRun& run : launches.logit_runs) {
     normalize(weights_.final_norm, run.row, run.rows, run.to);
   }
 }
@@ -86,16 +86,16 @@ cuda::Partials CudaLayers::logits(int64_t row, int64_t rows) {
 
 void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
   const CudaLayerWeights& weights = weights_.layers[layer];
-  const int64_t rows = step.calls.rows;
+  const int64_t rows = step.launches.rows;
   normalize(weights.attention_norm, 0, rows, 0);
   multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows);
-  for (const CudaCalls::Round& round : step.calls.rounds) {
+  for (const StepLaunches::Round& round : step.launches.rounds) {
     append(step, round, layer);
     for (size_t i = 0; is_needed && i < round.count; ++i) {
-      attend(step, step.calls.attentions[round.attention + i], layer);
+      attend(step, step.launches.attentions[round.attention + i], layer);
     }
     for (size_t i = 0; i < round.copy_count; ++i) {
-      copy_pages(step, step.calls.copies[round.copy + i], layer);
+      copy_pages(step, step.launches.copies[round.copy + i], layer);
     }
   }
   if (!is_needed) return;
@@ -107,7 +107,7 @@ cuda::Pages CudaLayers::pages(const StepBlock& block, int64_t layer) const {
   return {block.page_ids, block.sequences, static_cast<int32_t>(layer), options_.page_shape};
 }
 
-void CudaLayers::append(const CudaStep& step, const CudaCalls::Round& round, int64_t layer) {
+void CudaLayers::append(const CudaStep& step, const StepLaunches::Round& round, int64_t layer) {
   const CudaLayerWeights& weights = weights_.layers[layer];
   const StepBlock& block = step.block;
   const int64_t angles = round.row * spec_.rotary_dim() / 2, q = spec_.query_size();
@@ -129,7 +129,7 @@ void CudaLayers::append(const CudaStep& step, const CudaCalls::Round& round, int
   check(plugin_.ops.rope_append(args, stream_), "rope_append");
 }
 
-void CudaLayers::attend(const CudaStep& step, const CudaCalls::Attention& attention,
+void CudaLayers::attend(const CudaStep& step, const StepLaunches::Attention& attention,
                         int64_t layer) {
   const int64_t q = spec_.query_size();
   cuda::AttentionArgs args;
@@ -148,7 +148,7 @@ void CudaLayers::attend(const CudaStep& step, const CudaCalls::Attention& attent
   check(op(args, stream_), "attention");
 }
 
-void CudaLayers::copy_pages(const CudaStep& step, const CudaCalls::Copy& copy, int64_t layer) {
+void CudaLayers::copy_pages(const CudaStep& step, const StepLaunches::Copy& copy, int64_t layer) {
   check(plugin_.ops.copy_pages({.pages = pages(step.block, layer),
                                 .sequence = copy.sequence,
                                 .block = copy.block,

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/plugin.h"
-#include "model/cuda/calls.h"
+#include "model/cuda/launches.h"
 #include "model/cuda/step.h"
 #include "model/cuda/weights.h"
 #include "model/decoder_spec.h"
@@ -20,9 +20,9 @@ struct CudaLayersOptions {
 
 // What a step's launches are given.
 struct CudaStep {
-  const CudaCalls& calls;
-  const StepBlock& block;  // on the GPU
-  const int32_t* drawn;    // on the GPU: the token that each seat has drawn last
+  const StepLaunches& launches;
+  const StepBlock& block;      // on the GPU
+  const int32_t* sampled_ids;  // on the GPU: the token that each seat has drawn last
 };
 
 class CudaLayers {
@@ -45,9 +45,9 @@ class CudaLayers {
 
  private:
   void attend(const CudaStep& step, int64_t layer, bool is_needed);
-  void append(const CudaStep& step, const CudaCalls::Round& round, int64_t layer);
-  void attend(const CudaStep& step, const CudaCalls::Attention& attention, int64_t layer);
-  void copy_pages(const CudaStep& step, const CudaCalls::Copy& copy, int64_t layer);
+  void append(const CudaStep& step, const StepLaunches::Round& round, int64_t layer);
+  void attend(const CudaStep& step, const StepLaunches::Attention& attention, int64_t layer);
+  void copy_pages(const CudaStep& step, const StepLaunches::Copy& copy, int64_t layer);
   void transform(const CudaLayerWeights& layer, int64_t rows);
   // hidden_ += what the last linear map left, if that is a residual; its norm goes to the rows of
   // normed_ from `to` on.
@@ -66,7 +66,7 @@ class CudaLayers {
   CudaLayersOptions options_;
 
   // Scratch in device memory, [options.rows] rows each.
-  cuda::GpuBlock scratch_;
+  cuda::MemoryBlock scratch_;
   int64_t scratch_bytes_ = 0;
   float* hidden_ = nullptr;            // [rows, hidden]: the residual stream
   std::byte* normed_ = nullptr;        // bfloat16 [rows, hidden]; at last, of the wanted rows

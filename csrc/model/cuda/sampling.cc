@@ -42,20 +42,20 @@ CudaSampling::CudaSampling(const cuda::Plugin& plugin, cuda::Stream stream,
                            const CudaSamplingOptions& options)
     : plugin_(plugin), stream_(stream), options_(options), seats_(options.seats) {
   for (int32_t seat = 0; seat < options.seats; ++seat) {
-    sampled_ids_.push_back(cuda::sampled_id(seat));
+    seat_references_.push_back(cuda::sampled_by(seat));
   }
   tables_.capacity = options.capacity;
   const auto carve = [&](Carver<kAlignment> carver) {
-    drawn_ = carver.take<int32_t>(options.seats);
+    sampled_ids_ = carver.take<int32_t>(options.seats);
     tables_.memory =
         carver.take<std::byte>(options.seats * cuda::PenaltyLayout{options.capacity}.bytes());
     scratch_ = carver.take<std::byte>(cuda::sampling_scratch_bytes(options.vocab, options.rows));
     return carver.used();
   };
   scratch_bytes_ = carve(Carver<kAlignment>(nullptr));
-  memory_ = cuda::take_memory(plugin.runtime, scratch_bytes_, "sampling");
+  memory_ = cuda::allocate_device(plugin.runtime, scratch_bytes_, "sampling");
   carve(Carver<kAlignment>(memory_.get()));
-  seen_ = cuda::take_pinned(
+  seen_ = cuda::allocate_pinned(
       plugin.runtime, options.seats * options.capacity * int64_t{sizeof(int32_t)}, "penalties");
 }
 
@@ -67,19 +67,20 @@ void CudaSampling::release() {
 void CudaSampling::begin(int64_t seat, const SamplingParams& params, const Window& window,
                          std::span<const int32_t> seen, int64_t steps, int64_t ended) {
   SINKSTREAM_CHECK(seat >= 0 && seat < options_.seats, "seat ", seat, " of ", options_.seats);
-  Seat& its = seats_[seat];
-  its.row = sampling_row(seat, params);
-  its.bias = params.logit_bias;
+  Seat& state = seats_[seat];
+  state.row = sampling_row(seat, params);
+  state.bias = params.logit_bias;
   if (!has_penalties(seat)) return;
   SINKSTREAM_CHECK(window.capacity() <= options_.capacity, "penalties for ", options_.capacity,
                    " live tokens are to look at ", window.capacity());
-  check(plugin_.ops.penalties_reset({tables_, its.row.penalties, window.sinks, window.window},
+  check(plugin_.ops.penalties_reset({tables_, state.row.penalties, window.sinks, window.window},
                                     stream_),
         "penalties_reset");
   if (seen.empty()) return;
   // The GPU reads them where they are. What a step ago was to be read may not have been yet.
-  if (its.read_by >= ended) check(plugin_.runtime.finish(stream_), "waiting for penalties");
-  its.read_by = steps;
+  if (state.seen_read_by >= ended)
+    check(plugin_.runtime.synchronize(stream_), "waiting for penalties");
+  state.seen_read_by = steps;
   // Those of them that are live: penalties look at no others.
   const auto count = std::ssize(seen);
   const int64_t sinks = std::min(count, window.sinks);
@@ -96,14 +97,14 @@ int64_t CudaSampling::bias_count() const {
   return count;
 }
 
-int64_t CudaSampling::fill(const StepBlock& here, int64_t draw, int64_t seat, int64_t row,
-                           int64_t bias) const {
-  const Seat& its = seats_[seat];
-  here.sampled_after[draw] = here.tokens[row];
-  here.sampling[draw] = its.row;
-  here.sampling[draw].bias_begin = static_cast<int32_t>(bias);
-  std::copy(its.bias.begin(), its.bias.end(), here.bias + bias);
-  return bias + std::ssize(its.bias);
+int64_t CudaSampling::fill_row(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
+                               int64_t bias) const {
+  const Seat& state = seats_[seat];
+  host.sample_rows[sample] = host.tokens[row];
+  host.sampling[sample] = state.row;
+  host.sampling[sample].bias_begin = static_cast<int32_t>(bias);
+  std::copy(state.bias.begin(), state.bias.end(), host.bias + bias);
+  return bias + std::ssize(state.bias);
 }
 
 void CudaSampling::append(int64_t seat, const int32_t* ids, int64_t count) {
@@ -111,14 +112,14 @@ void CudaSampling::append(int64_t seat, const int32_t* ids, int64_t count) {
         "penalties_append");
 }
 
-void CudaSampling::draw(const cuda::Partials& logits, const StepBlock& there, int64_t first,
-                        int64_t rows, cuda::SampledRow* sampled) {
+void CudaSampling::sample(const cuda::Partials& logits, const StepBlock& device, int64_t first,
+                          int64_t rows, cuda::SampledRow* sampled) {
   check(plugin_.ops.logits({.logits = logits,
                             .rows = rows,
                             .vocab = options_.vocab,
-                            .tokens = there.sampled_after + first,
-                            .wanted = there.sampling + first,
-                            .bias = there.bias,
+                            .tokens = device.sample_rows + first,
+                            .params = device.sampling + first,
+                            .bias = device.bias,
                             .penalties = tables_,
                             .scratch = scratch_},
                            stream_),
@@ -126,11 +127,11 @@ void CudaSampling::draw(const cuda::Partials& logits, const StepBlock& there, in
   check(plugin_.ops.sample({.logits = logits,
                             .rows = rows,
                             .vocab = options_.vocab,
-                            .tokens = there.sampled_after + first,
-                            .wanted = there.sampling + first,
+                            .tokens = device.sample_rows + first,
+                            .params = device.sampling + first,
                             .penalties = tables_,
                             .scratch = scratch_,
-                            .ids = drawn_,
+                            .ids = sampled_ids_,
                             .sampled = sampled},
                            stream_),
         "sample");

@@ -32,20 +32,21 @@ class CudaSampling {
   bool has_penalties(int64_t seat) const { return seats_[seat].row.penalties >= 0; }
   int64_t bias_count(int64_t seat) const { return seats_[seat].row.bias_count; }
   int64_t bias_count() const;  // of all seats
-  // sampled_id(seat): where an id is looked for.
-  const int32_t* id_of_sampled(int64_t seat) const { return &sampled_ids_[seat]; }
-  const int32_t* drawn() const { return drawn_; }  // on the GPU: [seats]
+  // sampled_by(seat): where an id is looked for.
+  const int32_t* last_sampled(int64_t seat) const { return &seat_references_[seat]; }
+  const int32_t* sampled_ids() const { return sampled_ids_; }  // on the GPU: [seats]
 
   // Draw `draw` of a step is of `seat`, behind row `row`. `bias`: entries that the draws before it
   // have; returns those with its own.
-  int64_t fill(const StepBlock& here, int64_t draw, int64_t seat, int64_t row, int64_t bias) const;
+  int64_t fill_row(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
+                   int64_t bias) const;
 
   // The penalties of `seat` look at `ids`, [count] on the GPU, too.
   void append(int64_t seat, const int32_t* ids, int64_t count);
   // Draws behind the rows of draws [first, first + rows), whose `logits` these are; `there` is on
   // the GPU. What each got goes to `sampled`, [rows].
-  void draw(const cuda::Partials& logits, const StepBlock& there, int64_t first, int64_t rows,
-            cuda::SampledRow* sampled);
+  void sample(const cuda::Partials& logits, const StepBlock& device, int64_t first, int64_t rows,
+              cuda::SampledRow* sampled);
 
   int64_t scratch_bytes() const { return scratch_bytes_; }
   void release();
@@ -54,7 +55,7 @@ class CudaSampling {
   struct Seat {
     cuda::SamplingRow row;
     std::vector<TokenBias> bias;
-    int64_t read_by = -1;  // the step behind which the GPU has read the seat's `seen_`
+    int64_t seen_read_by = -1;  // the step behind which the GPU has read the seat's `seen_`
   };
 
   void check(cuda::Status status, const char* what) const;
@@ -63,14 +64,14 @@ class CudaSampling {
   cuda::Stream stream_;
   CudaSamplingOptions options_;
   std::vector<Seat> seats_;
-  std::vector<int32_t> sampled_ids_;
+  std::vector<int32_t> seat_references_;
 
-  cuda::GpuBlock memory_;
+  cuda::MemoryBlock memory_;
   int64_t scratch_bytes_ = 0;
-  int32_t* drawn_ = nullptr;      // [seats]
-  cuda::PenaltyTables tables_;    // one for each seat
-  std::byte* scratch_ = nullptr;  // between the launches of sampling: [rows]
-  cuda::GpuBlock seen_;           // int32 [seats, capacity], pinned
+  int32_t* sampled_ids_ = nullptr;  // [seats]
+  cuda::PenaltyTables tables_;      // one for each seat
+  std::byte* scratch_ = nullptr;    // between the launches of sampling: [rows]
+  cuda::MemoryBlock seen_;          // int32 [seats, capacity], pinned
 };
 
 }  // namespace sinkstream

@@ -26,26 +26,26 @@ StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base) {
   rank_sin = carver.take<float>(angles);
   sequences = carver.take<cuda::SequencePages>(shape.sequences);
   page_ids = carver.take<int32_t>(shape.page_ids);
-  sampled_after = carver.take<cuda::TokenRow>(shape.draws);
-  sampling = carver.take<cuda::SamplingRow>(shape.draws);
+  sample_rows = carver.take<cuda::TokenRow>(shape.samples);
+  sampling = carver.take<cuda::SamplingRow>(shape.samples);
   bias = carver.take<TokenBias>(shape.bias);
   bytes = carver.used();
 }
 
 void StepMemory::reserve(int64_t bytes) {
   if (bytes <= bytes_) return;
-  cuda::check(runtime_, runtime_.finish(stream_), "waiting for a step");
-  cuda::GpuBlock first = cuda::take_pinned(runtime_, bytes, "a step's rows");
-  cuda::GpuBlock second = cuda::take_pinned(runtime_, bytes, "a step's rows");
-  there_ = cuda::take_memory(runtime_, bytes, "a step's rows");
-  here_[0] = std::move(first);
-  here_[1] = std::move(second);
+  cuda::check(runtime_, runtime_.synchronize(stream_), "waiting for a step");
+  cuda::MemoryBlock first = cuda::allocate_pinned(runtime_, bytes, "a step's rows");
+  cuda::MemoryBlock second = cuda::allocate_pinned(runtime_, bytes, "a step's rows");
+  device_ = cuda::allocate_device(runtime_, bytes, "a step's rows");
+  host_[0] = std::move(first);
+  host_[1] = std::move(second);
   bytes_ = bytes;
 }
 
 void StepMemory::release() {
-  for (cuda::GpuBlock& block : here_) block.reset();
-  there_.reset();
+  for (cuda::MemoryBlock& block : host_) block.reset();
+  device_.reset();
   bytes_ = 0;
 }
 
@@ -63,12 +63,12 @@ cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset) {
           .window_pages = static_cast<int32_t>(cache.window_page_count())};
 }
 
-void fill_rows(const StepBlock& here, const ForwardPlan& plan, const Angles& angles,
+void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
                std::byte* scratch) {
   const int64_t rows = plan.rows();
-  std::copy(plan.ids.begin(), plan.ids.end(), here.ids);
-  angles.fill(plan.index.data(), rows, here.index_cos, here.index_sin);
-  angles.fill(plan.rank.data(), rows, here.rank_cos, here.rank_sin);
+  std::copy(plan.ids.begin(), plan.ids.end(), host.ids);
+  angles.fill(plan.index.data(), rows, host.index_cos, host.index_sin);
+  angles.fill(plan.rank.data(), rows, host.rank_cos, host.rank_sin);
   int64_t page_id = 0;
   for (int64_t i = 0; i < std::ssize(plan.pieces); ++i) {
     const ForwardPlan::Piece& piece = plan.pieces[i];
@@ -77,21 +77,21 @@ void fill_rows(const StepBlock& here, const ForwardPlan& plan, const Angles& ang
       pages.scratch_block = piece.scratch_block;
       pages.scratch = scratch + piece.scratch_page * piece.cache->shape().bytes();
     }
-    here.sequences[i] = pages;
+    host.sequences[i] = pages;
     for (int64_t row = piece.row; row < piece.row + piece.count; ++row) {
-      here.tokens[row] = {plan.index[row], plan.first[row], plan.rank[row],
+      host.tokens[row] = {plan.index[row], plan.first[row], plan.rank[row],
                           static_cast<int32_t>(i)};
     }
     const std::span<const int32_t> ids = piece.cache->page_ids();
-    std::copy(ids.begin(), ids.end(), here.page_ids + page_id);
+    std::copy(ids.begin(), ids.end(), host.page_ids + page_id);
     page_id += std::ssize(ids);
   }
 }
 
-void fill_idle(const StepBlock& here, int64_t first, int64_t end) {
-  std::fill(here.ids + first, here.ids + end, kNoToken);
-  std::fill(here.tokens + first, here.tokens + end, cuda::TokenRow{});
-  std::fill(here.sampled_after + first, here.sampled_after + end, cuda::TokenRow{});
+void fill_idle(const StepBlock& host, int64_t first, int64_t end) {
+  std::fill(host.ids + first, host.ids + end, kNoToken);
+  std::fill(host.tokens + first, host.tokens + end, cuda::TokenRow{});
+  std::fill(host.sample_rows + first, host.sample_rows + end, cuda::TokenRow{});
 }
 
 }  // namespace sinkstream

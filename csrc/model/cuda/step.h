@@ -8,8 +8,8 @@
 #include <span>
 
 #include "cache/angles.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/gpu.h"
-#include "kernels/cuda/rows.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "model/forward_plan.h"
 
@@ -20,7 +20,7 @@ struct StepShape {
   int64_t rows = 0;
   int64_t sequences = 0;  // pieces of the plan
   int64_t page_ids = 0;   // of all sequences together
-  int64_t draws = 0;      // wanted rows from which a token is drawn
+  int64_t samples = 0;    // wanted rows from which a token is drawn
   int64_t bias = 0;       // entries of all draws together
   int64_t pairs = 0;      // rotated, of a head
 };
@@ -39,7 +39,7 @@ struct StepBlock {
   float *rank_cos = nullptr, *rank_sin = nullptr;    // [rows, pairs]
   cuda::SequencePages* sequences = nullptr;          // [sequences]
   int32_t* page_ids = nullptr;                       // [page_ids]
-  cuda::TokenRow* sampled_after = nullptr;           // [draws]: the rows that tokens follow
+  cuda::TokenRow* sample_rows = nullptr;             // [draws]: the rows that tokens follow
   cuda::SamplingRow* sampling = nullptr;             // [draws]
   TokenBias* bias = nullptr;                         // [bias]
 };
@@ -58,15 +58,15 @@ class StepMemory {
   void reserve(int64_t bytes);
   void release();
 
-  std::byte* here(int64_t parity) const { return here_[parity].get(); }
-  std::byte* there() const { return there_.get(); }
+  std::byte* host(int64_t parity) const { return host_[parity].get(); }
+  std::byte* device() const { return device_.get(); }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // on the GPU
 
  private:
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
-  cuda::GpuBlock here_[2];  // pinned
-  cuda::GpuBlock there_;
+  cuda::MemoryBlock host_[2];  // pinned
+  cuda::MemoryBlock device_;
   std::atomic<int64_t> bytes_{0};  // anybody may ask
 };
 
@@ -76,10 +76,10 @@ cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset);
 
 // Says in `here` what each row of the plan is: its token, its places, its angles, and where its
 // pages are. `scratch`: on the GPU, where the scratch pages begin.
-void fill_rows(const StepBlock& here, const ForwardPlan& plan, const Angles& angles,
+void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
                std::byte* scratch);
 
 // Rows from `first` to before `end` do nothing, and nothing is drawn behind them.
-void fill_idle(const StepBlock& here, int64_t first, int64_t end);
+void fill_idle(const StepBlock& host, int64_t first, int64_t end);
 
 }  // namespace sinkstream

@@ -97,7 +97,7 @@ class Copier {
  private:
   void send(void* to, const void* from, int64_t bytes) {
     cuda::check(runtime_, runtime_.copy(to, from, bytes, stream_), "copying weights");
-    cuda::check(runtime_, runtime_.finish(stream_), "copying weights");
+    cuda::check(runtime_, runtime_.synchronize(stream_), "copying weights");
   }
 
   std::byte* base_;
@@ -117,19 +117,19 @@ CudaWeights upload(const DecoderSpec& spec, const DecoderWeights& from, Copier* 
                                                           : copier->map({from.output});
   to.final_norm = copier->vector(from.final_norm, hidden);
   for (const LayerWeights& layer : from.layers) {
-    CudaLayerWeights& there = to.layers.emplace_back();
-    there.attention_norm = copier->vector(layer.attention_norm, hidden);
-    there.qkv = copier->map({layer.q, layer.k, layer.v});
-    there.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
-    there.q_norm = copier->vector(layer.q_norm, spec.head_dim);
-    there.k_norm = copier->vector(layer.k_norm, spec.head_dim);
-    there.o = copier->map({layer.o});
-    there.o_bias = copier->vector(layer.o_bias, hidden);
-    there.mlp_norm = copier->vector(layer.mlp_norm, hidden);
-    there.gate_up = copier->map({layer.gate, layer.up});
-    there.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
-    there.down = copier->map({layer.down});
-    there.down_bias = copier->vector(layer.down_bias, hidden);
+    CudaLayerWeights& copied = to.layers.emplace_back();
+    copied.attention_norm = copier->vector(layer.attention_norm, hidden);
+    copied.qkv = copier->map({layer.q, layer.k, layer.v});
+    copied.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
+    copied.q_norm = copier->vector(layer.q_norm, spec.head_dim);
+    copied.k_norm = copier->vector(layer.k_norm, spec.head_dim);
+    copied.o = copier->map({layer.o});
+    copied.o_bias = copier->vector(layer.o_bias, hidden);
+    copied.mlp_norm = copier->vector(layer.mlp_norm, hidden);
+    copied.gate_up = copier->map({layer.gate, layer.up});
+    copied.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
+    copied.down = copier->map({layer.down});
+    copied.down_bias = copier->vector(layer.down_bias, hidden);
   }
   to.bytes = copier->used();
   return to;
@@ -147,7 +147,7 @@ CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
                         const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads) {
   Copier counter(nullptr, runtime, stream, threads);
   const int64_t bytes = upload(spec, weights, &counter).bytes;
-  const cuda::GpuBlock block = cuda::take_memory(runtime, bytes, "the weights");
+  const cuda::MemoryBlock block = cuda::allocate_device(runtime, bytes, "the weights");
   Copier copier(block.get(), runtime, stream, threads);
   CudaWeights copied = upload(spec, weights, &copier);
   copied.memory = block;

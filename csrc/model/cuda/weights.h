@@ -42,7 +42,7 @@ struct CudaWeights {
   const float* final_norm = nullptr;
   CudaMap output;  // the embedding itself where they are tied
   int64_t bytes = 0;
-  cuda::GpuBlock memory;  // that all of them lie in
+  cuda::MemoryBlock memory;  // that all of them lie in
 };
 
 // Takes the memory and copies the weights there; the host's are needed no more then. `threads` may

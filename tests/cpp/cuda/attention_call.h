@@ -35,10 +35,10 @@ inline void feed(TestStream* stream, int64_t begin, int64_t end, ThreadPool* poo
 
 // One call over pieces of one or several streams, which have been appended before and share heads,
 // shape and scale. Their pages are those of layer 1. The scratch is NaN.
-class GpuCall {
+class AttentionCall {
  public:
   // `idle`: how many idle rows follow each piece.
-  GpuCall(const std::vector<Piece>& pieces, ThreadPool* pool, int idle = 0)
+  AttentionCall(const std::vector<Piece>& pieces, ThreadPool* pool, int idle = 0)
       : pieces_(pieces), pool_(pool), spec_(pieces[0].stream->spec()), gpu_(layers_of(pieces)) {
     for (const Piece& piece : pieces) add(piece, idle);
   }

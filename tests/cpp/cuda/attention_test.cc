@@ -22,8 +22,8 @@ double gpu_tolerance(DType type) {
 TestStream make_stream(const StreamSpec& spec) { return TestStream(spec, reference_kernels()); }
 
 // Whether every `step`-th row is what the reference makes of the same numbers.
-void expect_reference(const GpuCall& call, const Bits& bits, const std::string& what, DType type,
-                      int64_t step) {
+void expect_reference(const AttentionCall& call, const Bits& bits, const std::string& what,
+                      DType type, int64_t step) {
   const std::vector<float> out = floats_of(bits);
   for (int64_t row = 0; row < call.rows(); row += step) {
     if (call.is_idle(row)) continue;
@@ -37,7 +37,7 @@ void expect_reference(const GpuCall& call, const Bits& bits, const std::string& 
 // Calls attention for consecutive tokens, in all three ways, which must find the same bits, and
 // those what the reference finds.
 Bits expect_one_result(const Piece& piece, ThreadPool* pool, int64_t step = 1) {
-  GpuCall call({piece}, pool);
+  AttentionCall call({piece}, pool);
   const std::string what = cat(text_of(piece.stream->spec()), " from ", piece.index);
   const Bits out = call.decode();
   EXPECT_EQ(call.prefill(static_cast<int32_t>(piece.count)), out) << what;
@@ -139,7 +139,7 @@ TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
       pieces.push_back({streams.back().get(), length, 1});
     }
     for (const int idle : {0, 2}) {
-      GpuCall together(pieces, &pool, idle);
+      AttentionCall together(pieces, &pool, idle);
       const Bits out = together.decode();
       EXPECT_EQ(together.prefill(1), out);
       const int64_t size = together.row_size();
@@ -159,7 +159,7 @@ TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
     feed(&stream, 0, 110, &pool);
     const Bits alone = expect_one_result({&stream, 100, 10}, &pool);
     for (const int idle : {1, 40}) {
-      GpuCall call({{&stream, 100, 10}}, &pool, idle);
+      AttentionCall call({{&stream, 100, 10}}, &pool, idle);
       const Bits out = call.prefill(10 + idle);
       EXPECT_EQ(Bits(out.begin(), out.begin() + alone.size()), alone);
       EXPECT_EQ(Bits(out.begin() + alone.size(), out.end()), Bits(idle * call.row_size(), 0xFFFF));
@@ -174,9 +174,9 @@ TEST(CudaAttention, FindsBlocksInScratchPages) {
     feed(&stream, 0, 70 + 256, &pool);
     stream.append(70 + 256, 20, &pool);  // of block 4
     const Piece piece = {&stream, 70 + 256, 20};
-    const Bits expected = GpuCall({piece}, &pool).prefill(20);
+    const Bits expected = AttentionCall({piece}, &pool).prefill(20);
     for (const int64_t block : {4, 2}) {
-      GpuCall call({piece}, &pool);
+      AttentionCall call({piece}, &pool);
       call.move_to_scratch(block, 5);
       EXPECT_EQ(call.decode(), expected) << name_of(type) << " from block " << block;
       EXPECT_EQ(call.prefill(20), expected) << name_of(type) << " from block " << block;
@@ -194,7 +194,7 @@ TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
       feed(&stream, 0, 68, &pool);
       stream.append(68, 60, &pool);
       if (poisoned) stream.poison(80);
-      GpuCall call({{&stream, 68, 60}}, &pool);
+      AttentionCall call({{&stream, 68, 60}}, &pool);
       const Bits out = call.prefill(60);
       EXPECT_EQ(call.decode(), out);
       return floats_of(out);

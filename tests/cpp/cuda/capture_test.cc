@@ -21,10 +21,10 @@ struct TokenLoop {
   TokenLoop() {
     std::mt19937 random(5);
     for (int32_t r = 0; r < kRows; ++r) {
-      ids[r] = sampled_id(kRows - 1 - r);
-      drawn[r] = static_cast<int32_t>(random() % kVocab);
+      ids[r] = sampled_by(kRows - 1 - r);
+      sampled_ids[r] = static_cast<int32_t>(random() % kVocab);
       tokens[r] = {.sequence = r};
-      wanted[r] = {.seed = random(), .seat = -1 - ids[r]};  // another than its row
+      params[r] = {.seed = random(), .seat = -1 - ids[r]};  // another than its row
     }
     for (int64_t i = 0; i < kHidden; ++i) weight[i] = 1;
   }
@@ -43,7 +43,7 @@ struct TokenLoop {
                                    .rows = kRows,
                                    .table = table.matrix,
                                    .out = hidden.get(),
-                                   .sampled = drawn.get()},
+                                   .sampled = sampled_ids.get()},
                                   nullptr);
     if (status != kSuccess) return status;
     status = ops.rms_norm({.hidden = hidden.get(),
@@ -69,7 +69,7 @@ struct TokenLoop {
                          .rows = kRows,
                          .vocab = kVocab,
                          .tokens = tokens.get(),
-                         .wanted = wanted.get(),
+                         .params = params.get(),
                          .bias = nullptr,
                          .penalties = {},
                          .scratch = scratch.get()},
@@ -79,21 +79,23 @@ struct TokenLoop {
                        .rows = kRows,
                        .vocab = kVocab,
                        .tokens = tokens.get(),
-                       .wanted = wanted.get(),
+                       .params = params.get(),
                        .penalties = {},
                        .scratch = scratch.get(),
-                       .ids = drawn.get(),
+                       .ids = sampled_ids.get(),
                        .sampled = sampled.get()},
                       nullptr);
   }
 
-  std::vector<int32_t> tokens_sampled() const { return {drawn.get(), drawn.get() + kRows}; }
+  std::vector<int32_t> tokens_sampled() const {
+    return {sampled_ids.get(), sampled_ids.get() + kRows};
+  }
 
   Tiles table = tiles_of(random_matrix(Storage::kBF16, kVocab, kHidden, 1));
   Tiles output = tiles_of(random_matrix(Storage::kQ8_0, kVocab, kHidden, 2));
-  DeviceArray<int32_t> ids{kRows}, drawn{kRows};
+  DeviceArray<int32_t> ids{kRows}, sampled_ids{kRows};
   DeviceArray<TokenRow> tokens{kRows};
-  DeviceArray<SamplingRow> wanted{kRows};
+  DeviceArray<SamplingRow> params{kRows};
   DeviceArray<float> weight{kHidden}, hidden{kRows * kHidden};
   DeviceArray<uint16_t> normed{kRows * kHidden};
   DeviceArray<float> partials{kMostSplits * kRows * (kVocab + 3)};

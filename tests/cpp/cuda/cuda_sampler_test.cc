@@ -25,7 +25,7 @@ SamplingParams greedy() {
   return params;
 }
 
-SamplingParams drawing(uint64_t seed) {
+SamplingParams sampling(uint64_t seed) {
   SamplingParams params;
   params.temperature = 0.9;
   params.top_k = 30;
@@ -35,7 +35,7 @@ SamplingParams drawing(uint64_t seed) {
   return params;
 }
 
-SamplingParams drawing_by_min_p(uint64_t seed) {
+SamplingParams min_p_sampling(uint64_t seed) {
   SamplingParams params;
   params.temperature = 1.2;
   params.min_p = 0.3;
@@ -56,18 +56,20 @@ SamplingParams with_bias(SamplingParams params, std::vector<TokenBias> bias) {
 }
 
 // What each of them draws where nothing is beside it and nothing is ahead.
-std::vector<std::vector<SampledToken>> one_by_one(const std::vector<Asked>& asked,
+std::vector<std::vector<SampledToken>> one_by_one(const std::vector<SamplingRequest>& requests,
                                                   const Window& window = kWindow) {
   SamplingModel model(cuda::emulated_plugin(), 1);
-  std::vector<std::vector<SampledToken>> drawn;
-  for (const Asked& each : asked) drawn.push_back(draw_one_by_one(model, window, each));
-  return drawn;
+  std::vector<std::vector<SampledToken>> sampled;
+  for (const SamplingRequest& request : requests) {
+    sampled.push_back(sample_one_by_one(model, window, request));
+  }
+  return sampled;
 }
 
-void expect_draws(const SamplingLoop& loop,
-                  const std::vector<std::vector<SampledToken>>& expected) {
+void expect_tokens(const SamplingLoop& loop,
+                   const std::vector<std::vector<SampledToken>>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(same_draws(loop.drawn(i), expected[i])) << "sequence " << i;
+    EXPECT_TRUE(same_tokens(loop.sampled(i), expected[i])) << "sequence " << i;
   }
 }
 
@@ -83,61 +85,62 @@ SampleSpan read(SequenceCache* cache, int64_t seat, const std::vector<int32_t>& 
 // A step that nothing follows; the tokens are counted.
 SampledStep step(CudaDecoder& gpu, const std::vector<SampleSpan>& spans) {
   gpu.launch(spans);
-  const SampledStep drawn = gpu.await();
+  const SampledStep sampled = gpu.await();
   for (const SampleSpan& span : spans) span.cache->advance(span.count);
-  return drawn;
+  return sampled;
 }
 
 TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) {  // no tsan
   const int64_t vocab = gpu_spec().vocab_size;
-  const std::vector<Asked> asked = {
+  const std::vector<SamplingRequest> requests = {
       {with_bias(with_penalties(greedy()), {{3, 2}, {7, -INFINITY}}), {1, 2, 3, 4, 5}, 220},
-      {drawing(5), {9}, 60},
-      {with_penalties(drawing_by_min_p(6)), random_tokens(170, vocab, 1), 40, 72, 20},
+      {sampling(5), {9}, 60},
+      {with_penalties(min_p_sampling(6)), random_tokens(170, vocab, 1), 40, 72, 20},
       {greedy(), random_tokens(20, vocab, 2), 50, 6, 50}};
-  const auto expected = one_by_one(asked);
+  const auto expected = one_by_one(requests);
   LazyGpu gpu;
-  SamplingModel model(gpu.plugin(), std::ssize(asked));
-  SamplingLoop loop(model, kWindow, asked);
+  SamplingModel model(gpu.plugin(), std::ssize(requests));
+  SamplingLoop loop(model, kWindow, requests);
   loop.run();
-  expect_draws(loop, expected);
-  EXPECT_GT(gpu.calls().graphs, 180);
+  expect_tokens(loop, expected);
+  EXPECT_GT(gpu.take_counts().graphs, 180);
 }
 
 // The other extreme: a GPU that has done a step before the host looks at the one before.
 TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {  // no tsan
-  const std::vector<Asked> asked = {{drawing(5), {9}, 12}, {with_penalties(greedy()), {8, 7}, 9}};
-  const auto expected = one_by_one(asked);
-  SamplingModel model(cuda::emulated_plugin(), std::ssize(asked));
-  SamplingLoop loop(model, kWindow, asked);
+  const std::vector<SamplingRequest> requests = {{sampling(5), {9}, 12},
+                                                 {with_penalties(greedy()), {8, 7}, 9}};
+  const auto expected = one_by_one(requests);
+  SamplingModel model(cuda::emulated_plugin(), std::ssize(requests));
+  SamplingLoop loop(model, kWindow, requests);
   loop.run();
-  expect_draws(loop, expected);
+  expect_tokens(loop, expected);
 }
 
 // By graph in company of each bucket, directly beside more than the largest has, and where no graph
 // fits because caches have more pages than were planned for.
 TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {  // no tsan
   constexpr int64_t kMost = 70;
-  std::vector<Asked> asked;
+  std::vector<SamplingRequest> requests;
   for (int32_t i = 0; i < kMost; ++i) {
-    SamplingParams params = i % 8 == 1 ? drawing(i) : greedy();
+    SamplingParams params = i % 8 == 1 ? sampling(i) : greedy();
     if (i % 5 == 0) params = with_penalties(params);
     if (i % 7 == 0) params = with_bias(params, {{i % 53, -1}, {(i + 1) % 53, 3}});
-    asked.push_back({params, {i % 53}, 3});
+    requests.push_back({params, {i % 53}, 3});
   }
-  const auto alone = one_by_one(asked);
+  const auto alone = one_by_one(requests);
   for (const int64_t pages : {4, 1}) {
     LazyGpu gpu;
     SamplingModel model(gpu.plugin(), kMost, pages);
     for (const int64_t count : {1, 2, 3, 7, 12, 27, 64, 70}) {
       if (pages == 1 && count != 7 && count != 27) continue;
       SCOPED_TRACE(cat(count, " sequences, ", pages, " pages"));
-      gpu.calls();
-      const std::vector<Asked> some(asked.begin(), asked.begin() + count);
+      gpu.take_counts();
+      const std::vector<SamplingRequest> some(requests.begin(), requests.begin() + count);
       SamplingLoop loop(model, kWindow, some);
       loop.run();
-      expect_draws(loop, {alone.begin(), alone.begin() + count});
-      EXPECT_EQ(gpu.calls().graphs > 0, pages == 4 && count <= 64);
+      expect_tokens(loop, {alone.begin(), alone.begin() + count});
+      EXPECT_EQ(gpu.take_counts().graphs > 0, pages == 4 && count <= 64);
     }
   }
 }
@@ -147,7 +150,7 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
   for (const Window window : {Window{4, 9}, Window{3, 64}}) {
     LazyGpu gpu;
     SamplingModel model(gpu.plugin(), 1);
-    GpuSequences ahead = model.sequences(window), fresh = model.sequences(window);
+    GpuCaches ahead = model.make_caches(window), fresh = model.make_caches(window);
     const int64_t vocab = model.gpu.vocab();
     const auto text = random_tokens(140, vocab, 3), more = random_tokens(20, vocab, 4);
     model.gpu.begin_sampling(0, greedy(), window, {});
@@ -176,10 +179,10 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
 
 TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {  // no tsan
   const std::vector<int32_t> prompt = {1, 2, 3};
-  const Asked former = {with_bias(with_penalties(drawing(1)), {{5, 4}}), prompt, 15};
-  const std::vector<Asked> next = {{with_penalties(greedy()), prompt, 12},
-                                   {greedy(), prompt, 12},
-                                   {with_bias(drawing(2), {{6, 1}}), prompt, 12}};
+  const SamplingRequest former = {with_bias(with_penalties(sampling(1)), {{5, 4}}), prompt, 15};
+  const std::vector<SamplingRequest> next = {{with_penalties(greedy()), prompt, 12},
+                                             {greedy(), prompt, 12},
+                                             {with_bias(sampling(2), {{6, 1}}), prompt, 12}};
   const auto expected = one_by_one(next);
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
@@ -187,7 +190,7 @@ TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {  // no tsan
     SamplingLoop(model, kWindow, {former}).run();
     SamplingLoop loop(model, kWindow, {next[i]});
     loop.run();
-    EXPECT_TRUE(same_draws(loop.drawn(0), expected[i])) << "sequence " << i;
+    EXPECT_TRUE(same_tokens(loop.sampled(0), expected[i])) << "sequence " << i;
   }
 }
 
@@ -198,12 +201,12 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
     LazyGpu gpu;
     SamplingModel model(gpu.plugin(), 2);
     const int64_t vocab = model.gpu.vocab();
-    GpuSequences sequences = model.sequences(window, 2);
+    GpuCaches caches = model.make_caches(window, 2);
     const auto seen = random_tokens(window.capacity() + 7, vocab, 5);
     const auto prompt = random_tokens(11, vocab, 6);
     // What is in the cache already: more than is live.
     for (size_t i = 0; i < 2; ++i) {
-      const ForwardSpan span{&sequences[i], seen.data(), std::ssize(seen), LogitsOf::kNone};
+      const ForwardSpan span{&caches[i], seen.data(), std::ssize(seen), LogitsOf::kNone};
       model.gpu.forward({&span, 1}, nullptr);
     }
     const SamplingParams params = with_bias(with_penalties(greedy()), {{2, 1.5f}});
@@ -217,12 +220,12 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
     std::vector<float> logits(vocab);
     std::vector<int32_t> next = prompt;
     for (int64_t i = 0; i < 40; ++i) {
-      const ForwardSpan span{&sequences[0], next.data(), std::ssize(next), LogitsOf::kLast};
+      const ForwardSpan span{&caches[0], next.data(), std::ssize(next), LogitsOf::kLast};
       model.gpu.forward({&span, 1}, logits.data());
-      const Sampled expected = sampler.sample(logits.data(), sequences[0].length(),
-                                              generic_kernels(), {&threads}, scratch);
-      const SampleSpan drawn = i == 0 ? read(&sequences[1], 1, prompt) : decode(&sequences[1], 1);
-      const SampledToken found = step(model.gpu, {drawn}).tokens[0];
+      const Sampled expected =
+          sampler.sample(logits.data(), caches[0].length(), generic_kernels(), {&threads}, scratch);
+      const SampleSpan sampled = i == 0 ? read(&caches[1], 1, prompt) : decode(&caches[1], 1);
+      const SampledToken found = step(model.gpu, {sampled}).tokens[0];
       ASSERT_EQ(found.token, expected.token) << "token " << i;
       ASSERT_NEAR(found.logprob, expected.logprob, 1e-5);
       next = {expected.token};
@@ -240,18 +243,18 @@ TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {  // no tsan
   params.presence_penalty = 100;
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
-  GpuSequences sequences = model.sequences(window, 2);
+  GpuCaches caches = model.make_caches(window, 2);
   const std::vector<int32_t> prompt = {1};
   model.gpu.begin_sampling(0, params, window, seen);
-  const SampledToken expected = step(model.gpu, {read(&sequences[0], 0, prompt)}).tokens[0];
+  const SampledToken expected = step(model.gpu, {read(&caches[0], 0, prompt)}).tokens[0];
   // Nothing that it has seen, so what comes next would draw something else.
   EXPECT_EQ(std::count(seen.begin(), seen.end(), expected.token), 0);
   const std::vector<int32_t> others(20, expected.token);
   model.gpu.begin_sampling(0, params, window, seen);
-  const SampleSpan span = read(&sequences[1], 0, prompt);
+  const SampleSpan span = read(&caches[1], 0, prompt);
   model.gpu.launch({&span, 1});
   model.gpu.begin_sampling(0, params, window, others);
-  EXPECT_TRUE(same_draw(model.gpu.await().tokens[0], expected));
+  EXPECT_TRUE(same_token(model.gpu.await().tokens[0], expected));
 }
 
 // Logits for the host are forward's, beside rows that draw, in a model whose last map is split; and
@@ -263,7 +266,7 @@ TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
   SamplingModel model(gpu.plugin(), 4, 4, spec);
   ASSERT_GT(cuda::linear_splits(spec.vocab_size, spec.hidden_size), 1);
   const int64_t vocab = spec.vocab_size;
-  GpuSequences alone = model.sequences(kWindow, 4), together = model.sequences(kWindow, 4);
+  GpuCaches alone = model.make_caches(kWindow, 4), together = model.make_caches(kWindow, 4);
   const std::vector<std::vector<int32_t>> prompts = {{1, 2}, {3}, {4, 5, 6}, {7}};
   std::vector<float> expected(4 * vocab);
   for (size_t i = 0; i < 4; ++i) {
@@ -292,12 +295,12 @@ TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
   expect_row(first.logits, 0);
   expect_row(first.logits + vocab, 2);
   for (const SampleSpan& span : spans) span.cache->advance(span.count);
-  const std::vector<int32_t> drawn = {largest(0)};
-  const SampleSpan told = read(&together[0], 0, drawn, Wants::kLogits);
+  const std::vector<int32_t> sampled = {largest(0)};
+  const SampleSpan told = read(&together[0], 0, sampled, Wants::kLogits);
   model.gpu.launch({&told, 1});
   model.gpu.await();
   const SampledStep last = model.gpu.await();
-  const ForwardSpan again{&alone[0], drawn.data(), 1, LogitsOf::kLast};
+  const ForwardSpan again{&alone[0], sampled.data(), 1, LogitsOf::kLast};
   std::vector<float> found(vocab);
   model.gpu.forward({&again, 1}, found.data());
   EXPECT_EQ(std::memcmp(last.logits, found.data(), vocab * sizeof(float)), 0);
@@ -308,44 +311,43 @@ TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {  // 
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
   const int64_t vocab = model.gpu.vocab();
-  GpuSequences sequences = model.sequences({4, 30}, 2);
+  GpuCaches caches = model.make_caches({4, 30}, 2);
   const auto text = random_tokens(90, vocab, 9);
   std::vector<float> together(90 * vocab), alone(90 * vocab);
-  const ForwardSpan all{&sequences[0], text.data(), 90, LogitsOf::kAll};
+  const ForwardSpan all{&caches[0], text.data(), 90, LogitsOf::kAll};
   model.gpu.forward({&all, 1}, together.data());
   for (int64_t t = 0; t < 90; ++t) {
-    const ForwardSpan one{&sequences[1], text.data() + t, 1, LogitsOf::kAll};
+    const ForwardSpan one{&caches[1], text.data() + t, 1, LogitsOf::kAll};
     model.gpu.forward({&one, 1}, alone.data() + t * vocab);
   }
   EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0);
 }
 
 TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
-  const Asked other = {greedy(), {1, 2, 3}, 4};
+  const SamplingRequest other = {greedy(), {1, 2, 3}, 4};
   const auto expected = one_by_one({other})[0];
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 2);
-  GpuSequences sequences = model.sequences(kWindow, 2);
+  GpuCaches caches = model.make_caches(kWindow, 2);
   for (const int64_t seat : {0, 1}) {
     model.gpu.begin_sampling(seat, with_penalties(greedy()), kWindow, {});
   }
   model.gpu.begin_sampling(0, greedy(), kWindow, {});
   std::vector<SampledToken> found;
-  step(model.gpu, {read(&sequences[0], 0, {1, 2}, Wants::kNothing),
-                   read(&sequences[1], 1, {4, 5}, Wants::kNothing)});
-  const int32_t page = sequences[1].page_ids()[0];
-  PageMemory& memory = sequences.pool.memory();
-  memory.spoil(sequences.pool.page(page), 2);  // a number of a key of a sink
-  found.push_back(
-      step(model.gpu, {read(&sequences[0], 0, {3}), read(&sequences[1], 1, {6})}).tokens[0]);
+  step(model.gpu, {read(&caches[0], 0, {1, 2}, Wants::kNothing),
+                   read(&caches[1], 1, {4, 5}, Wants::kNothing)});
+  const int32_t page = caches[1].page_ids()[0];
+  PageMemory& memory = caches.pool.memory();
+  memory.spoil(caches.pool.page(page), 2);  // a number of a key of a sink
+  found.push_back(step(model.gpu, {read(&caches[0], 0, {3}), read(&caches[1], 1, {6})}).tokens[0]);
   for (int64_t i = 1; i < 4; ++i) {
     // A step in vain behind it is harmless, too.
-    const SampledStep drawn = step(model.gpu, {decode(&sequences[0], 0), decode(&sequences[1], 1)});
-    found.push_back(drawn.tokens[0]);
-    EXPECT_FALSE(drawn.tokens[1].is_finite);
-    EXPECT_LT(drawn.tokens[1].token, 0);
+    const SampledStep sampled = step(model.gpu, {decode(&caches[0], 0), decode(&caches[1], 1)});
+    found.push_back(sampled.tokens[0]);
+    EXPECT_FALSE(sampled.tokens[1].is_finite);
+    EXPECT_LT(sampled.tokens[1].token, 0);
   }
-  EXPECT_TRUE(same_draws(found, expected));
+  EXPECT_TRUE(same_tokens(found, expected));
 }
 
 // By graph, where the list fits into its block, and directly, where it does not.
@@ -355,21 +357,20 @@ TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {  // no tsan
   for (const size_t count : {1, 2}) {
     LazyGpu gpu;
     SamplingModel model(gpu.plugin(), 2);
-    GpuSequences sequences = model.sequences(kWindow, 2);
-    model.gpu.begin_sampling(0, with_bias(drawing(1), all), kWindow, {});
-    model.gpu.begin_sampling(1, drawing(1), kWindow, {});
-    gpu.calls();
+    GpuCaches caches = model.make_caches(kWindow, 2);
+    model.gpu.begin_sampling(0, with_bias(sampling(1), all), kWindow, {});
+    model.gpu.begin_sampling(1, sampling(1), kWindow, {});
+    gpu.take_counts();
     const std::vector<int32_t> prompt = {1};
-    std::vector<SampleSpan> spans = {read(&sequences[0], 0, prompt),
-                                     read(&sequences[1], 1, prompt)};
+    std::vector<SampleSpan> spans = {read(&caches[0], 0, prompt), read(&caches[1], 1, prompt)};
     spans.resize(count);
-    const SampledStep drawn = step(model.gpu, spans);
-    EXPECT_LT(drawn.tokens[0].token, 0);
-    EXPECT_TRUE(drawn.tokens[0].is_finite);
+    const SampledStep sampled = step(model.gpu, spans);
+    EXPECT_LT(sampled.tokens[0].token, 0);
+    EXPECT_TRUE(sampled.tokens[0].is_finite);
     if (count == 2) {
-      EXPECT_GE(drawn.tokens[1].token, 0);
+      EXPECT_GE(sampled.tokens[1].token, 0);
     }
-    EXPECT_EQ(gpu.calls().graphs, count == 2 ? 1 : 0);
+    EXPECT_EQ(gpu.take_counts().graphs, count == 2 ? 1 : 0);
   }
 }
 
@@ -382,24 +383,24 @@ TEST(CudaSampler, HasTwoGraphsForEachBucketThatItsSequencesNeed) {  // no tsan
 
 // Two sequences that decode one step ahead, with all that sampling has.
 struct Steady {
-  explicit Steady(LazyGpu& gpu) : model(gpu.plugin(), 2), sequences(model.sequences(kWindow, 2)) {
-    const SamplingParams params = with_bias(with_penalties(drawing(3)), {{1, 1}});
+  explicit Steady(LazyGpu& gpu) : model(gpu.plugin(), 2), caches(model.make_caches(kWindow, 2)) {
+    const SamplingParams params = with_bias(with_penalties(sampling(3)), {{1, 1}});
     for (const int64_t seat : {0, 1}) model.gpu.begin_sampling(seat, params, kWindow, {});
-    step(model.gpu, {read(&sequences[0], 0, {1, 2}), read(&sequences[1], 1, {3})});
+    step(model.gpu, {read(&caches[0], 0, {1, 2}), read(&caches[1], 1, {3})});
     launch(0);
   }
   void launch(int64_t ahead) {
-    const SampleSpan spans[] = {decode(&sequences[0], 0, ahead), decode(&sequences[1], 1, ahead)};
+    const SampleSpan spans[] = {decode(&caches[0], 0, ahead), decode(&caches[1], 1, ahead)};
     model.gpu.launch(spans);
   }
   void go_on() {
     launch(1);
     model.gpu.await();
-    for (const auto& cache : sequences.caches) cache->advance(1);
+    for (const auto& cache : caches.all) cache->advance(1);
   }
 
   SamplingModel model;
-  GpuSequences sequences;
+  GpuCaches caches;
 };
 
 TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {  // no tsan
@@ -407,12 +408,12 @@ TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {  // no tsan
   Steady steady(gpu);
   for (int i = 0; i < 4; ++i) steady.go_on();
   for (int i = 0; i < 10; ++i) {
-    gpu.calls();
+    gpu.take_counts();
     steady.launch(1);
-    EXPECT_EQ(gpu.calls(), (cuda::GpuCalls{.graphs = 1, .records = 1, .given = 1}));
+    EXPECT_EQ(gpu.take_counts(), (cuda::CallCounts{.graphs = 1, .records = 1, .enqueued = 1}));
     steady.model.gpu.await();
-    EXPECT_EQ(gpu.calls(), (cuda::GpuCalls{.awaits = 1}));
-    for (const auto& cache : steady.sequences.caches) cache->advance(1);
+    EXPECT_EQ(gpu.take_counts(), (cuda::CallCounts{.awaits = 1}));
+    for (const auto& cache : steady.caches.all) cache->advance(1);
   }
   steady.model.gpu.await();
 }
@@ -435,13 +436,13 @@ TEST(CudaSampler, ASteadyStepTakesNothingFromTheHeap) {  // no tsan
 
 TEST(CudaSampler, SaysThatALaunchFailed) {  // no tsan
   SamplingModel model(cuda::emulated_plugin(), 2);
-  GpuSequences sequences = model.sequences(kWindow);
+  GpuCaches caches = model.make_caches(kWindow);
   model.gpu.begin_sampling(0, greedy(), kWindow, {});
   const std::vector<int32_t> one = {1}, two = {1, 2};
   const auto message_of = [&](const std::vector<int32_t>& tokens) -> std::string {
     cuda::emulator::fail_next_launch(2);
     try {
-      step(model.gpu, {read(&sequences[0], 0, tokens)});
+      step(model.gpu, {read(&caches[0], 0, tokens)});
     } catch (const DeviceError& error) {
       return error.what();
     }
@@ -449,7 +450,7 @@ TEST(CudaSampler, SaysThatALaunchFailed) {  // no tsan
   };
   EXPECT_EQ(message_of(two), "cuda: embedding failed: an emulated failure.");
   EXPECT_EQ(message_of(one), "cuda: a step failed: an emulated failure.");
-  EXPECT_EQ(sequences[0].length(), 0);
+  EXPECT_EQ(caches[0].length(), 0);
 }
 
 // A list longer than was planned for takes memory, which the GPU may not have.
@@ -463,11 +464,11 @@ TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {  // no tsa
   DecoderSpec spec = gpu_spec();
   spec.vocab_size = 256;
   SamplingModel model(plugin, 2, 4, spec);
-  GpuSequences sequences = model.sequences(kWindow);
+  GpuCaches caches = model.make_caches(kWindow);
   const std::vector<int32_t> prompt = {1, 2};
   const auto draw = [&] {
     model.gpu.begin_sampling(0, greedy(), kWindow, {});
-    model.gpu.launch(std::vector{read(&sequences[0], 0, prompt)});
+    model.gpu.launch(std::vector{read(&caches[0], 0, prompt)});
     return model.gpu.await().tokens[0].token;
   };
   const int32_t expected = draw();
@@ -484,15 +485,15 @@ TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {  // no tsa
 TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {  // no tsan
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
-  GpuSequences sequences = model.sequences(kWindow);
+  GpuCaches caches = model.make_caches(kWindow);
   model.gpu.begin_sampling(0, greedy(), kWindow, {});
   const std::vector<int32_t> prompt = {1};
-  const SampleSpan told = read(&sequences[0], 0, prompt);
-  const SampleSpan ahead = decode(&sequences[0], 0, 1), further = decode(&sequences[0], 0, 2);
+  const SampleSpan told = read(&caches[0], 0, prompt);
+  const SampleSpan ahead = decode(&caches[0], 0, 1), further = decode(&caches[0], 0, 2);
   model.gpu.launch({&told, 1});
-  const ForwardSpan span{&sequences[0], prompt.data(), 1, LogitsOf::kNone};
+  const ForwardSpan span{&caches[0], prompt.data(), 1, LogitsOf::kNone};
   EXPECT_THROW(model.gpu.forward({&span, 1}, nullptr), InternalError);
-  EXPECT_THROW(model.gpu.evict_range(&sequences[0], 4, 5), InternalError);
+  EXPECT_THROW(model.gpu.evict_range(&caches[0], 4, 5), InternalError);
   model.gpu.launch({&ahead, 1});
   EXPECT_THROW(model.gpu.launch({&further, 1}), InternalError);
   model.gpu.await();
@@ -502,14 +503,14 @@ TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {  // no tsan
 
 TEST(CudaSampler, NeitherAPlaceThatItHasNotNorTwoDrawnTokensAtOnceAreTaken) {  // no tsan
   SamplingModel model(cuda::emulated_plugin(), 2);
-  GpuSequences sequences = model.sequences(kWindow);
+  GpuCaches caches = model.make_caches(kWindow);
   const std::vector<int32_t> prompt = {1};
   for (const int64_t seat : {-1, 2}) {
     EXPECT_THROW(model.gpu.begin_sampling(seat, greedy(), kWindow, {}), InternalError);
-    const SampleSpan span = read(&sequences[0], seat, prompt);
+    const SampleSpan span = read(&caches[0], seat, prompt);
     EXPECT_THROW(model.gpu.launch({&span, 1}), InternalError);
   }
-  SampleSpan two = decode(&sequences[0], 0);
+  SampleSpan two = decode(&caches[0], 0);
   two.count = 2;
   EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError);
 }

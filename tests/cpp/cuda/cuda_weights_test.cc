@@ -31,9 +31,9 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
     const int64_t row = gate_up.rows - 1;
     const std::byte* tile = gate_up.tile(row / cuda::kTileRows, col / cuda::kTileCols);
     float number;
-    const auto place = cuda::place_in_tile(gate_up.type, static_cast<int>(row % cuda::kTileRows),
-                                           static_cast<int>(col % cuda::kTileCols));
-    std::memcpy(&number, tile + place.offset, sizeof(number));
+    const auto at = cuda::offset_in_tile(gate_up.type, static_cast<int>(row % cuda::kTileRows),
+                                         static_cast<int>(col % cuda::kTileCols));
+    std::memcpy(&number, tile + at.byte, sizeof(number));
     ASSERT_EQ(number, up[(spec.intermediate_size - 1) * spec.hidden_size + col]);
   }
 }

@@ -1,4 +1,4 @@
-// Pages as a GPU has them (Note [Pages on a GPU] of kernels/cuda/rows.h), and those of the
+// Pages as a GPU has them (Note [Pages on a GPU] of kernels/cuda/device_types.h), and those of the
 // reference made into such and back, bit for bit.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/test_stream.h"
 
 namespace sinkstream::cuda {

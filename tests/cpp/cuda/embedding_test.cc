@@ -7,8 +7,8 @@
 
 #include "cuda/device_array.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/kernels.h"
 #include "kernels/matrix.h"
+#include "kernels/table.h"
 
 namespace sinkstream::cuda {
 namespace {
@@ -60,7 +60,7 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
 
 TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
   const Table table(Storage::kBF16, 20, 40);
-  const DeviceArray<int32_t> ids(std::vector<int32_t>{sampled_id(1), 4, sampled_id(0)});
+  const DeviceArray<int32_t> ids(std::vector<int32_t>{sampled_by(1), 4, sampled_by(0)});
   DeviceArray<int32_t> sampled(std::vector<int32_t>{7, 19});
   DeviceArray<float> out(3 * 40);
   EmbeddingArgs args = table.args(ids, &out);
@@ -79,7 +79,7 @@ TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
 TEST(CudaEmbedding, WhatIsNoTokenIsARowOfZeros) {
   const Table table(Storage::kBF16, 16, 40);
   const DeviceArray<int32_t> ids(
-      std::vector<int32_t>{16, std::numeric_limits<int32_t>::max(), sampled_id(0)});
+      std::vector<int32_t>{16, std::numeric_limits<int32_t>::max(), sampled_by(0)});
   const DeviceArray<int32_t> sampled(std::vector<int32_t>{-1});
   DeviceArray<float> out(3 * 40);
   EmbeddingArgs args = table.args(ids, &out);

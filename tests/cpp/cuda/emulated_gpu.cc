@@ -50,7 +50,7 @@ const Runtime kRuntime = {
           return kSuccess;
         },
     .free_stream = [](Stream) {},
-    .finish = [](Stream) { return kSuccess; },
+    .synchronize = [](Stream) { return kSuccess; },
     .new_memory =
         [](int64_t bytes, std::byte** memory) {
           if (bytes > kMemory) return kOutOfMemory;
@@ -90,7 +90,7 @@ const Runtime kRuntime = {
     .free_event = [](Event) {},
     .record = [](Event, Stream) { return kSuccess; },
     .await = [](Event) { return kSuccess; },
-    .let_wait = [](Stream, Event) { return kSuccess; },
+    .wait_for_event = [](Stream, Event) { return kSuccess; },
     .begin_capture =
         [](Stream) {
           capturing = new Capture;

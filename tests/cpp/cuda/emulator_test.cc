@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda_emulator/orders.h"
-#include "kernels/cuda/linear/matrix.h"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace sinkstream::cuda {
 namespace {

@@ -46,19 +46,19 @@ inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int
 }
 
 // Sequences of one window, with poisoned pages of their own.
-struct GpuSequences {
-  GpuSequences(const cuda::Plugin& plugin, const CudaDecoder& decoder, int64_t layers,
-               const Window& window, int64_t count = 1)
+struct GpuCaches {
+  GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, int64_t layers,
+            const Window& window, int64_t count = 1)
       : pool(gpu_pool(plugin, decoder.page_shape(),
                       count * SequenceCache::pages_needed(window, layers, kEndless))) {
     for (int64_t i = 0; i < count; ++i) {
-      caches.push_back(std::make_unique<SequenceCache>(&pool, window, layers, kEndless));
+      all.push_back(std::make_unique<SequenceCache>(&pool, window, layers, kEndless));
     }
   }
-  SequenceCache& operator[](size_t i) { return *caches[i]; }
+  SequenceCache& operator[](size_t i) { return *all[i]; }
 
   PagePool pool;
-  std::vector<std::unique_ptr<SequenceCache>> caches;
+  std::vector<std::unique_ptr<SequenceCache>> all;
 };
 
 }  // namespace sinkstream

@@ -64,9 +64,9 @@ TEST(FindGpu, SaysThatABuildHasNoKernels) {
 
 TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
   const Runtime& runtime = emulated_plugin().runtime;
-  EXPECT_NE(take_memory(runtime, 1000, "a test"), nullptr);
+  EXPECT_NE(allocate_device(runtime, 1000, "a test"), nullptr);
   try {
-    take_memory(runtime, int64_t{1} << 40, "the cache");
+    allocate_device(runtime, int64_t{1} << 40, "the cache");
     FAIL() << "a terabyte was given";
   } catch (const CapacityError& error) {
     EXPECT_STREQ(error.what(),
@@ -74,7 +74,7 @@ TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
                  "MiB are free. Choose a smaller window or fewer sequences, or free what others "
                  "hold there.");
   }
-  EXPECT_THROW(take_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
+  EXPECT_THROW(allocate_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
 }
 
 }  // namespace

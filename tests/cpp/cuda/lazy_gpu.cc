@@ -21,12 +21,12 @@ struct State {
   Capture queue;
   int64_t done = 0;  // of all that was ever given; the queue has the rest
   bool ignores_graphs = false;
-  GpuCalls calls;
+  CallCounts counts;
   int64_t counted = 0;  // of what was given
 };
 thread_local State state;
 
-int64_t given() { return state.done + std::ssize(state.queue); }
+int64_t enqueued() { return state.done + std::ssize(state.queue); }
 
 Status catch_up(int64_t until) {
   capturing = nullptr;  // what is done now is not given again
@@ -43,25 +43,25 @@ Status catch_up(int64_t until) {
 
 Runtime lazy_runtime() {
   Runtime runtime = emulated_plugin().runtime;
-  runtime.finish = [](Stream) {
-    ++state.calls.finishes;
-    return catch_up(given());
+  runtime.synchronize = [](Stream) {
+    ++state.counts.synchronizes;
+    return catch_up(enqueued());
   };
   // As cudaFree does, these wait for all that may use the memory.
   runtime.free_memory = [](std::byte* memory) {
-    catch_up(given());
+    catch_up(enqueued());
     emulated_plugin().runtime.free_memory(memory);
   };
   runtime.free_pinned = [](std::byte* memory) {
-    catch_up(given());
+    catch_up(enqueued());
     emulated_plugin().runtime.free_pinned(memory);
   };
   runtime.copy = [](void* to, const void* from, int64_t bytes, Stream stream) {
-    ++state.calls.copies;
+    ++state.counts.copies;
     return emulated_plugin().runtime.copy(to, from, bytes, stream);
   };
   runtime.fill = [](void* to, uint8_t value, int64_t bytes, Stream stream) {
-    ++state.calls.fills;
+    ++state.counts.fills;
     return emulated_plugin().runtime.fill(to, value, bytes, stream);
   };
   runtime.new_event = [](Event* event) {
@@ -70,12 +70,12 @@ Runtime lazy_runtime() {
   };
   runtime.free_event = [](Event event) { delete event; };
   runtime.record = [](Event event, Stream) {
-    ++state.calls.records;
-    event->at = given();
+    ++state.counts.records;
+    event->at = enqueued();
     return kSuccess;
   };
   runtime.await = [](Event event) {
-    ++state.calls.awaits;
+    ++state.counts.awaits;
     return catch_up(event->at);
   };
   runtime.end_capture = [](Stream stream, Graph* graph) {
@@ -84,7 +84,7 @@ Runtime lazy_runtime() {
     return status;
   };
   runtime.launch_graph = [](Graph graph, Stream stream) {
-    ++state.calls.graphs;
+    ++state.counts.graphs;
     if (!state.ignores_graphs) {
       state.queue.push_back([=] { return emulated_plugin().runtime.launch_graph(graph, stream); });
     }
@@ -110,10 +110,10 @@ const Plugin& LazyGpu::plugin() const {
   return plugin;
 }
 
-GpuCalls LazyGpu::calls() {
-  GpuCalls calls = std::exchange(state.calls, {});
-  calls.given = given() - std::exchange(state.counted, given());
-  return calls;
+CallCounts LazyGpu::take_counts() {
+  CallCounts counts = std::exchange(state.counts, {});
+  counts.enqueued = enqueued() - std::exchange(state.counted, enqueued());
+  return counts;
 }
 
 void LazyGpu::ignore_graphs() { state.ignores_graphs = true; }

@@ -9,16 +9,16 @@
 
 namespace sinkstream::cuda {
 
-struct GpuCalls {
-  int64_t graphs = 0;    // launched
-  int64_t records = 0;   // of events
-  int64_t awaits = 0;    // likewise
-  int64_t finishes = 0;  // waits for a whole stream
+struct CallCounts {
+  int64_t graphs = 0;        // launched
+  int64_t records = 0;       // of events
+  int64_t awaits = 0;        // likewise
+  int64_t synchronizes = 0;  // waits for a whole stream
   int64_t copies = 0;
   int64_t fills = 0;
-  int64_t given = 0;  // launches and copies outside of graphs, and graphs
+  int64_t enqueued = 0;  // launches and copies outside of graphs, and graphs
 
-  bool operator==(const GpuCalls&) const = default;
+  bool operator==(const CallCounts&) const = default;
 };
 
 // While it lives, this thread's GPU is lazy. One at a time.
@@ -31,7 +31,7 @@ class LazyGpu {
 
   const Plugin& plugin() const;
   // Since the last call of this.
-  GpuCalls calls();
+  CallCounts take_counts();
   // Graphs that are launched do nothing any more.
   void ignore_graphs();
 };

@@ -7,8 +7,8 @@
 #include "cuda/linear_call.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/guarded.h"
-#include "kernels/kernels.h"
 #include "kernels/linear.h"
+#include "kernels/table.h"
 #include "kernels/tolerance.h"
 
 namespace sinkstream::cuda {
@@ -97,7 +97,7 @@ TEST(CudaLinear, EqualsTheReferenceForEveryNumberOfInputs) {
 
 // So many columns that a split has several chunks of inputs and each warp several turns of loads.
 constexpr int64_t kManyCols = 12800;
-static_assert(first_tile(kManyCols, 1, linear_splits(17, kManyCols)) > 16 + kAlong);
+static_assert(first_tile(kManyCols, 1, linear_splits(17, kManyCols)) > 16 + kWarpsAlongK);
 
 TEST(CudaLinear, EqualsTheReferenceWhereChunksFollowEachOther) {
   for (const Storage storage : kStorages) {
@@ -290,7 +290,8 @@ TEST(LinearPlan, CutsKIntoRunsThatGiveEveryWarpATile) {
       ASSERT_EQ(first_tile(cols, 0, splits), 0);
       ASSERT_EQ(first_tile(cols, splits, splits), col_tiles(cols));
       for (int split = 0; split < splits && splits > 1; ++split) {
-        ASSERT_GE(first_tile(cols, split + 1, splits) - first_tile(cols, split, splits), kAlong);
+        ASSERT_GE(first_tile(cols, split + 1, splits) - first_tile(cols, split, splits),
+                  kWarpsAlongK);
       }
     }
   }

@@ -28,10 +28,10 @@ SamplingCase random_case(int64_t vocab, int splits, uint64_t seed) {
   }
   c.sinks = 2;
   c.window = 35;
-  c.wanted.repetition_penalty = 1.3f;
-  c.wanted.presence_penalty = 0.4f;
-  c.wanted.frequency_penalty = -0.1f;
-  c.wanted.temperature = 0.7f;
+  c.params.repetition_penalty = 1.3f;
+  c.params.presence_penalty = 0.4f;
+  c.params.frequency_penalty = -0.1f;
+  c.params.temperature = 0.7f;
   return c;
 }
 
@@ -76,7 +76,7 @@ TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {  // no tsan
         c.bias = {{static_cast<int32_t>(place), -INFINITY}};  // hides nothing
         c.history = {0};
         for (const int greedy : {0, 1}) {
-          c.wanted.greedy = greedy;
+          c.params.greedy = greedy;
           cases.push_back(c);
         }
       }
@@ -122,9 +122,9 @@ TEST(CudaLogits, OnlyABiasOfMinusInfinityForbids) {  // no tsan
         c.bias = {{0, FLT_MAX}, {1, -FLT_MAX}, {2, -INFINITY}};
         c.history = {0, 1, 2, 3, 3, 3};
         c.window = 39;
-        c.wanted.temperature = temperature;
-        c.wanted.repetition_penalty = repetition;
-        c.wanted.frequency_penalty = frequency;
+        c.params.temperature = temperature;
+        c.params.repetition_penalty = repetition;
+        c.params.frequency_penalty = frequency;
         const SamplingAnswer found = run_on_gpu(c);
         expect_same_bits(found.values, run_reference(c).values);
         for (int i = 0; i < 5; ++i) {
@@ -142,7 +142,7 @@ TEST(CudaLogits, AreChangedOnBothSidesOfASlicesBorder) {
   c.bias = {{8191, 1}, {8192, -INFINITY}, {8193, -1}};
   c.history = {8191, 8192, 8193, 0};
   c.sinks = 0;
-  c.wanted.presence_penalty = 0.5f;
+  c.params.presence_penalty = 0.5f;
   const std::vector<float> values = run_on_gpu(c).values;
   EXPECT_EQ(values[0], 1.5f);
   EXPECT_EQ(values[1], 2);

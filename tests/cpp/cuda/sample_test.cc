@@ -85,9 +85,9 @@ SamplingCase case_of(const Row& row, const Filter& filter, uint64_t seed) {
   SamplingCase c;
   c.logits = row.logits;
   c.bias = row.bias;
-  c.wanted.top_k = filter.top_k;
-  c.wanted.top_p = filter.top_p;
-  c.wanted.seed = seed;
+  c.params.top_k = filter.top_k;
+  c.params.top_p = filter.top_p;
+  c.params.seed = seed;
   c.min_p = filter.min_p;
   c.index = static_cast<int64_t>(seed % 100);
   return c;
@@ -140,7 +140,7 @@ void expect_like_reference(const SamplingCase& c, const Row& row, const Filter& 
         << expected.threshold;
     return;
   }
-  const double at = uniform(c.wanted.seed, static_cast<uint64_t>(c.index));
+  const double at = uniform(c.params.seed, static_cast<uint64_t>(c.index));
   const int32_t low = run_reference(c, 1, std::max(at - kTolerance, 0.0)).id;
   const int32_t high = run_reference(c, 1, std::min(at + kTolerance, 1 - 0x1p-53)).id;
   EXPECT_TRUE(low <= found.id && found.id <= high)
@@ -214,9 +214,9 @@ TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {  // no tsan
       SamplingCase c;
       c.logits = normal_row(vocab, 1, 8);
       for (int64_t i = place; i < vocab; i += 7) c.logits[i] = 50;
-      c.wanted.greedy = 1;
-      c.wanted.top_k = 2;  // no filter counts
-      c.wanted.top_p = 0.1;
+      c.params.greedy = 1;
+      c.params.top_k = 2;  // no filter counts
+      c.params.top_p = 0.1;
       cases.push_back(c);
       places.push_back(place);
     }
@@ -225,7 +225,7 @@ TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {  // no tsan
   }
   SamplingCase zeros;  // all are equal to a kernel that flushes denormals
   zeros.logits = {-1, -0.0f, 0.0f, 1e-45f};
-  zeros.wanted.greedy = 1;
+  zeros.params.greedy = 1;
   EXPECT_EQ(run_on_gpu(zeros).id, 1);
 }
 
@@ -235,9 +235,9 @@ TEST_F(CudaSample, SaysWhenEveryTokenIsForbidden) {  // no tsan
     c.logits = normal_row(vocab, 1, 1);
     for (int64_t i = 0; i < vocab; ++i) c.bias.push_back({static_cast<int32_t>(i), -INFINITY});
     std::vector<SamplingCase> cases(3, c);
-    cases[1].wanted.greedy = 1;
-    cases[2].wanted.top_k = 3;
-    cases[2].wanted.top_p = 0.5;
+    cases[1].params.greedy = 1;
+    cases[2].params.top_k = 3;
+    cases[2].params.top_p = 0.5;
     cases[2].min_p = 0.1;
     for (const SamplingAnswer& found : run_on_gpu(cases)) {
       EXPECT_EQ(found.sampled.token, -1);
@@ -258,8 +258,8 @@ TEST_F(CudaSample, TheOnlyAllowedTokenIsAlwaysDrawn) {  // no tsan
   std::vector<SamplingCase> cases;
   for (const Filter& filter : filters_of(1000)) {
     cases.push_back(c);
-    cases.back().wanted.top_k = filter.top_k;
-    cases.back().wanted.top_p = filter.top_p;
+    cases.back().params.top_k = filter.top_k;
+    cases.back().params.top_p = filter.top_p;
     cases.back().min_p = filter.min_p;
   }
   for (const SamplingAnswer& found : run_on_gpu(cases)) ASSERT_EQ(found.id, 777);
@@ -268,13 +268,13 @@ TEST_F(CudaSample, TheOnlyAllowedTokenIsAlwaysDrawn) {  // no tsan
 TEST_F(CudaSample, ExtremeTemperaturesGoFromTheLikeliestToAll) {
   SamplingCase cold;
   cold.logits = normal_row(3001, 2, 3);
-  cold.wanted.temperature = 1.1e-5f;
-  cold.wanted.top_p = 0.999;
+  cold.params.temperature = 1.1e-5f;
+  cold.params.top_p = 0.999;
   const int64_t likeliest =
       std::max_element(cold.logits.begin(), cold.logits.end()) - cold.logits.begin();
   EXPECT_EQ(run_on_gpu(cold).id, likeliest);
   SamplingCase hot = cold;
-  hot.wanted.temperature = 100;
+  hot.params.temperature = 100;
   const SamplingAnswer found = run_on_gpu(hot);
   EXPECT_GT(kept(found, found.threshold).size(), 2900u);
 }
@@ -291,7 +291,7 @@ TEST_F(CudaSample, DrawsFollowTheProbabilities) {  // no tsan
   for (int step = 0; step < kSteps; ++step) {
     std::vector<SamplingCase> cases(kRows, c);
     for (int r = 0; r < kRows; ++r) {
-      cases[r].wanted.seed = static_cast<uint64_t>(r) << 33;
+      cases[r].params.seed = static_cast<uint64_t>(r) << 33;
       cases[r].index = step;
     }
     for (const SamplingAnswer& found : run_on_gpu(cases)) ++observed[found.id];
@@ -312,12 +312,12 @@ TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {  // no tsan
     for (const uint64_t seed : {uint64_t{0}, uint64_t{1} << 63, uint64_t{12345}}) {
       cases.push_back(c);
       cases.back().index = index;
-      cases.back().wanted.seed = seed;
+      cases.back().params.seed = seed;
     }
   }
   const std::vector<SamplingAnswer> found = run_on_gpu(cases);
   for (size_t i = 0; i < cases.size(); ++i) {
-    const double at = uniform(cases[i].wanted.seed, static_cast<uint64_t>(cases[i].index));
+    const double at = uniform(cases[i].params.seed, static_cast<uint64_t>(cases[i].index));
     EXPECT_EQ(found[i].id, static_cast<int32_t>(at * 4096));
   }
 }
@@ -341,15 +341,15 @@ TEST_F(CudaSample, ARowDependsOnNoOther) {  // no tsan
   for (int i = 0; i < 6; ++i) {
     SamplingCase c;
     c.logits = normal_row(2 * 9001, 0.5f + i, 20 + i);
-    c.wanted.top_k = i % 2 == 0 ? 0 : 200;
-    c.wanted.top_p = i < 3 ? 0.9 : 1;
-    c.wanted.greedy = i == 4;
-    c.wanted.temperature = i == 4 ? 1 : 0.8f;
-    c.wanted.repetition_penalty = 1.2f;
+    c.params.top_k = i % 2 == 0 ? 0 : 200;
+    c.params.top_p = i < 3 ? 0.9 : 1;
+    c.params.greedy = i == 4;
+    c.params.temperature = i == 4 ? 1 : 0.8f;
+    c.params.repetition_penalty = 1.2f;
     if (i == 2) c.bias = {{5, 10}, {8999, -INFINITY}};
     if (i == 3) c.history = {1, 2, 3, 4, 5};
     if (i == 5) c.logits[77] = NAN;
-    c.wanted.seed = 100 + i;
+    c.params.seed = 100 + i;
     c.index = i;
     cases.push_back(c);
   }

@@ -15,7 +15,7 @@
 #include "cuda_emulator/orders.h"
 #include "kernels/cuda/sampling/logits.h"
 #include "kernels/cuda/sampling/sample.h"
-#include "kernels/kernels.h"
+#include "kernels/table.h"
 #include "sampling/penalty_ring.h"
 
 namespace sinkstream::cuda {
@@ -23,7 +23,7 @@ namespace sinkstream::cuda {
 // One row of a step.
 struct SamplingCase {
   std::vector<float> logits;  // [splits][vocab]
-  SamplingRow wanted;         // but for bias and penalties
+  SamplingRow params;         // but for bias and penalties
   double min_p = 0;
   int64_t index = 0;  // of the token that is drawn; at least 0
   std::vector<TokenBias> bias;
@@ -52,7 +52,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
   const int64_t stride = vocab + 3;
   std::vector<float> partials(splits * rows * stride, NAN);
   std::vector<TokenRow> tokens(rows);
-  std::vector<SamplingRow> wanted(rows);
+  std::vector<SamplingRow> params(rows);
   std::vector<TokenBias> bias(1, {INT32_MAX, NAN});  // no row begins at 0
   const PenaltyTables tables = {nullptr, kTableCapacity};
   DeviceArray<std::byte> table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
@@ -64,17 +64,17 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
       std::copy_n(c.logits.data() + s * vocab, vocab, partials.data() + (s * rows + r) * stride);
     }
     tokens[r] = {.index = c.index - 1, .sequence = c.is_idle ? -1 : static_cast<int32_t>(r)};
-    wanted[r] = c.wanted;
-    wanted[r].log_min_p = std::log(c.min_p);
-    wanted[r].bias_begin = static_cast<int32_t>(bias.size());
-    wanted[r].bias_count = static_cast<int32_t>(c.bias.size());
-    wanted[r].seat = static_cast<int32_t>(rows + 1 - r);  // of two more than there are rows
+    params[r] = c.params;
+    params[r].log_min_p = std::log(c.min_p);
+    params[r].bias_begin = static_cast<int32_t>(bias.size());
+    params[r].bias_count = static_cast<int32_t>(c.bias.size());
+    params[r].seat = static_cast<int32_t>(rows + 1 - r);  // of two more than there are rows
     bias.insert(bias.end(), c.bias.begin(), c.bias.end());
     if (c.history.empty()) continue;
-    wanted[r].penalties = static_cast<int32_t>(rows - 1 - r);
-    penalties_reset({penalties, wanted[r].penalties, c.sinks, c.window}, {});
+    params[r].penalties = static_cast<int32_t>(rows - 1 - r);
+    penalties_reset({penalties, params[r].penalties, c.sinks, c.window}, {});
     penalties_append(
-        {penalties, wanted[r].penalties, c.history.data(), static_cast<int64_t>(c.history.size())},
+        {penalties, params[r].penalties, c.history.data(), static_cast<int64_t>(c.history.size())},
         {});
   }
   const Partials input = {partials.data(), splits, rows, stride};
@@ -87,7 +87,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
                     .rows = rows,
                     .vocab = vocab,
                     .tokens = tokens.data(),
-                    .wanted = wanted.data(),
+                    .params = params.data(),
                     .bias = bias.data(),
                     .penalties = penalties,
                     .scratch = scratch.get()},
@@ -104,7 +104,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
                     .rows = rows,
                     .vocab = vocab,
                     .tokens = tokens.data(),
-                    .wanted = wanted.data(),
+                    .params = params.data(),
                     .penalties = penalties,
                     .scratch = scratch.get(),
                     .ids = ids.data(),
@@ -114,7 +114,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
             kSuccess);
   for (int64_t r = 0; r < rows; ++r) {
     answers[r].sampled = sampled[r];
-    answers[r].id = ids[wanted[r].seat];
+    answers[r].id = ids[params[r].seat];
     answers[r].threshold = thresholds[r];
   }
   return answers;
@@ -144,10 +144,10 @@ inline SamplingAnswer run_reference(const SamplingCase& c, int splits = 1, doubl
                               .bias_count = static_cast<int64_t>(c.bias.size()),
                               .counts = ring.counts().data(),
                               .count_count = static_cast<int64_t>(ring.counts().size()),
-                              .repetition_penalty = c.wanted.repetition_penalty,
-                              .presence_penalty = c.wanted.presence_penalty,
-                              .frequency_penalty = c.wanted.frequency_penalty,
-                              .temperature = c.wanted.temperature,
+                              .repetition_penalty = c.params.repetition_penalty,
+                              .presence_penalty = c.params.presence_penalty,
+                              .frequency_penalty = c.params.frequency_penalty,
+                              .temperature = c.params.temperature,
                               .is_finite = &is_finite,
                               .log_sum_exp = &answer.sampled.log_sum_exp},
                              {&pool});
@@ -155,12 +155,12 @@ inline SamplingAnswer run_reference(const SamplingCase& c, int splits = 1, doubl
   answer.sampled.token = -1;
   answer.id = 0;
   if (!is_finite) return answer;
-  if (at < 0) at = uniform(c.wanted.seed, static_cast<uint64_t>(c.index));
+  if (at < 0) at = uniform(c.params.seed, static_cast<uint64_t>(c.index));
   reference_kernels().sample({.logits = answer.values.data(),
                               .vocab = vocab,
-                              .greedy = c.wanted.greedy != 0,
-                              .top_k = c.wanted.top_k,
-                              .top_p = c.wanted.top_p,
+                              .greedy = c.params.greedy != 0,
+                              .top_k = c.params.top_k,
+                              .top_p = c.params.top_p,
                               .min_p = c.min_p,
                               .uniform = at,
                               .token = &answer.sampled.token,

@@ -25,8 +25,8 @@ struct SamplingModel {
         gpu(source.spec, source.packed(), plugin, nullptr, nullptr,
             {DType::kFloat16, kMostTokens, sequences, pages}) {}
 
-  GpuSequences sequences(const Window& window, int64_t count = 1) {
-    return GpuSequences(plugin, gpu, source.spec.layers, window, count);
+  GpuCaches make_caches(const Window& window, int64_t count = 1) {
+    return GpuCaches(plugin, gpu, source.spec.layers, window, count);
   }
 
   RandomDecoder source;
@@ -35,7 +35,7 @@ struct SamplingModel {
 };
 
 // What one sequence asks for.
-struct Asked {
+struct SamplingRequest {
   SamplingParams params;
   std::vector<int32_t> prompt;
   int64_t count = 1;     // tokens to draw
@@ -43,22 +43,22 @@ struct Asked {
   int64_t begins = 0;    // at this step
 };
 
-inline bool same_draw(const SampledToken& a, const SampledToken& b) {
+inline bool same_token(const SampledToken& a, const SampledToken& b) {
   return a.token == b.token && a.is_finite == b.is_finite &&
          std::memcmp(&a.logprob, &b.logprob, sizeof(float)) == 0;
 }
 
-inline bool same_draws(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_draw);
+inline bool same_tokens(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_token);
 }
 
 // By forward and the two ops of sampling. The model's GPU must not be lazy.
-inline std::vector<SampledToken> draw_one_by_one(SamplingModel& model, const Window& window,
-                                                 const Asked& asked) {
+inline std::vector<SampledToken> sample_one_by_one(SamplingModel& model, const Window& window,
+                                                   const SamplingRequest& request) {
   const cuda::Ops& ops = model.plugin.ops;
-  const SamplingParams& params = asked.params;
+  const SamplingParams& params = request.params;
   const int64_t vocab = model.gpu.vocab();
-  GpuSequences sequences = model.sequences(window);
+  GpuCaches caches = model.make_caches(window);
   cuda::DeviceArray<float> logits(vocab);
   cuda::DeviceArray<std::byte> table(cuda::PenaltyLayout{window.capacity()}.bytes());
   cuda::DeviceArray<std::byte> scratch(cuda::sampling_scratch_bytes(vocab, 1));
@@ -77,38 +77,39 @@ inline std::vector<SampledToken> draw_one_by_one(SamplingModel& model, const Win
   row.penalties = 0;  // neutral ones change nothing
   row.bias_count = static_cast<int32_t>(params.logit_bias.size());
 
-  std::vector<SampledToken> drawn;
-  std::vector<int32_t> next = asked.prompt;
-  for (int64_t i = 0; i < asked.count; ++i) {
+  std::vector<SampledToken> sampled;
+  std::vector<int32_t> next = request.prompt;
+  for (int64_t i = 0; i < request.count; ++i) {
     for (size_t t = 0; t < next.size(); t += SamplingModel::kMostTokens) {
       const auto count = std::min<int64_t>(SamplingModel::kMostTokens, std::ssize(next) - t);
-      const ForwardSpan span{&sequences[0], next.data() + t, count, LogitsOf::kLast};
+      const ForwardSpan span{&caches[0], next.data() + t, count, LogitsOf::kLast};
       model.gpu.forward({&span, 1}, logits.get());
     }
     if (i == 0) ops.penalties_append({tables, 0, next.data(), std::ssize(next)}, nullptr);
-    const cuda::TokenRow token = {.index = sequences[0].length() - 1, .sequence = 0};
+    const cuda::TokenRow token = {.index = caches[0].length() - 1, .sequence = 0};
     const cuda::Partials partials = {logits.get(), 1, 1, vocab};
     ops.logits({partials, 1, vocab, &token, &row, params.logit_bias.data(), tables, scratch.get()},
                nullptr);
     int32_t id = 0;
-    cuda::SampledRow sampled;
-    ops.sample({partials, 1, vocab, &token, &row, tables, scratch.get(), &id, &sampled}, nullptr);
-    drawn.push_back({sampled.token, sampled.logprob, sampled.is_finite != 0});
+    cuda::SampledRow result;
+    ops.sample({partials, 1, vocab, &token, &row, tables, scratch.get(), &id, &result}, nullptr);
+    sampled.push_back({result.token, result.logprob, result.is_finite != 0});
     next = {id};
   }
-  return drawn;
+  return sampled;
 }
 
 // One step ahead of what it knows. Sequence i has seat i.
 class SamplingLoop {
  public:
-  SamplingLoop(SamplingModel& model, const Window& window, const std::vector<Asked>& asked)
+  SamplingLoop(SamplingModel& model, const Window& window,
+               const std::vector<SamplingRequest>& requests)
       : model_(model),
-        sequences_(model.sequences(window, std::ssize(asked))),
-        asked_(asked),
-        all_(asked.size()) {}
+        caches_(model.make_caches(window, std::ssize(requests))),
+        requests_(requests),
+        all_(requests.size()) {}
 
-  // Until all have what they asked for.
+  // Until every request has its tokens.
   void run() {
     for (bool is_left = true; is_left || !in_flight_.empty();) {
       is_left = launch();
@@ -116,19 +117,19 @@ class SamplingLoop {
     }
   }
 
-  const std::vector<SampledToken>& drawn(size_t i) const { return all_[i].drawn; }
+  const std::vector<SampledToken>& sampled(size_t i) const { return all_[i].sampled; }
 
  private:
   struct Sequence {
     int64_t launched = 0;  // tokens that are in the cache or under way
-    std::vector<SampledToken> drawn;
+    std::vector<SampledToken> sampled;
   };
   struct Part {
     size_t sequence;
     SampleSpan span;
   };
 
-  bool has_ended(size_t i) const { return std::ssize(all_[i].drawn) == asked_[i].count; }
+  bool has_ended(size_t i) const { return std::ssize(all_[i].sampled) == requests_[i].count; }
 
   // Whether any sequence goes on.
   bool launch() {
@@ -138,7 +139,7 @@ class SamplingLoop {
     for (size_t i = 0; i < all_.size(); ++i) {
       if (has_ended(i)) continue;
       is_any_left = true;
-      if (asked_[i].begins > step_) continue;
+      if (requests_[i].begins > step_) continue;
       parts.push_back({i, next_of(i)});
       spans.push_back(parts.back().span);
     }
@@ -151,20 +152,20 @@ class SamplingLoop {
 
   SampleSpan next_of(size_t i) {
     Sequence& sequence = all_[i];
-    const Asked& asked = asked_[i];
+    const SamplingRequest& request = requests_[i];
     SampleSpan span;
-    span.cache = &sequences_[i];
-    span.in_flight = sequence.launched - sequences_[i].length();
+    span.cache = &caches_[i];
+    span.in_flight = sequence.launched - caches_[i].length();
     span.seat = static_cast<int64_t>(i);
     span.count = 1;
     span.wants = SampleSpan::Wants::kToken;
     if (sequence.launched == 0) {
-      model_.gpu.begin_sampling(span.seat, asked.params, sequences_[i].window(), {});
+      model_.gpu.begin_sampling(span.seat, request.params, caches_[i].window(), {});
     }
-    const int64_t left = std::ssize(asked.prompt) - sequence.launched;
+    const int64_t left = std::ssize(request.prompt) - sequence.launched;
     if (left > 0) {
-      span.tokens = asked.prompt.data() + sequence.launched;
-      span.count = std::min(left, asked.chunk);
+      span.tokens = request.prompt.data() + sequence.launched;
+      span.count = std::min(left, request.chunk);
       if (span.count < left) span.wants = SampleSpan::Wants::kNothing;
     }
     sequence.launched += span.count;
@@ -179,7 +180,7 @@ class SamplingLoop {
       const bool has_token = part.span.wants == SampleSpan::Wants::kToken;
       if (!has_ended(part.sequence)) {
         part.span.cache->advance(part.span.count);
-        if (has_token) all_[part.sequence].drawn.push_back(*token);
+        if (has_token) all_[part.sequence].sampled.push_back(*token);
       }
       token += has_token;
     }
@@ -187,8 +188,8 @@ class SamplingLoop {
   }
 
   SamplingModel& model_;
-  GpuSequences sequences_;
-  std::vector<Asked> asked_;
+  GpuCaches caches_;
+  std::vector<SamplingRequest> requests_;
   std::vector<Sequence> all_;
   std::deque<std::vector<Part>> in_flight_;
   int64_t step_ = 0;

@@ -101,13 +101,13 @@ TEST(Weights, KeepCodesScalesAndMinimaBitForBit) {
         ASSERT_EQ(std::memcmp(scales + 4, from, 2), 0);
         from += 2;
       }
-      const TilePlace place = place_in_tile(type, r, c);
+      const TileOffset at = offset_in_tile(type, r, c);
       if (storage == Storage::kQ8_0) {
-        ASSERT_EQ(tile[place.offset], from[col % 32]);
+        ASSERT_EQ(tile[at.byte], from[col % 32]);
       } else {
         const std::byte both = from[col % 16];
         const std::byte code = col % 32 < 16 ? both & std::byte{15} : both >> 4;
-        ASSERT_EQ((tile[place.offset] >> place.shift) & std::byte{15}, code);
+        ASSERT_EQ((tile[at.byte] >> at.shift) & std::byte{15}, code);
       }
     }
   }

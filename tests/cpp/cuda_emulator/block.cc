@@ -33,7 +33,7 @@ constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
 // The order in which whoever can go on does so. splitmix64: the same everywhere.
-struct Turns {
+struct ThreadOrder {
   Order order;
   uint64_t state = 0;
 
@@ -49,11 +49,11 @@ thread_local Order chosen_order;
 thread_local Status next_status = kSuccess;
 
 // Threads that meet: all of a block, or of a warp.
-struct Meeting {
+struct Barrier {
   int first = 0;  // of its threads
   int count = 0;
   int arrived = 0;
-  Place place = {};  // of the first who arrived
+  CallSite site = {};  // of the first who arrived
   unsigned generation = 0;
   // What the thread sanitizer knows the meeting by: of two in a row each has its own, or whoever is
   // late would take over what others did after they had left.
@@ -61,7 +61,7 @@ struct Meeting {
 };
 
 struct Warp {
-  Meeting meeting;
+  Barrier barrier;
   // An exchange writes to one half. Whoever is late reads the other undisturbed: nobody can be two
   // exchanges ahead.
   Words words[2][kLanes];
@@ -74,7 +74,7 @@ struct Thread {
   int number = 0;
   uint3 index = {};
   Fiber* fiber = nullptr;
-  const Meeting* waits_in = nullptr;
+  const Barrier* waits_in = nullptr;
   bool has_returned = false;
   int first_copy = 0, copy_count = 0;  // those under way: a stretch of its ring
   int group = 0;                       // that the next copy belongs to
@@ -108,11 +108,11 @@ struct Variable {
 
 struct Block {
   const Grid& grid;
-  Turns& turns;
+  ThreadOrder& turns;
   int count;  // of threads
   std::unique_ptr<Thread[]> threads;
   std::unique_ptr<Warp[]> warps;
-  Meeting all;
+  Barrier all;
   std::unique_ptr<Thread*[]> ready;  // a stack
   int ready_count = 0;
   int returned = 0;
@@ -123,13 +123,13 @@ struct Block {
   std::exception_ptr error;
   char end = 0;  // what the thread sanitizer knows its end by
 
-  Block(const Grid& its_grid, Turns& its_turns, int set);
+  Block(const Grid& its_grid, ThreadOrder& its_turns, int set);
   ~Block() { free_shared(); }
   void free_shared();
 
   void push(int first, int size);
   Thread* pop();
-  void meet(Meeting& meeting, const Place& place);
+  void meet(Barrier& barrier, const CallSite& site);
   void run();
 };
 
@@ -143,8 +143,8 @@ Thread& running_thread(const char* what) {
   return *running;
 }
 
-std::string name_of(const Place& place) {
-  return cat(place.what, " at ", place.where.file_name(), ":", place.where.line());
+std::string name_of(const CallSite& site) {
+  return cat(site.what, " at ", site.where.file_name(), ":", site.where.line());
 }
 
 std::string name_of(const Thread& thread) {
@@ -154,7 +154,7 @@ std::string name_of(const Thread& thread) {
 
 bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 
-bool same(const Place& a, const Place& b) {
+bool same(const CallSite& a, const CallSite& b) {
   return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
          same(a.what, b.what) && same(a.where.file_name(), b.where.file_name());
 }
@@ -193,7 +193,7 @@ void run_thread(void* argument) {
   }
 }
 
-Block::Block(const Grid& its_grid, Turns& its_turns, int set)
+Block::Block(const Grid& its_grid, ThreadOrder& its_turns, int set)
     : grid(its_grid),
       turns(its_turns),
       count(static_cast<int>(grid.threads.x * grid.threads.y * grid.threads.z)),
@@ -203,7 +203,7 @@ Block::Block(const Grid& its_grid, Turns& its_turns, int set)
   dynamic = poisoned(grid.dynamic_bytes, 128);
   all = {.first = 0, .count = count};
   for (int first = 0; first < count; first += kLanes) {
-    warps[first / kLanes].meeting = {.first = first, .count = std::min(kLanes, count - first)};
+    warps[first / kLanes].barrier = {.first = first, .count = std::min(kLanes, count - first)};
   }
   const Fibers& fibers = fibers_for(count, set);
   for (int i = 0; i < count; ++i) {
@@ -239,19 +239,19 @@ Thread* Block::pop() {
   return ready[--ready_count];
 }
 
-void Block::meet(Meeting& meeting, const Place& place) {
+void Block::meet(Barrier& barrier, const CallSite& site) {
   Thread& thread = *running;
-  if (meeting.arrived == 0) meeting.place = place;
-  if (!same(meeting.place, place)) {
-    throw Fault(cat(name_of(thread), " is in ", name_of(place), ", while others wait for it in ",
-                    name_of(meeting.place), "."));
+  if (barrier.arrived == 0) barrier.site = site;
+  if (!same(barrier.site, site)) {
+    throw Fault(cat(name_of(thread), " is in ", name_of(site), ", while others wait for it in ",
+                    name_of(barrier.site), "."));
   }
-  if (++meeting.arrived == meeting.count) {
-    meeting.arrived = 0;
-    ++meeting.generation;
-    push(meeting.first, meeting.count);
+  if (++barrier.arrived == barrier.count) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    push(barrier.first, barrier.count);
   }
-  thread.waits_in = &meeting;
+  thread.waits_in = &barrier;
   thread.fiber->pause();
   thread.waits_in = nullptr;
 }
@@ -261,11 +261,11 @@ std::string deadlock(const Block& block) {
   std::map<std::string, int> waiting;
   for (int i = 0; i < block.count; ++i) {
     const Thread& thread = block.threads[i];
-    if (!thread.has_returned) ++waiting[name_of(thread.waits_in->place)];
+    if (!thread.has_returned) ++waiting[name_of(thread.waits_in->site)];
   }
   std::string text = cat("deadlock in block (", blockIdx.x, ", ", blockIdx.y, ", ", blockIdx.z,
                          "): ", block.returned, " threads have returned");
-  for (const auto& [place, count] : waiting) text += cat(", ", count, " wait in ", place);
+  for (const auto& [site, count] : waiting) text += cat(", ", count, " wait in ", site);
   return text + ".";
 }
 
@@ -318,7 +318,7 @@ Status run(const Grid& grid) {
   if (const Status status = std::exchange(next_status, kSuccess); status != kSuccess) return status;
   if (const Status status = check(grid); status != kSuccess) return status;
   if (running != nullptr) throw Fault("launch: is called inside of a kernel.");
-  Turns turns{chosen_order, chosen_order.seed};
+  ThreadOrder turns{chosen_order, chosen_order.seed};
   const uint64_t count = uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
   uint64_t step = 1 + turns.below(count);
   while (greatest_divisor(count, step) != 1) ++step;
@@ -344,46 +344,46 @@ Status run(const Grid& grid) {
   return kSuccess;
 }
 
-void block_barrier(const Place& place) {
-  Thread& thread = running_thread(place.what);
-  Meeting& all = thread.block->all;
+void block_barrier(const CallSite& site) {
+  Thread& thread = running_thread(site.what);
+  Barrier& all = thread.block->all;
   char* address = &all.address[all.generation & 1];
   release(address);
-  thread.block->meet(all, place);
+  thread.block->meet(all, site);
   acquire(address);
 }
 
 namespace {
 
-Warp& warp_of(const Thread& thread, unsigned mask, const Place& place) {
+Warp& warp_of(const Thread& thread, unsigned mask, const CallSite& site) {
   Warp& warp = thread.block->warps[thread.number / kLanes];
   if (mask != kAllLanes) {
-    throw Fault(cat(name_of(place), ": the mask must be kWarp, but is ", mask, "."));
+    throw Fault(cat(name_of(site), ": the mask must be kWarp, but is ", mask, "."));
   }
-  if (warp.meeting.count != kLanes) {
+  if (warp.barrier.count != kLanes) {
     throw Fault(
-        cat(name_of(place), ": the warp must have 32 threads, but has ", warp.meeting.count, "."));
+        cat(name_of(site), ": the warp must have 32 threads, but has ", warp.barrier.count, "."));
   }
   return warp;
 }
 
 }  // namespace
 
-void warp_barrier(unsigned mask, const Place& place) {
-  Thread& thread = running_thread(place.what);
-  Meeting& meeting = warp_of(thread, mask, place).meeting;
-  char* address = &meeting.address[meeting.generation & 1];
+void warp_barrier(unsigned mask, const CallSite& site) {
+  Thread& thread = running_thread(site.what);
+  Barrier& barrier = warp_of(thread, mask, site).barrier;
+  char* address = &barrier.address[barrier.generation & 1];
   release(address);
-  thread.block->meet(meeting, place);
+  thread.block->meet(barrier, site);
   acquire(address);
 }
 
-const Words* exchange(unsigned mask, const Place& place, const Words& mine) {
-  Thread& thread = running_thread(place.what);
-  Warp& warp = warp_of(thread, mask, place);
-  Words* words = warp.words[warp.meeting.generation & 1];
+const Words* exchange(unsigned mask, const CallSite& site, const Words& mine) {
+  Thread& thread = running_thread(site.what);
+  Warp& warp = warp_of(thread, mask, site);
+  Words* words = warp.words[warp.barrier.generation & 1];
   words[thread.number % kLanes] = mine;
-  thread.block->meet(warp.meeting, place);
+  thread.block->meet(warp.barrier, site);
   return words;
 }
 
@@ -447,8 +447,8 @@ void fence() {
   acquire(&address);
 }
 
-void multiply_add(const Fragment& mine, float (&d)[4], const Place& place) {
-  const Words* all = exchange(kAllLanes, place, std::bit_cast<Words>(mine));
+void multiply_add(const Fragment& mine, float (&d)[4], const CallSite& site) {
+  const Words* all = exchange(kAllLanes, site, std::bit_cast<Words>(mine));
   const auto fragment = [&](int lane) { return std::bit_cast<Fragment>(all[lane]); };
   const int group = lane() / 4, pair = lane() % 4;
   for (int t = 0; t < 4; ++t) {

@@ -29,7 +29,7 @@ struct Words {
 };
 
 // Where a thread is when it waits for others.
-struct Place {
+struct CallSite {
   const char* what;  // "__syncthreads"
   std::source_location where;
 };
@@ -48,12 +48,12 @@ Status run(const Grid& grid);
 
 // The rest is for threads of a running block.
 
-void block_barrier(const Place& place);
-void warp_barrier(unsigned mask, const Place& place);  // orders memory, as __syncwarp does
+void block_barrier(const CallSite& site);
+void warp_barrier(unsigned mask, const CallSite& site);  // orders memory, as __syncwarp does
 
 // Gives `mine` to the other lanes and waits until all have given theirs; those are to be read, lane
 // by lane, with `given`, before the warp's next exchange.
-const Words* exchange(unsigned mask, const Place& place, const Words& mine);
+const Words* exchange(unsigned mask, const CallSite& site, const Words& mine);
 Words given(const Words* words, int lane);
 
 int lane();
@@ -90,12 +90,12 @@ bool take_copy(int groups, Copy* copy);
 void fence();
 
 // What a lane has of a product's factors, as numbers: Note: [Fragments] of
-// kernels/cuda/linear/matrix.h.
+// kernels/cuda/tensor_core.cuh.
 struct Fragment {
   float a[8];  // a[2r] and a[2r + 1] are the pair of word r
   float b[4];  // likewise
 };
 // Adds this lane's four numbers of the product to d.
-void multiply_add(const Fragment& mine, float (&d)[4], const Place& place);
+void multiply_add(const Fragment& mine, float (&d)[4], const CallSite& site);
 
 }  // namespace sinkstream::cuda::emulator

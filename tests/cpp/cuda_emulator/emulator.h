@@ -55,8 +55,8 @@ T from_words(const Words& words) {
 
 // The value of lane `from`, or one's own where there is no such lane.
 template <typename T>
-T shuffle(unsigned mask, const Place& place, T value, int from) {
-  const Words* words = exchange(mask, place, to_words(value));
+T shuffle(unsigned mask, const CallSite& site, T value, int from) {
+  const Words* words = exchange(mask, site, to_words(value));
   return from < 32 ? from_words<T>(given(words, from)) : value;
 }
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "cuda/device_array.h"
-#include "kernels/cuda/linear/matrix.h"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace sinkstream::cuda {
 namespace {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.machine import ROOT
 from tests.gpu.bench import notes
-from tests.gpu.bench.sizes import CARD, FULL, SHORT, Job
+from tests.gpu.bench.sizes import FULL, GPU, SHORT, Job
 from tests.gpu.facts import tree
 
 _LEAST_S = 12.0  # for a job: it has to import torch first
@@ -95,7 +95,7 @@ class Bench:
 
     def has_gpu(self) -> bool:
         """Say whether the first job has found a GPU."""
-        figures = self.report["figures"].get(CARD, {})
+        figures = self.report["figures"].get(GPU, {})
         return "name" in figures.get("gpu", {})
 
     def errors(self) -> int:
@@ -126,7 +126,7 @@ def main() -> int:
     args.file, args.models = args.file.resolve(), args.models.resolve()
     args.traces = args.traces.resolve() if args.traces else args.file.parent
     jobs = [job.only(args.only) for job in (SHORT if args.rehearse else FULL)]
-    if not any(job.figures for job in jobs if job.subject != CARD):
+    if not any(job.figures for job in jobs if job.subject != GPU):
         print(f"bench: `--only` must be part of a figure's name, but is {args.only!r}.")
         return 2
     bench = Bench(args)

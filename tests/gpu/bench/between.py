@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import sinkstream
 from benchmarks.figures import quantile
-from benchmarks.noise import empty_loops, loop_turns
+from benchmarks.noise import empty_loops, loop_iterations
 from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import Between
 from tests.gpu.streams import prompt
@@ -46,10 +46,10 @@ def measure_between(model: sinkstream.Model, figure: Between) -> Values:
     if evicted <= model.capacity.window:
         raise RuntimeError(f"between tokens: {evicted} evicted tokens are no more than a window")
     found = quantiles(gaps)
-    loops = empty_loops(loop_turns(found["p50_ms"]), figure.loops)
+    loops = empty_loops(loop_iterations(found["p50_ms"]), figure.loops)
     return {
         **found,
         "asked_for": figure.tokens,
         "evicted_tokens": evicted,
-        "beside an empty loop": quantiles(loops),
+        "empty loop": quantiles(loops),
     }

@@ -64,7 +64,7 @@ GOALS = (
     ),
     Goal(
         "sampling with penalties, 151,936",
-        f"{SMALL}: trace penalties: drawing_p50_us",
+        f"{SMALL}: trace penalties: sampling_p50_us",
         25,
         "µs",
         is_least=False,

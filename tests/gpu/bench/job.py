@@ -23,8 +23,8 @@ from tests.gpu.bench import between, ceilings, rates, trace
 from tests.gpu.bench.limits import LeftOut, OutOfTime, at_most
 from tests.gpu.bench.notes import Notes, Values
 from tests.gpu.bench.sizes import (
-    CARD,
     FULL,
+    GPU,
     PEER,
     SHORT,
     SINKS,
@@ -186,7 +186,7 @@ def main() -> None:
     args = parser.parse_args()
     job = (SHORT if IS_REHEARSAL else FULL)[args.number].only(args.only)
     runner = Runner(Notes(args.notes, job.subject), args.limit_s)
-    if job.subject == CARD:
+    if job.subject == GPU:
         measure_gpu(job, runner)
     elif job.subject.startswith(PEER):
         measure_peers(job, runner)

@@ -45,14 +45,14 @@ def _derived(
         if nominal:
             yield "share of nominal", values["flops_per_s"] / nominal
     elif words[0] == "rate":
-        moved = [found.get(f"GPU: {way}: bytes_per_s", 0.0) for way in ("copy", "read")]
+        moved = [found.get(f"gpu: {way}: bytes_per_s", 0.0) for way in ("copy", "read")]
         if max(moved) > 0:
             yield "share", values["bytes_per_step"] * values["steps_per_s"] / max(moved)
         one = found.get(f"{subject}: rate 1 at {words[-1]}: tokens_per_s")
         if one and words[1] != "1":
             yield "growth", values["tokens_per_s"] / (int(words[1]) * one)
     elif words[0] == "prefill":
-        if product := found.get("GPU: product: flops_per_s"):
+        if product := found.get("gpu: product: flops_per_s"):
             yield "share", values["flops_per_s"] / product
     elif subject.startswith("transformers") and words[-2:-1] == ["at"]:
         shape = subject.split()[1]
@@ -112,7 +112,7 @@ def _verdict(bench: Report, goal: Goal, found: float | None) -> str:
         reason = error or bench["left_out"].get(f"{subject}: {figure}")
         return f"not measured: {reason}" if reason else "not measured"
     if goal.gpu not in gpu_of(bench):
-        return f"a goal for an {goal.GPU}"
+        return f"a goal for an {goal.gpu}"
     return "reached" if goal.is_reached(found) else "missed"
 
 
@@ -155,7 +155,7 @@ def _figure_lines(
         for name, microseconds in list(values["kernels_us"].items())[:_KERNELS]:
             yield f"    {microseconds:10.2f} µs a step  {name[:80]}"
     elif figure == "between tokens":
-        loop = values["beside an empty loop"]
+        loop = values["empty loop"]
         yield line(
             f"{values['count']:,} of {values['asked_for']:,}",
             f"p50 {values['p50_ms']:.3f} ms",
@@ -178,4 +178,4 @@ def _trace_parts(values: Report) -> Iterator[str]:
     yield f"busy {100 * values['busy_share']:.2f} %"
     yield f"gap {values['gap_p50_us']:.2f} µs (p99 {values['gap_p99_us']:.2f})"
     yield f"idle inside {values['idle_inside_p50_us']:.1f} µs"
-    yield f"drawing {values['drawing_p50_us']:.2f} µs (p99 {values['drawing_p99_us']:.2f})"
+    yield f"sampling {values['sampling_p50_us']:.2f} µs (p99 {values['sampling_p99_us']:.2f})"

@@ -143,7 +143,7 @@ class Job:
 
         The GPU's are what others are shares of: they are always measured. No words: all.
         """
-        if not words or self.subject == CARD:
+        if not words or self.subject == GPU:
             return self
         wanted = [word.strip() for word in words.split(",")]
         return replace(
@@ -156,7 +156,7 @@ class Job:
         )
 
 
-CARD, PEER = "gpu", "transformers"
+GPU, PEER = "gpu", "transformers"
 
 
 def model(
@@ -175,7 +175,7 @@ def peers(shape: str, figures: tuple[Figure, ...], limit_s: float) -> Job:
 
 GROWTH = (1, 2, 4, 8, 16)  # streams, each with 256 tokens
 FULL = (
-    Job(CARD, (Copy(2 << 30), Read(2 << 30), Product(8192)), 60),
+    Job(GPU, (Copy(2 << 30), Read(2 << 30), Product(8192)), 60),
     model(
         "qwen3-0.6b",
         "BF16",
@@ -238,7 +238,7 @@ FULL = (
 _SHORT_WINDOW = 12
 _SHORT_LIVE = SINKS + _SHORT_WINDOW
 SHORT = (
-    Job(CARD, (Copy(1 << 22), Read(1 << 22), Product(64)), 60),
+    Job(GPU, (Copy(1 << 22), Read(1 << 22), Product(64)), 60),
     model(
         "tiny",
         "BF16",

@@ -118,7 +118,7 @@ def kernels_us(steps: Sequence[Step]) -> dict[str, float]:
     }
 
 
-def drawing_us(step: Step) -> float:
+def sampling_us(step: Step) -> float:
     """Return how long a step takes from the beginning of `logits` to the end of `sample`."""
     drawing = [record for record in step if LOGITS in record.name or LAST in record.name]
     return end_of(drawing) - min(record.begin_us for record in drawing)
@@ -156,7 +156,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "gap_p50_us": statistics.median(gaps),
         "gap_p99_us": quantile(gaps, 0.99),
         "idle_inside_p50_us": statistics.median(inside),
-        "drawing_p50_us": statistics.median(map(drawing_us, steps)),
-        "drawing_p99_us": quantile([drawing_us(step) for step in steps], 0.99),
+        "sampling_p50_us": statistics.median(map(sampling_us, steps)),
+        "sampling_p99_us": quantile([sampling_us(step) for step in steps], 0.99),
         "kernels_us": kernels_us(steps),
     }

@@ -35,7 +35,7 @@ def leave_out() -> notes.Values:
     raise LeftOut("there is no such thing here")
 
 
-def wait_for_ever() -> notes.Values:
+def wait_forever() -> notes.Values:
     while True:
         time.sleep(0.01)
 
@@ -44,7 +44,7 @@ def test_figures_go_on_after_those_that_fail_or_never_end(tmp_path: Path) -> Non
     runner = Runner(notes.Notes(tmp_path / "notes", "a model"), limit_s=60)
     assert not runner.measure("fails", 9, fail)
     assert not runner.measure("is left out", 9, leave_out)
-    assert not runner.measure("waits", 1, wait_for_ever)
+    assert not runner.measure("waits", 1, wait_forever)
     assert runner.measure("works", 9, lambda: {"tokens_per_s": 7})
     found: notes.Values = {"figures": {}, "left_out": {}}
     notes.add_to_report(found, "a model", notes.read(tmp_path / "notes"), "")
@@ -58,7 +58,7 @@ def test_figures_go_on_after_those_that_fail_or_never_end(tmp_path: Path) -> Non
 
 def test_what_no_time_is_left_for_is_not_begun(tmp_path: Path) -> None:
     runner = Runner(notes.Notes(tmp_path / "notes", "a model"), limit_s=0.5)
-    assert not runner.measure("late", 9, wait_for_ever)
+    assert not runner.measure("late", 9, wait_forever)
     assert [line["kind"] for line in notes.read(tmp_path / "notes")] == ["left out"]
 
 

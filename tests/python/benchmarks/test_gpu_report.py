@@ -13,7 +13,7 @@ from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec, weight_slots
 from tests.gpu.bench import notes, report
 from tests.gpu.bench.flops import pairs, prefill_flops
 from tests.gpu.bench.goals import GOALS
-from tests.gpu.bench.sizes import CARD, FULL, SHORT
+from tests.gpu.bench.sizes import FULL, GPU, SHORT
 
 LARGE = "llama-3.1-8b BF16"
 
@@ -88,7 +88,7 @@ def test_a_prompt_is_beside_a_product() -> None:
     found["figures"]["gpu"]["product"] = {"flops_per_s": 750e12}
     numbers = report.numbers(found)
     assert numbers[f"{LARGE}: prefill 4096: share"] == pytest.approx(0.4)
-    assert numbers["GPU: product: share of nominal"] == pytest.approx(750 / 989)
+    assert numbers["gpu: product: share of nominal"] == pytest.approx(750 / 989)
 
 
 def test_a_goal_for_another_gpu_is_not_judged() -> None:
@@ -129,7 +129,7 @@ def test_words_choose_figures_and_the_gpus_stay() -> None:
     chosen = [job.only("8b BF16: rate 64, recomputed") for job in FULL]
     names = {f"{job.subject}: {figure.name}" for job in chosen for figure in job.figures}
     assert chosen[0] == FULL[0]
-    assert {name for name in names if not name.startswith(CARD)} == {
+    assert {name for name in names if not name.startswith(GPU)} == {
         f"{LARGE}: rate 64 at 1024",
         f"{LARGE}: rate 64 at 4096",
         "transformers qwen3-0.6b: recomputed at 4096",

@@ -48,7 +48,7 @@ def test_a_steady_decode_is_described() -> None:
     assert found["idle_inside_p50_us"] == 4  # 20 to 23, 30 to 31
     assert found["busy_us"] == pytest.approx(36)
     assert found["busy_share"] == pytest.approx(36 / 44)
-    assert found["drawing_p50_us"] == 17
+    assert found["sampling_p50_us"] == 17
     assert found["streams"] == 1
     assert list(found["kernels_us"].items()) == [
         ("linear_kernel<2>", 15),

@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def _newest() -> Path | None:
-    found = [Path(os.environ["SINKSTREAM_EMULATED_CARD"])] if _named() else []
+    found = [Path(os.environ["SINKSTREAM_EMULATED_GPU"])] if _named() else []
     found += ROOT.glob("build*/tests/cpp/_cuda_emulated.so")
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _named() -> bool:
-    return bool(os.environ.get("SINKSTREAM_EMULATED_CARD"))
+    return bool(os.environ.get("SINKSTREAM_EMULATED_GPU"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {
@@ -47,7 +47,7 @@ constexpr int64_t attention_scratch_floats(int64_t rows, int64_t heads, int64_t 
 }
 
 // Rows of any sequences. A block takes one page of one key head for one row, and a second kernel
-// folds what they found: for so few rows that (row, key head) alone would leave the GPU idle.
+// states what they found: for so few rows that (row, key head) alone would leave the GPU idle.
 Status attention_decode(const AttentionArgs& args, Stream stream);
 
 // A block takes a few queries of one key head and walks over their pages. With spans of one row it

@@ -1,7 +1,7 @@
 #include "kernels/cuda/attention/copy_pages.h"
 
 #include "common/divide_up.h"
-#include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/attention/find_page.cuh"
 #include "kernels/cuda/portable.h"
 
 namespace sinkstream::cuda {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {

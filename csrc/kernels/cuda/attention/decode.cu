@@ -4,23 +4,23 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;     // a tile each: 128 heads to a key head
-constexpr int kFoldColumns = 64;  // of a warp that folds, two for each lane
-constexpr int kFoldPages = 8;     // whose sums it asks for at once
+constexpr int kMostWarps = 8;      // a tile each: 128 heads to a key head
+constexpr int kMergeColumns = 64;  // of a warp that states, two for each lane
+constexpr int kMergePages = 8;     // whose sums it asks for at once
 
 // What a row's heads find on each page: sums, then m and l.
-struct Partial {
+struct PageResult {
   float* sums;  // [head_dim]
-  Fold* fold;
+  SoftmaxState* state;
 };
 
 // For page n of those that `row` sees. In all: [rows][heads][page_slots].
-__device__ inline Partial partial_of(const AttentionArgs& args, int64_t row, int head, int n) {
-  const int64_t place = (row * args.heads + head) * args.page_slots + n;
-  const int64_t places = int64_t{args.row_count} * args.heads * args.page_slots;
+__device__ inline PageResult result_of(const AttentionArgs& args, int64_t row, int head, int n) {
+  const int64_t entry = (row * args.heads + head) * args.page_slots + n;
+  const int64_t entries = int64_t{args.row_count} * args.heads * args.page_slots;
   const int64_t head_dim = args.pages.shape.head_dim;
-  return {args.scratch + place * head_dim,
-          reinterpret_cast<Fold*>(args.scratch + places * head_dim) + place};
+  return {args.scratch + entry * head_dim,
+          reinterpret_cast<SoftmaxState*>(args.scratch + entries * head_dim) + entry};
 }
 
 // Block (row, key head, n): the row's n-th page.
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   const int group = args.heads / int(args.pages.shape.kv_heads);
   const int warp = threadIdx.x / kWarpSize;
   const TileMemory<Cache> memory(shared, blockDim.x / kWarpSize, head_dim);
-  Number<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
+  Element<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
 
   stage_half<Cache>(memory.keys, page.keys, head_dim, rows);
   copy_async_commit();
@@ -61,11 +61,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   }
 
   float scores[8][4];
-  multiply_keys(scores, queries, arrived<1>(memory, memory.keys, head_dim), head_dim);
-  const Number<Cache>* values = arrived<0>(memory, memory.values, head_dim);
-  Fold folds[2];
+  multiply_keys(scores, queries, wait_for_half<1>(memory, memory.keys, head_dim), head_dim);
+  const Element<Cache>* values = wait_for_half<0>(memory, memory.values, head_dim);
+  SoftmaxState states[2];
   uint32_t weights[4][4];
-  weigh<Cache>(scores, view, args, memory.keys, memory.values, folds, weights);
+  softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
 
   const int pair = threadIdx.x % 4;
   for (int column = 0; column < head_dim; column += 32) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
     multiply_values(sums, weights, values, head_dim, column);
     for (int q = 0; q < 2; ++q) {
       if (heads[q] >= group) continue;
-      const Partial to = partial_of(args, blockIdx.x, kv_head * group + heads[q], n);
+      const PageResult to = result_of(args, blockIdx.x, kv_head * group + heads[q], n);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int at = column + 8 * j;
@@ -82,67 +82,68 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
               make_float2(sums[j][2 * q], sums[j][2 * q + 1]);
         }
       }
-      if (column == 0 && pair == 0) *to.fold = folds[q];
+      if (column == 0 && pair == 0) *to.state = states[q];
     }
   }
 }
 
-// Block (row, head); a warp folds 64 columns. The pages join one after the other, but what each is
-// multiplied by follows from the largest m so far, and that all lanes find side by side.
-__global__ void __launch_bounds__(4 * kWarpSize) fold_pages_kernel(AttentionArgs args) {
+// Block (row, head); a warp states 64 columns. The pages merge one after the other, but what each
+// is multiplied by follows from the largest m so far, and that all lanes find side by side.
+__global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArgs args) {
   const TokenRow row = args.rows[blockIdx.x];
   if (row.sequence < 0) return;
   const int head = blockIdx.y, lane = threadIdx.x % kWarpSize;
   const int64_t head_dim = args.pages.shape.head_dim;
   const int count = seen_pages(args.pages.sequences[row.sequence], row.first, row.index).count();
-  const int column = threadIdx.x / kWarpSize * kFoldColumns + 2 * lane;
+  const int column = threadIdx.x / kWarpSize * kMergeColumns + 2 * lane;
   const bool has_column = column < head_dim;
 
-  Fold fold = {-INFINITY, 0};
+  SoftmaxState state = {-INFINITY, 0};
   float2 sums = make_float2(0, 0);
   for (int begin = 0; begin < count; begin += kWarpSize) {
-    // The lane's page: its fold, and the largest m up to it.
-    Fold own = {-INFINITY, 0};
-    if (begin + lane < count) own = *partial_of(args, blockIdx.x, head, begin + lane).fold;
-    float largest = fmaxf(fold.largest, own.largest);
+    // The lane's page: its state, and the largest m up to it.
+    SoftmaxState own = {-INFINITY, 0};
+    if (begin + lane < count) own = *result_of(args, blockIdx.x, head, begin + lane).state;
+    float largest = fmaxf(state.largest, own.largest);
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
       const float other = __shfl_sync(kWarp, largest, lane < distance ? lane : lane - distance);
       largest = fmaxf(largest, other);
     }
     const float before = __shfl_sync(kWarp, largest, lane == 0 ? 0 : lane - 1);
-    const Factors own_factors = factors_of(lane == 0 ? fold.largest : before, own.largest);
+    const Factors own_factors = factors_of(lane == 0 ? state.largest : before, own.largest);
 
     const int pages = count - begin < kWarpSize ? count - begin : kWarpSize;
-    for (int first = 0; first < pages; first += kFoldPages) {
-      float2 added[kFoldPages];
+    for (int first = 0; first < pages; first += kMergePages) {
+      float2 added[kMergePages];
 #pragma unroll
-      for (int i = 0; i < kFoldPages; ++i) {
+      for (int i = 0; i < kMergePages; ++i) {
         added[i] = make_float2(0, 0);
         if (has_column && first + i < pages) {
-          const Partial from = partial_of(args, blockIdx.x, head, begin + first + i);
+          const PageResult from = result_of(args, blockIdx.x, head, begin + first + i);
           added[i] = *reinterpret_cast<const float2*>(from.sums + column);
         }
       }
 #pragma unroll
-      for (int i = 0; i < kFoldPages; ++i) {
+      for (int i = 0; i < kMergePages; ++i) {
         if (first + i >= pages) break;
         const Factors factors = {__shfl_sync(kWarp, own_factors.before, first + i),
                                  __shfl_sync(kWarp, own_factors.added, first + i)};
-        fold.total = join(fold.total, __shfl_sync(kWarp, own.total, first + i), factors);
-        sums.x = join(sums.x, added[i].x, factors);
-        sums.y = join(sums.y, added[i].y, factors);
+        state.total = merge(state.total, __shfl_sync(kWarp, own.total, first + i), factors);
+        sums.x = merge(sums.x, added[i].x, factors);
+        sums.y = merge(sums.y, added[i].y, factors);
       }
     }
-    fold.largest = __shfl_sync(kWarp, largest, kWarpSize - 1);
+    state.largest = __shfl_sync(kWarp, largest, kWarpSize - 1);
   }
   if (args.sink_logits != nullptr) {
-    const Factors factors = join_logit(fold, args.sink_logits[head]);
-    sums.x = join(sums.x, 0, factors);
-    sums.y = join(sums.y, 0, factors);
+    const Factors factors = merge_logit(state, args.sink_logits[head]);
+    sums.x = merge(sums.x, 0, factors);
+    sums.y = merge(sums.y, 0, factors);
   }
   if (has_column) {
     const int64_t at = (int64_t{blockIdx.x} * args.heads + head) * head_dim + column;
-    static_cast<uint32_t*>(args.out)[at / 2] = pack<bf16>(sums.x / fold.total, sums.y / fold.total);
+    static_cast<uint32_t*>(args.out)[at / 2] =
+        pack<bf16>(sums.x / state.total, sums.y / state.total);
   }
 }
 
@@ -167,8 +168,8 @@ Status attend_pages_of(const AttentionArgs& args, Stream stream) {
 Status attention_decode(const AttentionArgs& args, Stream stream) {
   const Status status = attend_pages_of(args, stream);
   if (status != kSuccess) return status;
-  const int warps = int(divide_up(args.pages.shape.head_dim, kFoldColumns));
-  return launch(fold_pages_kernel, dim3(args.row_count, args.heads), dim3(warps * kWarpSize), 0,
+  const int warps = int(divide_up(args.pages.shape.head_dim, kMergeColumns));
+  return launch(merge_pages_kernel, dim3(args.row_count, args.heads), dim3(warps * kWarpSize), 0,
                 stream, args);
 }
 

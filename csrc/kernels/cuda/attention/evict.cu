@@ -2,7 +2,7 @@
 
 #include <cfloat>
 
-#include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/attention/find_page.cuh"
 #include "kernels/cuda/portable.h"
 
 namespace sinkstream::cuda {
@@ -13,13 +13,13 @@ constexpr int kMostPairs = 4;   // of dimensions, for each lane: head_dim is at 
 constexpr int kPartBytes = 16;  // of a value, for each lane
 
 // Dimensions `first` and `second`, which turn together or pass through.
-struct TurnedPair {
+struct RotaryPair {
   int first;
   int second;
-  bool turns;
+  bool rotates;
 };
 
-__device__ inline TurnedPair turned_pair(const Rotation& rotation, int pair) {
+__device__ inline RotaryPair rotary_pair(const Rotation& rotation, int pair) {
   const int turning = int(rotation.rotary_dim) / 2;
   if (pair >= turning) return {2 * pair, 2 * pair + 1, false};
   if (rotation.pairing == Pairing::kHalf) return {pair, pair + turning, true};
@@ -32,7 +32,7 @@ __device__ inline float widened(int8_t x) { return x; }
 
 // The scale of an int8 row, Note [Int8] of kernels/page.h, from the largest magnitude of the lane's
 // numbers: infinite if one of them is infinite or no number.
-__device__ inline float scale_of(float largest) {
+__device__ inline float int8_scale(float largest) {
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, distance));
   }
@@ -54,14 +54,14 @@ __device__ inline StoredRow<Cache> stored_row(const EvictArgs& args, int layer,
   const PageShape& shape = args.pages.shape;
   Pages pages = args.pages;
   pages.layer += layer;
-  std::byte* half = page_at(pages, pages.sequences[args.sequence], slot.place) + offset;
+  std::byte* half = page_at(pages, pages.sequences[args.sequence], slot.page_ordinal) + offset;
   return {reinterpret_cast<Cache*>(half) + slot.row * shape.head_dim,
           reinterpret_cast<float*>(half + shape.scale_offset(slot.row))};
 }
 
 // A warp's token while it is on its way.
 template <typename Cache>
-struct Moved {
+struct MovedToken {
   float key[kMostPairs][2];  // turned
   float largest;             // magnitude, of the lane's
   uint4 value;               // as stored
@@ -69,8 +69,8 @@ struct Moved {
 };
 
 template <typename Cache>
-__device__ inline void take(Moved<Cache>& moved, const EvictArgs& args, int layer, int head,
-                            const SequenceSlot& slot) {
+__device__ inline void load_token(MovedToken<Cache>& moved, const EvictArgs& args, int layer,
+                                  int head, const SequenceSlot& slot) {
   constexpr bool has_scale = sizeof(Cache) == 1;
   const PageShape& shape = args.pages.shape;
   const int lane = threadIdx.x % kWarpSize;
@@ -82,12 +82,12 @@ __device__ inline void take(Moved<Cache>& moved, const EvictArgs& args, int laye
   for (int i = 0; i < kMostPairs; ++i) {
     const int pair = lane + i * kWarpSize;
     if (2 * pair >= shape.head_dim) break;
-    const TurnedPair at = turned_pair(args.rotation, pair);
+    const RotaryPair at = rotary_pair(args.rotation, pair);
     const float x = product(widened(key.numbers[at.first]), scale);
     const float y = product(widened(key.numbers[at.second]), scale);
     moved.key[i][0] = x;
     moved.key[i][1] = y;
-    if (at.turns) {
+    if (at.rotates) {
       // As the reference: products of floats are exact in double, so it makes no difference whether
       // the compiler joins one with the sum.
       const double cos = args.rotation.cos[pair], sin = args.rotation.sin[pair];
@@ -105,15 +105,15 @@ __device__ inline void take(Moved<Cache>& moved, const EvictArgs& args, int laye
 }
 
 template <typename Cache>
-__device__ inline void put(const Moved<Cache>& moved, const EvictArgs& args, int layer, int head,
-                           const SequenceSlot& slot) {
+__device__ inline void store_token(const MovedToken<Cache>& moved, const EvictArgs& args, int layer,
+                                   int head, const SequenceSlot& slot) {
   const PageShape& shape = args.pages.shape;
   const int lane = threadIdx.x % kWarpSize;
   const auto key = stored_row<Cache>(args, layer, slot, shape.key_offset(head));
   const auto value = stored_row<Cache>(args, layer, slot, shape.value_offset(head));
   float scale = 1;
   if constexpr (sizeof(Cache) == 1) {
-    scale = scale_of(moved.largest);
+    scale = int8_scale(moved.largest);
     if (lane == 0) {
       *key.scale = scale;
       *value.scale = moved.value_scale;
@@ -123,7 +123,7 @@ __device__ inline void put(const Moved<Cache>& moved, const EvictArgs& args, int
   for (int i = 0; i < kMostPairs; ++i) {
     const int pair = lane + i * kWarpSize;
     if (2 * pair >= shape.head_dim) break;
-    const TurnedPair at = turned_pair(args.rotation, pair);
+    const RotaryPair at = rotary_pair(args.rotation, pair);
     if constexpr (sizeof(Cache) == 1) {
       key.numbers[at.first] = scale > 0 ? int8_t(rintf(moved.key[i][0] / scale)) : 0;
       key.numbers[at.second] = scale > 0 ? int8_t(rintf(moved.key[i][1] / scale)) : 0;
@@ -143,10 +143,10 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) evict_kernel(EvictArgs args
   const int head = blockIdx.x, layer = blockIdx.y;
   for (int first = 0; first < args.rows; first += kWarps) {
     const int row = first + int(threadIdx.x) / kWarpSize;
-    Moved<Cache> moved;
-    if (row < args.rows) take(moved, args, layer, head, args.from[row]);
+    MovedToken<Cache> moved;
+    if (row < args.rows) load_token(moved, args, layer, head, args.from[row]);
     __syncthreads();
-    if (row < args.rows) put(moved, args, layer, head, args.to[row]);
+    if (row < args.rows) store_token(moved, args, layer, head, args.to[row]);
   }
 }
 

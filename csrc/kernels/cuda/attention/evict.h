@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/rope.h"
 
@@ -12,8 +12,8 @@ namespace sinkstream::cuda {
 
 // A slot of a sequence, the same in each of its layers.
 struct SequenceSlot {
-  int32_t place = 0;  // among the layer's pages: sink pages, then the ring
-  int32_t row = 0;    // [0, kPageRows)
+  int32_t page_ordinal = 0;  // among the layer's pages: sink pages, then the ring
+  int32_t row = 0;           // [0, kPageRows)
 };
 
 // All pointers are to device memory.

@@ -12,17 +12,18 @@ constexpr int most_warps(int64_t head_dim) { return head_dim > 128 ? 2 : kMostWa
 // A query's softmax over the pages so far, for the lane's two queries and its columns: sums[n][i]
 // is column 8 n + 2 pair + (i & 1) of query i >> 1.
 template <int kMostDim>
-struct Walk {
-  Fold folds[2];
+struct RunningSoftmax {
+  SoftmaxState states[2];
   float sums[kMostDim / 8][4];
 };
 
 // The next page joins. `staged`: the rows of it that any query of the block sees; `view`: those
 // that the lane's see.
 template <typename T, int kMostDim>
-__device__ inline void join_page(Walk<kMostDim>& walk, const Fold (&folds)[2],
-                                 const uint32_t (&weights)[4][4], const T* values, int head_dim,
-                                 RowRange staged, const TileView& view) {
+__device__ inline void merge_page(RunningSoftmax<kMostDim>& running,
+                                  const SoftmaxState (&states)[2], const uint32_t (&weights)[4][4],
+                                  const T* values, int head_dim, RowRange staged,
+                                  const TileView& view) {
   Factors factors[2];
   bool sees_all = true;
 #pragma unroll
@@ -31,9 +32,9 @@ __device__ inline void join_page(Walk<kMostDim>& walk, const Fold (&folds)[2],
     sees_all = sees_all && rows.begin == staged.begin && rows.end == staged.end;
     factors[q] = {1, 0};  // to a query that sees none of it, a page is nothing
     if (rows.begin < rows.end) {
-      factors[q] = factors_of(walk.folds[q].largest, folds[q].largest);
-      walk.folds[q] = {fmaxf(walk.folds[q].largest, folds[q].largest),
-                       join(walk.folds[q].total, folds[q].total, factors[q])};
+      factors[q] = factors_of(running.states[q].largest, states[q].largest);
+      running.states[q] = {fmaxf(running.states[q].largest, states[q].largest),
+                           merge(running.states[q].total, states[q].total, factors[q])};
     }
   }
   const bool all_see_all = __all_sync(kWarp, sees_all);
@@ -50,14 +51,14 @@ __device__ inline void join_page(Walk<kMostDim>& walk, const Fold (&folds)[2],
         for (const float x : sum) is_number = is_number && x == x;
       }
       if (!__all_sync(kWarp, is_number)) {
-        multiply_values_apart(sums, weights, values, head_dim, 8 * first, view);
+        multiply_values_separately(sums, weights, values, head_dim, 8 * first, view);
       }
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        walk.sums[first + n][i] = join(walk.sums[first + n][i], sums[n][i], factors[i >> 1]);
+        running.sums[first + n][i] = merge(running.sums[first + n][i], sums[n][i], factors[i >> 1]);
       }
     }
   }
@@ -107,12 +108,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
   }
 
   const TileMemory<Cache> memory(shared, warps, head_dim);
-  Number<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
-  Walk<kMostDim> walk;
+  Element<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
+  RunningSoftmax<kMostDim> running;
 #pragma unroll
-  for (Fold& fold : walk.folds) fold = {-INFINITY, 0};
+  for (SoftmaxState& state : running.states) state = {-INFINITY, 0};
 #pragma unroll
-  for (auto& sum : walk.sums) sum[0] = sum[1] = sum[2] = sum[3] = 0;
+  for (auto& sum : running.sums) sum[0] = sum[1] = sum[2] = sum[3] = 0;
 
   HeadPage page = head_page(args.pages, sequence, seen, 0, kv_head);
   RowRange staged = seen_rows(sequence, page, first, index);
@@ -137,11 +138,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
       }
     }
     float scores[8][4];
-    multiply_keys(scores, queries, arrived<1>(memory, memory.keys, head_dim), head_dim);
-    const Number<Cache>* values = arrived<0>(memory, memory.values, head_dim);
-    Fold folds[2];
+    multiply_keys(scores, queries, wait_for_half<1>(memory, memory.keys, head_dim), head_dim);
+    const Element<Cache>* values = wait_for_half<0>(memory, memory.values, head_dim);
+    SoftmaxState states[2];
     uint32_t weights[4][4];
-    weigh<Cache>(scores, view, args, memory.keys, memory.values, folds, weights);
+    softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
     if constexpr (kHasScales<Cache>) __syncthreads();  // the keys' scales have been read
 
     const RowRange now = staged;
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
       stage_half<Cache>(memory.keys, page.keys, head_dim, staged);
       copy_async_commit();
     }
-    join_page(walk, folds, weights, values, head_dim, now, view);
+    merge_page(running, states, weights, values, head_dim, now, view);
     if (!is_last) {
       __syncthreads();  // the values have been read
       stage_half<Cache>(memory.values, page.values, head_dim, staged);
@@ -166,16 +167,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     const int head = kv_head * group + own_pair(q) % group;
     Factors factors = {1, 0};
     if (args.sink_logits != nullptr) {
-      factors = join_logit(walk.folds[q], args.sink_logits[head]);
+      factors = merge_logit(running.states[q], args.sink_logits[head]);
     }
     uint32_t* out = static_cast<uint32_t*>(args.out) +
                     ((span + own_rows[q]) * args.heads + head) * head_dim / 2 + lane % 4;
 #pragma unroll
     for (int n = 0; n < kMostDim / 8; ++n) {
       if (8 * n >= head_dim) break;
-      const float x = join(walk.sums[n][2 * q], 0, factors);
-      const float y = join(walk.sums[n][2 * q + 1], 0, factors);
-      out[4 * n] = pack<bf16>(x / walk.folds[q].total, y / walk.folds[q].total);
+      const float x = merge(running.sums[n][2 * q], 0, factors);
+      const float y = merge(running.sums[n][2 * q + 1], 0, factors);
+      out[4 * n] = pack<bf16>(x / running.states[q].total, y / running.states[q].total);
     }
   }
 }

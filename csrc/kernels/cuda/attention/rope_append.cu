@@ -3,9 +3,9 @@
 #include <cfloat>
 
 #include "common/divide_up.h"
-#include "kernels/cuda/attention/pages.cuh"
-#include "kernels/cuda/partials.cuh"
+#include "kernels/cuda/attention/find_page.cuh"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/sum_splits.cuh"
 
 namespace sinkstream::cuda {
 
@@ -83,12 +83,12 @@ __device__ inline void write_codes(const float* numbers, int8_t* codes, float* s
 }
 
 // Where the token of a row has its place.
-struct GpuSlot {
+struct PageSlot {
   std::byte* page;
   int64_t row;  // of the page
 };
 
-__device__ inline GpuSlot slot_of(const Pages& pages, const TokenRow& token) {
+__device__ inline PageSlot slot_of(const Pages& pages, const TokenRow& token) {
   const SequencePages& sequence = pages.sequences[token.sequence];
   if (token.index < sequence.sinks) {
     return {page_at(pages, sequence, token.index / kPageRows), token.index % kPageRows};
@@ -102,7 +102,7 @@ template <typename T>
 __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow& token, Part part,
                                      int kv_head, const float* numbers, int lane) {
   const PageShape& shape = args.pages.shape;
-  const GpuSlot slot = slot_of(args.pages, token);
+  const PageSlot slot = slot_of(args.pages, token);
   std::byte* half =
       slot.page + (part == Part::kKey ? shape.key_offset(kv_head) : shape.value_offset(kv_head));
   T* at = reinterpret_cast<T*>(half) + slot.row * shape.head_dim;
@@ -121,7 +121,7 @@ __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow&
 template <typename T, typename QueryT>
 __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppendArgs args) {
   SHARED(float4, heads_of_block, [kWarps][kMostHeadDim / 4]);
-  SHARED(float, turned_of_block, [kWarps][kMostHeadDim]);
+  SHARED(float, rotated_of_block, [kWarps][kMostHeadDim]);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int64_t row = blockIdx.x;
   const int h = int(blockIdx.y) * kWarps + warp;
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppe
   const TokenRow token = args.tokens[row];
   if (token.sequence < 0 || h >= args.heads + 2 * kv_heads) return;
   float* const head = reinterpret_cast<float*>(heads_of_block[warp]);
-  float* const turned = turned_of_block[warp];
+  float* const rotated = rotated_of_block[warp];
 
   for (int d = 4 * lane; d < head_dim; d += 4 * kWarpSize) {
     const int64_t column = int64_t{h} * head_dim + d;
@@ -145,15 +145,15 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppe
   if (h < args.heads) {
     if (args.query_norm != nullptr) norm(head, args.query_norm, args.norm_eps, head_dim, lane);
     const int64_t to = (row * args.heads + h) * head_dim;
-    rotate(args.by_index, row, head, turned, head_dim, lane);
-    write_rounded<QueryT>(turned, static_cast<QueryT*>(args.query_window) + to, head_dim, lane);
+    rotate(args.by_index, row, head, rotated, head_dim, lane);
+    write_rounded<QueryT>(rotated, static_cast<QueryT*>(args.query_window) + to, head_dim, lane);
     __syncwarp();
-    rotate(args.by_rank, row, head, turned, head_dim, lane);
-    write_rounded<QueryT>(turned, static_cast<QueryT*>(args.query_sink) + to, head_dim, lane);
+    rotate(args.by_rank, row, head, rotated, head_dim, lane);
+    write_rounded<QueryT>(rotated, static_cast<QueryT*>(args.query_sink) + to, head_dim, lane);
   } else if (h < args.heads + kv_heads) {
     if (args.key_norm != nullptr) norm(head, args.key_norm, args.norm_eps, head_dim, lane);
-    rotate(args.by_index, row, head, turned, head_dim, lane);
-    write_to_page<T>(args, token, Part::kKey, h - args.heads, turned, lane);
+    rotate(args.by_index, row, head, rotated, head_dim, lane);
+    write_to_page<T>(args, token, Part::kKey, h - args.heads, rotated, lane);
   } else {
     write_to_page<T>(args, token, Part::kValue, h - args.heads - kv_heads, head, lane);
   }

@@ -2,7 +2,7 @@
 // heads, two rotations of each query, one of each key, and the key and value in their slot.
 #pragma once
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/rope.h"
 

@@ -1,13 +1,13 @@
 // The arithmetic of attention, which decode and prefill share to the bit: a warp, a tile of up to
-// 16 queries of one key head, one page; and how pages join.
+// 16 queries of one key head, one page; and how pages merge.
 //
 // Note: [A lane's part]
-// The lane has group = lane / 4 and pair = lane % 4 (Note [Fragments] of matrix.h), and to do with
-// two queries: rows group and group + 8 of the tile, called its query 0 and 1. Of their 64 scores
-// it holds scores[j][i]: key 8 j + 2 pair + (i & 1), query i >> 1.
+// The lane has group = lane / 4 and pair = lane % 4 (Note [Fragments] of tensor_core.cuh), and to
+// do with two queries: rows group and group + 8 of the tile, called its query 0 and 1. Of their 64
+// scores it holds scores[j][i]: key 8 j + 2 pair + (i & 1), query i >> 1.
 #pragma once
 
-#include "kernels/cuda/attention/page.cuh"
+#include "kernels/cuda/attention/stage_page.cuh"
 
 namespace sinkstream::cuda {
 
@@ -19,12 +19,12 @@ struct TileView {
 };
 
 // A query's softmax over some pages, or one.
-struct Fold {
+struct SoftmaxState {
   float largest;  // m
   float total;    // l
 };
 
-// What two folds and their sums are multiplied by where they join.
+// What two states and their sums are multiplied by where they merge.
 struct Factors {
   float before;
   float added;
@@ -35,14 +35,14 @@ __device__ inline Factors factors_of(float largest_before, float largest_added) 
   return {exp_approx(largest_before - largest), exp_approx(largest_added - largest)};
 }
 
-__device__ inline float join(float before, float added, const Factors& factors) {
+__device__ inline float merge(float before, float added, const Factors& factors) {
   return fmaf(before, factors.before, product(added, factors.added));
 }
 
 // A learned sink logit joins: a score without a value.
-__device__ inline Factors join_logit(Fold& fold, float logit) {
-  const Factors factors = factors_of(fold.largest, logit);
-  fold = {fmaxf(fold.largest, logit), join(fold.total, 1, factors)};
+__device__ inline Factors merge_logit(SoftmaxState& state, float logit) {
+  const Factors factors = factors_of(state.largest, logit);
+  state = {fmaxf(state.largest, logit), merge(state.total, 1, factors)};
   return factors;
 }
 
@@ -54,7 +54,7 @@ __device__ inline void stage_queries(T* tile, const void* queries, const Attenti
   const int head_dim = int(args.pages.shape.head_dim);
   const int group = args.heads / int(args.pages.shape.kv_heads);
   __syncwarp();  // nobody reads the queries before these any more
-  share_out(threadIdx.x % kWarpSize, kWarpSize, kTileRows, head_dim / 8, [&](int r, int part) {
+  for_each_part(threadIdx.x % kWarpSize, kWarpSize, kTileRows, head_dim / 8, [&](int r, int part) {
     const int pair = begin + r;
     uint4 numbers = make_uint4(0, 0, 0, 0);
     if (pair < end) {
@@ -113,16 +113,17 @@ __device__ inline float largest_of_lanes(float x) {
 // has taken it, rounded, and as the first factor of multiply_values. `keys` and `values` are the
 // staged halves, read for their scales alone.
 template <typename Cache>
-__device__ inline void weigh(float (&scores)[8][4], const TileView& view, const AttentionArgs& args,
-                             const unsigned char* keys, const unsigned char* values,
-                             Fold (&folds)[2], uint32_t (&weights)[4][4]) {
+__device__ inline void softmax_weights(float (&scores)[8][4], const TileView& view,
+                                       const AttentionArgs& args, const unsigned char* keys,
+                                       const unsigned char* values, SoftmaxState (&states)[2],
+                                       uint32_t (&weights)[4][4]) {
   const int head_dim = int(args.pages.shape.head_dim);
   const int pair = threadIdx.x % 4;
   const auto is_seen = [&](int j, int i) {
     const int row = 8 * j + 2 * pair + (i & 1);
     return row >= view.rows[i >> 1].begin && row < view.rows[i >> 1].end;
   };
-  folds[0] = folds[1] = {-INFINITY, 0};
+  states[0] = states[1] = {-INFINITY, 0};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -132,17 +133,17 @@ __device__ inline void weigh(float (&scores)[8][4], const TileView& view, const 
       if constexpr (kHasScales<Cache>) sum = product(sum, scales_of(keys, head_dim)[row]);
       const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
       scores[j][i] = is_seen(j, i) ? score : -INFINITY;
-      folds[query].largest = fmaxf(folds[query].largest, scores[j][i]);  // passes over NaN
+      states[query].largest = fmaxf(states[query].largest, scores[j][i]);  // passes over NaN
     }
   }
-  for (Fold& fold : folds) fold.largest = largest_of_lanes(fold.largest);
+  for (SoftmaxState& state : states) state.largest = largest_of_lanes(state.largest);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
-      const float weight = is_seen(j, i) ? exp_approx(scores[j][i] - folds[query].largest) : 0;
-      folds[query].total += weight;
+      const float weight = is_seen(j, i) ? exp_approx(scores[j][i] - states[query].largest) : 0;
+      states[query].total += weight;
       scores[j][i] = weight;
       if constexpr (kHasScales<Cache>) {
         if (is_seen(j, i)) {
@@ -151,14 +152,14 @@ __device__ inline void weigh(float (&scores)[8][4], const TileView& view, const 
       }
     }
   }
-  for (Fold& fold : folds) fold.total = sum_of_lanes(fold.total);
+  for (SoftmaxState& state : states) state.total = sum_of_lanes(state.total);
     // A lane's scores of keys 16 k … 16 k + 15 are just what it holds of the first factor.
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const float* two = scores[2 * k + (r >> 1)] + 2 * (r & 1);
-      weights[k][r] = pack<Number<Cache>>(two[0], two[1]);
+      weights[k][r] = pack<Element<Cache>>(two[0], two[1]);
     }
   }
 }
@@ -200,9 +201,9 @@ __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&wei
 // no number: zero times that would be no number for the others. So each query is multiplied by
 // itself, with zeros in place of what it does not see.
 template <typename T>
-__device__ inline void multiply_values_apart(float (&sums)[4][4], const uint32_t (&weights)[4][4],
-                                             const T* values, int head_dim, int column,
-                                             const TileView& view) {
+__device__ inline void multiply_values_separately(float (&sums)[4][4],
+                                                  const uint32_t (&weights)[4][4], const T* values,
+                                                  int head_dim, int column, const TileView& view) {
   const int group = threadIdx.x % kWarpSize / 4;
 #pragma unroll 1
   for (int row = 0; row < kTileRows; ++row) {

@@ -11,7 +11,7 @@ namespace sinkstream::cuda {
 namespace {
 
 // Shared memory that a block of such GPUs may have, and, since others have less, of all of them.
-constexpr size_t kMuchShared = 227 * 1024, kLittleShared = 99 * 1024;
+constexpr size_t kLargeShared = 227 * 1024, kSmallShared = 99 * 1024;
 
 // What a warp does at a time, by the type of the weights, by how many fragments of eight inputs
 // there are, and by what shared memory there is.
@@ -35,16 +35,16 @@ struct Shape {
 
   // Tiles along K that a warp has asked for and not used yet: as many as the registers hold, and
   // the shared memory two chunks of inputs for.
-  static constexpr int kTileRegisters =
-      kRowTiles * (TileWords<kType>::kWords + TileWords<kType>::kScaleWords);
-  static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kTileRegisters);
+  static constexpr int kRegistersPerTile =
+      kRowTiles * (TileRegisters<kType>::kWords + TileRegisters<kType>::kScaleWords);
+  static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kRegistersPerTile);
   static constexpr int kInputs = kInputTiles * 8;
   static constexpr int kMostChunkTiles =
       (int(kMostShared / (2 * sizeof(bf16))) / kInputs - kPadding) / kTileCols;
-  static constexpr int kDepth =
-      std::min({kRegisters / kTileRegisters, kInputTiles == 8 ? 2 : 4, kMostChunkTiles / kAlong});
+  static constexpr int kDepth = std::min(
+      {kRegisters / kRegistersPerTile, kInputTiles == 8 ? 2 : 4, kMostChunkTiles / kWarpsAlongK});
   static_assert(kDepth >= 1);
-  static constexpr int kUnitTiles = kDepth * kAlong;
+  static constexpr int kUnitTiles = kDepth * kWarpsAlongK;
 
   // The inputs wait in shared memory, a chunk of columns at a time, and the next chunk arrives
   // while the present one is used. Rows past the last input hold whatever was there: a column of a
@@ -54,12 +54,13 @@ struct Shape {
   static constexpr int kChunkStride = kChunkTiles * kTileCols + kPadding;
   static constexpr int kChunk = kInputs * kChunkStride;  // numbers
 
-  // Afterwards the block's warps put their sums there: [kAlong][kInputs][kBlockRows], with a row's
-  // end left empty, so that the four columns of a warp lie eight banks apart.
+  // Afterwards the block's warps put their sums there: [kWarpsAlongK][kInputs][kBlockRows], with a
+  // row's end left empty, so that the four columns of a warp lie eight banks apart.
   static constexpr int kSumsStride = kBlockRows + 4;
-  static constexpr size_t kSharedBytes = std::max(
-      size_t{2} * kChunk * sizeof(bf16), size_t{kAlong} * kInputs * kSumsStride * sizeof(float));
-  static_assert(kSharedBytes <= kMostShared && kSharedBytes * kResident <= kMuchShared);
+  static constexpr size_t kSharedBytes =
+      std::max(size_t{2} * kChunk * sizeof(bf16),
+               size_t{kWarpsAlongK} * kInputs * kSumsStride * sizeof(float));
+  static_assert(kSharedBytes <= kMostShared && kSharedBytes * kResident <= kLargeShared);
 };
 
 // Fetches the columns of the tiles along K from `first` on, kChunkTiles or as many as there are
@@ -90,8 +91,8 @@ template <typename S, int kInputTiles>
 __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* shared,
                            const LinearArgs& args) {
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
-  float* mine = shared + (warp % kAlong * S::kInputs + lane % 4 * 2) * S::kSumsStride +
-                warp / kAlong * S::kRowTiles * kTileRows + lane / 4;
+  float* mine = shared + (warp % kWarpsAlongK * S::kInputs + lane % 4 * 2) * S::kSumsStride +
+                warp / kWarpsAlongK * S::kRowTiles * kTileRows + lane / 4;
 #pragma unroll
   for (int t = 0; t < S::kRowTiles; ++t) {
 #pragma unroll
@@ -110,7 +111,8 @@ __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* s
     const float* all = shared + input * S::kSumsStride + i % S::kBlockRows;
     float sum = all[0];
 #pragma unroll
-    for (int along = 1; along < kAlong; ++along) sum += all[along * S::kInputs * S::kSumsStride];
+    for (int k_warp = 1; k_warp < kWarpsAlongK; ++k_warp)
+      sum += all[k_warp * S::kInputs * S::kSumsStride];
     if (split == 0 && args.bias != nullptr) sum += args.bias[row];
     args.out[(split * args.out_rows + input) * args.out_stride + row] = sum;
   }
@@ -124,30 +126,31 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
   constexpr int kTile = int(tile_bytes(kType));
   DYNAMIC_SHARED(bf16, shared);
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
-  const int along = warp % kAlong;
+  const int k_warp = warp % kWarpsAlongK;
   const TiledMatrix& weights = args.weights;
   const int begin = first_tile(weights.cols, int(blockIdx.y), args.splits);
   const int end = first_tile(weights.cols, int(blockIdx.y) + 1, args.splits);
 
   // This warp's row tiles: past the last one there is nothing to do, or the last once more.
   const auto row_tile_count = int(row_tiles(weights.rows));
-  const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kAlong) * S::kRowTiles;
-  const int tiles = row_tile < row_tile_count ? (end - begin - along + kAlong - 1) / kAlong : 0;
+  const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kWarpsAlongK) * S::kRowTiles;
+  const int tiles =
+      row_tile < row_tile_count ? (end - begin - k_warp + kWarpsAlongK - 1) / kWarpsAlongK : 0;
   const int row_bytes = row_tile + 1 < row_tile_count ? int(col_tiles(weights.cols)) * kTile : 0;
-  using Words = TileWords<kType>;
-  const std::byte* next = weights.tiles + Words::codes_at(lane);
-  if (tiles > 0) next += weights.tile(row_tile, begin + along) - weights.tiles;
-  const int scales_behind = Words::scales_behind(lane);
-  const auto ask_for_next = [&](Words(&words)[S::kRowTiles]) {
+  using Words = TileRegisters<kType>;
+  const std::byte* next = weights.tiles + Words::codes_offset(lane);
+  if (tiles > 0) next += weights.tile(row_tile, begin + k_warp) - weights.tiles;
+  const int scales_offset = Words::scales_offset(lane);
+  const auto load_next = [&](Words(&words)[S::kRowTiles]) {
 #pragma unroll
-    for (int t = 0; t < S::kRowTiles; ++t) words[t].load(next + t * row_bytes, scales_behind);
-    next += kAlong * kTile;
+    for (int t = 0; t < S::kRowTiles; ++t) words[t].load(next + t * row_bytes, scales_offset);
+    next += kWarpsAlongK * kTile;
   };
 
   Words ring[S::kDepth][S::kRowTiles];
 #pragma unroll
   for (int d = 0; d < S::kDepth; ++d) {
-    if (d < tiles) ask_for_next(ring[d]);
+    if (d < tiles) load_next(ring[d]);
   }
 
   int left = tiles;  // to be used
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
 
     copy_async_wait<1>();  // the chunk before
     __syncthreads();
-    const bf16* inputs = shared + (chunk - 1) % 2 * S::kChunk + along * kTileCols +
+    const bf16* inputs = shared + (chunk - 1) % 2 * S::kChunk + k_warp * kTileCols +
                          lane % 8 * S::kChunkStride + lane / 8 * 8;
 #pragma unroll 1
     for (int unit = 0; unit < S::kChunkTiles / S::kUnitTiles; ++unit) {
@@ -172,10 +175,10 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
         if (left <= 0) break;
 #pragma unroll
         for (int column_group = 0; column_group < kTileGroups; ++column_group) {
-          const bf16* columns = inputs + d * kAlong * kTileCols + column_group * int{kGroup};
+          const bf16* columns = inputs + d * kWarpsAlongK * kTileCols + column_group * int{kGroup};
           add_products<S::kChunkStride, 1>(sums, ring[d], column_group, columns);
         }
-        if (left > S::kDepth) ask_for_next(ring[d]);
+        if (left > S::kDepth) load_next(ring[d]);
         --left;
       }
       inputs += S::kUnitTiles * kTileCols;
@@ -196,13 +199,13 @@ Status launch_shape(const LinearArgs& args, Stream stream) {
 
 template <WeightType kType, int kInputTiles>
 Status launch_shape(const LinearArgs& args, Stream stream) {
-  constexpr size_t kWanted = Shape<kType, kInputTiles, kMuchShared>::kSharedBytes;
-  if constexpr (kWanted > kLittleShared) {
+  constexpr size_t kWanted = Shape<kType, kInputTiles, kLargeShared>::kSharedBytes;
+  if constexpr (kWanted > kSmallShared) {
     if (shared_limit() >= kWanted) {
-      return launch_shape<kType, kInputTiles, kMuchShared>(args, stream);
+      return launch_shape<kType, kInputTiles, kLargeShared>(args, stream);
     }
   }
-  return launch_shape<kType, kInputTiles, kLittleShared>(args, stream);
+  return launch_shape<kType, kInputTiles, kSmallShared>(args, stream);
 }
 
 template <WeightType kType>

@@ -4,9 +4,9 @@
 //
 // A row's result does not depend on the other rows or on how many there are, bit for bit: Note:
 // [One order along K] of linear/plan.h. Weights of every type are multiplied without loss, as the
-// tensor cores take them: Note: [Exact pieces] of tile_words.cuh. Products are added in float32:
-// of numbers all along K, of codes afresh for each group of 32, whose sum is then multiplied by the
-// scale, and likewise the sum of the group's inputs by the minimum.
+// tensor cores take them: Note: [Exact pieces] of tile_registers.cuh. Products are added in
+// float32: of numbers all along K, of codes afresh for each group of 32, whose sum is then
+// multiplied by the scale, and likewise the sum of the group's inputs by the minimum.
 #pragma once
 
 #include "kernels/cuda/linear/plan.h"
@@ -24,8 +24,8 @@ struct LinearArgs {             // all pointers lead to device memory
   int64_t input_stride = 0;     // a multiple of 8, at least weights.cols
   int64_t rows = 0;             // any number; 0 launches nothing
   float* out =
-      nullptr;  // [splits][out_rows][out_stride], the Partials of rows.h; aliases nothing. Of a
-                // row, weights.rows floats are written, and rows past `rows` are left alone.
+      nullptr;  // [splits][out_rows][out_stride], the Partials of device_types.h; aliases nothing.
+                // Of a row, weights.rows floats are written, and rows past `rows` are left alone.
   int64_t out_rows = 0;    // at least `rows`
   int64_t out_stride = 0;  // at least weights.rows
 };

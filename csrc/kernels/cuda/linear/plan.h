@@ -3,13 +3,13 @@
 //
 // Note: [One order along K]
 // The tiles of 64 columns along K are cut into `splits` runs, in rising order; of a run, warp
-// `along` of kAlong takes tiles along, along + kAlong, ...; each warp adds its tiles in rising
-// order, a block adds its warps in rising order, and whoever reads the splits adds them in rising
-// order. All of it depends on the weights' shape alone, so that a row's result does not depend on
-// how many rows there are or what they hold. How many rows of weights or inputs a block takes, and
-// when what is loaded, change no sum. With many inputs one thread does by itself what those warps
-// do: it adds tiles along, along + kAlong, ... from zero, adds that to its total, and goes on with
-// the next `along`.
+// `along` of kWarpsAlongK takes tiles along, along + kWarpsAlongK, ...; each warp adds its tiles in
+// rising order, a block adds its warps in rising order, and whoever reads the splits adds them in
+// rising order. All of it depends on the weights' shape alone, so that a row's result does not
+// depend on how many rows there are or what they hold. How many rows of weights or inputs a block
+// takes, and when what is loaded, change no sum. With many inputs one thread does by itself what
+// those warps do: it adds tiles along, along + kWarpsAlongK, ... from zero, adds that to its total,
+// and goes on with the next `along`.
 #pragma once
 
 #include "common/divide_up.h"
@@ -17,9 +17,9 @@
 
 namespace sinkstream::cuda {
 
-constexpr int kAlong = 4;     // warps of a block that share its rows and its run of columns
-constexpr int kRowWarps = 2;  // groups of kAlong warps, each with rows of its own
-constexpr int kLinearThreads = kAlong * kRowWarps * kWarpLanes;
+constexpr int kWarpsAlongK = 4;  // warps of a block that share its rows and its run of columns
+constexpr int kRowWarps = 2;     // groups of kWarpsAlongK warps, each with rows of its own
+constexpr int kLinearThreads = kWarpsAlongK * kRowWarps * kWarpLanes;
 constexpr int kFewInputs = 64;    // rows of input that each weight is read once for; more of them
                                   // are taken in blocks
 constexpr int kWideRows = 128;    // of weights, of such a block
@@ -42,7 +42,7 @@ constexpr int linear_splits(int64_t rows, int64_t cols) {
   int best = 1;
   int64_t best_cost = 0;
   for (int splits = 1; splits <= kMostSplits; ++splits) {
-    if (splits > 1 && tiles / splits < kAlong) break;  // a warp without a tile
+    if (splits > 1 && tiles / splits < kWarpsAlongK) break;  // a warp without a tile
     const int64_t waves = divide_up(blocks * splits, kMultiprocessors);
     const int64_t run = divide_up(tiles, splits);
     const int64_t cost = (waves < kResident ? kResident : waves) * (run + kStartTiles) + splits;

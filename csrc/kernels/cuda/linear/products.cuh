@@ -3,8 +3,8 @@
 // linear/plan.h.
 #pragma once
 
-#include "kernels/cuda/linear/matrix.h"
-#include "kernels/cuda/linear/tile_words.cuh"
+#include "kernels/cuda/linear/tile_registers.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace sinkstream::cuda {
 
@@ -21,12 +21,13 @@ __device__ inline void load_inputs(uint32_t (&b)[kGroupSteps][2], const bf16* ro
 
 // Adds the products of 32 columns of numbers to the sums. `inputs` is this lane's row of the first
 // fragment of inputs, at the first column of its 8 × 8 matrix, and the rows are kStride numbers
-// apart. kTogether fragments of inputs are taken at a time: products for one sum wait for each
+// apart. kInterleaved fragments of inputs are taken at a time: products for one sum wait for each
 // other, those for others pass between.
-template <int kStride, int kTogether, WeightType kType, int kGroups, int kRowTiles, int kInputTiles>
+template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
+          int kInputTiles>
 __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
-                            const TileWords<kType, kGroups> (&tiles)[kRowTiles], int column_group,
-                            const bf16* inputs) {
+                            const TileRegisters<kType, kGroups> (&tiles)[kRowTiles],
+                            int column_group, const bf16* inputs) {
   constexpr int kPieces = pieces_of(kType);
   uint32_t weights[kRowTiles][kGroupSteps][kPieces][4];
 #pragma unroll
@@ -36,15 +37,15 @@ __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
            weights[i / kGroupSteps][step]);
   }
 #pragma unroll
-  for (int first = 0; first < kInputTiles; first += kTogether) {
-    uint32_t b[kTogether][kGroupSteps][2];
+  for (int first = 0; first < kInputTiles; first += kInterleaved) {
+    uint32_t b[kInterleaved][kGroupSteps][2];
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
+    for (int n = 0; n < kInterleaved; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
 #pragma unroll
     for (int i = 0; i < kPieces * kGroupSteps; ++i) {
       const int piece = i / kGroupSteps, step = i % kGroupSteps;
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
+      for (int n = 0; n < kInterleaved; ++n) {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           multiply_add<bf16>(sums[t][first + n], weights[t][step][piece], b[n][step]);
@@ -56,9 +57,10 @@ __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
 
 // Adds a group of 32 columns of codes to the sums. A fragment of ones makes the sums of inputs, in
 // the very lanes that want them.
-template <int kStride, int kTogether, WeightType kType, int kGroups, int kRowTiles, int kInputTiles>
+template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
+          int kInputTiles>
 __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
-                          const TileWords<kType, kGroups> (&tiles)[kRowTiles], int column_group,
+                          const TileRegisters<kType, kGroups> (&tiles)[kRowTiles], int column_group,
                           const bf16* inputs) {
   constexpr bool kHasMinimum = kType == WeightType::kInt4Minimum;
   constexpr uint32_t kAllOnes[4] = {kOnes, kOnes, kOnes, kOnes};
@@ -72,16 +74,16 @@ __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
     if constexpr (kHasMinimum) minimum[t] = tiles[t].minimum(column_group);
   }
 #pragma unroll
-  for (int first = 0; first < kInputTiles; first += kTogether) {
+  for (int first = 0; first < kInputTiles; first += kInterleaved) {
     __syncwarp();  // or the compiler fetches all inputs ahead, into more registers than there are
-    uint32_t b[kTogether][kGroupSteps][2];
+    uint32_t b[kInterleaved][kGroupSteps][2];
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
-    float group_sums[kTogether][kRowTiles][4] = {}, input_sums[kTogether][4] = {};
+    for (int n = 0; n < kInterleaved; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
+    float group_sums[kInterleaved][kRowTiles][4] = {}, input_sums[kInterleaved][4] = {};
 #pragma unroll
     for (int step = 0; step < kGroupSteps; ++step) {
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
+      for (int n = 0; n < kInterleaved; ++n) {
         if constexpr (kHasMinimum) multiply_add<bf16>(input_sums[n], kAllOnes, b[n][step]);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
@@ -90,7 +92,7 @@ __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
       }
     }
 #pragma unroll
-    for (int i = 0; i < kTogether * kRowTiles * 4; ++i) {
+    for (int i = 0; i < kInterleaved * kRowTiles * 4; ++i) {
       const int n = i / (kRowTiles * 4), t = i / 4 % kRowTiles, at = i % 4;
       float& sum = sums[t][first + n][at];
       sum = fmaf(at < 2 ? scale[t].x : scale[t].y, group_sums[n][t][at], sum);
@@ -102,14 +104,15 @@ __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
 }
 
 // Adds the products of 32 columns, whatever the weights are.
-template <int kStride, int kTogether, WeightType kType, int kGroups, int kRowTiles, int kInputTiles>
+template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
+          int kInputTiles>
 __device__ inline void add_products(Sums<kRowTiles, kInputTiles>& sums,
-                                    const TileWords<kType, kGroups> (&tiles)[kRowTiles],
+                                    const TileRegisters<kType, kGroups> (&tiles)[kRowTiles],
                                     int column_group, const bf16* inputs) {
   if constexpr (is_quantized(kType)) {
-    add_codes<kStride, kTogether>(sums, tiles, column_group, inputs);
+    add_codes<kStride, kInterleaved>(sums, tiles, column_group, inputs);
   } else {
-    add_numbers<kStride, kTogether>(sums, tiles, column_group, inputs);
+    add_numbers<kStride, kInterleaved>(sums, tiles, column_group, inputs);
   }
 }
 

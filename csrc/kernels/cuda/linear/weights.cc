@@ -10,12 +10,12 @@ namespace sinkstream::cuda {
 namespace {
 
 // Where in a panel a number lies, as in a tile: Note: [Panels] of packed_matrix.h.
-struct PanelPlace {
-  int64_t offset;
+struct PanelOffset {
+  int64_t byte;
   int shift;
 };
 
-constexpr PanelPlace place_in_panel(WeightType type, int64_t row, int64_t col) {
+constexpr PanelOffset offset_in_panel(WeightType type, int64_t row, int64_t col) {
   switch (type) {
     case WeightType::kFloat32: return {(col * kPanelRows + row) * 4, 0};
     case WeightType::kFloat16: return {(col * kPanelRows + row) * 2, 0};
@@ -28,26 +28,26 @@ constexpr PanelPlace place_in_panel(WeightType type, int64_t row, int64_t col) {
   return {block + (c / 8 * kPanelRows + row) * 4 + nibble / 2, static_cast<int>(nibble % 2 * 4)};
 }
 
-// place_in_tile of every number of a tile, so that packing does no arithmetic for each.
+// offset_in_tile of every number of a tile, so that packing does no arithmetic for each.
 template <WeightType kType>
-constexpr std::array<TilePlace, kTileRows * kTileCols> kTilePlaces = [] {
-  std::array<TilePlace, kTileRows * kTileCols> places;
+constexpr std::array<TileOffset, kTileRows * kTileCols> kTileOffsets = [] {
+  std::array<TileOffset, kTileRows * kTileCols> offsets;
   for (int i = 0; i < kTileRows * kTileCols; ++i) {
-    places[i] = place_in_tile(kType, i / kTileCols, i % kTileCols);
+    offsets[i] = offset_in_tile(kType, i / kTileCols, i % kTileCols);
   }
-  return places;
+  return offsets;
 }();
 
 // `row` of the panel becomes `tile_row` of the tile in which `col` lies.
 template <WeightType kType>
 void copy_number(const std::byte* panel, int64_t row, int64_t col, int tile_row, std::byte* tile) {
   constexpr size_t kBytes = tile_code_bytes(kType) / (kTileRows * kTileCols);
-  const PanelPlace from = place_in_panel(kType, row, col);
-  const TilePlace to = kTilePlaces<kType>[tile_row * kTileCols + col % kTileCols];
+  const PanelOffset from = offset_in_panel(kType, row, col);
+  const TileOffset to = kTileOffsets<kType>[tile_row * kTileCols + col % kTileCols];
   if constexpr (kBytes > 0) {
-    std::memcpy(tile + to.offset, panel + from.offset, kBytes);
+    std::memcpy(tile + to.byte, panel + from.byte, kBytes);
   } else {  // half a byte
-    tile[to.offset] |= ((panel[from.offset] >> from.shift) & std::byte{15}) << to.shift;
+    tile[to.byte] |= ((panel[from.byte] >> from.shift) & std::byte{15}) << to.shift;
   }
 }
 

@@ -15,8 +15,8 @@ __device__ inline T number_at(const std::byte* address) {
 __device__ inline float weight_at(const TiledMatrix& matrix, int64_t row, int64_t col) {
   const std::byte* tile = matrix.tile(row / kTileRows, col / kTileCols);
   const int r = int(row % kTileRows), c = int(col % kTileCols);
-  const TilePlace place = place_in_tile(matrix.type, r, c);
-  const std::byte* number = tile + place.offset;
+  const TileOffset at = offset_in_tile(matrix.type, r, c);
+  const std::byte* number = tile + at.byte;
   switch (matrix.type) {
     case WeightType::kFloat32: return number_at<float>(number);
     case WeightType::kFloat16: return to_float(number_at<f16>(number));
@@ -26,7 +26,7 @@ __device__ inline float weight_at(const TiledMatrix& matrix, int64_t row, int64_
   const std::byte* scales = tile + scale_in_tile(matrix.type, r, c);
   const float scale = to_float(number_at<f16>(scales));
   if (matrix.type == WeightType::kInt8) return scale * float(number_at<int8_t>(number));
-  const int code = (number_at<uint8_t>(number) >> place.shift) & 15;
+  const int code = (number_at<uint8_t>(number) >> at.shift) & 15;
   if (matrix.type == WeightType::kInt4) return scale * float(code - 8);
   return fmaf(scale, float(code), to_float(number_at<f16>(scales + 4)));
 }

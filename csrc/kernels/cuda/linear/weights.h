@@ -8,7 +8,8 @@
 //
 // Columns are taken 16 at a time, as a tensor core does: such a step is one A fragment, of which
 // lane 4·group + pair holds four words, word r being the two numbers of
-//   row group + 8 (r & 1), columns 2·pair + 8 (r >> 1) + {0, 1}       (Note: [Fragments], matrix.h)
+//   row group + 8 (r & 1), columns 2·pair + 8 (r >> 1) + {0, 1}       (Note: [Fragments],
+//   tensor_core.cuh)
 // In a tile each lane's share of a step lies together, so that 16 bytes for each lane, side by
 // side, are what the lanes need:
 //
@@ -104,13 +105,13 @@ auto for_type(WeightType type, const Visit& visit) {
 
 // Where in a tile a number lies: `shift` bits up from byte `offset`; the shift is 0 but for
 // four-bit codes, which share bytes.
-struct TilePlace {
-  int offset;
+struct TileOffset {
+  int byte;
   int shift;
 };
 
 // Of the number at `row` in [0, kTileRows), `col` in [0, kTileCols) of a tile.
-constexpr TilePlace place_in_tile(WeightType type, int row, int col) {
+constexpr TileOffset offset_in_tile(WeightType type, int row, int col) {
   const int lane = row % 8 * 4 + col % 8 / 2;
   const int step = col / kStepCols, half = col % kStepCols / 8, lower = row / 8, second = col % 2;
   const int word = lower + 2 * half;  // r of Note: [Tiles]

@@ -20,8 +20,8 @@ constexpr int kThreads = kWideRows / (kRowTiles * kTileRows) * kInputWarps * kWa
 // fragment lie in different banks.
 constexpr int kInputStride = kTileCols + 8;
 
-constexpr int kWarpTiles = kRowTiles * kInputTiles;  // a thread has four sums of each
-constexpr int kTogether = 2;  // fragments of inputs: add_numbers of linear/products.cuh
+constexpr int kWarpTiles = kRowTiles * kInputTiles;  // a thread has quad sums of each
+constexpr int kInterleaved = 2;  // fragments of inputs: add_numbers of linear/products.cuh
 
 // What a block has in shared memory: a ring of stages for tiles along K, the weights' and beside
 // them the inputs' columns, all but one of them on their way; and behind it those totals of its
@@ -29,9 +29,9 @@ constexpr int kTogether = 2;  // fragments of inputs: add_numbers of linear/prod
 template <WeightType kType>
 struct Shared {
   // Codes need registers for the sums of a group, float32 for its pieces.
-  static constexpr int kFoursThere =
+  static constexpr int kSharedQuads =
       is_quantized(kType) || kType == WeightType::kFloat32 ? kWarpTiles / 2 : 0;
-  static constexpr int kTotals = kFoursThere * kThreads * int(sizeof(float4));
+  static constexpr int kTotals = kSharedQuads * kThreads * int(sizeof(float4));
 
   static constexpr int kInputsAt = kWideRows / kTileRows * int(tile_bytes(kType));
   static constexpr int kStageBytes = kInputsAt + kWideInputs * kInputStride * int(sizeof(bf16));
@@ -43,21 +43,21 @@ struct Shared {
   static constexpr size_t kBytes = kTotalsAt + kTotals;
 };
 
-// This block's run of tiles along K, as one alone takes them: along, along + kAlong, ... for each
-// `along` in turn. Note: [One order along K].
-struct Walk {
+// This block's run of tiles along K, as one alone takes them: along, along + kWarpsAlongK, ... for
+// each `along` in turn. Note: [One order along K].
+struct TileOrder {
   int begin, end;
-  int along = 0;
+  int k_warp = 0;
   int tile;  // the next one; `end` after all of them
 
-  __device__ explicit Walk(const LinearArgs& args)
+  __device__ explicit TileOrder(const LinearArgs& args)
       : begin(first_tile(args.weights.cols, int(blockIdx.z), args.splits)),
         end(first_tile(args.weights.cols, int(blockIdx.z) + 1, args.splits)),
         tile(begin) {}
 
   __device__ void advance() {
-    tile += kAlong;
-    if (tile >= end && ++along < kAlong) tile = begin + along;
+    tile += kWarpsAlongK;
+    if (tile >= end && ++k_warp < kWarpsAlongK) tile = begin + k_warp;
   }
 };
 
@@ -78,7 +78,7 @@ class Loader {
     rows_ = int(args.rows - first < kWideInputs ? args.rows - first : kWideInputs);
   }
 
-  __device__ void ask_for(int tile, std::byte* stage) const {
+  __device__ void start_copy(int tile, std::byte* stage) const {
     const int thread = int(threadIdx.x), lane = thread % kWarpSize;
     if (has_weights_) {
       const std::byte* from = weights_ + int64_t{tile} * kTile;
@@ -130,10 +130,10 @@ using WarpSums = Sums<kRowTiles, kInputTiles>;
 // Adds the products of one tile along K, for this warp's rows of weights and inputs.
 template <WeightType kType>
 __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
-  using Words = TileWords<kType, 1>;
+  using Words = TileRegisters<kType, 1>;
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
   const std::byte* codes =
-      stage + Words::codes_at(lane) + warp / kInputWarps * kRowTiles * int(tile_bytes(kType));
+      stage + Words::codes_offset(lane) + warp / kInputWarps * kRowTiles * int(tile_bytes(kType));
   const bf16* inputs = reinterpret_cast<const bf16*>(stage + Shared<kType>::kInputsAt) +
                        (warp % kInputWarps * kInputTiles * 8 + lane % 8) * kInputStride +
                        lane / 8 * 8;
@@ -144,9 +144,9 @@ __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
     Words tiles[kRowTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      tiles[t].load_staged(codes + t * int(tile_bytes(kType)), Words::scales_behind(lane), group);
+      tiles[t].load_staged(codes + t * int(tile_bytes(kType)), Words::scales_offset(lane), group);
     }
-    add_products<kInputStride, kTogether>(sums, tiles, 0, inputs + group * int{kGroup});
+    add_products<kInputStride, kInterleaved>(sums, tiles, 0, inputs + group * int{kGroup});
   }
 }
 
@@ -155,36 +155,36 @@ template <WeightType kType>
 class Totals {
  public:
   __device__ explicit Totals(std::byte* shared)
-      : there_(reinterpret_cast<float4*>(shared + Shared<kType>::kTotalsAt) + threadIdx.x) {}
+      : shared_(reinterpret_cast<float4*>(shared + Shared<kType>::kTotalsAt) + threadIdx.x) {}
 
-  __device__ void add(const WarpSums& sums, int along) {
+  __device__ void add(const WarpSums& sums, int k_warp) {
 #pragma unroll
     for (int i = 0; i < kWarpTiles; ++i) {
       const float(&sum)[4] = sums[i / kInputTiles][i % kInputTiles];
       float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
-      if (along > 0) {
-        const float4 before = four(i);
+      if (k_warp > 0) {
+        const float4 before = quad(i);
         total.x = before.x + total.x, total.y = before.y + total.y;
         total.z = before.z + total.z, total.w = before.w + total.w;
       }
-      if (i < kThere) {
-        there_[i * kThreads] = total;
+      if (i < kSharedQuads) {
+        shared_[i * kThreads] = total;
       } else {
-        here_[i - kThere] = total;
+        registers_[i - kSharedQuads] = total;
       }
     }
   }
 
   // Of the fragment of row tile i / kInputTiles and inputs i % kInputTiles.
-  __device__ float4 four(int i) const {
-    return i < kThere ? there_[i * kThreads] : here_[i - kThere];
+  __device__ float4 quad(int i) const {
+    return i < kSharedQuads ? shared_[i * kThreads] : registers_[i - kSharedQuads];
   }
 
  private:
-  static constexpr int kThere = Shared<kType>::kFoursThere;
+  static constexpr int kSharedQuads = Shared<kType>::kSharedQuads;
 
-  float4 here_[kWarpTiles - kThere];
-  float4* there_;  // in shared memory, where nobody else has them
+  float4 registers_[kWarpTiles - kSharedQuads];
+  float4* shared_;  // in shared memory, where nobody else has them
 };
 
 // Eight rows of weights lie beside each other in `out`: 32 bytes at a time, what the second cache
@@ -205,11 +205,11 @@ __device__ inline void write_totals(const Totals<kType>& totals, const LinearArg
 #pragma unroll
   for (int i = 0; i < kWarpTiles; ++i) {
     const int down = i / kInputTiles * kTileRows, right = i % kInputTiles * 8;
-    const float4 four = totals.four(i);
-    write(down, right, four.x);
-    write(down, right + 1, four.y);
-    write(down + 8, right, four.z);
-    write(down + 8, right + 1, four.w);
+    const float4 quad = totals.quad(i);
+    write(down, right, quad.x);
+    write(down, right + 1, quad.y);
+    write(down + 8, right, quad.z);
+    write(down + 8, right + 1, quad.w);
   }
 }
 
@@ -220,14 +220,14 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
   using S = Shared<kType>;
   DYNAMIC_SHARED(std::byte, shared);
   const Loader<kType> loader(args);
-  Walk ahead(args);
-  const auto ask_for_next = [&](int stage) {
-    if (ahead.tile < ahead.end) loader.ask_for(ahead.tile, shared + stage * S::kStageBytes);
+  TileOrder ahead(args);
+  const auto load_next = [&](int stage) {
+    if (ahead.tile < ahead.end) loader.start_copy(ahead.tile, shared + stage * S::kStageBytes);
     copy_async_commit();
     ahead.advance();
   };
 #pragma unroll 1
-  for (int stage = 0; stage < S::kStages - 1; ++stage) ask_for_next(stage);
+  for (int stage = 0; stage < S::kStages - 1; ++stage) load_next(stage);
 
   const int warp = int(threadIdx.x) / kWarpSize;
   const bool has_work =
@@ -237,17 +237,17 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
   Totals<kType> totals(shared);
   int stage = 0;
 #pragma unroll 1
-  for (int along = 0; along < kAlong; ++along) {
+  for (int k_warp = 0; k_warp < kWarpsAlongK; ++k_warp) {
     WarpSums sums = {};
 #pragma unroll 1
-    for (int tile = ahead.begin + along; tile < ahead.end; tile += kAlong) {
+    for (int tile = ahead.begin + k_warp; tile < ahead.end; tile += kWarpsAlongK) {
       copy_async_wait<S::kStages - 2>();
       __syncthreads();  // the tile is there, and nobody reads the one before it any more
-      ask_for_next(stage > 0 ? stage - 1 : S::kStages - 1);
+      load_next(stage > 0 ? stage - 1 : S::kStages - 1);
       if (has_work) add_tile<kType>(sums, shared + stage * S::kStageBytes);
       stage = stage + 1 < S::kStages ? stage + 1 : 0;
     }
-    totals.add(sums, along);
+    totals.add(sums, k_warp);
   }
   if (has_work) write_totals(totals, args);
 }

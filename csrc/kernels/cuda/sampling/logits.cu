@@ -1,8 +1,8 @@
 #include "kernels/cuda/sampling/logits.h"
 
-#include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/sampling/penalties.cuh"
 #include "kernels/cuda/sampling/sampling.cuh"
+#include "kernels/cuda/sum_splits.cuh"
 
 namespace sinkstream::cuda {
 
@@ -15,11 +15,11 @@ static_assert(kRounds * kWarpSize == SamplingLayout::kGroup && kEach % kRounds =
 
 __device__ inline float within_range(float x) { return fmaxf(fminf(x, FLT_MAX), -FLT_MAX); }
 
-__device__ inline float penalised(float x, int32_t count, const SamplingRow& wanted) {
-  x = within_range(x < 0 ? x * wanted.repetition_penalty : x / wanted.repetition_penalty);
+__device__ inline float penalised(float x, int32_t count, const SamplingRow& params) {
+  x = within_range(x < 0 ? x * params.repetition_penalty : x / params.repetition_penalty);
   // A float product, rounded by itself: the compiler cannot join it with the sum.
-  const auto frequent = float(double{wanted.frequency_penalty} * float(count));
-  return within_range(x - (wanted.presence_penalty + frequent));
+  const auto frequent = float(double{params.frequency_penalty} * float(count));
+  return within_range(x - (params.presence_penalty + frequent));
 }
 
 // The largest over the block. `shared` [kSamplingWarps] is for one call.
@@ -39,29 +39,29 @@ __device__ inline uint64_t block_sum(uint64_t x, uint64_t* shared) {
 
 // Changes those logits of a slice, [kSlice] in shared memory, that bias or penalties name: in each
 // pass every thread has tokens of its own, for ids stand once in either list.
-__device__ inline void change_named(const LogitsArgs& args, const SamplingRow& wanted,
+__device__ inline void change_named(const LogitsArgs& args, const SamplingRow& params,
                                     int64_t begin, float* slice) {
-  const TokenBias* bias = args.bias + wanted.bias_begin;
-  for (int i = threadIdx.x; i < wanted.bias_count; i += kSamplingThreads) {
-    const uint64_t seat = uint64_t(bias[i].id - begin);
-    if (seat >= uint64_t{kSlice} || bias[i].bias == -INFINITY) continue;
-    slice[seat] = within_range(slice[seat] + bias[i].bias);
+  const TokenBias* bias = args.bias + params.bias_begin;
+  for (int i = threadIdx.x; i < params.bias_count; i += kSamplingThreads) {
+    const uint64_t offset = uint64_t(bias[i].id - begin);
+    if (offset >= uint64_t{kSlice} || bias[i].bias == -INFINITY) continue;
+    slice[offset] = within_range(slice[offset] + bias[i].bias);
   }
   __syncthreads();
-  if (wanted.penalties >= 0) {
-    const PenaltyTable table = penalty_table(args.penalties, wanted.penalties);
+  if (params.penalties >= 0) {
+    const PenaltyTable table = penalty_table(args.penalties, params.penalties);
     const int distinct = table.head->distinct;
     for (int i = threadIdx.x; i < distinct; i += kSamplingThreads) {
       const TokenCount entry = table.counts[i];
-      const uint64_t seat = uint64_t(entry.id - begin);
-      if (seat < uint64_t{kSlice}) slice[seat] = penalised(slice[seat], entry.count, wanted);
+      const uint64_t offset = uint64_t(entry.id - begin);
+      if (offset < uint64_t{kSlice}) slice[offset] = penalised(slice[offset], entry.count, params);
     }
     __syncthreads();
   }
   // Comes last: nothing after it brings a forbidden token back.
-  for (int i = threadIdx.x; i < wanted.bias_count; i += kSamplingThreads) {
-    const uint64_t seat = uint64_t(bias[i].id - begin);
-    if (seat < uint64_t{kSlice} && bias[i].bias == -INFINITY) slice[seat] = -INFINITY;
+  for (int i = threadIdx.x; i < params.bias_count; i += kSamplingThreads) {
+    const uint64_t offset = uint64_t(bias[i].id - begin);
+    if (offset < uint64_t{kSlice} && bias[i].bias == -INFINITY) slice[offset] = -INFINITY;
   }
   __syncthreads();
 }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   SHARED(uint64_t, bests, [kSamplingWarps]);
   const int64_t row = blockIdx.y;
   if (args.tokens[row].sequence < 0) return;
-  const SamplingRow wanted = args.wanted[row];
+  const SamplingRow params = args.params[row];
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, row);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int64_t begin = blockIdx.x * kSlice;
@@ -115,10 +115,10 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   }
   raw_mass = block_sum(raw_mass, masses);
 
-  if (wanted.bias_count > 0 || wanted.penalties >= 0) {
+  if (params.bias_count > 0 || params.penalties >= 0) {
     for (int i = 0; i < kEach; ++i) slice[own + i * kWarpSize] = x[i];
     __syncthreads();
-    change_named(args, wanted, begin, slice);
+    change_named(args, params, begin, slice);
     for (int i = 0; i < kEach; ++i) x[i] = slice[own + i * kWarpSize];
   }
 
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
     uint32_t group_key = 0;
     for (int round = i; round < i + kRounds; ++round) {
       const int64_t id = begin + own + round * kWarpSize;
-      if (x[round] != -INFINITY) x[round] = within_range(x[round] / wanted.temperature);
+      if (x[round] != -INFINITY) x[round] = within_range(x[round] / params.temperature);
       const uint32_t key = key_of(x[round]);
       const uint64_t candidate = uint64_t{key} << 32 | uint32_t(~uint32_t(id));
       best = max_of(best, candidate);

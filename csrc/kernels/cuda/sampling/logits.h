@@ -4,7 +4,7 @@
 // kernels/logits.h, bit for bit.
 #pragma once
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/cuda/stream.h"
 
@@ -16,7 +16,7 @@ struct LogitsArgs {
   int64_t rows = 0;                     // at least 1
   int64_t vocab = 0;                    // [1, kMostVocab]
   const TokenRow* tokens = nullptr;     // [rows]; a row whose `sequence` is −1 is idle
-  const SamplingRow* wanted = nullptr;  // [rows]
+  const SamplingRow* params = nullptr;  // [rows]
   const TokenBias* bias = nullptr;      // those of all rows; in a row all ids are different, and in
                                         // [0, vocab); −infinity forbids a token
   PenaltyTables penalties;              // looked at, not changed

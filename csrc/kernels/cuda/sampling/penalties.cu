@@ -7,8 +7,8 @@ namespace {
 constexpr int kThreads = 1024;
 
 __device__ inline void clear_counts(const PenaltyTable& table) {
-  for (uint32_t slot = threadIdx.x; slot <= table.mask; slot += kThreads) {
-    table.seats[slot] = {-1, 0};
+  for (uint32_t at = threadIdx.x; at <= table.mask; at += kThreads) {
+    table.hash[at] = {-1, 0};
   }
 }
 
@@ -18,15 +18,15 @@ __global__ void __launch_bounds__(kThreads) reset_kernel(PenaltyResetArgs args) 
   if (threadIdx.x == 0) *table.head = {0, args.sinks, args.window, 0, 0};
 }
 
-// Adds one to the count that stands for the seat while the table is built.
+// While the table is built, `count_index` holds the count itself.
 __device__ inline void count_in_parallel(const PenaltyTable& table, int32_t id) {
-  uint32_t slot = home_of(table, id);
+  uint32_t at = hash_of(table, id);
   for (;;) {
-    const int32_t found = atomicCAS(&table.seats[slot].id, -1, id);
+    const int32_t found = atomicCAS(&table.hash[at].id, -1, id);
     if (found == -1 || found == id) break;
-    slot = (slot + 1) & table.mask;
+    at = (at + 1) & table.mask;
   }
-  atomicAdd(&table.seats[slot].seat, 1);
+  atomicAdd(&table.hash[at].count_index, 1);
 }
 
 __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
   for (int64_t i = threadIdx.x; i < args.count; i += kThreads) {
     const int64_t index = head.length + i;
     if (index >= head.sinks && index < length - head.window) continue;
-    table.tokens[token_place(head, index)] = args.ids[i];
+    table.tokens[token_offset(head, index)] = args.ids[i];
   }
   clear_counts(table);
   __syncthreads();
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
   int64_t first = length - head.window;
   if (first < head.sinks) first = head.sinks;
   for (int64_t index = first + threadIdx.x; index < length; index += kThreads) {
-    count_in_parallel(table, table.tokens[token_place(head, index)]);
+    count_in_parallel(table, table.tokens[token_offset(head, index)]);
   }
   if (threadIdx.x == 0) {
     table.head->length = length;
@@ -59,12 +59,12 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
 
   // The order of the dense list is that of chance; nothing depends on it, for every id is one
   // entry.
-  for (uint32_t slot = threadIdx.x; slot <= table.mask; slot += kThreads) {
-    PenaltySeat& seat = table.seats[slot];
-    if (seat.id < 0) continue;
-    const int32_t count = seat.seat;
-    seat.seat = atomicAdd(&table.head->distinct, 1);
-    table.counts[seat.seat] = {seat.id, count};
+  for (uint32_t at = threadIdx.x; at <= table.mask; at += kThreads) {
+    PenaltyHashEntry& entry = table.hash[at];
+    if (entry.id < 0) continue;
+    const int32_t count = entry.count_index;
+    entry.count_index = atomicAdd(&table.head->distinct, 1);
+    table.counts[entry.count_index] = {entry.id, count};
   }
 }
 

@@ -24,9 +24,9 @@ struct PenaltyHead {
 };
 
 // A slot of a table that is searched by id.
-struct PenaltySeat {
-  int32_t id;    // −1: the slot is empty
-  int32_t seat;  // of its count in the dense list
+struct PenaltyHashEntry {
+  int32_t id;           // −1: the slot is empty
+  int32_t count_index;  // where its count is in the dense list
 };
 
 // Where one sequence's table has what.
@@ -34,12 +34,12 @@ struct PenaltyLayout {
   int64_t capacity;
 
   // At most half full, so that a search takes two or three steps.
-  constexpr int64_t slots() const {
+  constexpr int64_t hash_size() const {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * capacity + 1)));
   }
-  constexpr int64_t places_offset() const { return sizeof(PenaltyHead); }
+  constexpr int64_t hash_offset() const { return sizeof(PenaltyHead); }
   constexpr int64_t counts_offset() const {
-    return places_offset() + slots() * int64_t{sizeof(PenaltySeat)};
+    return hash_offset() + hash_size() * int64_t{sizeof(PenaltyHashEntry)};
   }
   // The sinks' tokens, then the window's, a ring.
   constexpr int64_t tokens_offset() const {

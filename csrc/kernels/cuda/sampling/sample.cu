@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "common/philox.h"
-#include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/sampling/penalties.cuh"
 #include "kernels/cuda/sampling/sampling.cuh"
+#include "kernels/cuda/sum_splits.cuh"
 
 namespace sinkstream::cuda {
 
@@ -33,7 +33,7 @@ struct Histogram {
 };
 
 // How much lies in some buckets.
-struct Weighed {
+struct CountAndMass {
   uint64_t count;
   uint64_t mass;
 };
@@ -45,13 +45,13 @@ struct Row {
   float largest;
 };
 
-struct SharedRoom {
+struct SharedMemory {
   Histogram histogram;
-  uint32_t* listed;        // [kListed], keys
-  uint32_t* listed_count;  // one
-  Weighed* warp_sums;      // [kSamplingWarps]
-  Weighed* above;          // one
-  uint64_t* found;         // one
+  uint32_t* listed;         // [kListed], keys
+  uint32_t* listed_count;   // one
+  CountAndMass* warp_sums;  // [kSamplingWarps]
+  CountAndMass* above;      // one
+  uint64_t* found;          // one
 };
 
 __device__ inline bool is_first_thread() { return threadIdx.x == 0; }
@@ -66,20 +66,21 @@ __device__ inline uint64_t warp_prefix_sum(uint64_t x) {
 }
 
 // The sum over all threads before this one, and over all of them in `total`.
-__device__ inline Weighed sum_before(Weighed own, Weighed& total, Weighed* warp_sums) {
+__device__ inline CountAndMass sum_before(CountAndMass own, CountAndMass& total,
+                                          CountAndMass* warp_sums) {
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const Weighed up_to = {warp_prefix_sum(own.count), warp_prefix_sum(own.mass)};
+  const CountAndMass up_to = {warp_prefix_sum(own.count), warp_prefix_sum(own.mass)};
   __syncthreads();  // the last call's sums have been read
   if (lane == kWarpSize - 1) warp_sums[warp] = up_to;
   __syncthreads();
   if (warp == 0) {
-    const Weighed sum = warp_sums[lane];
-    const Weighed warps = {warp_prefix_sum(sum.count), warp_prefix_sum(sum.mass)};
+    const CountAndMass sum = warp_sums[lane];
+    const CountAndMass warps = {warp_prefix_sum(sum.count), warp_prefix_sum(sum.mass)};
     warp_sums[lane] = warps;
   }
   __syncthreads();
   total = warp_sums[kSamplingWarps - 1];
-  const Weighed none = {0, 0}, before = warp > 0 ? warp_sums[warp - 1] : none;
+  const CountAndMass none = {0, 0}, before = warp > 0 ? warp_sums[warp - 1] : none;
   return {before.count + up_to.count - own.count, before.mass + up_to.mass - own.mass};
 }
 
@@ -99,7 +100,7 @@ __device__ inline void add(const Histogram& histogram, int bucket, uint64_t mass
   if (high != 0) atomicAdd(&histogram.mass_highs[bucket], high);
 }
 
-__device__ inline Weighed bucket_of(const Histogram& histogram, int b) {
+__device__ inline CountAndMass bucket_of(const Histogram& histogram, int b) {
   return {histogram.counts[b], uint64_t{histogram.mass_highs[b]} << 32 | histogram.mass_lows[b]};
 }
 
@@ -135,21 +136,21 @@ __device__ inline void visit_groups(const Row& row, int first, int last, uint32_
 }
 
 // Adds this block's slice to the row's histogram over first digits.
-__device__ inline void add_slice(const Row& row, const SharedRoom& room) {
-  clear(room.histogram);
+__device__ inline void add_slice(const Row& row, const SharedMemory& shared) {
+  clear(shared.histogram);
   const int first = int(blockIdx.x) * kGroupsOfSlice;
   const int last = std::min(first + kGroupsOfSlice, row.groups);
   const auto add_group = [&](int, const float(&x)[kGroup / kWarpSize]) {
     for (const float value : x) {
       const uint32_t key = key_of(value);
       if (key == kForbiddenKey) continue;
-      add(room.histogram, kBuckets - 1 - int(key >> shift_of(0)), weight_of(value, row.largest));
+      add(shared.histogram, kBuckets - 1 - int(key >> shift_of(0)), weight_of(value, row.largest));
     }
   };
   visit_groups(row, first, last, kForbiddenKey + 1, add_group, [](int) {});
   __syncthreads();
   for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
-    const Weighed bucket = bucket_of(room.histogram, b);
+    const CountAndMass bucket = bucket_of(shared.histogram, b);
     if (bucket.count == 0) continue;
     atomicAdd(&row.scratch.counts[b], uint32_t(bucket.count));
     if (bucket.mass > 0) {
@@ -159,62 +160,63 @@ __device__ inline void add_slice(const Row& row, const SharedRoom& room) {
   }
 }
 
-__device__ inline void load_first_digits(const Row& row, const SharedRoom& room) {
+__device__ inline void load_first_digits(const Row& row, const SharedMemory& shared) {
   for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
     const uint64_t mass = row.scratch.masses[b];
-    room.histogram.counts[b] = row.scratch.counts[b];
-    room.histogram.mass_lows[b] = uint32_t(mass);
-    room.histogram.mass_highs[b] = uint32_t(mass >> 32);
+    shared.histogram.counts[b] = row.scratch.counts[b];
+    shared.histogram.mass_lows[b] = uint32_t(mass);
+    shared.histogram.mass_highs[b] = uint32_t(mass >> 32);
   }
   __syncthreads();
 }
 
-__device__ inline Weighed total_of(const Histogram& histogram, const SharedRoom& room) {
-  Weighed own = {0, 0}, total;
+__device__ inline CountAndMass total_of(const Histogram& histogram, const SharedMemory& shared) {
+  CountAndMass own = {0, 0}, total;
   for (int i = 0; i < kOwnBuckets; ++i) {
-    const Weighed bucket = bucket_of(histogram, threadIdx.x * kOwnBuckets + i);
+    const CountAndMass bucket = bucket_of(histogram, threadIdx.x * kOwnBuckets + i);
     own = {own.count + bucket.count, own.mass + bucket.mass};
   }
-  sum_before(own, total, room.warp_sums);
+  sum_before(own, total, shared.warp_sums);
   return total;
 }
 
 enum class By { kCount, kMass };
 
-__device__ inline uint64_t amount(const Weighed& weighed, By by) {
-  return by == By::kCount ? weighed.count : weighed.mass;
+__device__ inline uint64_t amount(const CountAndMass& x, By by) {
+  return by == By::kCount ? x.count : x.mass;
 }
 
 // The first bucket with which `target`, at most the sum of all, is reached; `above` grows by what
 // lies before it.
-__device__ inline int find_bucket(By by, uint64_t target, Weighed& above, const SharedRoom& room) {
-  Weighed own[kOwnBuckets], sum = {0, 0}, total;
+__device__ inline int find_bucket(By by, uint64_t target, CountAndMass& above,
+                                  const SharedMemory& shared) {
+  CountAndMass own[kOwnBuckets], sum = {0, 0}, total;
   for (int i = 0; i < kOwnBuckets; ++i) {
-    own[i] = bucket_of(room.histogram, threadIdx.x * kOwnBuckets + i);
+    own[i] = bucket_of(shared.histogram, threadIdx.x * kOwnBuckets + i);
     sum = {sum.count + own[i].count, sum.mass + own[i].mass};
   }
-  Weighed before = sum_before(sum, total, room.warp_sums);
+  CountAndMass before = sum_before(sum, total, shared.warp_sums);
   before = {before.count + above.count, before.mass + above.mass};
   for (int i = 0; i < kOwnBuckets; ++i) {
-    const Weighed with = {before.count + own[i].count, before.mass + own[i].mass};
+    const CountAndMass with = {before.count + own[i].count, before.mass + own[i].mass};
     if (amount(before, by) < target && target <= amount(with, by)) {  // true in one thread, once
-      *room.found = uint64_t(threadIdx.x * kOwnBuckets + i);
-      *room.above = before;
+      *shared.found = uint64_t(threadIdx.x * kOwnBuckets + i);
+      *shared.above = before;
     }
     before = with;
   }
   __syncthreads();
-  above = *room.above;
-  return int(*room.found);
+  above = *shared.above;
+  return int(*shared.found);
 }
 
 // Calls body(key) for each key whose digits so far are `prefix`.
 template <typename Body>
-__device__ inline void for_each_key(const Row& row, const SharedRoom& room, bool is_listed,
+__device__ inline void for_each_key(const Row& row, const SharedMemory& shared, bool is_listed,
                                     uint32_t prefix, int shift, const Body& body) {
   if (is_listed) {
-    for (uint32_t i = threadIdx.x; i < *room.listed_count; i += kSamplingThreads) {
-      if (room.listed[i] >> shift == prefix) body(room.listed[i]);
+    for (uint32_t i = threadIdx.x; i < *shared.listed_count; i += kSamplingThreads) {
+      if (shared.listed[i] >> shift == prefix) body(shared.listed[i]);
     }
     return;
   }
@@ -234,34 +236,36 @@ struct Threshold {
 
 // The largest key such that it and those above amount to `target`, which is above 0 and at most
 // what the whole row amounts to: Note [Keys by digits].
-__device__ inline Threshold select(const Row& row, By by, uint64_t target, const SharedRoom& room) {
-  Weighed above = {0, 0};
+__device__ inline Threshold select(const Row& row, By by, uint64_t target,
+                                   const SharedMemory& shared) {
+  CountAndMass above = {0, 0};
   uint32_t prefix = 0;
   bool is_listed = false;
-  Weighed found = {0, 0};
+  CountAndMass found = {0, 0};
   for (int digit = 0; digit < kDigits; ++digit) {
     const int shift = shift_of(digit);
     if (digit == 0) {
-      load_first_digits(row, room);
+      load_first_digits(row, shared);
     } else {
       const int shift_before = shift_of(digit - 1);
       if (!is_listed && found.count <= kListed) {
-        if (is_first_thread()) *room.listed_count = 0;
+        if (is_first_thread()) *shared.listed_count = 0;
         __syncthreads();
-        for_each_key(row, room, false, prefix, shift_before,
-                     [&](uint32_t key) { room.listed[atomicAdd(room.listed_count, 1u)] = key; });
+        for_each_key(row, shared, false, prefix, shift_before, [&](uint32_t key) {
+          shared.listed[atomicAdd(shared.listed_count, 1u)] = key;
+        });
         is_listed = true;
       }
-      clear(room.histogram);
+      clear(shared.histogram);
       const uint32_t digits = (1u << (shift_before - shift)) - 1;
-      for_each_key(row, room, is_listed, prefix, shift_before, [&](uint32_t key) {
-        add(room.histogram, int(digits - (key >> shift & digits)),
+      for_each_key(row, shared, is_listed, prefix, shift_before, [&](uint32_t key) {
+        add(shared.histogram, int(digits - (key >> shift & digits)),
             weight_of(value_of(key), row.largest));
       });
       __syncthreads();
     }
-    const int bucket = find_bucket(by, target, above, room);
-    found = bucket_of(room.histogram, bucket);
+    const int bucket = find_bucket(by, target, above, shared);
+    found = bucket_of(shared.histogram, bucket);
     const int bits = (digit == 0 ? 32 : shift_of(digit - 1)) - shift;
     prefix = prefix << bits | ((1u << bits) - 1 - uint32_t(bucket));
     __syncthreads();  // the histogram has been read
@@ -275,18 +279,18 @@ __device__ inline uint64_t part_of(uint64_t mass, double fraction) {
 }
 
 // The key of the smallest logit that top-k and top-p leave.
-__device__ inline uint32_t select_threshold(const Row& row, const SamplingRow& wanted,
-                                            const SharedRoom& room) {
-  load_first_digits(row, room);
-  const Weighed total = total_of(room.histogram, room);
+__device__ inline uint32_t select_threshold(const Row& row, const SamplingRow& params,
+                                            const SharedMemory& shared) {
+  load_first_digits(row, shared);
+  const CountAndMass total = total_of(shared.histogram, shared);
   Threshold threshold = {kForbiddenKey + 1, total.mass};
-  if (wanted.top_k > 0 && uint64_t(wanted.top_k) < total.count) {
-    threshold = select(row, By::kCount, uint64_t(wanted.top_k), room);
+  if (params.top_k > 0 && uint64_t(params.top_k) < total.count) {
+    threshold = select(row, By::kCount, uint64_t(params.top_k), shared);
   }
-  if (wanted.top_p < 1) {
-    uint64_t target = part_of(threshold.mass, wanted.top_p);
+  if (params.top_p < 1) {
+    uint64_t target = part_of(threshold.mass, params.top_p);
     target = target < 1 ? 1 : target > threshold.mass ? threshold.mass : target;
-    const Threshold top_p = select(row, By::kMass, target, room);
+    const Threshold top_p = select(row, By::kMass, target, shared);
     if (top_p.key > threshold.key) threshold = top_p;
   }
   return threshold.key;
@@ -317,25 +321,25 @@ __device__ inline void weigh_groups(const Row& row, int first, int last, uint32_
 // The first token from `lowest` up, by rising id, at which the mass exceeds `uniform` of all. The
 // masses of the groups are known.
 __device__ inline int32_t draw(const Row& row, uint32_t lowest, double uniform,
-                               const SharedRoom& room) {
+                               const SharedMemory& shared) {
   const uint64_t* group_mass = row.scratch.group_mass;
   const int each = (row.groups + kSamplingThreads - 1) / kSamplingThreads;
   const int begin = threadIdx.x * each, end = std::min(begin + each, row.groups);
-  Weighed own = {0, 0}, total;
+  CountAndMass own = {0, 0}, total;
   for (int g = begin; g < end; ++g) own.mass += group_mass[g];
-  uint64_t before = sum_before(own, total, room.warp_sums).mass;
+  uint64_t before = sum_before(own, total, shared.warp_sums).mass;
   uint64_t target = uint64_t(uniform * double(total.mass));
   if (target >= total.mass) target = total.mass - 1;  // the product may have been rounded up
 
   if (before <= target && target < before + own.mass) {  // true in one thread
     int g = begin;
     while (before + group_mass[g] <= target) before += group_mass[g++];
-    *room.found = uint64_t(g);
-    room.above->mass = before;
+    *shared.found = uint64_t(g);
+    shared.above->mass = before;
   }
   __syncthreads();
-  const int64_t group = int64_t(*room.found);
-  uint64_t up_to = room.above->mass;
+  const int64_t group = int64_t(*shared.found);
+  uint64_t up_to = shared.above->mass;
   const int lane = threadIdx.x % kWarpSize;
   for (int i = 0; i < kGroup / kWarpSize; ++i) {  // every warp finds the same
     const float value = row.scratch.values[group * kGroup + i * kWarpSize + lane];
@@ -379,8 +383,8 @@ __device__ inline double log_sum_exp(const SamplingScratch& scratch, int slices,
 }
 
 // Tells the row's result; for the first warp.
-__device__ inline void finish(const SampleArgs& args, const SamplingRow& wanted, int64_t row,
-                              const Maxima& maxima, int32_t token, uint32_t threshold) {
+__device__ inline void write_result(const SampleArgs& args, const SamplingRow& params, int64_t row,
+                                    const Maxima& maxima, int32_t token, uint32_t threshold) {
   const int slices = int(SamplingLayout{args.vocab}.slices());
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, row);
   const double total = log_sum_exp(scratch, slices, value_of(maxima.raw_key));
@@ -388,12 +392,12 @@ __device__ inline void finish(const SampleArgs& args, const SamplingRow& wanted,
   SampledRow sampled = {total, 0, token, int32_t(maxima.is_finite), 0};
   if (token >= 0) sampled.logprob = float(sum_of_splits(args.logits, row, token) - total);
   args.sampled[row] = sampled;
-  args.ids[wanted.seat] = token >= 0 ? token : 0;
+  args.ids[params.seat] = token >= 0 ? token : 0;
   if (args.thresholds != nullptr) {
     args.thresholds[row] = token >= 0 ? value_of(threshold) : INFINITY;
   }
-  if (token >= 0 && wanted.penalties >= 0) {
-    append_token(penalty_table(args.penalties, wanted.penalties), token);
+  if (token >= 0 && params.penalties >= 0) {
+    append_token(penalty_table(args.penalties, params.penalties), token);
   }
 }
 
@@ -415,17 +419,17 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   SHARED(uint32_t, histogram, [3][kBuckets]);
   SHARED(uint32_t, listed, [kListed]);
   SHARED(uint32_t, listed_count, [1]);
-  SHARED(Weighed, warp_sums, [kSamplingWarps]);
-  SHARED(Weighed, above, [1]);
+  SHARED(CountAndMass, warp_sums, [kSamplingWarps]);
+  SHARED(CountAndMass, above, [1]);
   SHARED(uint64_t, found, [1]);
   SHARED(Maxima, maxima_of_row, [1]);
   const int64_t r = blockIdx.y;
   const TokenRow token_row = args.tokens[r];
   if (token_row.sequence < 0) return;
-  const SamplingRow wanted = args.wanted[r];
+  const SamplingRow params = args.params[r];
   const SamplingLayout layout{args.vocab};
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, r);
-  const SharedRoom room = {
+  const SharedMemory shared = {
       {histogram[0], histogram[1], histogram[2]}, listed, listed_count, warp_sums, above, found};
 
   if (threadIdx.x < kWarpSize) {
@@ -436,19 +440,19 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   const Maxima maxima = maxima_of_row[0];
   const auto largest_key = uint32_t(maxima.best >> 32);
   const bool has_none = maxima.is_finite == 0 || largest_key == kForbiddenKey;
-  if (has_none || wanted.greedy != 0) {
+  if (has_none || params.greedy != 0) {
     const int32_t token = has_none ? -1 : int32_t(~uint32_t(maxima.best));
     if (blockIdx.x == 0 && threadIdx.x < kWarpSize) {
-      finish(args, wanted, r, maxima, token, largest_key);
+      write_result(args, params, r, maxima, token, largest_key);
     }
     return;
   }
 
   const Row row = {scratch, int(layout.groups()), value_of(largest_key)};
-  const bool selects = wanted.top_k > 0 || wanted.top_p < 1;
-  uint32_t lowest = min_p_threshold(row.largest, wanted.log_min_p);
+  const bool selects = params.top_k > 0 || params.top_p < 1;
+  uint32_t lowest = min_p_threshold(row.largest, params.log_min_p);
   if (selects) {
-    add_slice(row, room);
+    add_slice(row, shared);
   } else {
     const int first = int(blockIdx.x) * kGroupsOfSlice;
     weigh_groups(row, first, std::min(first + kGroupsOfSlice, row.groups), lowest);
@@ -456,14 +460,14 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   if (!is_last_block(scratch, found)) return;
 
   if (selects) {
-    const uint32_t selected = select_threshold(row, wanted, room);
+    const uint32_t selected = select_threshold(row, params, shared);
     lowest = max_of(lowest, selected);
     weigh_groups(row, 0, row.groups, lowest);
     __syncthreads();
   }
-  const double at = uniform(wanted.seed, uint64_t(token_row.index) + 1);
-  const int32_t token = draw(row, lowest, at, room);
-  if (threadIdx.x < kWarpSize) finish(args, wanted, r, maxima, token, lowest);
+  const double at = uniform(params.seed, uint64_t(token_row.index) + 1);
+  const int32_t token = draw(row, lowest, at, shared);
+  if (threadIdx.x < kWarpSize) write_result(args, params, r, maxima, token, lowest);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // tokens[row].index + 1.
 #pragma once
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/cuda/stream.h"
 
@@ -18,7 +18,7 @@ struct SampleArgs {
   int64_t rows = 0;                     // likewise
   int64_t vocab = 0;                    // likewise
   const TokenRow* tokens = nullptr;     // likewise
-  const SamplingRow* wanted = nullptr;  // likewise
+  const SamplingRow* params = nullptr;  // likewise
   PenaltyTables penalties;              // the token is appended to its row's table
   std::byte* scratch = nullptr;         // what logits.h left, which this changes
   int32_t* ids = nullptr;               // [seats], for the next step's embedding: at its row's

@@ -1,16 +1,16 @@
 // Where a layer's pages of a sequence lie: SequencePages, read on the GPU.
 #pragma once
 
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/portable.h"
-#include "kernels/cuda/rows.h"
 
 namespace sinkstream::cuda {
 
-// `place`: among the pages of Pages::layer, sink pages first, then the ring.
+// `ordinal`: among the pages of Pages::layer, sink pages first, then the ring.
 __device__ inline std::byte* page_at(const Pages& pages, const SequencePages& sequence,
-                                     int64_t place) {
+                                     int64_t ordinal) {
   const int64_t of_layer = int64_t{sequence.sink_pages} + sequence.window_pages;
-  const int32_t id = pages.ids[sequence.offset + pages.layer * of_layer + place];
+  const int32_t id = pages.ids[sequence.offset + pages.layer * of_layer + ordinal];
   return sequence.pool + id * pages.shape.bytes();
 }
 

@@ -1,8 +1,8 @@
 // Adds up what a linear map left.
 #pragma once
 
+#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/portable.h"
-#include "kernels/cuda/rows.h"
 
 namespace sinkstream::cuda {
 

@@ -1,4 +1,4 @@
-// The plain twins of kernels/cuda/linear/matrix.h, for the emulator. Note: [Fragments] there says
+// The plain twins of kernels/cuda/tensor_core.cuh, for the emulator. Note: [Fragments] there says
 // which number is where; an error that a loader of fragments and its twin share shows only on a
 // GPU.
 #pragma once
@@ -16,11 +16,11 @@ float half_of(uint32_t word, int half) {
 
 // Reads this lane's words of four matrices; `element(rows, m)` makes one of them.
 template <typename Word>
-void load_fragment(uint32_t (&words)[4], const void* row, const Place& place, const Word& word) {
+void load_fragment(uint32_t (&words)[4], const void* row, const CallSite& site, const Word& word) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
     throw Fault("load_fragment4: `row` must be a multiple of 16.");
   }
-  const Words* rows = exchange(0xFFFFFFFFu, place, to_words(row));
+  const Words* rows = exchange(0xFFFFFFFFu, site, to_words(row));
   for (int m = 0; m < 4; ++m) {
     words[m] = word([&](int r, int column) -> uint32_t {
       uint16_t number;

@@ -10,15 +10,15 @@
 // Inputs are bf16 already, so nothing of a product is lost but what float32 sums lose.
 #pragma once
 
-#include "kernels/cuda/linear/matrix.h"
 #include "kernels/cuda/linear/weights.h"
-#include "kernels/cuda/linear/words.h"
+#include "kernels/cuda/linear/word_ops.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace sinkstream::cuda {
 
 // Of all groups of columns, or of one.
 template <WeightType kType, int kGroups = kTileGroups>
-struct TileWords {
+struct TileRegisters {
   static constexpr int kWords =
       int(tile_code_bytes(kType)) / (4 * kWarpSize) * kGroups / kTileGroups;
   static constexpr int kScaleWords = scales_per_group(kType) * kGroups;
@@ -26,25 +26,25 @@ struct TileWords {
   uint32_t words[kWords];
   uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];  // Note: [Tiles]
 
-  // A lane's codes begin at `codes_at(lane)` of a tile, and its scales `scales_behind(lane)` bytes
-  // further.
-  static __device__ int codes_at(int lane) { return lane * int(sizeof(uint4)); }
-  static __device__ int scales_behind(int lane) {
+  // A lane's codes begin at `codes_offset(lane)` of a tile, and its scales `scales_offset(lane)`
+  // bytes further.
+  static __device__ int codes_offset(int lane) { return lane * int(sizeof(uint4)); }
+  static __device__ int scales_offset(int lane) {
     return int(tile_code_bytes(kType)) + lane / 4 * scales_per_group(kType) * kTileGroups * 4 -
-           codes_at(lane);
+           codes_offset(lane);
   }
 
   // From device memory, where nobody reads them again soon.
-  __device__ void load(const std::byte* codes, int scales_behind) {
+  __device__ void load(const std::byte* codes, int scales_offset) {
     static_assert(kGroups == kTileGroups);
-    load(codes, codes + scales_behind, [](const auto* address) { return load_streaming(address); });
+    load(codes, codes + scales_offset, [](const auto* address) { return load_streaming(address); });
   }
   // From shared memory, the groups of columns from `first` on.
-  __device__ void load_staged(const std::byte* codes, int scales_behind, int first) {
+  __device__ void load_staged(const std::byte* codes, int scales_offset, int first) {
     constexpr int kGroupBytes = kWords / kGroups % 4 == 0
                                     ? int(tile_code_bytes(kType)) / kTileGroups
                                     : kWords / kGroups * 4;
-    load(codes + first * kGroupBytes, codes + scales_behind + first * scales_per_group(kType) * 4,
+    load(codes + first * kGroupBytes, codes + scales_offset + first * scales_per_group(kType) * 4,
          [](const auto* address) { return *address; });
   }
 
@@ -110,7 +110,7 @@ constexpr int pieces_of(WeightType type) {
 // The A fragment of step `step`: of the numbers or codes, the piece `fragment[0]`, and what it
 // leaves of float16 and float32 in those behind it.
 template <WeightType kType, int kGroups>
-__device__ inline void unpack(const TileWords<kType, kGroups>& tile, int step,
+__device__ inline void unpack(const TileRegisters<kType, kGroups>& tile, int step,
                               uint32_t (&fragment)[pieces_of(kType)][4]) {
 #pragma unroll
   for (int r = 0; r < 4; ++r) {

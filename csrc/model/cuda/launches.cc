@@ -1,40 +1,41 @@
-#include "model/cuda/calls.h"
+#include "model/cuda/launches.h"
 
 #include <algorithm>
 
 namespace sinkstream {
 
-CudaCalls::CudaCalls(int64_t max_rows) {
+StepLaunches::StepLaunches(int64_t max_rows) {
   rounds.reserve(max_rows);
   attentions.reserve(max_rows);
   copies.reserve(max_rows);
-  runs.reserve(max_rows);
+  logit_runs.reserve(max_rows);
 }
 
-CudaCalls CudaCalls::of_bucket(int64_t rows) {
-  CudaCalls calls(1);
-  calls.rows = rows;
-  calls.rounds.push_back({.row = 0, .rows = rows, .attention = 0, .count = 1});
-  calls.attentions.push_back({.row = 0, .rows = rows, .is_split = rows <= kMostSplitRows});
-  calls.want(0, rows);
-  calls.draws = rows;
-  return calls;
+StepLaunches StepLaunches::of_bucket(int64_t rows) {
+  StepLaunches launches(1);
+  launches.rows = rows;
+  launches.rounds.push_back({.row = 0, .rows = rows, .attention = 0, .count = 1});
+  launches.attentions.push_back({.row = 0, .rows = rows, .is_split = rows <= kMostSplitRows});
+  launches.add_logits(0, rows);
+  launches.samples = rows;
+  return launches;
 }
 
-void CudaCalls::begin(const ForwardPlan& plan, int64_t split_pages) {
+void StepLaunches::begin(const ForwardPlan& plan, int64_t split_pages) {
   rows = plan.rows();
   rounds.clear();
   attentions.clear();
   copies.clear();
-  runs.clear();
-  wanted = 0;
-  draws = 0;
+  logit_runs.clear();
+  logit_rows = 0;
+  samples = 0;
   for (const ForwardPlan::Round& round : plan.rounds) add(plan, round, split_pages);
 }
 
 // Single rows that follow each other share a launch, whatever their sequences; longer pieces have
 // one each.
-void CudaCalls::add(const ForwardPlan& plan, const ForwardPlan::Round& round, int64_t split_pages) {
+void StepLaunches::add(const ForwardPlan& plan, const ForwardPlan::Round& round,
+                       int64_t split_pages) {
   rounds.push_back({.row = round.row,
                     .rows = round.rows,
                     .attention = attentions.size(),
@@ -64,14 +65,14 @@ void CudaCalls::add(const ForwardPlan& plan, const ForwardPlan::Round& round, in
   rounds.back().copy_count = copies.size() - rounds.back().copy;
 }
 
-void CudaCalls::want(int64_t row, int64_t count) {
+void StepLaunches::add_logits(int64_t row, int64_t count) {
   if (count == 0) return;
-  if (!runs.empty() && runs.back().row + runs.back().rows == row) {
-    runs.back().rows += count;
+  if (!logit_runs.empty() && logit_runs.back().row + logit_runs.back().rows == row) {
+    logit_runs.back().rows += count;
   } else {
-    runs.push_back({row, count, wanted});
+    logit_runs.push_back({row, count, logit_rows});
   }
-  wanted += count;
+  logit_rows += count;
 }
 
 }  // namespace sinkstream

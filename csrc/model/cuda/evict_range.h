@@ -8,11 +8,11 @@
 
 namespace sinkstream {
 
-class CudaCut {
+class CudaEvictor {
  public:
   // The plugin and the stream outlive it. `angles` are those that keys are turned by, without an
   // attention factor.
-  CudaCut(const cuda::Plugin& plugin, cuda::Stream stream, Angles angles, Pairing pairing)
+  CudaEvictor(const cuda::Plugin& plugin, cuda::Stream stream, Angles angles, Pairing pairing)
       : plugin_(plugin), stream_(stream), angles_(std::move(angles)), pairing_(pairing) {}
 
   // Waits until it is done. `memory` is for what the GPU has to be told; no step is under way.

@@ -1,5 +1,5 @@
 // Tensor-core products and asynchronous copies behind plain functions; their twins for the emulator
-// are in tests/cpp/cuda_emulator/matrix_twins.h.
+// are in tests/cpp/cuda_emulator/tensor_core_twins.h.
 //
 // Note: [Fragments]
 // multiply_add<T>(d, a, b): D[16][8] += A[16][16] · B[16][8], T = bf16 or f16, sums in float32. The
@@ -22,7 +22,7 @@
 
 #if defined(SINKSTREAM_CUDA_EMULATED)
 
-#include "cuda_emulator/matrix_twins.h"
+#include "cuda_emulator/tensor_core_twins.h"
 
 #else
 

@@ -7,7 +7,7 @@
 
 #include "common/dtype.h"
 #include "cuda_emulator/orders.h"
-#include "kernels/cuda/linear/matrix.h"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace sinkstream::cuda {
 namespace {
@@ -78,14 +78,16 @@ double worst_of_products() {
   return worst;
 }
 
-TEST(MatrixTwins, MultiplyAddIsAPlainProduct) {
+TEST(TensorCoreTwins, MultiplyAddIsAPlainProduct) {
   in_every_order([&](const emulator::Order& order) {
     EXPECT_LT((worst_of_products<bf16, false>()), 5e-6) << order.name;
     EXPECT_LT((worst_of_products<f16, false>()), 5e-6) << order.name;
   });
 }
 
-TEST(MatrixTwins, ASwappedRegisterIsNoticed) { EXPECT_GT((worst_of_products<bf16, true>()), 1); }
+TEST(TensorCoreTwins, ASwappedRegisterIsNoticed) {
+  EXPECT_GT((worst_of_products<bf16, true>()), 1);
+}
 
 // words[lane][m] of four 8 × 8 matrices that stand below each other, 24 numbers from row to row.
 template <bool is_transposed>
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(32) load_kernel(const bf16* numbers, uint32_t*
   for (int m = 0; m < 4; ++m) out[threadIdx.x * 4 + m] = words[m];
 }
 
-TEST(MatrixTwins, LoadFragmentGivesEachLaneItsPairs) {
+TEST(TensorCoreTwins, LoadFragmentGivesEachLaneItsPairs) {
   std::vector<bf16> numbers(256);
   for (int i = 0; i < 256; ++i) numbers[i] = {static_cast<uint16_t>(i)};
   in_every_order([&](const emulator::Order& order) {
@@ -164,25 +166,25 @@ bool copies_all() {
   return std::memcmp(out, input, sizeof(out)) == 0;
 }
 
-TEST(MatrixTwins, CopiesArriveWhenTheyAreWaitedFor) {
+TEST(TensorCoreTwins, CopiesArriveWhenTheyAreWaitedFor) {
   in_every_order([&](const emulator::Order& order) {
     EXPECT_TRUE(copies_all<Mistake::kNone>()) << order.name;
     EXPECT_FALSE(copies_all<Mistake::kWaitsForTooFew>()) << order.name;
   });
 }
 
-TEST(MatrixTwins, ACopyThatNobodyWaitsForIsAFault) {
+TEST(TensorCoreTwins, ACopyThatNobodyWaitsForIsAFault) {
   in_every_order([&](const emulator::Order& order) {
     EXPECT_THROW(copies_all<Mistake::kNeverWaits>(), emulator::Fault) << order.name;
   });
 }
 
-TEST(MatrixTwins, ACopyFromAnOddAddressIsAFault) {
+TEST(TensorCoreTwins, ACopyFromAnOddAddressIsAFault) {
   EXPECT_THROW(copies_all<Mistake::kOddAddress>(), emulator::Fault);
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which calls it the race that it is: planted_kernel_faults.cc
-TEST(MatrixTwins, CopiesOfOthersNeedABarrier) {
+TEST(TensorCoreTwins, CopiesOfOthersNeedABarrier) {
   in_every_order([&](const emulator::Order& order) {
     EXPECT_FALSE(copies_all<Mistake::kNoBarrier>()) << order.name;
   });

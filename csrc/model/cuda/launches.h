@@ -15,7 +15,7 @@ constexpr int64_t kLogitRows = cuda::kFewInputs;
 // Rows up to which pages are shared out among blocks of threads: more keep a GPU busy without.
 constexpr int64_t kMostSplitRows = 16;
 
-struct CudaCalls {
+struct StepLaunches {
   // Rows whose queries run together.
   struct Attention {
     int64_t row = 0;
@@ -42,30 +42,30 @@ struct CudaCalls {
   };
 
   // Rows that follow each other and whose logits are wanted.
-  struct Run {
+  struct LogitRun {
     int64_t row = 0;
     int64_t rows = 0;
     int64_t to = 0;  // the first's place among the wanted rows of the step
   };
 
   // Room for so many rows is taken at once.
-  explicit CudaCalls(int64_t max_rows);
+  explicit StepLaunches(int64_t max_rows);
 
   // Rows of any sequences, one token of each, all of which want one to be drawn.
-  static CudaCalls of_bucket(int64_t rows);
+  static StepLaunches of_bucket(int64_t rows);
 
   // Those of the plan; no row is wanted yet. Attention splits up to `split_pages` of a sequence.
   void begin(const ForwardPlan& plan, int64_t split_pages);
   // The logits of these rows are wanted, too.
-  void want(int64_t row, int64_t count);
+  void add_logits(int64_t row, int64_t count);
 
   int64_t rows = 0;
   std::vector<Round> rounds;
   std::vector<Attention> attentions;
   std::vector<Copy> copies;
-  std::vector<Run> runs;
-  int64_t wanted = 0;  // rows whose logits are
-  int64_t draws = 0;   // of those, the first ones, tokens are drawn; the others go to the host
+  std::vector<LogitRun> logit_runs;
+  int64_t logit_rows = 0;  // rows whose logits are
+  int64_t samples = 0;     // of those, the first ones, tokens are drawn; the others go to the host
 
  private:
   void add(const ForwardPlan& plan, const ForwardPlan::Round& round, int64_t split_pages);

@@ -3,9 +3,9 @@
 
 #include "common/divide_up.h"
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/attention/pages.cuh"
-#include "kernels/cuda/linear/matrix.h"
+#include "kernels/cuda/attention/find_page.cuh"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace sinkstream::cuda {
 
@@ -19,7 +19,7 @@ struct Multiplied<int8_t> {
   using Type = bf16;
 };
 template <typename Cache>
-using Number = typename Multiplied<Cache>::Type;
+using Element = typename Multiplied<Cache>::Type;
 
 template <typename Cache>
 constexpr bool kHasScales = sizeof(Cache) == 1;
@@ -100,10 +100,10 @@ __device__ inline RowRange seen_rows(const SequencePages& sequence, const HeadPa
 // What a block of `warps` warps has in shared memory.
 template <typename Cache>
 struct TileMemory {
-  Number<Cache>* queries;  // [warps][16][padded(head_dim)]
-  unsigned char* keys;     // 16-bit: [64][padded(head_dim)]; int8: codes and scales as in the page
-  unsigned char* values;   // likewise
-  Number<Cache>* wide;     // int8: [64][padded(head_dim)], of the keys or the values
+  Element<Cache>* queries;  // [warps][16][padded(head_dim)]
+  unsigned char* keys;      // 16-bit: [64][padded(head_dim)]; int8: codes and scales as in the page
+  unsigned char* values;    // likewise
+  Element<Cache>* wide;     // int8: [64][padded(head_dim)], of the keys or the values
 
   static constexpr size_t query_bytes(int warps, int head_dim) {
     return size_t{2} * warps * kTileRows * padded(head_dim);
@@ -120,17 +120,17 @@ struct TileMemory {
   }
 
   __device__ TileMemory(unsigned char* memory, int warps, int head_dim)
-      : queries(reinterpret_cast<Number<Cache>*>(memory)),
+      : queries(reinterpret_cast<Element<Cache>*>(memory)),
         keys(memory + query_bytes(warps, head_dim)),
         values(keys + half_bytes(head_dim)),
-        wide(reinterpret_cast<Number<Cache>*>(values + half_bytes(head_dim))) {}
+        wide(reinterpret_cast<Element<Cache>*>(values + half_bytes(head_dim))) {}
 };
 
 // Calls visit(row, column) for every part of `rows` rows of `columns` parts, shared out among
 // `threads`; of which this is number `thread`.
 template <typename Visit>
-__device__ inline void share_out(int thread, int threads, int rows, int columns,
-                                 const Visit& visit) {
+__device__ inline void for_each_part(int thread, int threads, int rows, int columns,
+                                     const Visit& visit) {
   const int row_step = threads / columns, column_step = threads % columns;
   int row = thread / columns, column = thread % columns;
   while (row < rows) {
@@ -151,7 +151,7 @@ __device__ inline void stage_half(unsigned char* to, const std::byte* from, int 
                                   RowRange seen) {
   const int parts = head_dim * int(sizeof(Cache)) / 16;
   const int pitch = kHasScales<Cache> ? head_dim : 2 * padded(head_dim);
-  share_out(threadIdx.x, blockDim.x, kPageRows, parts, [&](int row, int part) {
+  for_each_part(threadIdx.x, blockDim.x, kPageRows, parts, [&](int row, int part) {
     unsigned char* target = to + row * pitch + part * 16;
     if (row >= seen.begin && row < seen.end) {
       copy_async(target, from + (row * parts + part) * 16);
@@ -179,7 +179,7 @@ __device__ inline uint32_t widened(uint32_t codes, int first) {
 
 // The block makes numbers of a half's codes.
 __device__ inline void widen_half(bf16* wide, const unsigned char* half, int head_dim) {
-  share_out(threadIdx.x, blockDim.x, kPageRows, head_dim / 16, [&](int row, int part) {
+  for_each_part(threadIdx.x, blockDim.x, kPageRows, head_dim / 16, [&](int row, int part) {
     const uint4 codes = *reinterpret_cast<const uint4*>(half + row * head_dim + part * 16);
     uint4* to = reinterpret_cast<uint4*>(wide + row * padded(head_dim) + part * 16);
     to[0] = make_uint4(widened(codes.x, 0), widened(codes.x, 2), widened(codes.y, 0),
@@ -192,8 +192,8 @@ __device__ inline void widen_half(bf16* wide, const unsigned char* half, int hea
 // A half that copy_async has asked for, as numbers. `pending`: groups of copies that may still be
 // under way. All threads of the block call it; whatever they wrote or read before is done then.
 template <int pending, typename Cache>
-__device__ inline const Number<Cache>* arrived(const TileMemory<Cache>& memory,
-                                               const unsigned char* half, int head_dim) {
+__device__ inline const Element<Cache>* wait_for_half(const TileMemory<Cache>& memory,
+                                                      const unsigned char* half, int head_dim) {
   copy_async_wait<pending>();
   __syncthreads();
   if constexpr (kHasScales<Cache>) {
@@ -201,7 +201,7 @@ __device__ inline const Number<Cache>* arrived(const TileMemory<Cache>& memory,
     __syncthreads();
     return memory.wide;
   } else {
-    return reinterpret_cast<const Number<Cache>*>(half);
+    return reinterpret_cast<const Element<Cache>*>(half);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "model/cuda/cut.h"
+#include "model/cuda/evict_range.h"
 
 #include <algorithm>
 
@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kAlignment = 256;
 
 // What moves where, at the same places in pinned memory and on the GPU.
-struct CutBlock {
-  CutBlock(std::byte* base, int64_t older, int64_t pairs, int64_t ids) {
+struct EvictBlock {
+  EvictBlock(std::byte* base, int64_t older, int64_t pairs, int64_t ids) {
     Carver<kAlignment> carver(base);
     from = carver.take<cuda::SequenceSlot>(older);
     to = carver.take<cuda::SequenceSlot>(older);
@@ -33,39 +33,40 @@ struct CutBlock {
 
 }  // namespace
 
-void CudaCut::evict_range(SequenceCache* cache, int64_t begin, int64_t end,
-                          StepMemory& memory) const {
+void CudaEvictor::evict_range(SequenceCache* cache, int64_t begin, int64_t end,
+                              StepMemory& memory) const {
   const auto [first, distance, older] = plan_cut(*cache, begin, end);
   const std::span<const int32_t> ids = cache->page_ids();
   const int64_t pairs = angles_.pairs();
-  memory.reserve(CutBlock(nullptr, older, pairs, std::ssize(ids)).bytes);
-  const CutBlock here(memory.here(0), older, pairs, std::ssize(ids));
-  const CutBlock there(memory.there(), older, pairs, std::ssize(ids));
+  memory.reserve(EvictBlock(nullptr, older, pairs, std::ssize(ids)).bytes);
+  const EvictBlock host(memory.host(0), older, pairs, std::ssize(ids));
+  const EvictBlock device(memory.device(), older, pairs, std::ssize(ids));
   const auto slot = [&](int64_t index) {
     return cuda::SequenceSlot{static_cast<int32_t>(cache->page_ordinal(index)),
                               static_cast<int32_t>(cache->slot(0, index).row)};
   };
   for (int64_t i = 0; i < older; ++i) {  // the youngest first, so that none is overwritten
-    here.from[i] = slot(first + older - 1 - i);
-    here.to[i] = slot(first + older - 1 - i + distance);
+    host.from[i] = slot(first + older - 1 - i);
+    host.to[i] = slot(first + older - 1 - i + distance);
   }
-  angles_.fill(&distance, 1, here.cos, here.sin);
-  *here.sequence = sequence_pages(*cache, 0);
-  std::copy(ids.begin(), ids.end(), here.page_ids);
-  check(plugin_.runtime.copy(memory.there(), memory.here(0), here.bytes, stream_), "sending a cut");
+  angles_.fill(&distance, 1, host.cos, host.sin);
+  *host.sequence = sequence_pages(*cache, 0);
+  std::copy(ids.begin(), ids.end(), host.page_ids);
+  check(plugin_.runtime.copy(memory.device(), memory.host(0), host.bytes, stream_),
+        "sending a cut");
   cuda::EvictArgs args;
-  args.pages = {there.page_ids, there.sequence, 0, cache->shape()};
+  args.pages = {device.page_ids, device.sequence, 0, cache->shape()};
   args.layers = static_cast<int32_t>(cache->layers());
-  args.from = there.from;
-  args.to = there.to;
+  args.from = device.from;
+  args.to = device.to;
   args.rows = static_cast<int32_t>(older);
-  args.rotation = {there.cos, there.sin, 2 * pairs, pairing_};
+  args.rotation = {device.cos, device.sin, 2 * pairs, pairing_};
   if (older > 0) check(plugin_.ops.evict(args, stream_), "evict");
-  check(plugin_.runtime.finish(stream_), "a cut");
+  check(plugin_.runtime.synchronize(stream_), "a cut");
   cache->cut(first + distance);
 }
 
-void CudaCut::check(cuda::Status status, const char* what) const {
+void CudaEvictor::check(cuda::Status status, const char* what) const {
   cuda::check(plugin_.runtime, status, what);
 }
 
