@@ -35,16 +35,16 @@ def usable_threads() -> int:
     """Count the cores that the affinity mask and the CPU quota allow."""
 
 def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
-    """Read texts as GGUF writes them: as many as are there whole, `count` at most.
+    """Read at most `count` strings as GGUF writes them, up to the first incomplete one.
 
-    Also returns where the next one begins.
+    Also returns the offset after them.
     """
 
 def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
-    """Cut each text at its first space."""
+    """Split each string at its first space."""
 
 def byte_level_bytes(tokens: list[str]) -> list[bytes]:
-    """List the bytes that tokens in GPT-2's alphabet stand for; of others, their UTF-8."""
+    """List the bytes of tokens in GPT-2's alphabet; for other tokens, their UTF-8."""
 
 class TokenTable:
     """The bytes of every token."""
@@ -102,30 +102,30 @@ class Session:
     def window(self) -> int: ...
 
 class ModelBuilder:
-    """A model's description and weights, on their way in."""
+    """Collects a model's description and weights."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
     def declare(self, weight: str, storage: str, rows: int, cols: int) -> None: ...
     def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
-        """Take the memory, and begin to read every weight into it in the background.
+        """Allocate memory, and start to read every weight into it in the background.
 
-        `extents`: name, descriptor and offset of each.
+        `extents`: name, file descriptor and offset of each weight.
         """
 
     def wait(self, at_most_s: float) -> bool:
-        """Whether reading has ended; waits for that."""
+        """Wait at most that long for reading to end, and return whether it has."""
 
     @property
     def bytes_read(self) -> int: ...
     @property
     def unread(self) -> tuple[str, int, int] | None:
-        """Name, first row and end row of the weight that a file did not give.
+        """Name of the weight, first row and end row that could not be read.
 
-        None if every file gave all its rows.
+        None if all were read.
         """
 
     def stop_reading(self) -> None:
-        """No file is read when this returns. May be called at any time."""
+        """Stop reading, and wait until no file is in use. May be called at any time."""
 
 class ForwardCache:
     """Keys and values for `Model.forward`."""
