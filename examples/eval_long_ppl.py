@@ -1,11 +1,11 @@
-"""The experiment of StreamingLLM's figure 3 on one book: perplexity by position, method by method.
+"""The experiment of StreamingLLM's figure 3 on one book: perplexity by position, for each method.
 
     python examples/eval_long_ppl.py BOOK.txt --tokens 20000 --methods sinks,window,dense
 
-reads a UTF-8 text, or one book of a .jsonl or .jsonl.xz file with a {"title", "text"} on each line
-(--title), and writes eval_long_ppl.json with all numbers, eval_long_ppl.png and .svg with the
-curves, and eval_long_ppl_cost.png with time and memory (pip install "sinkstream[plot]"). Ctrl-C
-stops it; the same command goes on where it stopped.
+reads a UTF-8 text, or one book (--title) of a .jsonl or .jsonl.xz file with {"title", "text"} on
+each line. It writes eval_long_ppl.json with all numbers, eval_long_ppl.png and .svg with the
+curves, and eval_long_ppl_cost.png with time and memory (pip install "sinkstream[plot]"). After
+Ctrl-C, the same command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from sinkstream.evaluate.files import write_json
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Perplexity over a book, by method.")
     parser.add_argument("book", help="a text, or a .jsonl or .jsonl.xz file of books")
-    parser.add_argument("--title", help="of a book in a .jsonl file [the first]")
+    parser.add_argument("--title", help="title of a book in a .jsonl file [the first book]")
     parser.add_argument("--model", help="a .gguf file, a folder or a name [smollm2]")
-    parser.add_argument("--methods", default="sinks,window,dense", help="with commas between")
+    parser.add_argument("--methods", default="sinks,window,dense", help="comma-separated")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--sinks", type=int, default=4)
     parser.add_argument("--window", type=int, default=1020)
-    parser.add_argument("--sample", type=int, default=60, help="tokens scored by recompute")
+    parser.add_argument("--sample", type=int, default=60, help="tokens that recompute scores")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, default=Path("eval_long_ppl.json"))
     return parser.parse_args(arguments)
 
 
 def measure(options: argparse.Namespace, text: str) -> list[PerplexityResult]:
-    """Run every method over the same tokens, with equally many in view."""
+    """Run every method over the same tokens, with equally many visible."""
     states = options.out.with_suffix(".runs")
     states.mkdir(exist_ok=True)
     with sinkstream.load(
@@ -62,13 +62,13 @@ def measure(options: argparse.Namespace, text: str) -> list[PerplexityResult]:
 
 
 def show(done: int, total: int, perplexity: float) -> None:
-    """Show how far a method is, on one line of the terminal."""
+    """Show the progress of a method on one line of the terminal."""
     end = "\n" if done == total else "\r"
     print(f"{done:,} of {total:,} tokens, perplexity {perplexity:.3f} ", end=end, file=sys.stderr)
 
 
 def write(results: list[PerplexityResult], title: str, out: Path) -> None:
-    """Print the totals; write the numbers and the pictures."""
+    """Print the totals; write the numbers and the plots."""
     for result in results:
         print(
             f"{result.method:>10}: perplexity {result.perplexity:8.3f} over {result.tokens:,} "
@@ -91,13 +91,13 @@ def write(results: list[PerplexityResult], title: str, out: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Read the book, measure, and write."""
+    """Read the book, measure, and write the results."""
     options = read_options(arguments)
     try:
         book = pick_book(read_books(options.book), options.title)
         write(measure(options, book.text), book.title, options.out)
     except KeyboardInterrupt:
-        sys.exit("Stopped. The same command goes on from here.")
+        sys.exit("Stopped. The same command continues from here.")
     except sinkstream.SinkstreamError as error:
         sys.exit(str(error))
 

@@ -1,12 +1,12 @@
-"""Why there is a KV cache, measured: the same tokens with it and without it.
+"""Why there is a KV cache, measured: the same tokens with and without it.
 
-Without a cache, every new token computes all earlier ones again: a step takes longer and longer,
-and the whole text takes time that grows with the square of its length. With a cache, a step reads
-what was kept: the whole text takes time in proportion to its length.
+Without a cache, every new token recomputes all earlier ones: each step takes longer than the last,
+and the total time grows with the square of the length. With a cache, a step reads the stored keys
+and values, and the total time grows linearly.
 
     python examples/kv_cache_explained.py --tokens 200
 
-prints a table and writes kv_cache_explained.png (for the picture: pip install "sinkstream[plot]").
+prints a table and writes kv_cache_explained.png (which needs pip install "sinkstream[plot]").
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ import torch
 import sinkstream
 from sinkstream.basic import generate_text_basic, generate_text_basic_cache
 
-PROMPT_IDS = [1, 2, 3, 4]  # any ids do: what is measured does not depend on the text
+PROMPT_IDS = [1, 2, 3, 4]  # any ids: the times do not depend on the text
 
 
 class Stopwatch:
-    """A model that notes how long each of its forwards takes."""
+    """A model that records the time of each forward."""
 
     def __init__(self, model: sinkstream.Model) -> None:
         self.model = model
         self.seconds: list[float] = []
 
     def forward(self, ids: torch.Tensor, cache: Any = None) -> torch.Tensor:
-        """Call the model's forward and note the time."""
+        """Call the model's forward and record the time."""
         begin = time.perf_counter()
         logits = self.model.forward(ids, cache)
         self.seconds.append(time.perf_counter() - begin)
         return logits
 
     def new_cache(self, batch: int = 1) -> Any:
-        """Return a cache of the model."""
+        """Return a new cache of the model."""
         return self.model.new_cache(batch)
 
 
 def measure(model: sinkstream.Model, tokens: int) -> tuple[list[float], list[float]]:
-    """Generate `tokens` tokens both ways.
+    """Generate `tokens` tokens in both ways.
 
     Returns:
-        Seconds of each step without a cache, and with one.
+        The seconds of each step without a cache, and with one.
     """
     ids = torch.tensor([PROMPT_IDS])
     without, with_cache = Stopwatch(model), Stopwatch(model)
@@ -75,14 +75,14 @@ def print_table(without: list[float], with_cache: list[float]) -> None:
 
 
 def plot(without: list[float], with_cache: list[float], path: Path) -> None:
-    """Draw time per step and time in all, and write them as a PNG file."""
+    """Plot the time per step and in total, and write a PNG file."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
     figure, (step, total) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for seconds, label in ((without, "everything computed again"), (with_cache, "with a KV cache")):
+    for seconds, label in ((without, "everything recomputed"), (with_cache, "with a KV cache")):
         count = range(1, len(seconds) + 1)
         step.plot(count, [1e3 * second for second in seconds], label=label)
         total.plot(count, list(itertools.accumulate(seconds)), label=label)
@@ -94,7 +94,7 @@ def plot(without: list[float], with_cache: list[float], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Load the model, measure, print, and draw."""
+    """Load the model, measure, print, and plot."""
     parser = argparse.ArgumentParser(description="Measure generation with a KV cache and without.")
     parser.add_argument("model", nargs="?", help="a .gguf file, a folder or a name [smollm2]")
     parser.add_argument("--tokens", type=int, default=200, help="new tokens, at least 1 [200]")
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.tokens < 1:
         parser.error(f"--tokens must be at least 1, but is {options.tokens}.")
 
-    # The window holds everything: nothing is evicted, so that both ways compute the same.
+    # The window holds everything: nothing is evicted, so both ways give the same tokens.
     window = len(PROMPT_IDS) + options.tokens
     with sinkstream.load(
         options.model, dtype="float32", kv_dtype="float32", window=window

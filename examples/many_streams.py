@@ -1,11 +1,11 @@
-"""Many streams at once on one model: how fast they are together, how fairly, in how much memory.
+"""Many streams at once on one model: total speed, fairness, and memory.
 
     python examples/many_streams.py --streams 32 --tokens 100
 
-All streams share each step of the model, so that its weights are read once for all of them. Each
-has a cache of its own, taken when the model is loaded: the more streams, the more memory, and not
-a byte more while they run. A terminal shows them as they write; elsewhere each stream is a line
-when it has ended.
+All streams share each step of the model, so its weights are read once for all. Each stream has its
+own cache, allocated when the model is loaded: memory depends on the number of streams, but does not
+grow while they run. A terminal shows the streams as they write; elsewhere each stream prints one
+line at its end.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ BAR = 16  # columns
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure many streams at once on one model.")
-    parser.add_argument("--streams", type=int, default=32, help="at the same time [32]")
-    parser.add_argument("--tokens", type=int, default=100, help="that each writes [100]")
+    parser.add_argument("--streams", type=int, default=32, help="streams at the same time [32]")
+    parser.add_argument("--tokens", type=int, default=100, help="tokens per stream [100]")
     parser.add_argument("--model", help="a .gguf file, a folder or a name [smollm2]")
     parser.add_argument("--window", type=int, default=252, help="W, the last tokens [252]")
     options = parser.parse_args(arguments)
@@ -43,13 +43,13 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def own_memory() -> int:
-    """Return the bytes that this process has in use, files that it has mapped left out."""
+    """Return the resident bytes of this process, without mapped files."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 class PlainScreen:
-    """Prints a line for each stream when it has ended."""
+    """Prints one line for each stream at its end."""
 
     def __enter__(self) -> PlainScreen:
         return self
@@ -58,10 +58,10 @@ class PlainScreen:
         pass
 
     def add(self, number: int, stream: sinkstream.Stream, text: str) -> None:
-        """Take the text that has just come."""
+        """Receive new text of a stream."""
 
     def end(self, number: int, stream: sinkstream.Stream) -> None:
-        """Take note that a stream has ended."""
+        """Receive the end of a stream."""
         stats = stream.stats
         print(
             f"stream {number:3}: {stats.generated_tokens:,} tokens, {stats.tokens_per_s:.1f} "
@@ -71,7 +71,7 @@ class PlainScreen:
 
 
 class LiveScreen(PlainScreen):
-    """Shows a bar for each stream, and the end of what it has written."""
+    """Shows a bar for each stream, and the last words of its text."""
 
     def __init__(self, console: Console, streams: int, tokens: int) -> None:
         self.progress = Progress(
@@ -80,13 +80,13 @@ class LiveScreen(PlainScreen):
             MofNCompleteColumn(),
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
             console=console,
-            refresh_per_second=4,  # the model wants the processor, too
+            refresh_per_second=4,  # leaves the CPU to the model
         )
         self.tasks = [
             self.progress.add_task(f"{n:4}", total=tokens, text="") for n in range(streams)
         ]
         self.texts = [""] * streams
-        # Beside the number, the bar, "done/total" and the spaces between.
+        # What remains after the number, the bar, "done/total" and the spaces between.
         self.room = max(1, console.width - 4 - BAR - len(f"{tokens}/{tokens}") - 3)
 
     def __enter__(self) -> LiveScreen:
@@ -97,8 +97,8 @@ class LiveScreen(PlainScreen):
         self.progress.stop()
 
     def add(self, number: int, stream: sinkstream.Stream, text: str) -> None:
-        """Append text; each stream is read by one thread, and the lines are its own."""
-        # A terminal obeys control characters, and a model may write any.
+        """Append text. One thread reads each stream, and only it changes the stream's line."""
+        # Terminals interpret control characters, and a model may write any.
         clean = "".join(c if c.isprintable() else " " for c in text)
         self.texts[number] = (self.texts[number] + clean)[-self.room :]
         done = stream.stats.generated_tokens
@@ -110,7 +110,7 @@ class LiveScreen(PlainScreen):
 
 
 def read_all(streams: list[sinkstream.Stream], screen: PlainScreen) -> None:
-    """Read every stream to its end, each in a thread of its own."""
+    """Read every stream to its end, each in its own thread."""
 
     def read(number: int) -> int:
         for text in streams[number]:
@@ -123,12 +123,12 @@ def read_all(streams: list[sinkstream.Stream], screen: PlainScreen) -> None:
                 screen.end(done.result(), streams[done.result()])
         except BaseException:
             for stream in streams:
-                stream.cancel()  # its reader's loop ends, and the thread with it
+                stream.cancel()  # ends the loop of its reader, and so the thread
             raise
 
 
 def print_summary(streams: list[sinkstream.Stream], seconds: float) -> None:
-    """Print what the streams were together, and how much they differed."""
+    """Print the total speed of the streams, and how much they differ."""
     all_stats = [stream.stats for stream in streams]
     rates = [stats.tokens_per_s or 0.0 for stats in all_stats]
     slowest, median = min(rates), statistics.median(rates)
@@ -147,7 +147,7 @@ def print_summary(streams: list[sinkstream.Stream], seconds: float) -> None:
 
 
 def print_memory(capacity: sinkstream.Capacity, loaded: int, grown: int) -> None:
-    """Print what the model said that it takes, beside what the process has taken."""
+    """Print the memory that the model reports, and what the process actually uses."""
     said = capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes
     print(
         f"memory:    capacity says {said / 2**20:.0f} MiB ({capacity.weight_bytes / 2**20:.0f} "
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
                 model.stream(
                     f"Story {number}, about {TOPICS[number % len(TOPICS)]}.\n\n",
                     max_tokens=options.tokens,
-                    ignore_eos=True,  # all of one length, so that their rates can be compared
+                    ignore_eos=True,  # equal lengths, so that their speeds can be compared
                     seed=number,
                 )
             )

@@ -1,13 +1,13 @@
-"""A conversation without an end, with a model of transformers and sinkstream's cache.
+"""An endless conversation, with a transformers model and sinkstream's cache.
 
     python examples/run_streaming_llama.py PATH_OR_NAME --prompts prompts.txt
 
-reads one prompt a line ("-": from the keyboard) and answers each, in one conversation. The cache
-never holds more than `--start-size` + `--recent-size` tokens, so that the conversation can go on
-for days; what left the window is forgotten, and the line below each answer says how much that is.
+reads one prompt per line ("-" reads the keyboard) and answers each, in one conversation. The cache
+never holds more than `--start-size` + `--recent-size` tokens, so the conversation can run for days.
+Tokens that leave the window are forgotten; the line below each answer counts them.
 
-Any model of the families falcon (rotary), gpt_neox, llama, mistral, mpt, qwen2 and qwen3 will do;
-transformers must be installed (`pip install transformers`).
+Works with any model of the families falcon (rotary), gpt_neox, llama, mistral, mpt, qwen2 and
+qwen3. Needs transformers (`pip install transformers`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sinkstream.streaming_llm import StartRecentKVCache, enable_streaming_llm
 
 
 def prompts(source: str) -> Iterator[str]:
-    """Yield the prompts of a file, one a line, or what is typed."""
+    """Yield the prompts of a file, one per line, or typed prompts."""
     if source == "-":
         print("You: ", end="", flush=True)
         for line in sys.stdin:
@@ -40,16 +40,16 @@ def prompts(source: str) -> Iterator[str]:
                 yield line.strip()
 
 
-# Stands for an answer in what a chat template writes; no template changes it.
+# Placeholder for an answer in the output of a chat template; no template changes it.
 ANSWER = "[[the answer]]"
 
 
 def turn_text(tokenizer: Any, prompt: str, is_first: bool) -> str:
-    """Return the text of one turn, with the marks of the chat template where there is one.
+    """Return the text of one turn, with the marks of the chat template if there is one.
 
-    A template writes whole conversations, perhaps with a beginning that must not come twice, and
-    with something in the last answer that earlier ones lack. A later turn is therefore what it
-    writes after an answer that has gone before, beginning with the mark that closes the answer.
+    A template renders entire conversations, perhaps with a start that must not be repeated, and
+    with a last answer that differs from earlier ones. A later turn is therefore rendered after a
+    placeholder answer, and starts with the mark that closes that answer.
     """
     if not tokenizer.chat_template:
         return f"USER: {prompt}\n\nASSISTANT: "
@@ -83,7 +83,7 @@ def converse(
     cache = kv_cache.new_cache()
     streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     marks_turns = bool(tokenizer.chat_template)
-    unread: list[int] = []  # what ends the last answer and is not in the cache yet
+    unread: list[int] = []  # the end of the last answer, not in the cache yet
     for prompt in prompts(source):
         text = turn_text(tokenizer, prompt, is_first=cache.seen_tokens == 0)
         special = cache.seen_tokens == 0 and not marks_turns
@@ -96,7 +96,7 @@ def converse(
         )
         unread = out[0, -1:].tolist()
         if marks_turns and unread[0] in ends_of_answers(model, tokenizer):
-            unread = []  # the next turn's text closes the answer, whether or not it was cut off
+            unread = []  # the next turn's text closes the answer, whether or not it was complete
         answered = out.shape[1] - 1
         seconds = time.perf_counter() - begin
         print(
@@ -106,13 +106,13 @@ def converse(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Load the model and hold the conversation."""
-    parser = argparse.ArgumentParser(description="Converse without an end.")
+    """Load the model and run the conversation."""
+    parser = argparse.ArgumentParser(description="An endless conversation.")
     parser.add_argument("model", help="a folder or a name that transformers can load")
     parser.add_argument("--prompts", required=True, help="a text file, or - for the keyboard")
     parser.add_argument("--start-size", type=int, default=4, help="sinks [4]")
-    parser.add_argument("--recent-size", type=int, default=2000, help="tokens besides [2000]")
-    parser.add_argument("--max-new-tokens", type=int, default=500, help="of one answer [500]")
+    parser.add_argument("--recent-size", type=int, default=2000, help="other tokens to keep [2000]")
+    parser.add_argument("--max-new-tokens", type=int, default=500, help="per answer [500]")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 [auto]")
     options = parser.parse_args(arguments)
 

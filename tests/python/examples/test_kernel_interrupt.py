@@ -1,4 +1,4 @@
-"""A notebook's stop button ends what runs, at once, and the next cell generates again."""
+"""A notebook's stop button ends a stream at once, and the next cell generates again."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-# 0.2 s until a waiting reader has looked for signals; the rest is for the kernel's own way there
-# and back, on a machine that others use. What hangs takes longer.
+# A waiting reader checks for signals every 0.2 s. The rest allows for the kernel's round trip on a
+# shared machine; a hang would take longer.
 PROMPTLY_S = 20.0
 
 
 class Kernel:
-    """A running kernel, whose cells are run one by one."""
+    """A running kernel that executes cells one by one."""
 
     def __init__(self, folder: Path) -> None:
         self.manager, self.client = start_new_kernel(kernel_name="python3", cwd=str(folder))
 
     def start(self, code: str) -> str:
-        """Start a cell; return its number. One that fails does not cancel the next, as it may."""
+        """Start a cell; return its id. Its failure does not cancel the next cell."""
         return str(self.client.execute(code, store_history=False, stop_on_error=False))
 
     def reply_to(self, cell: str, timeout: float = 60) -> dict[str, Any]:
-        """Wait until a cell has ended."""
+        """Wait for the end of a cell; return its reply."""
         end = time.monotonic() + timeout
         while True:
             reply = self.client.get_shell_msg(timeout=max(0.0, end - time.monotonic()))
@@ -34,14 +34,14 @@ class Kernel:
                 return dict(reply["content"])
 
     def run(self, code: str) -> str:
-        """Run a cell that must not fail; return what it prints."""
+        """Run a cell that must not fail; return its output."""
         cell = self.start(code)
         reply = self.reply_to(cell)
         assert reply["status"] == "ok", reply
         return self.output_of(cell)
 
     def output_of(self, cell: str, until: str | None = None) -> str:
-        """Return what a cell prints: until it has printed something, or until its end."""
+        """Return the output of a cell until `until` appears, or until its end."""
         text = ""
         while until is None or until not in text:
             message = self.client.get_iopub_msg(timeout=60)
@@ -54,10 +54,10 @@ class Kernel:
         return text
 
     def interrupt(self, code: str) -> float:
-        """Run a cell that prints "begun", interrupt it; return the seconds that this took."""
+        """Run a cell that prints "begun", and interrupt it; return the seconds that this took."""
         cell = self.start(code)
         assert "begun" in self.output_of(cell, until="begun")
-        time.sleep(0.3)  # into whatever comes behind the print
+        time.sleep(0.3)  # until the code after the print runs
         begin = time.monotonic()
         self.manager.interrupt_kernel()
         reply = self.reply_to(cell)
@@ -81,7 +81,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 
 
 def check(kernel: Kernel, model: Path) -> None:
-    """Interrupt a loop, a wait for a result, and events; each time the model goes on."""
+    """Interrupt a loop, a wait for a result, and events; the model works after each."""
     kernel.run(f"import sinkstream, time; model = sinkstream.load({str(model)!r}, window=60)")
     endless = 'model.stream("The sea", ignore_eos=True, max_tokens=None)'
     for code in (
@@ -94,7 +94,7 @@ def check(kernel: Kernel, model: Path) -> None:
         assert seconds < PROMPTLY_S, code
         after = 'model.generate("The land", max_tokens=8, ignore_eos=True)'
         assert kernel.run(f"print({after}.finish_reason)") == "length\n"
-        # Nothing goes on unseen, though the notebook keeps the traceback and `stream`.
+        # Nothing keeps running, although the notebook holds the traceback and `stream`.
         assert kernel.run("while model.stats()['running']: time.sleep(0.01)") == ""
 
 

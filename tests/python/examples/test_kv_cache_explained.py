@@ -1,4 +1,4 @@
-"""The example runs as its users run it, and its curves are those that it promises."""
+"""The example runs as users run it, and shows the promised curves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_smollm2_gets_slower_without_a_cache(smollm2: Path, tmp_path: Path) -> N
     finished = run(smollm2, "--tokens", "32", cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     rows = [line.split() for line in finished.stdout.splitlines() if line.rstrip().endswith(" x")]
-    # 20 tokens a step on average against one. A busy machine doubles a time; it does not do so
-    # to the sum of 32 steps of one kind only.
+    # On average 20 tokens per step, compared with one. A busy machine may double some times, but
+    # not the sum of all 32 steps of only one kind.
     assert rows[-1][0] == "32"
     assert float(rows[-1][-2]) > 2

@@ -1,4 +1,4 @@
-"""The example runs as its users run it: piped, on a terminal, and ended with Ctrl-C."""
+"""The example runs as users run it: piped, at a terminal, and ended with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=200,
         check=False,
-        # Poisoning touches the memory of a cache when it is made, which a model does by itself.
+        # Poisoning touches cache memory at allocation; here the model must do that itself.
         env={k: v for k, v in os.environ.items() if k != "SINKSTREAM_POISON_PAGES"},
     )
 
 
 class OnTerminal:
-    """The example on a terminal of 30 lines and 100 columns."""
+    """The example at a terminal of 30 lines and 100 columns."""
 
     def __init__(self, *arguments: object) -> None:
         self.terminal, inside = pty.openpty()
@@ -52,12 +52,12 @@ class OnTerminal:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.kill()  # whatever went wrong, it does not go on
+        self.process.kill()  # ends it even if the test has failed
         self.process.wait()
         os.close(self.terminal)
 
     def read(self, until: str | None = None) -> str:
-        """Return what it writes: until a pattern has come, or until its end."""
+        """Return its output until a pattern appears, or until its end."""
         written = b""
         end = time.monotonic() + 60
         while until is None or not re.search(until.encode(), written):
@@ -65,7 +65,7 @@ class OnTerminal:
             assert select.select([self.terminal], [], [], 60)[0], written[-1000:]
             try:
                 some = os.read(self.terminal, 65536)
-            except OSError:  # how a terminal ends on Linux
+            except OSError:  # the end of a terminal on Linux
                 some = b""
             if not some:
                 assert until is None, written.decode()
@@ -74,7 +74,7 @@ class OnTerminal:
         return written.decode()
 
     def end(self) -> int:
-        """Wait for its end; return the exit code."""
+        """Wait for the process; return its exit code."""
         return self.process.wait(timeout=30)
 
 
@@ -101,9 +101,9 @@ def test_memory_is_what_the_capacity_says_and_does_not_grow(smollm2: Path) -> No
     assert found
     said, caches, loaded, grown = map(float, found.groups())
     assert caches > 60
-    # Beside what is announced: the tokenizer and the threads.
+    # In addition to the reported memory: the tokenizer and the threads.
     assert 0.95 * said < loaded < said + 50
-    assert grown < 10  # a cache that were taken late would show whole
+    assert grown < 10  # a cache allocated late would show in full
     (share,) = re.findall(r"^fairness: .* ([\d.]+)%$", done.stdout, re.M)
     assert 50 < float(share) <= 100
 
@@ -112,9 +112,9 @@ def test_a_terminal_shows_a_bar_for_each_stream(tiny_folder: Callable[[str], Pat
     with OnTerminal("--model", tiny_folder("llama"), "--streams=3", "--tokens=50") as shown:
         text = shown.read()
         assert shown.end() == 0, text
-    last = text.rpartition("\x1b[2K")[2]  # behind the last line that was cleared
+    last = text.rpartition("\x1b[2K")[2]  # after the last cleared line
     assert last.count("50/50") == 3
-    # Tiny models write bytes of all kinds; none of them may reach the terminal as a command.
+    # Tiny models write arbitrary bytes; none may reach the terminal as a command.
     escapes = re.findall("\x1b.{0,3}", text)
     assert all(re.match(r"\x1b\[[\d?]", escape) for escape in escapes)
     assert not set(text) & {chr(code) for code in range(32) if chr(code) not in "\r\n\x1b"}

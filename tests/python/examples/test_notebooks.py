@@ -1,4 +1,4 @@
-"""The notebooks run from a clean kernel as their readers run them, and are stored bare."""
+"""The notebooks run in a clean kernel as readers run them, and are stored without outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).parents[3] / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 FIGURES = {"eviction": 3, "long_chat": 1, "many_streams": 1, "quickstart": 0}
-# What a notebook's reader has beside sinkstream: numpy comes with it, IPython with any kernel.
+# What a reader has in addition to sinkstream: numpy comes with it, IPython with any kernel.
 IMPORTABLE = {"IPython", "matplotlib", "numpy", "sinkstream", *sys.stdlib_module_names}
 
 every_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
@@ -32,14 +32,14 @@ def code_of(name: str) -> list[Any]:
 
 @pytest.fixture
 def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give kernels no settings, start-up files or kernel lists of whoever runs the tests."""
-    pytest.importorskip("matplotlib.font_manager")  # what it says when it is new is no output
+    """Keep the user's settings, start-up files and kernel lists out of the kernels."""
+    pytest.importorskip("matplotlib.font_manager")  # or its first-run messages would be outputs
     for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
 
 
 def run(name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run a notebook where it lies; return the outputs of its cells."""
+    """Run a notebook in its own folder; return the outputs of its cells."""
     monkeypatch.setenv("SINKSTREAM_MODEL", str(model))
     notebook = read(name)
     NotebookClient(
@@ -55,7 +55,7 @@ def printed(outputs: list[Any], stream: str = "stdout") -> str:
 
 
 def check_run(name: str, outputs: list[Any]) -> None:
-    """Check what holds for every notebook with every model."""
+    """Check what every notebook must do with any model."""
     assert [output for output in outputs if output.output_type == "error"] == []
     assert printed(outputs, "stderr") == ""
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
@@ -83,7 +83,7 @@ def test_a_notebook_is_valid_and_its_cells_have_names_that_stay(name: str) -> No
     assert notebook.metadata.kernelspec.name == "python3"
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
-    # Editors draw eight hexadecimal digits, anew for each cell that is split or pasted.
+    # Editors generate eight random hexadecimal digits for each split or pasted cell.
     assert [id_ for id_ in ids if not re.fullmatch("[a-z]+(-[a-z]+)*", id_)] == []
     assert [cell.id for cell in notebook.cells if cell.metadata] == []
 
@@ -128,7 +128,7 @@ def test_the_quickstart_writes_text_and_counts_what_it_forgot(
     text = printed(outputs)
     words = text.split()
     assert sum(word.strip(".,;:!?\"'").isalpha() for word in words) > 0.6 * len(words)
-    # 4 + 400 tokens, of which the last has not been read, through a capacity of 128.
+    # 4 + 400 tokens, the last of them not read, through a capacity of 128.
     assert "128 live, 275 evicted\n275 evicted, counted" in text
 
 
@@ -161,7 +161,7 @@ def test_many_streams_are_shown_while_they_write(
     ]
     assert columns.count("<hr>80 tokens") == 4
     assert columns.count("<div") == columns.count("</div>") == 5
-    rates = re.findall(r"(\d+) streams: +([\d.]+) tokens/s in all", printed(outputs))
+    rates = re.findall(r"(\d+) streams: +([\d.]+) tokens/s in total", printed(outputs))
     assert [int(batch) for batch, _ in rates] == [1, 2, 4, 8, 16]
     assert re.search(r"^(\d+) of \1 pages of the cache are free again$", printed(outputs), re.M)
 
@@ -176,5 +176,5 @@ def test_the_pictures_of_eviction_show_what_they_say(
     found = re.findall(r"^(4 sinks|plain window) .*? ([\d.]+)$", text, re.M)
     values = {name: float(value) for name, value in found}
     assert values["plain window"] > 1.3 * values["4 sinks"]
-    # How long tokens take is for `latency_bench.py`: here other programs take the cores, too.
+    # `latency_bench.py` measures latencies; here other programs share the cores.
     assert len([ms for ms in re.findall(r"([\d.]+) ms$", text, re.M) if float(ms) > 0]) == 3

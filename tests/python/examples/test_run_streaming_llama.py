@@ -1,4 +1,4 @@
-"""The conversation runs as its users run it, and turns follow each other as the template says."""
+"""The conversation runs as users run it, and its turns follow the chat template."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_every_prompt_is_answered_and_the_cache_stays_bounded(
     turns = [tuple(map(int, line)) for line in lines]
     total = 0
     for read, written, held, forgotten in turns:
-        total += read + written - 1  # the last one written is read with the next turn
+        total += read + written - 1  # the last written token is read with the next turn
         assert held == min(34, total)
         assert forgotten == total - held
     assert len(turns) == 3
     assert turns[-1][-1] > 34
 
 
-# A default system prompt, as SmolLM2 has it.
+# With a default system prompt, like SmolLM2's.
 CHATML = """\
 {% for message in messages -%}
 {% if loop.first and message.role != 'system' %}{{ '<|im_start|>system\nBe brief.<|im_end|>\n' }}\
@@ -70,7 +70,7 @@ CHATML = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
-# An answer after the last question gets an empty block of thoughts, as Qwen3 has it.
+# Adds an empty thinking block to an answer after the last question, like Qwen3's.
 THINKING = """\
 {%- set ns = namespace(asked=0) %}
 {%- for message in messages %}{% if message.role == 'user' %}{% set ns.asked = loop.index0 %}\
@@ -83,7 +83,7 @@ THINKING = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
-# A beginning of the text, spaces around answers, and no mark before questions.
+# With a start of the text, spaces around answers, and no mark before questions.
 INSTRUCT = """\
 {{- '<|begin|>' }}{% for message in messages %}\
 {% if message.role == 'user' %}{{ '[INST] ' + message.content + ' [/INST]' }}\
@@ -91,7 +91,7 @@ INSTRUCT = """\
 
 
 def tokenizer_with(template: str) -> Any:
-    """Make a tokenizer of bytes and marks, which ends answers with <|im_end|>."""
+    """Return a tokenizer of bytes and marks, which ends answers with <|im_end|>."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     fast = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -129,7 +129,7 @@ def test_the_first_turn_has_the_beginning(script: ModuleType) -> None:
 
 
 class Scripted:
-    """Model and cache in one: it gives the answers it was told, and notes what a cache would."""
+    """Model and cache in one: gives fixed answers, and records what a cache would read."""
 
     device = "cpu"
     live_tokens = evicted_tokens = 0
@@ -153,7 +153,7 @@ class Scripted:
 
     def generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
         answer = next(self.answers)
-        self.read += answer[:-1]  # the last is sampled and not read
+        self.read += answer[:-1]  # the last is sampled but not read
         return torch.cat([input_ids, torch.tensor([answer])], dim=1)
 
 
@@ -175,6 +175,6 @@ def test_what_the_model_reads_is_what_the_template_writes(
         conversation.append({"role": "user", "content": question})
     whole = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     if template == INSTRUCT:
-        whole = whole.replace("[/INST] ", "[/INST]")  # the model did not write that space
+        whole = whole.replace("[/INST] ", "[/INST]")  # the model does not write that space
     unread = "" if end else answers[-1][-1]
     assert tokenizer.decode(model.read) + unread == whole + answers[-1]

@@ -1,4 +1,4 @@
-"""Caches that are cut or copied: `evict_for_space`, `evict_range` and `copy`."""
+"""Cutting and copying caches: `evict_for_space`, `evict_range` and `copy`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Folder = Callable[[str], Path]
 
 SINKS, WINDOW = 3, 40
 RECENT = WINDOW - 1
-# How close float32 comes to float64, and what rounding a moved key once more to float16 costs.
+# The error of float32, and of rounding a moved key to float16 once more.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2}
 
 
@@ -77,7 +77,7 @@ def test_room_for_a_turn_leaves_what_the_original_leaves(
     cache.evict_for_space(count)
     definition.evict_for_space(count)
     if turn:
-        # All of the turn in one forward: nothing leaves meanwhile, in either of them.
+        # The entire turn in one forward: in both, nothing is evicted during it.
         expected = definition.feed_at_once(turn)
         assert_equal(feed(model, cache, turn), expected, kv_dtype)
         definition.evict()
@@ -127,7 +127,7 @@ def test_what_is_cut_is_counted_as_evicted(model: sinkstream.Model) -> None:
     cache = model.new_cache()
     feed(model, cache, draw(100))
     assert (cache.live, cache.evicted) == (43, 57)
-    cache.evict_range(10, 20)  # and the token that would have left with the next one
+    cache.evict_range(10, 20)  # plus the token that the next one would have evicted
     assert (cache.live, cache.evicted) == (32, 68)
     feed(model, cache, draw(5))
     assert (cache.live, cache.evicted, cache.length) == (37, 68, 105)

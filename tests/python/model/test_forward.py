@@ -1,4 +1,4 @@
-"""Dense forwards, that is without a cache, against transformers and the float64 reference."""
+"""Dense forwards (without a cache), compared with transformers and the float64 reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(path: Path, threads: int, **options: Any) -> sinkstream.Model:
 
 
 def assert_close(found: torch.Tensor, expected: np.ndarray, relative: float) -> None:
-    """Every row of logits must be right relative to the row's largest one."""
+    """Compare every row of logits, relative to its largest one."""
     assert found.dtype == torch.float32
     assert tuple(found.shape) == expected.shape
     difference = np.abs(found.numpy() - expected).max(axis=-1)

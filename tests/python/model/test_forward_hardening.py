@@ -1,4 +1,4 @@
-"""What `Model.forward` and its caches refuse, and that they keep to the memory of the load."""
+"""What `Model.forward` and its caches refuse, and that memory does not grow after loading."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_cache_of_another_model_is_refused(tiny_folder: Folder) -> None:
             cache = other.new_cache()
             with pytest.raises(sinkstream.InvalidArgument, match="forward: `cache` must have been"):
                 model.forward(ids, cache)
-            other.forward(ids, cache)  # is as it was
+            other.forward(ids, cache)  # still works
 
 
 def test_capacity_says_all_that_is_ever_taken(tiny_folder: Folder) -> None:
@@ -78,7 +78,7 @@ def test_an_interrupt_ends_a_long_forward_and_keeps_what_was_read(tiny_folder: F
             started = time.monotonic()
             with pytest.raises(Stop):
                 model.forward(ids, cache)
-            assert time.monotonic() - started < 20  # minutes, without a look at signals
+            assert time.monotonic() - started < 20  # minutes without a check for signals
             assert 0 < cache.length < 200_000
             model.forward(ids[:, :3], cache)
     finally:

@@ -1,4 +1,4 @@
-"""`Model.generate`: one prompt or several, always as `stream` would, and never without an end."""
+"""`Model.generate`: one prompt or several, the same results as `stream`, and always an end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_one_wrong_prompt_of_several_leaves_nothing_running(model: sinkstream.Mo
     assert model.generate([5], max_tokens=2, **OPTIONS).finish_reason == "length"
 
 
-def test_a_reply_ends_after_256_tokens_where_nobody_says_how_many(model: sinkstream.Model) -> None:
+def test_a_reply_ends_after_256_tokens_by_default(model: sinkstream.Model) -> None:
     alone = model.generate([5, 9], **OPTIONS)
     assert (len(alone.token_ids), alone.finish_reason) == (256, "length")
     together = model.generate([[5, 9], [6]], **OPTIONS)
@@ -86,10 +86,10 @@ def test_a_reply_ends_after_256_tokens_where_nobody_says_how_many(model: sinkstr
 
 
 def test_none_waits_until_the_model_ends(model: sinkstream.Model) -> None:
-    # The 300th token is made the end, so that there is one beyond the default.
+    # A token from about the 300th on is made the end, which is past the default.
     free = model.generate([5, 9], max_tokens=400, **OPTIONS).token_ids
-    place = next(i for i in range(300, 400) if free[i] not in free[:i])
-    ended = model.generate([5, 9], max_tokens=None, stop_token_ids=[free[place]], **OPTIONS)
+    index = next(i for i in range(300, 400) if free[i] not in free[:i])
+    ended = model.generate([5, 9], max_tokens=None, stop_token_ids=[free[index]], **OPTIONS)
     assert ended.finish_reason == "stop"
     assert ended.stats.generated_tokens > 256
-    assert ended.token_ids[:place] == free[:place]
+    assert ended.token_ids[:index] == free[:index]

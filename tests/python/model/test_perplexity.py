@@ -1,4 +1,4 @@
-"""What the fast path costs in quality: perplexity on a book, against everything in float32."""
+"""The cost of the fast path in quality: perplexity on a book, compared with float32."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_fast_path_is_as_good_as_float32(
             return perplexity(model, ids)
 
     exact = measure(dtype="float32", kv_dtype="float32")
-    assert 5 < exact < 60, f"no perplexity of a working model on English prose: {exact}"
+    assert 5 < exact < 60, f"not the perplexity of a working model on English prose: {exact}"
     assert measure() == pytest.approx(exact, rel=2e-3)
-    if tokens > 2000:  # what "auto" means on processors that multiply bfloat16
+    if tokens > 2000:  # what "auto" selects on CPUs that multiply bfloat16
         assert measure(dtype="bfloat16") == pytest.approx(exact, rel=2e-3)

@@ -1,4 +1,4 @@
-"""The reference itself: judged by transformers, by hand, and against its own other form."""
+"""The reference itself, checked against transformers, by hand, and against its other form."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_window_that_holds_everything_is_dense_attention(name: str) -> None:
 
 
 def test_query_sees_the_first_tokens_and_the_last_ones() -> None:
-    # Two sinks, a window of three: the picture of StreamingLLM's figure 4.
+    # Two sinks and a window of three, as in StreamingLLM's figure 4.
     assert [live_indices(t, 2, 3) for t in (0, 1, 2, 4, 5, 9)] == [
         [0],
         [0, 1],

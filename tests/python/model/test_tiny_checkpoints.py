@@ -1,4 +1,4 @@
-"""The tiny checkpoints are what others take them for: the writers are tested before the readers."""
+"""The tiny checkpoints are valid for other readers: tests the writers before our readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.data import tiny
 from tests.reference.oracle import Oracle
 
 
-# Not qwen3: transformers' GGUF loader takes its default head_dim instead of the file's.
+# Not qwen3: transformers' GGUF loader uses its default head_dim instead of the file's.
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_transformers_reads_the_same_model_from_gguf_and_from_the_folder(
     name: str,
@@ -39,7 +39,7 @@ def test_gguf_holds_every_weight_as_it_says(
     assert kinds["blk.2.ffn_down.weight"] == storage
     assert kinds["token_embd.weight"] == storage
     assert kinds["output_norm.weight"] == "F32"
-    # Rounding is what the storage allows, and no more.
+    # The rounding error is no larger than the storage type's.
     stored = tiny.as_stored(drawn, storage).weights["model.layers.0.mlp.up_proj.weight"]
     exact = drawn.weights["model.layers.0.mlp.up_proj.weight"]
     error = np.abs(stored - exact).max() / np.abs(exact).max()
