@@ -323,7 +323,7 @@ EVALUATE = (
     ),
     Mutant(
         name="resume_loses_a_block",
-        sentence="What an interrupted run has scored behind the last whole block is not saved.",
+        sentence="What an interrupted run has scored after the last complete block is not saved.",
         file=STATE,
         old="nll=state.nll[: state.done],",
         new='nll=state.nll[: state.done - state.done % state.run["block"]],',
