@@ -88,7 +88,7 @@ class Bench {
   Bench(const Kernels& kernels, const Model& model, DType type, int threads)
       : kernels_(kernels),
         model_(model),
-        shape_{model.kv_heads, model.head_dim, type},
+        shape_{.kv_heads = model.kv_heads, .head_dim = model.head_dim, .type = type},
         pool_(threads) {}
 
   // One token of each sequence that sees `live` keys, in each of `layers` layers.

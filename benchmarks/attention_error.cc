@@ -23,13 +23,10 @@ double worst_of(const Kernels& table, const Window& window, DType type, int64_t 
     spec.base = 100000;
     spec.seed = seed;
     ThreadPool pool(1);
-    TestStream* stream = nullptr;
-    std::unique_ptr<TestStream> owned;
     if (start > 0) spec.window.begin = start;
-    owned = std::make_unique<TestStream>(spec, table);
-    stream = owned.get();
-    if (start > 0) stream->append(0, window.sinks, &pool);
-    const auto out = read_all(stream, table, &pool, start, start + length, 64);
+    TestStream stream(spec, table);
+    if (start > 0) stream.append(0, window.sinks, &pool);
+    const auto out = read_all(&stream, table, &pool, start, start + length, 64);
     for (int64_t t = start + length - 40; t < start + length; ++t) {
       const std::vector<double> literal = literal_row(spec, t);
       const std::vector<float> expected(literal.begin(), literal.end());
@@ -42,7 +39,7 @@ double worst_of(const Kernels& table, const Window& window, DType type, int64_t 
 }
 
 void print_all() {
-  constexpr Window kWindow{4, 252};
+  constexpr Window kWindow = {.sinks = 4, .window = 252};
   std::printf(
       "| table | cache | before it fills | just filled | ten windows on | index 10,000,000 |\n"
       "|---|---|---|---|---|---|\n");

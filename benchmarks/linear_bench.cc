@@ -35,7 +35,8 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
     const int64_t rows = kBytes / panel_bytes(type, kCols) * kPanelRows;
     const int64_t bytes = packed_bytes(type, rows, kCols);
     fill_panels(type, bytes, panels.data());
-    Call call({type, rows, kCols, panels.data()}, tokens, kernels.native_input, pool->threads());
+    Call call({.type = type, .rows = rows, .cols = kCols, .panels = panels.data()}, tokens,
+              kernels.native_input, pool->threads());
     std::vector<double> rates, reads;
     for (int repeat = 0; repeat < 15; ++repeat) {
       reads.push_back(read_rate(panels.data(), bytes, pool));
@@ -64,7 +65,8 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
     const int64_t bytes = packed_bytes(type, rows, cols);
     const Buffer panels(bytes, "panels");
     fill_panels(type, bytes, panels.data());
-    Call call({type, rows, cols, panels.data()}, tokens, kernels.native_input, pool->threads());
+    Call call({.type = type, .rows = rows, .cols = cols, .panels = panels.data()}, tokens,
+              kernels.native_input, pool->threads());
     const double work = 2.0 * tokens * rows * cols;
     const PeakUnit unit = unit_of(kernels, type);
     std::vector<double> rates, peaks;

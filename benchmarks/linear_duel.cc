@@ -41,7 +41,8 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
     const int64_t rows = bytes / panel_bytes(type, cols) * kPanelRows;
     const Buffer panels(packed_bytes(type, rows, cols), "panels");
     fill_panels(type, panels.bytes(), panels.data());
-    const PackedMatrix weights = {type, rows, cols, panels.data()};
+    const PackedMatrix weights = {
+        .type = type, .rows = rows, .cols = cols, .panels = panels.data()};
     const Kernels* const tables[] = {&base_kernels(), &SINKSTREAM_TABLE()};
     const InputType input = base_kernels().native_input;  // of both
     Call calls[] = {{weights, tokens, input, pool->threads()},

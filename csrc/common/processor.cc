@@ -25,6 +25,6 @@ int family_of(uint32_t version) {
   return static_cast<int>(base == 0xf ? base + extended : base);
 }
 
-const bool kFirstCacheServesAhead = amd_family() == 26;
+const bool kPrefetchToL1 = amd_family() == 26;
 
 }  // namespace sinkstream

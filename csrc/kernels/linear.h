@@ -8,9 +8,9 @@
 // With InputType::kInt16 each group of 32 inputs of a token that meets codes becomes whole numbers
 // and one scale: largest = max |x|, scale = largest / 32767, and x stands for scale · the whole
 // number nearest to x · (32767 / largest), ties to even, in float. That is 2^-16 of the group's
-// largest number at worst, where bfloat16 loses 2^-9 of each. A group below kLeastLargest is zeros;
-// one that is not finite is NaN. Codes times whole numbers, summed over a group, are exact in
-// 32 bits, in any order. Weights that are no codes meet the inputs as they are.
+// largest number at worst, where bfloat16 loses 2^-9 of each. A group below kMinGroupMagnitude is
+// zeros; one that is not finite is NaN. Codes times whole numbers, summed over a group, are exact
+// in 32 bits, in any order. Weights that are no codes meet the inputs as they are.
 #pragma once
 
 #include "common/divide_up.h"
@@ -38,8 +38,9 @@ constexpr const char* name_of(InputType type) {
   return "";
 }
 
-constexpr float kMostInt16 = 32767;
-constexpr float kLeastLargest = 0x1p-100f;  // kMostInt16 / it is finite, and nothing is subnormal
+constexpr float kMaxInt16 = 32767;
+constexpr float kMinGroupMagnitude =
+    0x1p-100f;  // kMaxInt16 / it is finite, and nothing is subnormal
 
 // One matrix of several that read the same input in one call (q, k and v; gate and up).
 struct LinearPart {

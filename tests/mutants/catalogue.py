@@ -32,7 +32,7 @@ PAIRS = "csrc/kernels/cpu/linear/pairs.inl"
 AMX = "csrc/kernels/cpu/linear/amx.inl"
 BANDS = "csrc/kernels/cpu/linear/bands.inl"
 ALONE = "csrc/kernels/cpu/linear/single_token.inl"
-AHEAD = "csrc/kernels/cpu/linear/prefetch.inl"
+PREFETCH = "csrc/kernels/cpu/linear/prefetch.inl"
 
 
 def _window(test: str) -> str:
@@ -71,8 +71,8 @@ def _linear(test: str, table: str = "generic") -> str:
     return f"kernels/linear:Tables/LinearTest.{test}/{table}"
 
 
-def _ahead(test: str) -> str:
-    return f"kernels/linear_prefetch:Inputs/LinearAhead.{test}/bfloat16"
+def _prefetch(test: str) -> str:
+    return f"kernels/linear_prefetch:Inputs/LinearPrefetch.{test}/bfloat16"
 
 
 def _tiles(test: str) -> str:
@@ -175,8 +175,8 @@ MUSEUM = (
         name="sinks_ignored",
         sentence="Sinks are kept in their pages, and no query behind them reads them.",
         file=ATTENTION,
-        old="seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);",
-        new="seen.sink_pages = span.index < span.sinks ? (span.sinks + 63) / kPageRows : 0;",
+        old="pages.sink_pages = divide_up(visible_sinks(span, end - 1), kPageRows);",
+        new="pages.sink_pages = span.index < span.sinks ? (span.sinks + 63) / kPageRows : 0;",
         killers=(_attention("ReadsEverySink"),),
     ),
     Mutant(
@@ -185,10 +185,10 @@ MUSEUM = (
         sentence="Sinks are ignored where the cache is narrower than float32. Quantised types "
         "do not exist yet; float16 and bfloat16 stand for them.",
         file=ATTENTION,
-        old="seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);",
+        old="pages.sink_pages = divide_up(visible_sinks(span, end - 1), kPageRows);",
         new="""const bool reads_sinks =
       args.shape.type == DType::kFloat32 || span.index < span.sinks;
-  seen.sink_pages = reads_sinks ? divide_up(seen_sinks(span, end - 1), kPageRows) : 0;""",
+  pages.sink_pages = reads_sinks ? divide_up(visible_sinks(span, end - 1), kPageRows) : 0;""",
         killers=(_attention("ReadsEverySink"),),
     ),
     Mutant(
@@ -600,8 +600,8 @@ OURS = (
         name="alibi_by_text_in_the_reference",
         sentence="The same mistake in the slow table, which defines the others.",
         file=REFERENCE,
-        old="args.query_sink + query, rank - j});",
-        new="args.query_sink + query, t - j});",
+        old=".distance = rank - j});",
+        new=".distance = t - j});",
         killers=(_scores("MeetTheDefinitionForTenWindows", "reference"),),
     ),
     Mutant(
@@ -620,7 +620,7 @@ OURS = (
         name="no_sink_logit_when_split",
         sentence="Where the work is split by pages, learned sink logits are forgotten.",
         file=ATTENTION,
-        old="join_logit(fold, sums, args.sink_logits[head], vectors);",
+        old="join_sink_logit(fold, sums, args.sink_logits[head], vectors);",
         new="{}",
         killers=(_scores("HaveTheSameBitsHoweverTokensAreCut"),),
     ),
@@ -628,8 +628,8 @@ OURS = (
         name="sink_logit_of_another_head",
         sentence="Every head of a group has the sink logit of its first head.",
         file=ATTENTION,
-        old="args.sink_logits[share.kv_head * group + (share.begin + i) % group];",
-        new="args.sink_logits[share.kv_head * group];",
+        old="args.sink_logits[queries.head(pair)]",
+        new="args.sink_logits[queries.kv_head * queries.group]",
         killers=(_scores("MeetTheDefinitionForTenWindows"),),
     ),
     Mutant(
@@ -645,9 +645,9 @@ OURS = (
         name="split_folds_backwards",
         sentence="Where the work is split by pages, they are added from the newest to the oldest.",
         file=ATTENTION,
-        old="""    for (int64_t n = 0; n < seen[s].count(); ++n) {
+        old="""    for (int64_t n = 0; n < tasks.pages(s).count(); ++n) {
       const Rows rows""",
-        new="""    for (int64_t n = seen[s].count() - 1; n >= 0; --n) {
+        new="""    for (int64_t n = tasks.pages(s).count() - 1; n >= 0; --n) {
       const Rows rows""",
         killers=(_attention("GivesTheSameBitsHoweverTokensAreCut"),),
     ),
@@ -656,8 +656,8 @@ OURS = (
         sentence="Scores of rows that a query does not see are added to minus infinity, which "
         "leaves a NaN a NaN.",
         file=PAGE,
-        old="scaled = select(seen_lanes(row, begin, end), scaled, nothing);",
-        new="scaled += select(seen_lanes(row, begin, end), Vec{}, nothing);",
+        old="scaled = select(visible_lanes(row, begin, end), scaled, nothing);",
+        new="scaled += select(visible_lanes(row, begin, end), Vec{}, nothing);",
         killers=(_attention("MatchesTheReferenceForTenWindows"),),
     ),
     Mutant(
@@ -672,8 +672,8 @@ OURS = (
         name="second_sink_page_ignored",
         sentence="Only the first 64 sinks are read.",
         file=ATTENTION,
-        old="seen.sink_pages = divide_up(seen_sinks(span, end - 1), kPageRows);",
-        new="seen.sink_pages = seen_sinks(span, end - 1) > 0;",
+        old="pages.sink_pages = divide_up(visible_sinks(span, end - 1), kPageRows);",
+        new="pages.sink_pages = visible_sinks(span, end - 1) > 0;",
         killers=(_attention("ReadsEverySink"),),
     ),
     Mutant(
@@ -741,27 +741,27 @@ OURS = (
         name="upper_codes_of_a_word_swapped",
         sentence="Of four codes of 8 bits in a word the third and the fourth change places.",
         file=PAIRS,
-        old="number_of_byte<2>(words) >> 16 | number_of_byte<3>(words)",
-        new="number_of_byte<3>(words) >> 16 | number_of_byte<2>(words)",
+        old="float_of_byte<2>(words) >> 16 | float_of_byte<3>(words)",
+        new="float_of_byte<3>(words) >> 16 | float_of_byte<2>(words)",
         killers=(_linear("EqualsTheReferenceForEveryShape", "avx512_emulated"),),
     ),
     Mutant(
         name="padded_tiles_ask_for_nothing",
         sentence="A tile of five to seven tokens, which is padded to eight, asks for no weights.",
-        file=AHEAD,
+        file=PREFETCH,
         old="(rest > 0 && tile_size(rest) == kMaxTile)",
         new="(rest > 0 && tile_size(rest) > kMaxTile)",
-        killers=(_ahead("AsksForEveryLineWhateverTheTiles"),),
+        killers=(_prefetch("PrefetchesEveryLineWhateverTheTiles"),),
     ),
     Mutant(
         name="the_panel_at_hand_is_asked_for_again",
         sentence="Tiles that ask together ask for the panel that they meet, not for the next one.",
-        file=AHEAD,
-        old="line_parts(at(next), bytes_of(next),",
-        new="line_parts(at(panel), bytes_of(next),",
+        file=PREFETCH,
+        old="prefetch_parts(at(next), bytes_of(next),",
+        new="prefetch_parts(at(panel), bytes_of(next),",
         killers=(
-            _ahead("AsksForTheMatrixThatFollowsWhereverItLies"),
-            "kernels/linear_prefetch:PanelAhead.SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet",
+            _prefetch("PrefetchesTheNextMatrixWhereverItLies"),
+            "kernels/linear_prefetch:PanelPrefetch.SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet",
         ),
     ),
     Mutant(
@@ -770,15 +770,15 @@ OURS = (
         file="csrc/kernels/cpu/prefetch_lines.inl",
         old="divide_up(lines, steps > 0 ? steps : 1) * kLineBytes",
         new="divide_up(lines, 1) * kLineBytes",
-        killers=("kernels/linear_prefetch:LinesAhead.CoverAPieceOnceAtAnEvenPace",),
+        killers=("kernels/linear_prefetch:PrefetchLines.CoverAPieceOnceAtAnEvenPace",),
     ),
     Mutant(
         name="the_other_cache_is_asked",
         sentence="Weights are asked for into the cache that serves them worse.",
         file="csrc/kernels/cpu/simd.inl",
-        old="__builtin_prefetch(address, 0, kFirstCache ? 3 : 2);",
-        new="__builtin_prefetch(address, 0, kFirstCache ? 2 : 3);",
-        killers=(_ahead("AsksIntoTheCacheThatServesAhead"),),
+        old="__builtin_prefetch(address, 0, kToL1 ? 3 : 2);",
+        new="__builtin_prefetch(address, 0, kToL1 ? 2 : 3);",
+        killers=(_prefetch("PrefetchesToTheFasterCacheLevel"),),
     ),
     Mutant(
         name="one_copy_for_all_threads",
@@ -827,7 +827,7 @@ OURS = (
         file=AMX,
         old="multiply_group<kPanels, kBands>(padded[0], kGroupBytes, x, band_stride);",
         new="multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);",
-        killers=(_tiles("TakesNothingFromBesideItsPanels"),),
+        killers=(_tiles("ReadsNothingOutsideItsPanels"),),
     ),
     Mutant(
         name="band_upside_down",

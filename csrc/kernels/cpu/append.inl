@@ -6,7 +6,8 @@
 // Writes one head of one row.
 template <typename T>
 SINKSTREAM_INLINE void append_head(const AppendArgs& args, int64_t r, int64_t head) {
-  const PageShape shape = {args.shape.kv_heads, args.shape.head_dim, kTypeOf<T>};
+  const PageShape shape = {
+      .kv_heads = args.shape.kv_heads, .head_dim = args.shape.head_dim, .type = kTypeOf<T>};
   const int64_t head_dim = shape.head_dim;
   const Slot slot = args.slots[r];
   alignas(64) float exact[kMostHeadDim + kLanes] = {};

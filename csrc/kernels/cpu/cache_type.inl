@@ -24,13 +24,16 @@ constexpr bool kScaled = false;
 template <>
 constexpr bool kScaled<int8_t> = true;
 
+constexpr int64_t first_scale_offset(int64_t head_dim) {
+  return PageShape{.kv_heads = 1, .head_dim = head_dim, .type = DType::kInt8}.scale_offset(0);
+}
+
 // The scales [kPageRows] of a head's keys or values.
 SINKSTREAM_INLINE const float* scales_of(const int8_t* codes, int64_t head_dim) {
-  return reinterpret_cast<const float*>(codes +
-                                        PageShape{1, head_dim, DType::kInt8}.scale_offset(0));
+  return reinterpret_cast<const float*>(codes + first_scale_offset(head_dim));
 }
 SINKSTREAM_INLINE float* scales_of(int8_t* codes, int64_t head_dim) {
-  return reinterpret_cast<float*>(codes + PageShape{1, head_dim, DType::kInt8}.scale_offset(0));
+  return reinterpret_cast<float*>(codes + first_scale_offset(head_dim));
 }
 
 // Calls `body` with a null T* of the type that `type` names.
@@ -86,16 +89,16 @@ SINKSTREAM_INLINE float round_head(const float* from, int64_t head_dim, int8_t* 
 }
 
 // Writes `exact` [head_dim] into a row of a head's keys or values, which lie at `half`; element
-// `dim` has its place at `place(dim)`. `exact` has room for whole vectors, and zeros in it.
+// `dim` is number `index_of(dim)`. `exact` has room for whole vectors, and zeros in it.
 // Single elements only: a neighbouring row of the same pair may be written by another thread.
-template <typename T, typename Place>
+template <typename T, typename Index>
 SINKSTREAM_INLINE void write_row(T* half, int64_t row, const float* exact, int64_t head_dim,
-                                 const Place& place) {
+                                 const Index& index_of) {
   alignas(64) T rounded[kMostHeadDim + kLanes];
   if constexpr (kScaled<T>) {
     scales_of(half, head_dim)[row] = round_head(exact, head_dim, rounded);
   } else {
     round_head(exact, head_dim, rounded);
   }
-  for (int64_t d = 0; d < head_dim; ++d) half[place(d)] = rounded[d];
+  for (int64_t d = 0; d < head_dim; ++d) half[index_of(d)] = rounded[d];
 }

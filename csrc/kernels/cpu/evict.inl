@@ -6,7 +6,8 @@
 // Moves one head of one row.
 template <typename T>
 SINKSTREAM_INLINE void evict_head(const EvictArgs& args, int64_t r, int64_t head) {
-  const PageShape shape = {args.shape.kv_heads, args.shape.head_dim, kTypeOf<T>};
+  const PageShape shape = {
+      .kv_heads = args.shape.kv_heads, .head_dim = args.shape.head_dim, .type = kTypeOf<T>};
   const int64_t head_dim = shape.head_dim;
   const Slot from = args.from[r];
   const Slot to = args.to[r];

@@ -15,17 +15,23 @@ struct Lines {
 SINKSTREAM_INLINE Lines lines_of(const std::byte* at, int64_t runs, int64_t stride, int64_t begin,
                                  int64_t end) {
   const int64_t first = begin / kLineBytes * kLineBytes;
-  return {at + first, runs, divide_up(end - first, kLineBytes), stride};
+  return {.begin = at + first,
+          .runs = runs,
+          .lines = divide_up(end - first, kLineBytes),
+          .stride = stride};
 }
 
 // Those that hold the bytes [begin, end), in short runs.
 SINKSTREAM_INLINE Lines lines_between(const std::byte* at, int64_t begin, int64_t end) {
   constexpr int64_t kRunLines = 4;
   const int64_t bytes = kRunLines * kLineBytes;
-  return {at + begin, divide_up(end - begin, bytes), kRunLines, bytes};
+  return {.begin = at + begin,
+          .runs = divide_up(end - begin, bytes),
+          .lines = kRunLines,
+          .stride = bytes};
 }
 
-SINKSTREAM_INLINE void ask_at_once(const Lines& lines) {
+SINKSTREAM_INLINE void prefetch_now(const Lines& lines) {
   for (int64_t run = 0; run < lines.runs; ++run) {
     for (int64_t line = 0; line < lines.lines; ++line) {
       prefetch(lines.begin + run * lines.stride + line * kLineBytes);
@@ -35,7 +41,7 @@ SINKSTREAM_INLINE void ask_at_once(const Lines& lines) {
 
 // Asks for lines at an even pace: a processor keeps only so many requests, and drops what comes in
 // a burst.
-struct ReadAhead {
+struct PrefetchRuns {
   const std::byte* at = nullptr;  // the next run
   const std::byte* end = nullptr;
   int64_t bytes = 0;  // of a run
@@ -50,7 +56,7 @@ struct ReadAhead {
 };
 
 // The same for lines that lie side by side.
-struct LinesAhead {
+struct PrefetchLines {
   const std::byte* at = nullptr;  // the next line
   const std::byte* end = nullptr;
   int64_t pace = 0;  // bytes of a step
@@ -67,32 +73,38 @@ struct LinesAhead {
 
 // Lines side by side in parts, each for a loop of its own: equal ones, but for what the last have
 // less.
-struct LineParts {
+struct PrefetchParts {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
   int64_t bytes = 0;  // of a part
   int64_t pace = 0;   // bytes of a step
 
-  SINKSTREAM_INLINE LinesAhead part(int64_t index) const {
+  SINKSTREAM_INLINE PrefetchLines part(int64_t index) const {
     const std::byte* const from = begin + index * bytes;
-    return {from, from + bytes < end ? from + bytes : end, pace};
+    return {.at = from, .end = from + bytes < end ? from + bytes : end, .pace = pace};
   }
 };
 
 // The lines of `bytes`, of none if that is below 1, in so many parts, for loops of `steps`.
-SINKSTREAM_INLINE LineParts line_parts(const std::byte* begin, int64_t bytes, int64_t parts,
-                                       int64_t steps) {
+SINKSTREAM_INLINE PrefetchParts prefetch_parts(const std::byte* begin, int64_t bytes, int64_t parts,
+                                               int64_t steps) {
   if (bytes < 1) return {};
   const int64_t lines = divide_up(divide_up(bytes, kLineBytes), parts);
-  return {begin, begin + bytes, lines * kLineBytes,
-          divide_up(lines, steps > 0 ? steps : 1) * kLineBytes};
+  return {.begin = begin,
+          .end = begin + bytes,
+          .bytes = lines * kLineBytes,
+          .pace = divide_up(lines, steps > 0 ? steps : 1) * kLineBytes};
 }
 
 // A part of each run for a loop of `steps`: that of loop `part` of so many, none behind the last.
-SINKSTREAM_INLINE ReadAhead read_ahead(const Lines& lines, int part, int parts, int64_t steps) {
+SINKSTREAM_INLINE PrefetchRuns prefetch_runs(const Lines& lines, int part, int parts,
+                                             int64_t steps) {
   if (lines.runs == 0 || part >= parts) return {};
   const int64_t first = lines.lines * part / parts * kLineBytes;
   const int64_t last = lines.lines * (part + 1) / parts * kLineBytes;
-  return {lines.begin + first, lines.begin + first + lines.runs * lines.stride, last - first,
-          lines.stride, divide_up(lines.runs, steps > 0 ? steps : 1)};
+  return {.at = lines.begin + first,
+          .end = lines.begin + first + lines.runs * lines.stride,
+          .bytes = last - first,
+          .stride = lines.stride,
+          .pace = divide_up(lines.runs, steps > 0 ? steps : 1)};
 }

@@ -28,19 +28,25 @@ std::vector<Key> visible_keys(const AttentionArgs& args, const AttentionSpan& sp
   const int64_t rank = args.slopes == nullptr ? 0 : args.rank[r];
   std::vector<Key> keys;
   for (int64_t j = 0; j < std::min(span.sinks, t + 1); ++j) {
-    keys.push_back({span.sink_pages[j / kPageRows], j % kPageRows, args.sink_type,
-                    args.query_sink + query, rank - j});
+    keys.push_back({.page = span.sink_pages[j / kPageRows],
+                    .row = j % kPageRows,
+                    .type = args.sink_type,
+                    .query = args.query_sink + query,
+                    .distance = rank - j});
   }
   for (int64_t i = args.first[r]; i <= t; ++i) {
     const int64_t block = (i - span.sinks) / kPageRows;
-    keys.push_back({span.window_pages[block % span.window_page_count], (i - span.sinks) % kPageRows,
-                    args.shape.type, args.query_window + query, t - i});
+    keys.push_back({.page = span.window_pages[block % span.window_page_count],
+                    .row = (i - span.sinks) % kPageRows,
+                    .type = args.shape.type,
+                    .query = args.query_window + query,
+                    .distance = t - i});
   }
   return keys;
 }
 
 PageShape shape_of(const AttentionArgs& args, const Key& key) {
-  return {args.shape.kv_heads, args.shape.head_dim, key.type};
+  return {.kv_heads = args.shape.kv_heads, .head_dim = args.shape.head_dim, .type = key.type};
 }
 
 double score_of(const AttentionArgs& args, const Key& key, int64_t head) {

@@ -23,11 +23,11 @@ void round_to_int16(double* x) {
   for (int64_t i = 0; i < kGroup; ++i) {
     if (!std::isfinite(largest)) {
       x[i] = std::numeric_limits<double>::quiet_NaN();
-    } else if (largest < kLeastLargest) {
+    } else if (largest < kMinGroupMagnitude) {
       x[i] = 0;
     } else {
-      const float whole = std::nearbyint(static_cast<float>(x[i]) * (kMostInt16 / largest));
-      x[i] = double{largest / kMostInt16} * whole;
+      const float whole = std::nearbyint(static_cast<float>(x[i]) * (kMaxInt16 / largest));
+      x[i] = double{largest / kMaxInt16} * whole;
     }
   }
 }

@@ -23,7 +23,7 @@ double log_sum_exp(const float* x, int64_t count) {
   return largest + std::log(sum);
 }
 
-float penalised(float x, int32_t count, const LogitsArgs& args) {
+float penalized(float x, int32_t count, const LogitsArgs& args) {
   x = within_range(x < 0 ? x * args.repetition_penalty : x / args.repetition_penalty);
   const float occurrences = static_cast<float>(count);
   return within_range(x - (args.presence_penalty + args.frequency_penalty * occurrences));
@@ -46,7 +46,7 @@ void reference::logits(const LogitsArgs& args, const Launch& launch) {
     }
     for (int64_t i = 0; i < args.count_count; ++i) {
       const auto [id, count] = args.counts[i];
-      out[id] = penalised(out[id], count, args);
+      out[id] = penalized(out[id], count, args);
     }
     for (int64_t i = 0; i < args.vocab; ++i) out[i] = within_range(out[i] / args.temperature);
     for (int64_t i = 0; i < args.bias_count; ++i) {

@@ -11,7 +11,7 @@ namespace sinkstream {
 namespace {
 
 // Not forbidden, likeliest first.
-std::vector<float> allowed_falling(const float* logits, int64_t vocab) {
+std::vector<float> allowed_descending(const float* logits, int64_t vocab) {
   std::vector<float> values;
   std::copy_if(logits, logits + vocab, std::back_inserter(values),
                [](float x) { return x != -INFINITY; });
@@ -19,30 +19,31 @@ std::vector<float> allowed_falling(const float* logits, int64_t vocab) {
   return values;
 }
 
-// The smallest of `falling` that top-p keeps: the rest, from there up, reach p for the first time.
-float top_p_threshold(const std::vector<float>& falling, double top_p) {
+// The smallest of `descending` that top-p keeps: the rest, from there up, reach p for the first
+// time.
+float top_p_threshold(const std::vector<float>& descending, double top_p) {
   double sum = 0;
-  for (const float x : falling) sum += std::exp(double{x} - falling.front());
+  for (const float x : descending) sum += std::exp(double{x} - descending.front());
   double reached = 0;
-  for (const float x : falling) {
-    reached += std::exp(double{x} - falling.front());
+  for (const float x : descending) {
+    reached += std::exp(double{x} - descending.front());
     if (reached >= top_p * sum) return x;
   }
-  return falling.back();
+  return descending.back();
 }
 
 // See [Filters are thresholds].
-float threshold_of(const SampleArgs& args, std::vector<float> falling) {
-  if (args.top_k > 0 && args.top_k < static_cast<int64_t>(falling.size())) {
-    const float kth = falling[args.top_k - 1];
-    falling.erase(std::upper_bound(falling.begin(), falling.end(), kth, std::greater<>()),
-                  falling.end());
+float threshold_of(const SampleArgs& args, std::vector<float> descending) {
+  if (args.top_k > 0 && args.top_k < static_cast<int64_t>(descending.size())) {
+    const float kth = descending[args.top_k - 1];
+    descending.erase(std::upper_bound(descending.begin(), descending.end(), kth, std::greater<>()),
+                     descending.end());
   }
-  double threshold = falling.back();
-  if (args.top_p < 1) threshold = top_p_threshold(falling, args.top_p);
-  threshold = std::max(threshold, falling.front() + std::log(args.min_p));
-  while (falling.back() < threshold) falling.pop_back();
-  return falling.back();
+  double threshold = descending.back();
+  if (args.top_p < 1) threshold = top_p_threshold(descending, args.top_p);
+  threshold = std::max(threshold, descending.front() + std::log(args.min_p));
+  while (descending.back() < threshold) descending.pop_back();
+  return descending.back();
 }
 
 int32_t draw(const SampleArgs& args, float threshold, float largest) {
@@ -67,17 +68,17 @@ int32_t draw(const SampleArgs& args, float threshold, float largest) {
 
 void reference::sample(const SampleArgs& args, const Launch& launch) {
   launch.pool->run(1, [&](int64_t, int) {
-    const std::vector<float> falling = allowed_falling(args.logits, args.vocab);
+    const std::vector<float> descending = allowed_descending(args.logits, args.vocab);
     float threshold = INFINITY;
-    if (falling.empty()) {
+    if (descending.empty()) {
       *args.token = -1;
     } else if (args.greedy) {
-      threshold = falling.front();
+      threshold = descending.front();
       *args.token = static_cast<int32_t>(std::max_element(args.logits, args.logits + args.vocab) -
                                          args.logits);
     } else {
-      threshold = threshold_of(args, falling);
-      *args.token = draw(args, threshold, falling.front());
+      threshold = threshold_of(args, descending);
+      *args.token = draw(args, threshold, descending.front());
     }
     if (args.threshold != nullptr) *args.threshold = threshold;
   });

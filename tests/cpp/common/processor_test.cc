@@ -30,7 +30,7 @@ TEST(Processor, HasTheFamilyOfItsVersion) {
 
 TEST(Processor, IsOneWhoseFirstCacheServesAheadByWhatTheSystemSaysOfIt) {
   const bool is_family_26 = field("vendor_id") == "AuthenticAMD" && field("cpu family") == "26";
-  EXPECT_EQ(kFirstCacheServesAhead, is_family_26);
+  EXPECT_EQ(kPrefetchToL1, is_family_26);
 }
 
 }  // namespace

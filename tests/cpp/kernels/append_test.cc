@@ -35,7 +35,8 @@ class AppendTest : public TableTest<&Kernels::append> {
         .slots = slots.data(),
         .rows = rows,
         .shape = shape,
-        .rotation = {cos.data(), sin.data(), rotary_dim, pairing}},
+        .rotation =
+            {.cos = cos.data(), .sin = sin.data(), .rotary_dim = rotary_dim, .pairing = pairing}},
        {&pool});
   }
 };

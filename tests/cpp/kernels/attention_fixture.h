@@ -19,7 +19,7 @@ inline StreamSpec make_spec(int64_t sinks, int64_t window, int64_t heads, int64_
                             int64_t head_dim, DType type) {
   return {.window = {.sinks = sinks, .window = window},
           .heads = heads,
-          .shape = {kv_heads, head_dim, type},
+          .shape = {.kv_heads = kv_heads, .head_dim = head_dim, .type = type},
           .rotary_dim = head_dim,
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
 }

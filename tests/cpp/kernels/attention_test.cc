@@ -129,7 +129,7 @@ TEST_P(AttentionTest, GivesTheSameBitsWhereTheScratchHasNoRoomForAllPages) {  //
   }
 }
 
-TEST_P(AttentionTest, GivesTheSameBitsInAnyCompany) {
+TEST_P(AttentionTest, GivesTheSameBitsInAnyBatch) {
   for (const DType type : kTypes) {
     for (const int64_t longest : {1, 5, 30}) {  // 5 rows or fewer, and more than kSplitRows
       std::vector<std::unique_ptr<TestStream>> streams;
@@ -180,7 +180,7 @@ TEST_P(AttentionTest, ReadsEverySink) {
   }
 }
 
-TEST_P(AttentionTest, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
+TEST_P(AttentionTest, PassesANanOnToTheTokensThatSeeItAndToNoOther) {
   ThreadPool pool(2);
   for (const DType type : kTypes) {
     const StreamSpec spec = make_spec(4, 40, 3, 1, 16, type);

@@ -57,7 +57,8 @@ TEST_P(EmbeddingTest, ReadsEveryFloat16AsItIs) {
             panels.get());
   Guarded out(kCols);
   for (int32_t row = 0; row < kRows; ++row) {
-    embed({WeightType::kFloat16, kRows, kCols, panels.get()}, {row}, out.get());
+    embed({.type = WeightType::kFloat16, .rows = kRows, .cols = kCols, .panels = panels.get()},
+          {row}, out.get());
     for (int64_t col = 0; col < kCols; ++col) {
       const float expected = to_float(f16{patterns[row * kCols + col]});
       if (std::isnan(expected)) {

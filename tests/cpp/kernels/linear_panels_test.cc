@@ -29,7 +29,7 @@ struct Shape {
 std::vector<Share> shares_of(const Shape& shape, int threads) {
   std::vector<LinearPart> parts;
   for (const int64_t rows : shape.rows) {
-    parts.push_back({.weights = {WeightType::kBFloat16, rows, shape.cols, nullptr}});
+    parts.push_back({.weights = {.type = WeightType::kBFloat16, .rows = rows, .cols = shape.cols}});
   }
   const LinearArgs args = {.tokens = shape.tokens,
                            .cols = shape.cols,
@@ -91,7 +91,7 @@ TEST(LinearPanels, BlocksAreOfAboutOneSize) {
     }
     const auto [least, most] = std::minmax_element(tiles.begin(), tiles.end());
     EXPECT_GE(4 * *least, 3 * *most) << cols;
-    EXPECT_GE(*most * kTileTokens, kLeastTokens) << cols;
+    EXPECT_GE(*most * kTileTokens, kMinBlockTokens) << cols;
   }
 }
 
@@ -102,7 +102,7 @@ TEST(LinearPanels, FewPanelsOfManyTokensStillGiveEveryThreadSixteenTasks) {  // 
 
 TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {  // tsan
   constexpr int kThreads = 3;
-  const LinearPart part = {.weights = {WeightType::kBFloat16, 5000, 64, nullptr}};
+  const LinearPart part = {.weights = {.type = WeightType::kBFloat16, .rows = 5000, .cols = 64}};
   for (const int64_t tokens : {1, 2}) {
     const LinearArgs args = {.tokens = tokens, .cols = 64, .parts = &part, .part_count = 1};
     ThreadPool pool(kThreads);
@@ -118,7 +118,7 @@ TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {  // tsan
     const Grain grain = {.tile_tokens = kTileTokens, .token_bytes = 128};
     share_panels(args, launch, grain, begin, [&](const Share&, int thread) {
       while (tokens == 1 && made < kThreads) std::this_thread::yield();  // all take part
-      const int64_t copy = copy_of(args, thread);
+      const int64_t copy = input_copy_of(args, thread);
       const std::thread::id by = maker.at(copy);
       if (by == std::thread::id()) ++missing;
       if (by != std::this_thread::get_id()) ++others;

@@ -84,12 +84,12 @@ std::vector<int> requests_of_lines(const Matrix& matrix) {
 // Lines of a matrix that nobody can ask for ahead, because they come first.
 int64_t first_lines(const Matrix& matrix) {
   const WeightType type = matrix.packed().type;
-  return std::max(prefetch_bytes(type, true), prefetch_bytes(type, false)) / kLineBytes;
+  return std::max(prefetch_distance(type, true), prefetch_distance(type, false)) / kLineBytes;
 }
 
-class LinearAhead : public testing::TestWithParam<InputType> {};
+class LinearPrefetch : public testing::TestWithParam<InputType> {};
 
-TEST_P(LinearAhead, AsksForEveryLineWhateverTheTiles) {
+TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTiles) {
   for (const Storage storage : kStorages) {
     for (const int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 12, 13, 16, 24, 31, 32, 33, 64}) {
       const std::vector<Matrix> matrices = matrices_of(storage, {50});
@@ -109,7 +109,7 @@ TEST_P(LinearAhead, AsksForEveryLineWhateverTheTiles) {
   }
 }
 
-TEST_P(LinearAhead, AsksForTheMatrixThatFollowsWhereverItLies) {
+TEST_P(LinearPrefetch, PrefetchesTheNextMatrixWhereverItLies) {
   for (const int64_t tokens : {16, 32, 40}) {
     const std::vector<Matrix> matrices = matrices_of(Storage::kBF16, {30, 50, 10, 40});
     call(matrices, tokens, GetParam());
@@ -121,35 +121,35 @@ TEST_P(LinearAhead, AsksForTheMatrixThatFollowsWhereverItLies) {
   }
 }
 
-TEST_P(LinearAhead, AsksIntoTheCacheThatServesAhead) {
+TEST_P(LinearPrefetch, PrefetchesToTheFasterCacheLevel) {
   for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0}) {
     for (const int64_t tokens : {1, 2, 8, 32}) {
       call(matrices_of(storage, {4}), tokens, GetParam());
       const bool waits = storage == Storage::kBF16 && tokens == 1;
-      const int expected = kFirstCacheServesAhead && !waits ? 3 : 2;
+      const int expected = kPrefetchToL1 && !waits ? 3 : 2;
       ASSERT_FALSE(requests.empty());
       for (const Request& request : requests) ASSERT_EQ(request.locality, expected);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Inputs, LinearAhead,
+INSTANTIATE_TEST_SUITE_P(Inputs, LinearPrefetch,
                          testing::Values(InputType::kFloat32, InputType::kBFloat16,
                                          InputType::kInt16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST(LinesAhead, CoverAPieceOnceAtAnEvenPace) {
+TEST(PrefetchLines, CoverAPieceOnceAtAnEvenPace) {
   const std::vector<std::byte> memory(1 << 16);
   for (const int64_t bytes : {1, 64, 65, 5184, 9792, 18432}) {
     for (const int64_t parts : {1, 2, 3, 7, 28, 64}) {
       for (const int64_t steps : {0, 1, 18}) {
-        const LineParts lines = line_parts(memory.data(), bytes, parts, steps);
+        const PrefetchParts lines = prefetch_parts(memory.data(), bytes, parts, steps);
         requests.clear();
         for (int64_t part = 0; part < parts; ++part) {
-          LinesAhead ahead = lines.part(part);
+          PrefetchLines prefetch = lines.part(part);
           for (int64_t step = 0; step < std::max<int64_t>(steps, 1); ++step) {
             const size_t before = requests.size();
-            ahead.step();
+            prefetch.step();
             const int64_t most = divide_up(divide_up(bytes, kLineBytes), parts);
             ASSERT_LE(requests.size() - before, divide_up(most, std::max<int64_t>(steps, 1)));
           }
@@ -172,43 +172,43 @@ struct Call {
   Share share = {.first_panel = 1, .end_panel = 5, .first_tile = 0, .end_tile = 4};
 
   const std::byte* panel(int64_t index) const { return part.weights.panel(index); }
-  PanelAhead ahead(int64_t number) const {
-    return ahead_of(args, share, 4, find_panel(args, number), number, 6);
+  PanelPrefetch prefetch(int64_t number) const {
+    return panel_prefetch(args, share, 4, find_panel(args, number), number, 6);
   }
 };
 
-TEST(PanelAhead, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
+TEST(PanelPrefetch, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
   const Call call;
   const int64_t bytes = panel_bytes(WeightType::kBFloat16, 576);
-  const PanelAhead first = call.ahead(1);
-  EXPECT_TRUE(first.own);
+  const PanelPrefetch first = call.prefetch(1);
+  EXPECT_TRUE(first.own_panel);
   EXPECT_EQ(first.of_tile(0).end, call.panel(2));  // what follows is for the others
   EXPECT_EQ(first.of_tile(1).at, call.panel(2));
   EXPECT_EQ(first.of_tile(3).end, call.panel(3));
   for (const int64_t number : {2, 3, 4}) {  // the last of them goes on to the share behind it
-    const PanelAhead ahead = call.ahead(number);
-    EXPECT_FALSE(ahead.own);
+    const PanelPrefetch found = call.prefetch(number);
+    EXPECT_FALSE(found.own_panel);
     for (int64_t tile = 0; tile < 4; ++tile) {
-      EXPECT_EQ(ahead.of_tile(tile).at, call.panel(number + 1) + tile * bytes / 4);
-      EXPECT_EQ(ahead.of_tile(tile).end, call.panel(number + 1) + (tile + 1) * bytes / 4);
+      EXPECT_EQ(found.of_tile(tile).at, call.panel(number + 1) + tile * bytes / 4);
+      EXPECT_EQ(found.of_tile(tile).end, call.panel(number + 1) + (tile + 1) * bytes / 4);
     }
   }
 }
 
-TEST(PanelAhead, AsksForNothingBehindTheLastPanel) {
+TEST(PanelPrefetch, PrefetchesNothingAfterTheLastPanel) {
   Call call;
   call.share.end_panel = 6;
-  const PanelAhead last = call.ahead(5);
+  const PanelPrefetch last = call.prefetch(5);
   for (int64_t tile = 0; tile < 4; ++tile) EXPECT_EQ(last.of_tile(tile).at, nullptr);
 }
 
-TEST(PanelAhead, LeavesPanelsThatTheCacheCannotHoldToTheFirstTile) {
+TEST(PanelPrefetch, LeavesPanelsThatTheCacheCannotHoldToTheFirstTile) {
   Call call;
   call.args.cols = call.part.weights.cols = kCacheBytes;  // numbers alone; nothing is read
-  const PanelAhead ahead = call.ahead(2);
-  EXPECT_TRUE(ahead.own);
-  EXPECT_NE(ahead.of_tile(0).at, nullptr);
-  EXPECT_EQ(ahead.of_tile(1).at, nullptr);
+  const PanelPrefetch found = call.prefetch(2);
+  EXPECT_TRUE(found.own_panel);
+  EXPECT_NE(found.of_tile(0).at, nullptr);
+  EXPECT_EQ(found.of_tile(1).at, nullptr);
 }
 
 }  // namespace

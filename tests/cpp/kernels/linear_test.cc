@@ -37,7 +37,12 @@ struct Inputs {
 Inputs random_inputs(int64_t tokens, int64_t cols, InputType type, uint32_t seed,
                      int64_t padding = 3) {
   const int64_t stride = cols + padding;
-  return {random_floats(tokens * stride + 1, seed), tokens, cols, stride, 1, type};
+  return {.numbers = random_floats(tokens * stride + 1, seed),
+          .tokens = tokens,
+          .cols = cols,
+          .stride = stride,
+          .offset = 1,
+          .type = type};
 }
 
 void run(const Kernels& table, const Inputs& inputs, const std::vector<LinearPart>& parts,
@@ -259,7 +264,7 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
   }
 }
 
-TEST_P(LinearTest, GivesARowTheSameBitsBesideAnyOthers) {
+TEST_P(LinearTest, GivesARowTheSameBitsWithAnyOtherRows) {
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, 33, 64, 5);
     Matrix last = random_matrix(storage, 33, 64, 5);
@@ -319,7 +324,7 @@ TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
   }
 }
 
-TEST_P(LinearTest, GivesAPartTheSameBitsBesideOtherParts) {
+TEST_P(LinearTest, GivesAPartTheSameBitsWithAnyOtherParts) {
   for (const InputType type : kInputTypes) {
     const Inputs inputs = random_inputs(7, 64, type, 9);
     std::vector<Matrix> matrices;
@@ -376,10 +381,13 @@ TEST_P(LinearTest, RoundsInputsOnlyWhenAsked) {
   const Panels panels = make_panels(packed_bytes(WeightType::kFloat32, 1, 2));
   pack_rows(Storage::kF32, reinterpret_cast<const std::byte*>(weights), 0, 1, 2, panels.get());
   for (const InputType type : kInputTypes) {
-    const Inputs inputs = {{1.0f + 0x1p-9f, 1.0f}, 1, 2, 2, 0, type};
+    const Inputs inputs = {
+        .numbers = {1.0f + 0x1p-9f, 1.0f}, .tokens = 1, .cols = 2, .stride = 2, .type = type};
     float out;
     run(table(), inputs,
-        {{.weights = {WeightType::kFloat32, 1, 2, panels.get()}, .out = &out, .out_stride = 1}});
+        {{.weights = {.type = WeightType::kFloat32, .rows = 1, .cols = 2, .panels = panels.get()},
+          .out = &out,
+          .out_stride = 1}});
     EXPECT_EQ(out, type == InputType::kBFloat16 ? 0.0f : 0x1p-9f) << name_of(type);
   }
 }
@@ -394,7 +402,11 @@ TEST_P(LinearTest, CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats
   for (const Storage storage : {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
     const Matrix matrix = random_matrix(storage, 17, 32, 21);
     for (const float largest : {0.0f, 0x1p-140f, 0x1p-101f, 0x1p-100f, 0x1p-99f, 1.0f, 0x1p90f}) {
-      Inputs inputs = {group_of(largest), 1, 32, 32, 0, InputType::kInt16};
+      Inputs inputs = {.numbers = group_of(largest),
+                       .tokens = 1,
+                       .cols = 32,
+                       .stride = 32,
+                       .type = InputType::kInt16};
       compare(matrix, inputs, false, false);
       for (const float wrong : {kInfinity, -kInfinity, std::nanf("")}) {
         inputs.numbers[5] = wrong;
@@ -416,12 +428,17 @@ TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
       pack_rows(storage, row.data(), 0, 1, 32, panels.get());
       const std::vector<double> weights = dequantize_row(storage, row.data(), 32);
       for (const float x : {3.0f, -3.0f}) {
-        const Inputs inputs = {std::vector<float>(32, x), 1, 32, 32, 0, InputType::kInt16};
+        const Inputs inputs = {.numbers = std::vector<float>(32, x),
+                               .tokens = 1,
+                               .cols = 32,
+                               .stride = 32,
+                               .type = InputType::kInt16};
         double expected = 0;
         for (const double weight : weights) expected += weight * x;
         float out;
         run(table(), inputs,
-            {{.weights = {weight_type_of(storage), 1, 32, panels.get()},
+            {{.weights =
+                  {.type = weight_type_of(storage), .rows = 1, .cols = 32, .panels = panels.get()},
               .out = &out,
               .out_stride = 1}});
         EXPECT_NEAR(out, expected, 32 * 128 * 3 * tolerance_of(DType::kFloat32)) << code;
@@ -448,17 +465,17 @@ TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
   }
 }
 
-TEST_P(LinearTest, TakesNothingFromBesideItsPanels) {
+TEST_P(LinearTest, ReadsNothingOutsideItsPanels) {
   for (const Storage storage : kStorages) {
     for (const int64_t cols : cols_of(storage)) {
       const Matrix matrix = random_matrix(storage, 17, cols, 19);
       const int64_t bytes = packed_bytes(weight_type_of(storage), 17, cols);
-      constexpr int64_t kBeside = 8192;
-      const Panels memory = make_panels(bytes + 2 * kBeside);
-      std::memset(memory.get(), 0xff, bytes + 2 * kBeside);  // NaN, in every type that has one
-      std::memcpy(memory.get() + kBeside, matrix.panels.get(), bytes);
+      constexpr int64_t kMargin = 8192;
+      const Panels memory = make_panels(bytes + 2 * kMargin);
+      std::memset(memory.get(), 0xff, bytes + 2 * kMargin);  // NaN, in every type that has one
+      std::memcpy(memory.get() + kMargin, matrix.panels.get(), bytes);
       PackedMatrix moved = matrix.packed();
-      moved.panels = memory.get() + kBeside;
+      moved.panels = memory.get() + kMargin;
       for (const int64_t tokens : {1, 3, 33}) {
         const Inputs inputs = random_inputs(tokens, cols, table().native_input, 20);
         const std::vector<float> expected = run(table(), inputs, matrix);
@@ -544,12 +561,17 @@ TEST(LinearOrder, OfDotsIsThatOfItsTwoChains) {
     const bool by_halves = storage == Storage::kQ8_0;
     const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, 32));
     pack_rows(storage, row_of_ones(storage).data(), 0, 1, 32, panels.get());
-    const PackedMatrix weights = {weight_type_of(storage), 1, 32, panels.get()};
+    const PackedMatrix weights = {
+        .type = weight_type_of(storage), .rows = 1, .cols = 32, .panels = panels.get()};
     int differing = 0;  // from the other order
     for (int first = 0; first < 32; ++first) {
       for (int one = first + 1; one < 32; ++one) {
         for (int last = one + 1; last < 32; last += 3) {
-          Inputs inputs = {std::vector<float>(32), 1, 32, 32, 0, InputType::kBFloat16};
+          Inputs inputs = {.numbers = std::vector<float>(32),
+                           .tokens = 1,
+                           .cols = 32,
+                           .stride = 32,
+                           .type = InputType::kBFloat16};
           inputs.numbers[first] = kLarge;
           inputs.numbers[one] = 1;
           inputs.numbers[last] = -kLarge;

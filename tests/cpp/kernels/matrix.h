@@ -78,7 +78,9 @@ struct Matrix {
   std::vector<std::vector<double>> plain;  // [rows][cols]
   Panels panels;
 
-  PackedMatrix packed() const { return {weight_type_of(storage), rows, cols, panels.get()}; }
+  PackedMatrix packed() const {
+    return {.type = weight_type_of(storage), .rows = rows, .cols = cols, .panels = panels.get()};
+  }
 };
 
 inline std::vector<std::byte> random_source(Storage storage, int64_t count, std::mt19937* random) {
@@ -111,7 +113,12 @@ inline std::vector<std::byte> random_source(Storage storage, int64_t count, std:
 
 inline Matrix random_matrix(Storage storage, int64_t rows, int64_t cols, uint32_t seed) {
   std::mt19937 random(seed);
-  Matrix matrix{storage, rows, cols, random_source(storage, rows * cols, &random), {}, {}};
+  Matrix matrix{.storage = storage,
+                .rows = rows,
+                .cols = cols,
+                .source = random_source(storage, rows * cols, &random),
+                .plain = {},
+                .panels = {}};
   const int64_t row_bytes = row_bytes_of(storage, cols);
   for (int64_t row = 0; row < rows; ++row) {
     matrix.plain.push_back(dequantize_row(storage, matrix.source.data() + row * row_bytes, cols));

@@ -87,7 +87,7 @@ TEST_P(RmsNormTest, KeepsZerosFinite) {
   EXPECT_EQ(out, zeros);
 }
 
-TEST_P(RmsNormTest, GivesARowTheSameBitsInAnyCompany) {
+TEST_P(RmsNormTest, GivesARowTheSameBitsWithAnyOtherRows) {
   constexpr int64_t kDim = 577, kRows = 100;  // several tasks, not all as long
   const auto input = random_floats(kRows * kDim, 9), weight = random_floats(kDim, 8);
   std::vector<float> together(kRows * kDim), alone(kDim);

@@ -36,7 +36,10 @@ TEST_P(RopeTest, TurnsEveryPairByItsAngle) {
                          .rows = rows,
                          .heads = heads,
                          .head_dim = head_dim,
-                         .rotation = {cos.data() + 1, sin.data() + 1, rotary_dim, pairing}};
+                         .rotation = {.cos = cos.data() + 1,
+                                      .sin = sin.data() + 1,
+                                      .rotary_dim = rotary_dim,
+                                      .pairing = pairing}};
         table().rope(args, {&pool});
         EXPECT_TRUE(out.is_intact());
         args.out = expected.get();
@@ -62,13 +65,14 @@ TEST_P(RopeTest, TurnsAQuarterAndAHalf) {
   const float cos[] = {0, -1};
   const float sin[] = {1, 0};
   float out[4];
-  RopeArgs args = {.input = input,
-                   .input_stride = 4,
-                   .out = out,
-                   .rows = 1,
-                   .heads = 1,
-                   .head_dim = 4,
-                   .rotation = {cos, sin, 4, Pairing::kHalf}};
+  RopeArgs args = {
+      .input = input,
+      .input_stride = 4,
+      .out = out,
+      .rows = 1,
+      .heads = 1,
+      .head_dim = 4,
+      .rotation = {.cos = cos, .sin = sin, .rotary_dim = 4, .pairing = Pairing::kHalf}};
   table().rope(args, {&pool});
   EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{-3, -2, 1, -4}));
   args.rotation.pairing = Pairing::kInterleaved;

@@ -64,7 +64,9 @@ struct StreamSpec {
   std::vector<float> sink_logits = {};  // [heads], or none
 
   PageShape sink_shape() const {
-    return {shape.kv_heads, shape.head_dim, sink_type.value_or(shape.type)};
+    return {.kv_heads = shape.kv_heads,
+            .head_dim = shape.head_dim,
+            .type = sink_type.value_or(shape.type)};
   }
 
   std::vector<double> frequencies() const {
@@ -216,7 +218,10 @@ class TestStream {
                           sin_.data());
     }
     Rotation rotation() const {
-      return {cos_.data(), sin_.data(), stream_.spec_.rotary_dim, stream_.spec_.pairing};
+      return {.cos = cos_.data(),
+              .sin = sin_.data(),
+              .rotary_dim = stream_.spec_.rotary_dim,
+              .pairing = stream_.spec_.pairing};
     }
 
    private:
@@ -343,7 +348,12 @@ struct Turn {
     sin.resize(angles.pairs());
     angles.fill(&distance, 1, cos.data(), sin.data());
   }
-  Rotation rotation() const { return {cos.data(), sin.data(), spec.rotary_dim, spec.pairing}; }
+  Rotation rotation() const {
+    return {.cos = cos.data(),
+            .sin = sin.data(),
+            .rotary_dim = spec.rotary_dim,
+            .pairing = spec.pairing};
+  }
 
   StreamSpec spec;
   std::vector<float> cos, sin;

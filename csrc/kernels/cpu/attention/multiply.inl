@@ -18,7 +18,7 @@ struct Product {
   float* out;  // [rows][out_stride]
   int64_t out_stride;
   bool accumulate;  // goes on with the chains that `out` holds
-  Lines ahead;      // asked for meanwhile
+  Lines prefetch;   // asked for meanwhile
 };
 
 // One vector of an even row, or of the odd row after it. `at` is its place in the even row.
@@ -52,16 +52,16 @@ SINKSTREAM_INLINE void add_row(const float* const (&a)[kRows], int64_t k, const 
   }
 }
 
-// kRows × kVectors sums in registers, from `column` of the block to `place` of `out`. With every
-// two k a step of `ahead`.
+// kRows × kVectors sums in registers, from `column` of the block to `out_column` of `out`. With
+// every two k a step of `prefetch`.
 template <int kRows, int kVectors, typename T>
-SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t place,
-                                     ReadAhead ahead) {
+SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t out_column,
+                                     PrefetchRuns prefetch) {
   const float* a[kRows];
   for (int q = 0; q < kRows; ++q) a[q] = product.a[q];
   const int64_t columns = product.columns;
   const int64_t end = product.k_end;
-  float* out = product.out + place;
+  float* out = product.out + out_column;
 
   Vec sums[kRows][kVectors] = {};
   if (product.accumulate) {
@@ -78,7 +78,7 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
     at += 2 * columns;
   }
   for (; k + 1 < end; k += 2, at += 2 * columns) {
-    ahead.step();
+    prefetch.step();
     add_row<false>(a, k, at, columns, sums);
     // Hides that a paired row's words were loaded just now: reading them again from the first
     // cache costs less than keeping them, for which registers do not suffice.
@@ -116,21 +116,22 @@ void multiply_rows(const Product<T>& product, int64_t begin, int64_t end) {
   const int tiles = static_cast<int>(divide_up(end - begin, kVectors));
   const int64_t steps = (product.k_end - product.k_begin) / 2;
   int tile = 0;
-  const auto ahead = [&] { return read_ahead(product.ahead, tile++, tiles, steps); };
+  const auto next_prefetch = [&] { return prefetch_runs(product.prefetch, tile++, tiles, steps); };
   int64_t v = begin;
   for (; v + kVectors <= inside; v += kVectors) {
-    multiply_tile<kRows, kVectors>(product, v * kLanes, v * kLanes, ahead());
+    multiply_tile<kRows, kVectors>(product, v * kLanes, v * kLanes, next_prefetch());
   }
   if constexpr (kVectors > 4) {
     for (; v + 4 <= inside; v += 4)
-      multiply_tile<kRows, 4>(product, v * kLanes, v * kLanes, ahead());
+      multiply_tile<kRows, 4>(product, v * kLanes, v * kLanes, next_prefetch());
   }
   if constexpr (kVectors > 2) {
     for (; v + 2 <= inside; v += 2)
-      multiply_tile<kRows, 2>(product, v * kLanes, v * kLanes, ahead());
+      multiply_tile<kRows, 2>(product, v * kLanes, v * kLanes, next_prefetch());
   }
-  for (; v < inside; ++v) multiply_tile<kRows, 1>(product, v * kLanes, v * kLanes, ahead());
-  if (v < end) multiply_tile<kRows, 1>(product, product.columns - kLanes, v * kLanes, ahead());
+  for (; v < inside; ++v) multiply_tile<kRows, 1>(product, v * kLanes, v * kLanes, next_prefetch());
+  if (v < end)
+    multiply_tile<kRows, 1>(product, product.columns - kLanes, v * kLanes, next_prefetch());
 }
 
 template <int kRows = kMostRows, typename T>

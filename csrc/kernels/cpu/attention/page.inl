@@ -43,7 +43,7 @@ SINKSTREAM_INLINE IntVec rows_from(int64_t row) {
 }
 
 // Which lanes of the vector at `row` stand for rows in [begin, end).
-SINKSTREAM_INLINE IntVec seen_lanes(int64_t row, int64_t begin, int64_t end) {
+SINKSTREAM_INLINE IntVec visible_lanes(int64_t row, int64_t begin, int64_t end) {
   const IntVec rows = rows_from(row);
   return (rows >= static_cast<int32_t>(begin)) & (rows < static_cast<int32_t>(end));
 }
@@ -54,8 +54,9 @@ SINKSTREAM_INLINE Vec times_scales(Vec numbers, const float* scales, int64_t row
 }
 
 // Makes scores of products, in place, where more is to be done than to scale them.
-SINKSTREAM_INLINE void bend(float* scores, int64_t begin, int64_t end, const Scoring& scoring,
-                            float slope, float distance, const float* key_scales) {
+SINKSTREAM_INLINE void finish_scores(float* scores, int64_t begin, int64_t end,
+                                     const Scoring& scoring, float slope, float distance,
+                                     const float* key_scales) {
   for (int64_t row = begin / kLanes * kLanes; row < end; row += kLanes) {
     Vec score = times_scales(load(scores + row), key_scales, row) * scoring.scale;
     if (scoring.soft_cap > 0) score = tanh(score / scoring.soft_cap) * scoring.soft_cap;
@@ -70,9 +71,9 @@ SINKSTREAM_INLINE void bend(float* scores, int64_t begin, int64_t end, const Sco
 // Turns the scores of one query into weights exp(s − m), in place, and those into what the stored
 // values are multiplied by. What stands beside [begin, end) in the same vectors becomes anything,
 // the others are left alone.
-SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float scale,
-                             const float* key_scales, const float* value_scales, float& largest,
-                             float& total) {
+SINKSTREAM_INLINE void softmax_weights(float* scores, int64_t begin, int64_t end, float scale,
+                                       const float* key_scales, const float* value_scales,
+                                       float& largest, float& total) {
   const int64_t first = begin / kLanes * kLanes;
   const int64_t last = divide_up(end, kLanes) * kLanes;
   const Vec nothing = broadcast(-__builtin_inff());
@@ -80,7 +81,7 @@ SINKSTREAM_INLINE void weigh(float* scores, int64_t begin, int64_t end, float sc
   for (int64_t row = first; row < last; row += kLanes) {
     Vec scaled = times_scales(load(scores + row), key_scales, row) * scale;
     if (row < begin || row + kLanes > end) {
-      scaled = select(seen_lanes(row, begin, end), scaled, nothing);
+      scaled = select(visible_lanes(row, begin, end), scaled, nothing);
     }
     store(scores + row, scaled);
     maximum = max(scaled, maximum);  // passes over NaN, which reaches the total
@@ -115,7 +116,7 @@ void add_values(const QueryTile& tile, Product<T> product) {
     alone.k_begin = k_begin;
     alone.k_end = k_end;
     alone.accumulate = accumulate;
-    alone.ahead = {};
+    alone.prefetch = {};
     multiply_rows<1>(alone, 0, vectors);
   };
   if (begin >= end) {  // nothing in common
@@ -171,15 +172,15 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
     end = tile.end[q] > end ? tile.end[q] : end;
   }
   // What is asked for while the keys are read, and while the values are.
-  Lines behind_keys;
-  Lines behind_values;
+  Lines during_keys;
+  Lines during_values;
   if (tile.next_keys != nullptr) {
-    behind_keys = value_lines(values, head_dim, begin, end);
-    behind_values = *tile.next_keys;
+    during_keys = value_lines(values, head_dim, begin, end);
+    during_values = *tile.next_keys;
     if (end - begin <= kFewRows) {
-      ask_at_once(behind_keys);
-      behind_keys = behind_values;
-      behind_values = {};
+      prefetch_now(during_keys);
+      during_keys = during_values;
+      during_values = {};
     }
   }
   alignas(64) float scores[kMostRows][kPageRows];
@@ -191,7 +192,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                             .out = scores[0],
                             .out_stride = kPageRows,
                             .accumulate = false,
-                            .ahead = behind_keys};
+                            .prefetch = during_keys};
   multiply(tile.count, score, begin / kLanes, divide_up(end, kLanes));
 
   // Null, and no code at all, for types without.
@@ -206,11 +207,12 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
   for (int q = 0; q < tile.count; ++q) {
     weights[q] = scores[q];
     if (!is_plain) {
-      bend(scores[q], tile.begin[q], tile.end[q], scoring, tile.slope[q], tile.distance[q],
-           key_scales);
+      finish_scores(scores[q], tile.begin[q], tile.end[q], scoring, tile.slope[q], tile.distance[q],
+                    key_scales);
     }
-    weigh(scores[q], tile.begin[q], tile.end[q], is_plain ? scoring.scale : 1.0f,
-          is_plain ? key_scales : nullptr, value_scales, result.largest[q], result.total[q]);
+    softmax_weights(scores[q], tile.begin[q], tile.end[q], is_plain ? scoring.scale : 1.0f,
+                    is_plain ? key_scales : nullptr, value_scales, result.largest[q],
+                    result.total[q]);
   }
   const Product<T> sum = {.a = weights,
                           .block = values,
@@ -220,7 +222,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                           .out = result.sums[0],
                           .out_stride = kMostSums,
                           .accumulate = false,
-                          .ahead = behind_values};
+                          .prefetch = during_values};
   if (head_dim < kLanes) {
     add_narrow_values(tile, sum);
   } else {

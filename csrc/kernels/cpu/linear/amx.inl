@@ -50,7 +50,7 @@ void configure_tiles(int64_t size) {
 }
 
 // Asks for the places of outputs [begin, end), which are written far apart and soon.
-SINKSTREAM_INLINE void ask_for_outputs(const Tile& tile, int64_t begin, int64_t end) {
+SINKSTREAM_INLINE void prefetch_outputs(const Tile& tile, int64_t begin, int64_t end) {
   const int64_t last = end < tile.tokens ? end : tile.tokens;
   for (int64_t t = begin; t < last; ++t) {
     for (int64_t row = 0; row < tile.rows; row += kPanelRows) {
@@ -124,13 +124,13 @@ void multiply_bf16(const Tile& tile) {
   const std::byte* group = tile.panel;
   clear_sums<kPanels, kBands>();
   for (int64_t g = 0; g < groups; ++g) {
-    if (tile.asks) {
+    if (tile.prefetches_panel) {
       prefetch_group<WeightType::kBFloat16, kTokens>(group);
       if constexpr (kPanels == 2) {
         prefetch_group<WeightType::kBFloat16, kTokens>(group + panel_stride);
       }
     }
-    ask_for_outputs(tile, kBands * g, kBands * (g + 1));
+    prefetch_outputs(tile, kBands * g, kBands * (g + 1));
     multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);
     group += kGroupBytes;
     x += kStep;
@@ -172,7 +172,7 @@ SINKSTREAM_INLINE void add_codes(const std::byte* group, const std::byte* weight
     Vec sum[kTokens][kVectors];
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) sum[t][0] = load(rows[t]);
-    take_codes<kType, kTokens>(group, group_sums, sum, acc);
+    accumulate_codes<kType, kTokens>(group, group_sums, sum, acc);
     group += group_bytes(kType);
     weights += kGroupBytes;
     x += kTokens * kGroup;
@@ -199,9 +199,9 @@ void multiply_codes(const Tile& tile) {
     const int64_t outputs =
         first + count == groups ? divide_up(tile.tokens, count) : 0;  // to ask for
     for (int64_t g = 0; g < count; ++g) {
-      ask_for_outputs(tile, outputs * g, outputs * (g + 1));
+      prefetch_outputs(tile, outputs * g, outputs * (g + 1));
       const std::byte* const group = block + g * group_bytes(kType);
-      if (tile.asks) ask_for_codes<kType>(group);
+      if (tile.prefetches_panel) prefetch_codes<kType>(group);
       unpack_group<kType>(group, table, weights + g * kGroupBytes);
     }
     for (int64_t band = 0; band < bands; ++band) {
@@ -229,7 +229,7 @@ TileKernel* kernel_of_bands(int64_t panels, int64_t bands) {
   if constexpr (kType == WeightType::kBFloat16) {
     return panels == 2 ? kernel_of_bf16<kTokens, 2>(bands) : kernel_of_bf16<kTokens, 1>(bands);
   } else if constexpr (kTokens == 1) {
-    return multiply_alone<kType>;
+    return multiply_single_token<kType>;
   } else {
     return multiply_codes<kType, kTokens>;
   }
@@ -245,7 +245,7 @@ TileKernel* kernel_of_band_size(int64_t size, int64_t panels, int64_t bands) {
   return nullptr;
 }
 
-TileKernel* kernel_through_tiles(WeightType type, int64_t size, int64_t panels, int64_t bands) {
+TileKernel* kernel_of_type(WeightType type, int64_t size, int64_t panels, int64_t bands) {
   constexpr auto kInt4 = WeightType::kInt4, kInt4Minimum = WeightType::kInt4Minimum;
   constexpr auto kInt8 = WeightType::kInt8, kBFloat16 = WeightType::kBFloat16;
   switch (type) {
@@ -259,19 +259,19 @@ TileKernel* kernel_through_tiles(WeightType type, int64_t size, int64_t panels, 
 
 // `panels` panels of one part, from `panel` on, times bands [first, first + count).
 void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel panel, int64_t panels,
-                          int64_t first, int64_t count, bool asks) {
+                          int64_t first, int64_t count, bool prefetches_panel) {
   const LinearPart& part = *panel.part;
   const WeightType type = part.weights.type;
   const int64_t row = panel.index * kPanelRows;
   const int64_t rows = part.weights.rows - row;
   const int64_t token = first * bands.size;
   const int64_t tokens = args.tokens - token;
-  const bool takes_numbers = !needs_tiles(type, bands.size);
+  const bool reads_floats = !needs_tiles(type, bands.size);
   const bf16* const inputs = bands.inputs + token * bands.groups * kGroup;
-  kernel_through_tiles(type, bands.size, panels, count)({
+  kernel_of_type(type, bands.size, panels, count)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
-      .input = takes_numbers ? static_cast<const void*>(bands.numbers) : inputs,
+      .input = reads_floats ? static_cast<const void*>(bands.floats) : inputs,
       .sums = bands.sums + token * bands.groups,
       .scales = nullptr,
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
@@ -280,8 +280,8 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
       .rows = rows < panels * kPanelRows ? rows : panels * kPanelRows,
       .tokens = tokens < count * bands.size ? tokens : count * bands.size,
       .accumulate = part.accumulate,
-      .asks = asks,
-      .ahead = {},
+      .prefetches_panel = prefetches_panel,
+      .prefetch = {},
   });
 }
 
@@ -317,10 +317,10 @@ void multiply_share(const LinearArgs& args, const Bands& bands, const Share& sha
 }
 
 // A token alone as in Note: [A token alone].
-void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
-  const Bands shared = place_bands(args, 0);
+void run_linear_tiles(const LinearArgs& args, const Launch& launch) {
+  const Bands shared = bands_in_scratch(args, 0);
   const auto prepare = [&](int64_t copy, int64_t band) {
-    const Bands bands = place_bands(args, copy);
+    const Bands bands = bands_in_scratch(args, copy);
     for (int64_t t = 0; t < bands.size; ++t) prepare_band_token(args, bands, band, t);
   };
   const auto begin = lay_out_inputs(args, launch, shared.count, prepare);
@@ -329,14 +329,14 @@ void run_linear_through_tiles(const LinearArgs& args, const Launch& launch) {
                        .cache_bytes = kTileCacheBytes,
                        .panels = args.tokens > 1 ? kMostPanels : 1};
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
-    const Bands bands = place_bands(args, copy_of(args, thread));
+    const Bands bands = bands_in_scratch(args, input_copy_of(args, thread));
     const int64_t last = share.end_tile * kMostBands;
     multiply_share(args, bands, share, share.first_tile * kMostBands,
                    last < bands.count ? last : bands.count);
   });
 }
 
-bool goes_through_tiles(const LinearArgs& args, int64_t part) {
+bool uses_tiles(const LinearArgs& args, int64_t part) {
   const WeightType type = args.parts[part].weights.type;
   return args.input_type == InputType::kBFloat16 &&
          (type == WeightType::kBFloat16 || is_quantized(type));
@@ -345,13 +345,13 @@ bool goes_through_tiles(const LinearArgs& args, int64_t part) {
 // Neighbouring parts that go the same way are one call.
 void linear_amx(const LinearArgs& args, const Launch& launch) {
   for (int64_t first = 0, end = 0; first < args.part_count; first = end) {
-    const bool through_tiles = goes_through_tiles(args, first);
-    while (end < args.part_count && goes_through_tiles(args, end) == through_tiles) ++end;
+    const bool with_tiles = uses_tiles(args, first);
+    while (end < args.part_count && uses_tiles(args, end) == with_tiles) ++end;
     LinearArgs run = args;
     run.parts = args.parts + first;
     run.part_count = end - first;
-    if (through_tiles) {
-      run_linear_through_tiles(run, launch);
+    if (with_tiles) {
+      run_linear_tiles(run, launch);
     } else {
       linear_without_tiles(run, launch);
     }

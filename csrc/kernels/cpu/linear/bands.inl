@@ -13,7 +13,7 @@ struct Bands {
   int64_t groups;  // of kGroup columns, the last one padded
   bf16* inputs;    // [count][groups][size][kGroup]
   float* sums;     // [count][groups][size]: Σx of each group, if some part's codes have minima
-  float* numbers;  // [groups][kGroup]: the inputs again, of a token alone
+  float* floats;   // [groups][kGroup]: the inputs again, of a token alone
   bool has_sums;
 };
 
@@ -28,7 +28,7 @@ int band_size(int64_t tokens) {
 static_assert(linear_token_bytes(kGroup) >= kGroup * 2 + kGroup * 4 + 4);
 
 // `copy`: of a token alone there are as many as threads.
-Bands place_bands(const LinearArgs& args, int64_t copy) {
+Bands bands_in_scratch(const LinearArgs& args, int64_t copy) {
   const int64_t size = band_size(args.tokens);
   const int64_t count = divide_up(args.tokens, size);
   const int64_t groups = divide_up(args.cols, kGroup);
@@ -39,7 +39,13 @@ Bands place_bands(const LinearArgs& args, int64_t copy) {
   for (int64_t i = 0; i < args.part_count; ++i) {
     has_sums |= args.parts[i].weights.type == WeightType::kInt4Minimum;
   }
-  return {size, count, groups, inputs, sums, sums + entries, has_sums};
+  return {.size = size,
+          .count = count,
+          .groups = groups,
+          .inputs = inputs,
+          .sums = sums,
+          .floats = sums + entries,
+          .has_sums = has_sums};
 }
 
 // Group `entry` of the inputs, rounded. `x`: its kGroup columns.
@@ -48,7 +54,7 @@ SINKSTREAM_INLINE void prepare_group(const Bands& bands, int64_t entry, const fl
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     const Vec part = round_bf16(load(x + i));
     store_bf16(bands.inputs + entry * kGroup + i, part);
-    if (bands.size == 1) store(bands.numbers + entry * kGroup + i, part);
+    if (bands.size == 1) store(bands.floats + entry * kGroup + i, part);
     sum = sum + part;
   }
   if (bands.has_sums) bands.sums[entry] = reduce_add(sum);

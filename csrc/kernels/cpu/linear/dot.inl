@@ -30,7 +30,7 @@ SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
   Vec sum[kTokens][kVectors];
   for (int t = 0; t < kTokens; ++t) sum[t][0] = chain[0][t] + chain[1][t];
   if constexpr (is_quantized(kType)) {
-    take_codes<kType, kTokens>(group, group_sums, sum, acc);
+    accumulate_codes<kType, kTokens>(group, group_sums, sum, acc);
   } else {
     for (int t = 0; t < kTokens; ++t) acc[t][0] = acc[t][0] + sum[t][0];
   }
@@ -43,10 +43,10 @@ void multiply_tile_dot(const Tile& tile) {
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
   const UintVec table = code_table<kType>();
-  LinesAhead ahead = tile.ahead;
+  PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    ask_for_weights<kType, kTokens>(tile.asks, group, &ahead);
+    prefetch_weights<kType, kTokens>(tile.prefetches_panel, group, &prefetch);
     add_group_dot<kType, kTokens>(group, x, sums, table, acc);
     group += group_bytes(kType);
     x += kStep;

@@ -42,7 +42,7 @@ struct Inputs {
 };
 
 template <Way kWay>
-Inputs place_inputs(const LinearArgs& args, int64_t copy) {
+Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
   const int64_t cols = divide_up(args.cols, kGroup) * kGroup;
   const int64_t region = args.tokens == 1 ? cols : (args.tokens + kMaxTile) * cols;
   auto* scratch = reinterpret_cast<float*>(args.scratch + copy * linear_token_bytes(args.cols));
@@ -70,19 +70,19 @@ int tile_size(int64_t tokens) {
   return kMaxTile;
 }
 
-// The first run of a group lies at `first` in a form, in numbers; the next ones `step` further
+// The first run of a group lies at `first` in a form, in numbers; the next ones `stride` further
 // each.
-struct Place {
+struct RunLayout {
   int64_t first;
-  int64_t step;
+  int64_t stride;
 };
 
 // Lays out one group of numbers, if the form that `region` holds is wanted.
 template <typename Number>
-SINKSTREAM_INLINE void place_runs(const Number* group, Number* region, Place place) {
+SINKSTREAM_INLINE void copy_runs(const Number* group, Number* region, RunLayout layout) {
   if (region == nullptr) return;
   for (int run = 0; run < kGroup / kRun; ++run) {
-    __builtin_memcpy(region + place.first + run * place.step, group + run * kRun,
+    __builtin_memcpy(region + layout.first + run * layout.stride, group + run * kRun,
                      kRun * sizeof(Number));
   }
 }
@@ -98,8 +98,9 @@ SINKSTREAM_INLINE HalfwordVec low_halves(UintVec words) {
 }
 
 // Floats, for kPlain and kScaled.
-SINKSTREAM_INLINE void write_floats(const float (&x)[kGroup], const Inputs& inputs, Place place) {
-  place_runs(x, inputs.plain, place);
+SINKSTREAM_INLINE void write_floats(const float (&x)[kGroup], const Inputs& inputs,
+                                    RunLayout layout) {
+  copy_runs(x, inputs.plain, layout);
   if (inputs.scaled == nullptr) return;
   constexpr float kScales[kRun] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
   alignas(64) float scaled[kGroup];
@@ -107,17 +108,17 @@ SINKSTREAM_INLINE void write_floats(const float (&x)[kGroup], const Inputs& inpu
     const int n = i % kRun;
     scaled[i] = x[i - n + n % 4 * 2 + n / 4] * kScales[n];
   }
-  place_runs(scaled, inputs.scaled, place);
+  copy_runs(scaled, inputs.scaled, layout);
 }
 
 // Pairs of bfloat16, out of inputs that are rounded already.
 SINKSTREAM_INLINE void write_bf16_pairs(const float (&x)[kGroup], const Inputs& inputs,
-                                        Place place) {
+                                        RunLayout layout) {
   alignas(64) uint16_t rounded[kGroup];
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     store_halfwords(rounded + i, low_halves(as_words(load(x + i)) >> 16));
   }
-  place_runs(rounded, halves_of(inputs.pairs), place);
+  copy_runs(rounded, halves_of(inputs.pairs), layout);
 }
 
 // The second and the third of every four change places.
@@ -130,14 +131,14 @@ SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
 }
 
 // Note: [Inputs in 16 bits]. Returns the group's scale; `sum` becomes the sum of what is written.
-SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inputs, Place place,
-                                    float* sum) {
+SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inputs,
+                                    RunLayout layout, float* sum) {
   const float largest = largest_magnitude(x, kGroup);
   const bool is_finite = largest < __builtin_inff();
   float factor = 0, scale = is_finite ? 0 : __builtin_nanf("");
-  if (is_finite && largest >= kLeastLargest) {
-    factor = kMostInt16 / largest;
-    scale = largest / kMostInt16;
+  if (is_finite && largest >= kMinGroupMagnitude) {
+    factor = kMaxInt16 / largest;
+    scale = largest / kMaxInt16;
   }
   alignas(64) uint16_t pairs[kGroup] = {};
   alignas(64) uint16_t quads[kGroup] = {};
@@ -150,8 +151,8 @@ SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inpu
     total += rounded;
   }
   *sum = scale * static_cast<float>(reduce_add(total));
-  place_runs(pairs, halves_of(inputs.pairs), place);
-  place_runs(quads, halves_of(inputs.quads), place);
+  copy_runs(pairs, halves_of(inputs.pairs), layout);
+  copy_runs(quads, halves_of(inputs.quads), layout);
   return scale;
 }
 
@@ -172,11 +173,11 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
       if (first + t < args.tokens) __builtin_memcpy(x, input + group * kGroup, left * 4);
     }
     const int64_t entry = first * groups + group * size + t;
-    const Place place = {first * inputs.cols + (group * (kGroup / kRun) * size + t) * kRun,
-                         size * kRun};
+    const RunLayout layout = {first * inputs.cols + (group * (kGroup / kRun) * size + t) * kRun,
+                              size * kRun};
     if constexpr (kWay == Way::kInt16) {
-      write_floats(x, inputs, place);
-      inputs.scales[entry] = write_int16(x, inputs, place, &inputs.sums[entry]);
+      write_floats(x, inputs, layout);
+      inputs.scales[entry] = write_int16(x, inputs, layout, &inputs.sums[entry]);
     } else {
       Vec sum{};
       for (int64_t i = 0; i < kGroup; i += kLanes) {
@@ -188,8 +189,8 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
         sum = sum + part;
       }
       inputs.sums[entry] = reduce_add(sum);
-      write_floats(x, inputs, place);
-      if (inputs.pairs != nullptr) write_bf16_pairs(x, inputs, place);
+      write_floats(x, inputs, layout);
+      if (inputs.pairs != nullptr) write_bf16_pairs(x, inputs, layout);
     }
   }
 }

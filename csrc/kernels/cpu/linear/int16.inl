@@ -72,7 +72,7 @@ SINKSTREAM_INLINE void add_group_int16(const std::byte* group, const uint32_t* x
       sum[t][v] = to_float(whole) * broadcast(scales[t]);
     }
   }
-  take_group<kType, kTokens, kType != WeightType::kInt8>(group, 1.0f, group_sums, sum, acc);
+  accumulate_group<kType, kTokens, kType != WeightType::kInt8>(group, 1.0f, group_sums, sum, acc);
 }
 
 template <WeightType kType, int kTokens>
@@ -82,10 +82,10 @@ void multiply_tile_int16(const Tile& tile) {
   const float* scales = tile.scales;
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
-  LinesAhead ahead = tile.ahead;
+  PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    ask_for_weights<kType, kTokens>(tile.asks, group, &ahead);
+    prefetch_weights<kType, kTokens>(tile.prefetches_panel, group, &prefetch);
     add_group_int16<kType, kTokens>(group, x, scales, sums, acc);
     group += group_bytes(kType);
     x += kStep;

@@ -54,7 +54,7 @@ const void* input_of(const Inputs& inputs, Form form, int64_t first) {
 
 template <Way kWay>
 void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile,
-                    bool asks, const LinesAhead& ahead) {
+                    bool prefetches_panel, const PrefetchLines& prefetch) {
   const LinearPart& part = *panel.part;
   const int64_t first = tile * kMaxTile;
   const int64_t row = panel.index * kPanelRows;
@@ -73,8 +73,8 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
       .rows = rows < kPanelRows ? rows : kPanelRows,
       .tokens = tokens,
       .accumulate = part.accumulate,
-      .asks = asks,
-      .ahead = ahead,
+      .prefetches_panel = prefetches_panel,
+      .prefetch = prefetch,
   });
 }
 
@@ -83,26 +83,26 @@ template <Way kWay>
 void run_linear(const LinearArgs& args, const Launch& launch) {
   const int64_t tiles = divide_up(args.tokens, kMaxTile);
   const auto prepare = [&](int64_t copy, int64_t tile) {
-    const Inputs inputs = place_inputs<kWay>(args, copy);
+    const Inputs inputs = inputs_in_scratch<kWay>(args, copy);
     const int size = tile_size(args.tokens - tile * kMaxTile);
     for (int t = 0; t < size; ++t) prepare_token<kWay>(args, inputs, tile, size, t);
   };
   const auto begin = lay_out_inputs(args, launch, tiles, prepare);
-  const Inputs shared = place_inputs<kWay>(args, 0);
+  const Inputs shared = inputs_in_scratch<kWay>(args, 0);
   const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
   const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
   const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
   const int64_t panels = count_panels(args);
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
-    const Inputs inputs = place_inputs<kWay>(args, copy_of(args, thread));
-    const int64_t askers = askers_of(args, share);
+    const Inputs inputs = inputs_in_scratch<kWay>(args, input_copy_of(args, thread));
+    const int64_t prefetchers = prefetching_tiles(args, share);
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
-      const PanelAhead ahead = ahead_of(args, share, askers, found, panel, panels);
+      const PanelPrefetch prefetch = panel_prefetch(args, share, prefetchers, found, panel, panels);
       for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
-        const int64_t place = tile - share.first_tile;
-        multiply_panel<kWay>(args, inputs, found, tile, place == 0 && ahead.own,
-                             ahead.of_tile(place));
+        const int64_t n = tile - share.first_tile;
+        multiply_panel<kWay>(args, inputs, found, tile, n == 0 && prefetch.own_panel,
+                             prefetch.of_tile(n));
       }
     }
   });

@@ -28,7 +28,7 @@ SINKSTREAM_INLINE UintVec code_table() {
 // Byte kByte of each word, 3 being the top one, as a number 2^24 times as large. It has eight bits,
 // so the lower half of the float is zero.
 template <int kByte>
-SINKSTREAM_INLINE UintVec number_of_byte(UintVec words) {
+SINKSTREAM_INLINE UintVec float_of_byte(UintVec words) {
   return as_words(to_float(reinterpret_cast<IntVec>(byte_on_top<kByte>(words))));
 }
 
@@ -39,8 +39,8 @@ SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec tab
     return load_words(group + pair * kPanelRows * 4);
   } else if constexpr (kType == WeightType::kInt8) {
     const UintVec words = load_words(group + pair / 2 * kPanelRows * 4);
-    if (pair % 2 == 0) return number_of_byte<0>(words) >> 16 | number_of_byte<1>(words);
-    return number_of_byte<2>(words) >> 16 | number_of_byte<3>(words);
+    if (pair % 2 == 0) return float_of_byte<0>(words) >> 16 | float_of_byte<1>(words);
+    return float_of_byte<2>(words) >> 16 | float_of_byte<3>(words);
   } else {
     const UintVec words = load_words(group + pair / 4 * kPanelRows * 4);
     switch (pair % 4) {
@@ -54,9 +54,9 @@ SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec tab
 
 // acc[t] takes a group's sums of codes.
 template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void take_codes(const std::byte* group, const float* group_sums,
-                                  const Vec (&sum)[kTokens][kVectors],
-                                  Vec (&acc)[kTokens][kVectors]) {
-  take_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
+SINKSTREAM_INLINE void accumulate_codes(const std::byte* group, const float* group_sums,
+                                        const Vec (&sum)[kTokens][kVectors],
+                                        Vec (&acc)[kTokens][kVectors]) {
+  accumulate_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
       group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
 }

@@ -26,7 +26,7 @@ Panel find_panel(const LinearArgs& args, int64_t index) {
 }
 
 // Which copy of the inputs a thread reads: Note: [A token alone].
-int64_t copy_of(const LinearArgs& args, int thread) { return args.tokens == 1 ? thread : 0; }
+int64_t input_copy_of(const LinearArgs& args, int thread) { return args.tokens == 1 ? thread : 0; }
 
 // Lays the inputs out by `prepare(copy, piece)`. Several tokens now, threads sharing the `pieces`;
 // a token alone, which is one piece, when a thread calls what this returns.
@@ -46,13 +46,13 @@ struct Share {
 };
 
 // A block of tokens passes through a task's panels together: so many that their inputs stay in half
-// of a core's second cache (of Zen 4; of Zen 3), but about kLeastTokens at least, for each block
+// of a core's second cache (of Zen 4; of Zen 3), but about kMinBlockTokens at least, for each block
 // reads all weights from memory again, and inputs beyond the second cache come from the third.
 constexpr int64_t kCacheBytes = (kLanes == 16 ? 512 : 256) * 1024;
-constexpr int64_t kLeastTokens = 32;
+constexpr int64_t kMinBlockTokens = 32;
 // Tasks for each thread, if there is so much to do: the last one to finish is then late by a few
 // per cent at most.
-constexpr int64_t kTasks = 16;
+constexpr int64_t kTasksPerThread = 16;
 
 // What the products of a call ask of its tasks.
 struct Grain {
@@ -69,18 +69,18 @@ void share_panels(const LinearArgs& args, const Launch& launch, const Grain& gra
                   const Begin& begin, const Body& body) {
   const int64_t panels = count_panels(args);
   if (panels == 0 || args.tokens == 0) return;
-  const int64_t wanted = kTasks * launch.pool->threads();
+  const int64_t wanted_tasks = kTasksPerThread * launch.pool->threads();
   const int64_t grains = divide_up(panels, grain.panels);
   const int64_t tiles = divide_up(args.tokens, grain.tile_tokens);
-  const int64_t fitting = grain.cache_bytes / grain.token_bytes;
-  const int64_t most =
-      divide_up(fitting > kLeastTokens ? fitting : kLeastTokens, grain.tile_tokens);
+  const int64_t fitting_tokens = grain.cache_bytes / grain.token_bytes;
+  const int64_t max_block = divide_up(
+      fitting_tokens > kMinBlockTokens ? fitting_tokens : kMinBlockTokens, grain.tile_tokens);
   // Of one size, and more of them where panels alone do not make enough tasks.
-  const int64_t fewest = divide_up(tiles, most);
-  const int64_t sharing = divide_up(wanted, grains);
-  const int64_t block = divide_up(tiles, fewest > sharing ? fewest : sharing);
+  const int64_t min_blocks = divide_up(tiles, max_block);
+  const int64_t thread_blocks = divide_up(wanted_tasks, grains);
+  const int64_t block = divide_up(tiles, min_blocks > thread_blocks ? min_blocks : thread_blocks);
   const int64_t blocks = divide_up(tiles, block);
-  const int64_t chunk = (grains > wanted ? grains / wanted : 1) * grain.panels;
+  const int64_t chunk = (grains > wanted_tasks ? grains / wanted_tasks : 1) * grain.panels;
   const int64_t chunks = divide_up(panels, chunk);
   launch.pool->run(blocks * chunks, begin, [&](int64_t task, int thread) {
     const int64_t panel = task % chunks * chunk;

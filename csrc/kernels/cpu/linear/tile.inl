@@ -34,9 +34,9 @@ constexpr int kTileSizes[] = {1, 2, 4, kMaxTile};  // those up to kMaxTile are i
 // How far ahead a tile asks for its own weights. Measured by benchmarks/linear_bench.cc: for one
 // token on Zen 3, with sixteen lanes for up to 32 on Zen 4, for up to 8 on Zen 5. The tile unit's
 // bfloat16 weights are asked for likewise, its codes as linear/single_token.inl says.
-constexpr int64_t prefetch_bytes(WeightType type, bool into_first_cache) {
+constexpr int64_t prefetch_distance(WeightType type, bool to_l1) {
   if (kLanes < 16) return 4096;
-  if (into_first_cache) return 8192;
+  if (to_l1) return 8192;
   if (type == WeightType::kBFloat16) return 4096;
   return is_quantized(type) ? 8192 : 16384;
 }
@@ -47,10 +47,10 @@ constexpr int64_t group_bytes(WeightType type) {
 }
 
 // Asks for what is needed `distance` bytes behind a group.
-template <WeightType kType, bool kFirstCache>
-SINKSTREAM_INLINE void prefetch_group_into(const std::byte* group, int64_t distance) {
+template <WeightType kType, bool kToL1>
+SINKSTREAM_INLINE void prefetch_group_to(const std::byte* group, int64_t distance) {
   for (int64_t line = 0; line < group_bytes(kType); line += kLineBytes) {
-    prefetch_into<kFirstCache>(group + distance + line);
+    prefetch_to<kToL1>(group + distance + line);
   }
 }
 
@@ -59,10 +59,10 @@ SINKSTREAM_INLINE void prefetch_group_into(const std::byte* group, int64_t dista
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
   constexpr bool kWaits = kLanes == 16 && kType == WeightType::kBFloat16 && kTokens == 1;
-  if (!kWaits && asks_first_cache()) {
-    prefetch_group_into<kType, true>(group, prefetch_bytes(kType, true));
+  if (!kWaits && prefetches_to_l1()) {
+    prefetch_group_to<kType, true>(group, prefetch_distance(kType, true));
   } else {
-    prefetch_group_into<kType, false>(group, prefetch_bytes(kType, false));
+    prefetch_group_to<kType, false>(group, prefetch_distance(kType, false));
   }
 }
 
@@ -91,18 +91,20 @@ struct Tile {
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // [1, size]; the rest of the tile is padding
   bool accumulate;
-  bool asks;  // for its own weights, a little ahead; with sixteen lanes the tile unit's alone
-  LinesAhead ahead;  // what a tile of kMaxTile tokens asks for with sixteen lanes
+  bool prefetches_panel;  // for its own weights, a little ahead; with sixteen lanes the tile unit's
+                          // alone
+  PrefetchLines prefetch;  // what a tile of kMaxTile tokens asks for with sixteen lanes
 };
 using TileKernel = void(const Tile&);
 
 // What a tile asks for with each group.
 template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void ask_for_weights(bool asks, const std::byte* group, LinesAhead* ahead) {
+SINKSTREAM_INLINE void prefetch_weights(bool prefetches_panel, const std::byte* group,
+                                        PrefetchLines* prefetch) {
   if constexpr (kLanes < 16) {
-    if (asks) prefetch_group<kType, kTokens>(group);
+    if (prefetches_panel) prefetch_group<kType, kTokens>(group);
   } else if constexpr (kTokens == kMaxTile) {
-    ahead->step();
+    prefetch->step();
   } else {  // nearly always alone: what it asks for in vain costs less than to test with each group
     prefetch_group<kType, kTokens>(group);
   }
@@ -179,9 +181,9 @@ SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
 
 // acc[t][v] takes the sum of one group: its scale, and its minimum or the codes' offset of −8.
 template <WeightType kType, int kTokens, bool kHasOffset>
-SINKSTREAM_INLINE void take_group(const std::byte* group, float unit, const float* group_sums,
-                                  const Vec (&sum)[kTokens][kVectors],
-                                  Vec (&acc)[kTokens][kVectors]) {
+SINKSTREAM_INLINE void accumulate_group(const std::byte* group, float unit, const float* group_sums,
+                                        const Vec (&sum)[kTokens][kVectors],
+                                        Vec (&acc)[kTokens][kVectors]) {
   const auto* scales = reinterpret_cast<const f16*>(group + block_bytes(kType)) -
                        kPanelRows * (kType == WeightType::kInt4Minimum ? 2 : 1);
 #pragma GCC unroll 4
@@ -230,7 +232,7 @@ SINKSTREAM_INLINE void add_group(const std::byte* group, const float* x, const f
   Vec sum[kTokens][kVectors] = {};
   sum_group<kType, kTokens>(group, x, sum);
   if constexpr (is_quantized(kType)) {
-    take_group<kType, kTokens, kType != WeightType::kInt8>(
+    accumulate_group<kType, kTokens, kType != WeightType::kInt8>(
         group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
   } else {
     for (int t = 0; t < kTokens; ++t) {
@@ -245,10 +247,10 @@ void multiply_tile(const Tile& tile) {
   const auto* x = static_cast<const float*>(tile.input);
   const float* sums = tile.sums;
   const std::byte* group = tile.panel;
-  LinesAhead ahead = tile.ahead;
+  PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
   for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    ask_for_weights<kType, kTokens>(tile.asks, group, &ahead);
+    prefetch_weights<kType, kTokens>(tile.prefetches_panel, group, &prefetch);
     add_group<kType, kTokens>(group, x, sums, acc);
     group += group_bytes(kType);
     x += kStep;

@@ -47,7 +47,7 @@ void add_bias(const LogitsArgs& args) {
   }
 }
 
-void penalise(const LogitsArgs& args) {
+void penalize(const LogitsArgs& args) {
   for (int64_t i = 0; i < args.count_count; ++i) {
     float x = args.out[args.counts[i].id];
     x = within_range(x < 0 ? x * args.repetition_penalty : x / args.repetition_penalty);
@@ -85,7 +85,7 @@ void logits(const LogitsArgs& args, const Launch& launch) {
       __builtin_memcpy(args.out, args.input, static_cast<size_t>(args.vocab) * sizeof(float));
     }
     add_bias(args);
-    penalise(args);
+    penalize(args);
     if (args.temperature != 1) divide(args.out, args.vocab, args.temperature);
     forbid(args);
   });

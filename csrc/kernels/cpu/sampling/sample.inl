@@ -17,7 +17,7 @@ struct Sampling {
   float largest = 0;
 };
 
-Sampling lay_out(const VocabBlocks& logits, std::byte* scratch) {
+Sampling sampling_in_scratch(const VocabBlocks& logits, std::byte* scratch) {
   Sampling s{logits};
   const int64_t blocks = logits.count();
   const auto take = [&](int64_t bytes) { return (scratch += bytes) - bytes; };
@@ -82,7 +82,7 @@ float min_p_threshold(float largest, double min_p) {
 }
 
 // Weighs every logit from `floor` up; the others weigh nothing.
-void weigh(const Sampling& s, float floor) {
+void set_weights(const Sampling& s, float floor) {
   const Vec lowest = broadcast(floor);
   for (int64_t b = 0; b < s.logits.count(); ++b) {
     s.block_mass[b] = 0;
@@ -156,7 +156,7 @@ int32_t draw(const Sampling& s, double uniform) {
 void sample(const SampleArgs& args, const Launch& launch) {
   launch.pool->run(1, [&](int64_t, int) {
     const VocabBlocks blocks(args.logits, args.vocab);
-    Sampling s = lay_out(blocks, args.scratch);
+    Sampling s = sampling_in_scratch(blocks, args.scratch);
     find_block_maxima(s);
     float threshold = s.largest;
     if (s.largest < -kLargestFloat) {
@@ -170,11 +170,11 @@ void sample(const SampleArgs& args, const Launch& launch) {
       const float min_p = args.min_p > 0 ? min_p_threshold(s.largest, args.min_p) : -kLargestFloat;
       threshold = top_k > min_p ? top_k : min_p;
       if (args.top_p < 1) {
-        weigh(s, top_k);
+        set_weights(s, top_k);
         threshold = top_p_threshold(s, args.top_p, threshold, args.vocab);
         drop_below(s, threshold);
       } else {
-        weigh(s, threshold);
+        set_weights(s, threshold);
       }
       *args.token = draw(s, args.uniform);
     }
