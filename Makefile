@@ -206,7 +206,7 @@ bench-engine: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Measure the
 soak: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model $(VENV)/.plot-tools ## Long runs: secrets, batches, memory, latency
 	@mkdir -p $(FIGURES)
 	SINKSTREAM_SOAK_TURNS=100000 $(BUILD)/tests/cpp/engine_test --gtest_filter='*CanarySoak.*'
-	SINKSTREAM_POISON_PAGES=1 $(BENCH)/company_bench.py --comparisons 10000 --real 300
+	SINKSTREAM_POISON_PAGES=1 $(BENCH)/batching_bench.py --comparisons 10000 --real 300
 	$(BENCH)/memory_bench.py --tokens 100000
 	$(BENCH)/latency_bench.py --tokens 20000 --plot $(FIGURES)/latency.png
 	$(BENCH)/engine_bench.py --only many --only long_prompt --only churn

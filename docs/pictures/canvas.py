@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from html import escape
 
-# Every picture brings its own background, so that it stays readable where the page's colour and
-# the viewer's preference disagree.
+# Every picture has its own background, so that it stays readable if the page's color does not match
+# the viewer's preference.
 STYLE = """
   text { font-family: ui-sans-serif, system-ui, "DejaVu Sans", sans-serif; fill: #1f2328; }
   .page { fill: #ffffff; stroke: #d1d9e0; }
@@ -44,7 +44,7 @@ class Canvas:
     def text(
         self, x: float, y: float, words: str, *, kind: str = "", size: int = 13, at: str = "start"
     ) -> None:
-        """Write words whose baseline starts, centres or ends (`at`) at a point."""
+        """Write words whose baseline starts, centers or ends (`at`) at a point."""
         name = f' class="{kind}"' if kind else ""
         self.shapes.append(
             f'<text{name} x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{at}">'
@@ -80,7 +80,7 @@ class Canvas:
         self.text((x1 + x2) / 2, y + 22, words, size=13, at="middle")
 
     def svg(self) -> str:
-        """Return the whole file."""
+        """Return the complete file."""
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
             f'width="{self.width}" height="{self.height}" role="img">'

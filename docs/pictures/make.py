@@ -1,7 +1,7 @@
 """Draws the pictures of concepts.md: `python docs/pictures/make.py` writes the four SVG files.
 
-Nothing in them is placed by hand: which token is a sink, lies in the window or has been evicted is
-computed from the definition, with a few tokens instead of thousands.
+Nothing is placed by hand: the definition decides, with a few tokens instead of thousands, which are
+sinks, in the window, or evicted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def first(t: int, sinks: int, window: int) -> int:
 
 
 def kind(i: int, t: int, sinks: int, window: int) -> str:
-    """Return how token i looks from token t: current, sink, window, gone or empty (not yet)."""
+    """Return what token i is to token t: current, sink, window, gone or empty (not yet written)."""
     if i == t:
         return "current"
     if i > t:
@@ -103,7 +103,7 @@ def draw_window() -> Canvas:
 
 
 def draw_eviction() -> Canvas:
-    """Draw how a new token is written over one that has left the window."""
+    """Draw how a new token overwrites one that has left the window."""
     sinks, window, rows = 2, 6, 4
     pages = -(-window // rows) + 1
     t = 21
@@ -194,7 +194,7 @@ PICTURES = {
 
 
 def main() -> int:
-    """Write the pictures; with `--check`, only say which of the files differ from them."""
+    """Write the pictures; with `--check`, only print the files that differ from them."""
     drawn = {name: draw().svg() for name, draw in PICTURES.items()}
     if "--check" not in sys.argv[1:]:
         for name, svg in drawn.items():

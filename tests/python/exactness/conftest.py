@@ -14,10 +14,10 @@ from tests.python.exactness.streams import LoadOnce
 
 @pytest.fixture(scope="session")
 def loaded(tiny_folder: Callable[[str], Path]) -> Iterator[LoadOnce]:
-    """Give a tiny model by name, loaded once for each set of options.
+    """Return a function that loads a tiny model by name, once for each set of options.
 
-    In float32 and on one thread, unless the options say otherwise: steps of a tiny model are
-    shorter than it takes to wake a second one. Caches bring their own sinks and window.
+    The defaults are float32 and one thread: a step of a tiny model is shorter than waking a second
+    thread. Caches have their own sinks and window.
     """
     models: dict[tuple[Any, ...], sinkstream.Model] = {}
 

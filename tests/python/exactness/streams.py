@@ -1,4 +1,4 @@
-"""What the tests of exactness share: seeded streams, their definition, and how to compare."""
+"""Shared by the tests of exactness: seeded streams, their definition, and comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.reference.rope import Array
 LoadOnce = Callable[..., sinkstream.Model]
 """The fixture `loaded`: takes the name of a tiny model and options of `load`."""
 
-# Relative to the largest logit of a row: what float32 leaves. A key at a wrong position costs 1e-1.
+# Relative to the largest logit of a row: float32 rounding. A key at a wrong position costs 1e-1.
 TOLERANCE = 1e-5
 
 
@@ -35,7 +35,7 @@ def reference(name: str) -> Decoder:
 
 
 def expected(name: str, ids: torch.Tensor, sinks: int, window: int) -> Array:
-    """Return what the definition says about ids [1, tokens]: [tokens, vocab]."""
+    """Return the logits that the definition gives for ids [1, tokens]: [tokens, vocab]."""
     return reference(name).forward(ids[0].tolist(), sinks, window)
 
 
@@ -53,7 +53,7 @@ def forward_in_chunks(
 
 
 def even_chunks(tokens: int, size: int) -> list[int]:
-    """Cut so many tokens into pieces of this size; the last one may be shorter."""
+    """Cut a number of tokens into pieces of `size`; the last one may be shorter."""
     return [min(size, tokens - begin) for begin in range(0, tokens, size)]
 
 
@@ -65,7 +65,7 @@ def errors(found: torch.Tensor, wanted: Array) -> Array:
 
 
 def assert_equals(found: torch.Tensor, wanted: Array, tolerance: float = TOLERANCE) -> None:
-    """Check that every row is right, and name the first that is not."""
+    """Check that every row is right, and name the first that is wrong."""
     error = errors(found, wanted)
     wrong = np.flatnonzero(error > tolerance)
     assert wrong.size == 0, f"first wrong at index {wrong[0]}, by {error[wrong[0]]}"

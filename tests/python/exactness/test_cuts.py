@@ -1,4 +1,4 @@
-"""Any program of reading, making room, cutting and copying does what the original protocol does."""
+"""Any program of reading, making room, cutting and copying equals the original protocol."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_any_program_of_reading_cutting_and_copying_equals_the_definition(
     cache = model.new_cache(sinks=sinks, window=window)
     definition = Streaming(reference("qwen2"), sinks, window - 1)
     for action, *numbers in [*steps, ("read", 30)]:
-        behind = definition.cached - sinks  # tokens of the window
+        in_window = definition.cached - sinks  # tokens
         if action == "read":
             ids = stream_ids("qwen2", int(numbers[0]))
             assert_equals(model.forward(ids, cache)[0], definition.feed(ids[0].tolist()))
@@ -45,13 +45,13 @@ def test_any_program_of_reading_cutting_and_copying_equals_the_definition(
             count = round(float(numbers[0]) * (window - 1))
             cache.evict_for_space(count)
             definition.evict_for_space(count)
-        elif action == "cut" and behind > 0:
-            start, end = sorted(sinks + round(float(n) * behind) for n in numbers)
+        elif action == "cut" and in_window > 0:
+            start, end = sorted(sinks + round(float(n) * in_window) for n in numbers)
             if start < end:
                 cache.evict_range(start, end)
                 definition.evict_range(start, end)
         elif action == "copy":
-            # The original goes on for a while, and the copy knows nothing of it.
+            # The original continues, which must not affect the copy.
             original, cache = cache, cache.copy()
             definition = copy.deepcopy(definition)
             model.forward(stream_ids("qwen2", 50), original)

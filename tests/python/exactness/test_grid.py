@@ -1,4 +1,4 @@
-"""Forwards equal the definition for every small S and W, and no cut into chunks changes a bit."""
+"""Forwards equal the definition for every small S and W, and chunk sizes change no bit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MANY = [
 
 
 def sizes_around(sinks: int, capacity: int) -> list[int]:
-    """Chunk sizes around the sinks, a block, and the capacity."""
+    """Return chunk sizes around the sinks, a block, and the capacity."""
     around = {1, 2, 7, sinks - 1, sinks, sinks + 1, 63, 64, 65, capacity - 1, capacity}
     return sorted(size for size in around | {capacity + 1} if size > 0)
 
@@ -41,7 +41,7 @@ def sizes_around(sinks: int, capacity: int) -> list[int]:
 def check_stream(
     model: sinkstream.Model, name: str, sinks: int, window: int, sizes: Iterable[int]
 ) -> None:
-    """Check four capacities against the definition, and that chunks of no size change a bit."""
+    """Compare four capacities with the definition, and check that no chunk size changes a bit."""
     tokens = 4 * (sinks + window)
     ids = stream_ids(name, tokens)
     whole = forward_in_chunks(model, ids, [tokens], sinks, window)
@@ -57,7 +57,7 @@ def test_stream_equals_the_definition_for_four_capacities_in_chunks_of_any_size(
     name: str, sinks: int, window: int, loaded: LoadOnce
 ) -> None:
     capacity = sinks + window
-    # Every size up to the capacity and more; of the larger ones, for one family only.
+    # Every size up to just above the capacity; for large capacities, with one family only.
     has_all = capacity < 20 or name == "qwen3"
     sizes = range(1, capacity + 2) if has_all else sizes_around(sinks, capacity)
     check_stream(loaded(name), name, sinks, window, sizes)
@@ -103,7 +103,7 @@ def test_a_prompt_may_have_any_length(sinks: int, window: int, then: str, loaded
     window=st.one_of(st.integers(1, 12), st.integers(60, 68)),
     chunks=st.lists(st.one_of(st.integers(0, 9), st.integers(60, 70)), max_size=8),
 )
-def test_any_sinks_window_and_chunks_come_to_an_end_and_equal_the_definition(
+def test_any_sinks_window_and_chunks_end_and_equal_the_definition(
     name: str, sinks: int, window: int, chunks: list[int], loaded: LoadOnce
 ) -> None:
     model, tokens = loaded(name), sum(chunks)
@@ -127,7 +127,7 @@ def test_chunks_of_uneven_sizes_change_nothing(seed: int, loaded: LoadOnce) -> N
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_threads_change_nothing(name: str, loaded: LoadOnce) -> None:
-    # A capacity of several pages: a single token's work is shared out by pages, a chunk's by rows.
+    # A capacity of several pages: threads divide a single token by pages, a chunk by rows.
     ids = stream_ids(name, 500)
     chunks = [200, *[1] * 60, 16, 17, *[3] * 9, 180]
     one = forward_in_chunks(loaded(name), ids, chunks, 4, 150)
@@ -153,7 +153,7 @@ def test_far_down_a_stream_the_output_still_equals_the_definition(
     tokens: int, loaded: LoadOnce
 ) -> None:
     # Positions are ranks in the cache. So the last logits of the endless stream are those of a
-    # short one: the sinks, then as many tokens as one layer's window can reach back.
+    # short one: the sinks, then the tokens that one layer's window can reach.
     sinks, window = 4, 28
     name = "llama-one-layer"
     chunk = torch.from_numpy(np.random.default_rng(0).integers(0, 293, (1, 1000)))

@@ -1,4 +1,4 @@
-"""Every kernel table and every cache type streams by the definition, in chunks of any size."""
+"""Every kernel table and every cache type follows the definition, in chunks of any size."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import sinkstream
 from tests.data import tiny
 from tests.reference.decoder import Decoder
 
-SINKS, WINDOW = 3, 70  # more than a block of 64, and no multiple of anything
+SINKS, WINDOW = 3, 70  # more than a block of 64, and not a multiple of anything
 CHUNKS = (1, 3, 64, 65, 100)
 
 # Relative to each row's largest logit. The rounding of up to three layers adds up: these are about
-# twice what is measured. A key at a wrong position costs 1e-1 to 1.
+# twice the measured errors. A key at a wrong position costs 1e-1 to 1.
 TOLERANCE = {
     ("float32", "float32"): 3e-6,
     ("float32", "float16"): 2.5e-3,
@@ -31,7 +31,7 @@ TOLERANCE = {
 
 @pytest.fixture(params=["amx", "avx512", "avx2", "generic", "reference"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Force one kernel table, or skip where this processor lacks it."""
+    """Force one kernel table; skip if this processor lacks it."""
     name = str(request.param)
     if not dict(sinkstream._core.kernel_tables()).get(name, False):
         pytest.skip(f"this processor does not support the kernel table {name}")
@@ -68,7 +68,7 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
         difference = np.abs(whole[0].numpy() - expected).max(axis=-1)
         worst = (difference / np.abs(expected).max(axis=-1)).max()
         assert worst <= TOLERANCE[dtype, kv_dtype]
-        for size in CHUNKS if kernels != "reference" else (65,):  # the reference takes its time
+        for size in CHUNKS if kernels != "reference" else (65,):  # the reference is slow
             cache = model.new_cache()
             pieces = [model.forward(piece, cache) for piece in torch.split(row, size, dim=1)]
             assert torch.equal(torch.cat(pieces, dim=1), whole), f"chunks of {size}"
@@ -92,7 +92,7 @@ def test_rows_of_a_page_that_hold_no_live_token_are_never_read(
 
 
 @pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
-def test_a_narrow_cache_says_the_same_on_any_threads_and_from_a_copy(
+def test_a_narrow_cache_gives_the_same_bits_on_any_threads_and_from_a_copy(
     kv_dtype: str, tiny_folder: Callable[[str], Path]
 ) -> None:
     ids = torch.arange(400)[None] * 7 % 293
@@ -104,7 +104,7 @@ def test_a_narrow_cache_says_the_same_on_any_threads_and_from_a_copy(
             cache = model.new_cache()
             before = [model.forward(piece, cache) for piece in ids[:, :300].split(29, dim=1)]
             copied = cache.copy()
-            model.forward(ids[:, :200], cache)  # what one cache reads does not reach the other
+            model.forward(ids[:, :200], cache)  # must not affect the copy
             after = [model.forward(piece, copied) for piece in ids[:, 300:].split(13, dim=1)]
             found.append(torch.cat(before + after, dim=1))
             whole = model.forward(ids, model.new_cache())
@@ -113,7 +113,7 @@ def test_a_narrow_cache_says_the_same_on_any_threads_and_from_a_copy(
 
 
 @pytest.mark.parametrize("storage", ["Q8_0", "Q4_0", "Q4_1"])
-def test_inputs_in_sixteen_bits_cost_next_to_nothing_and_chunks_do_not_matter(
+def test_inputs_in_sixteen_bits_cost_little_and_chunks_do_not_matter(
     storage: str, kernels: str, tiny_gguf: Callable[[str, str], Path]
 ) -> None:
     def read(dtype: str, chunk: int) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""Mistakes that others shipped, as fluent-looking garbage, and the test that would have told.
+"""Mistakes that other projects shipped, fluent-looking garbage, and the tests that catch them.
 
-Each mistake has a test of whole models here or in a file beside this one, as `PROOFS` lists them,
-and one of the layer below, which `tests/mutants/catalogue.py` names as the killer of the mistake
-planted into our own sources. Where the definition itself can be led astray, the last test of this
-file does so, to show that these tests could tell.
+Each mistake has a test of complete models in this folder, which `PROOFS` lists, and one of a lower
+layer, which `tests/mutants/catalogue.py` names as the killer of the mistake planted into our own
+sources. The last test of this file plants mistakes into the definition itself, where that is
+possible, to show that these tests would catch them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tests.reference.streaming import Streaming
 PROOFS = {
     # keys are shifted although nothing was evicted; a long prompt keeps its old positions
     1: "test_museum.py::test_a_prompt_of_any_length_up_to_ten_capacities_has_positions_by_rank",
-    # rotated keys are kept, and the next query stands at its index in the text
+    # rotated keys are kept, and the next query is at its index in the text
     2: "test_museum.py::test_single_tokens_past_the_capacity_stand_at_their_rank",
-    # keys are rotated again by another scheme than the model's
+    # keys are rotated again by a scheme other than the model's
     3: "test_museum.py::test_a_key_that_moves_is_turned_by_the_models_own_frequencies",
     # a causal mask for as many queries as keys
     4: "test_museum.py::test_a_chunk_read_after_the_cache_is_full_has_a_window_for_each_token",
     # a freed slot is read
     5: "test_kernels_and_types.py::test_rows_of_a_page_that_hold_no_live_token_are_never_read",
     # sinks are kept and ignored
-    6: "test_museum.py::test_changing_a_sink_changes_the_output_for_ever",
+    6: "test_museum.py::test_changing_a_sink_changes_the_output_forever",
     # the same in the kernels of some types only
-    7: "test_museum.py::test_changing_a_sink_changes_the_output_for_ever",
+    7: "test_museum.py::test_changing_a_sink_changes_the_output_forever",
     # sinks that come in several chunks are not protected
     8: "test_museum.py::test_sinks_that_come_in_several_chunks_are_kept_like_those_of_one",
     # the newest tokens are evicted
@@ -55,9 +55,9 @@ PROOFS = {
     # a key of a narrow type is garbled when it moves
     10: "test_museum.py::test_a_narrow_cache_stays_right_past_ten_windows_and_after_every_cut",
     # reading never ends at odd settings
-    11: "test_grid.py::test_any_sinks_window_and_chunks_come_to_an_end_and_equal_the_definition",
-    # sequences beside each other disturb each other once they evict
-    12: "test_streams.py::test_streams_of_unequal_lengths_say_together_what_each_says_alone",
+    11: "test_grid.py::test_any_sinks_window_and_chunks_end_and_equal_the_definition",
+    # concurrent sequences disturb each other once they evict
+    12: "test_streams.py::test_streams_of_unequal_lengths_give_the_same_together_as_alone",
     # the sinks are gone when the buffer wraps
     13: "test_museum.py::test_perplexity_past_the_capacity_is_that_of_the_definition",
     # keys are rotated in place, and drift
@@ -66,9 +66,9 @@ PROOFS = {
     15: "test_museum.py::test_at_index_ten_million_the_error_is_that_after_the_first_fill",
     # angles in float32
     16: "test_museum.py::test_at_index_ten_million_the_error_is_that_after_the_first_fill",
-    # the size of chunks has a meaning
+    # the chunk size changes the result
     17: "test_grid.py::test_stream_equals_the_definition_for_four_capacities_in_chunks_of_any_size",
-    # a figure that was measured while tokens were evicted unnoticed
+    # a figure was measured while tokens were silently evicted
     18: "test_reports.py::test_a_report_of_a_stream_past_its_window_says_how_many_were_evicted",
 }
 HERE = Path(__file__).parent
@@ -79,7 +79,7 @@ def test_every_mistake_of_the_museum_has_its_tests(number: int) -> None:
     file, test = PROOFS[number].split("::")
     assert re.search(rf"^def {test}\(", (HERE / file).read_text(encoding="utf-8"), re.MULTILINE)
     planted = [mutant.name for mutant in MUSEUM if mutant.museum == number]
-    assert len(planted) == (number != 18)  # which is one of figures, not of the core
+    assert len(planted) == (number != 18)  # 18 is about figures, not the core
 
 
 @pytest.mark.parametrize(("sinks", "window"), [(0, 6), (4, 9), (3, 61)])
@@ -129,7 +129,7 @@ def test_a_chunk_read_after_the_cache_is_full_has_a_window_for_each_token(
 
 
 @pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "int8"])
-def test_changing_a_sink_changes_the_output_for_ever(kv_dtype: str, loaded: LoadOnce) -> None:
+def test_changing_a_sink_changes_the_output_forever(kv_dtype: str, loaded: LoadOnce) -> None:
     model, ids = loaded("llama", kv_dtype=kv_dtype), stream_ids("llama", 400)
     before = forward_in_chunks(model, ids, [400], 4, 16)
     for sink in range(4):
@@ -158,8 +158,8 @@ def test_sinks_that_come_in_several_chunks_are_kept_like_those_of_one(
 def test_output_depends_on_exactly_the_live_tokens(
     sinks: int, window: int, loaded: LoadOnce
 ) -> None:
-    # One layer: what a token leaves in others' hidden states cannot outlive it. Row j of the batch
-    # has another token j.
+    # One layer: a token's effect on the hidden states of others cannot outlive it. Row j of the
+    # batch has another token j.
     tokens = 3 * (sinks + window)
     model, ids = loaded("llama-one-layer"), stream_ids("llama-one-layer", tokens)
     others = ids.repeat(tokens, 1)
@@ -181,14 +181,14 @@ def test_a_narrow_cache_stays_right_past_ten_windows_and_after_every_cut(
     model, definition = loaded("llama", kv_dtype=kv_dtype), Streaming(reference("llama"), 4, 39)
     cache = model.new_cache(sinks=4, window=40)
     ids = stream_ids("llama", 450)
-    for turn in ids.split(90, dim=1):
-        assert_equals(model.forward(turn, cache)[0], definition.feed(turn[0].tolist()), tolerance)
+    for piece in ids.split(90, dim=1):
+        assert_equals(model.forward(piece, cache)[0], definition.feed(piece[0].tolist()), tolerance)
         cache.evict_range(20, 25)
         definition.evict_range(20, 25)
 
 
 def mean_nll(logits: Array, ids: torch.Tensor) -> float:
-    """Return the mean surprise of ids [1, tokens], the first one left out, in nats."""
+    """Return the mean surprise of ids [1, tokens], without the first one, in nats."""
     rows, following = logits[:-1], ids[0, 1:].numpy()
     total = np.log(np.exp(rows).sum(axis=-1)) - rows[np.arange(len(rows)), following]
     return float(total.mean())
@@ -212,7 +212,7 @@ def test_at_index_ten_million_the_error_is_that_after_the_first_fill(
     model, ids = loaded(name), stream_ids(name, 8 * (sinks + window))
     wanted = expected(name, ids, sinks, window)
     near = model.forward(ids, model.new_cache(sinks=sinks, window=window))
-    # With nothing but the sinks before it, token 10,000,000 has the rank that token 4 had.
+    # After the sinks alone, token 10,000,000 has the rank of token 4.
     cache = model.new_cache(sinks=sinks, window=window)
     model.forward(ids[:, :sinks], cache)
     cache._native.jump(10_000_000)
@@ -226,11 +226,11 @@ def test_at_index_ten_million_the_error_is_that_after_the_first_fill(
     assert error["far"] <= 1.5 * error["near"]
 
 
-# ---- what the definition would say if it made the mistake ----
+# ---- the definition with a mistake ----
 
 S, W = 4, 20
 View = tuple[Sequence[int], Sequence[int], int]
-"""What a query sees: indices of keys, their positions, and its own."""
+"""What a query sees: the indices of keys, their positions, and its own position."""
 
 
 def ranks(t: int) -> View:
@@ -240,19 +240,19 @@ def ranks(t: int) -> View:
 
 
 def shifted_from_the_start(t: int) -> View:
-    live, places, _ = ranks(t)
-    return live, places, S + W - 1
+    live, positions, _ = ranks(t)
+    return live, positions, S + W - 1
 
 
 def query_at_its_index(t: int) -> View:
-    live, places, _ = ranks(t)
-    return live, places, t
+    live, positions, _ = ranks(t)
+    return live, positions, t
 
 
 def sinks_ignored(t: int) -> View:
-    live, places, place = ranks(t)
-    kept = [(j, p) for j, p in zip(live, places, strict=True) if j >= S or t < S]
-    return [j for j, _ in kept], [p for _, p in kept], place
+    live, positions, position = ranks(t)
+    kept = [(j, p) for j, p in zip(live, positions, strict=True) if j >= S or t < S]
+    return [j for j, _ in kept], [p for _, p in kept], position
 
 
 def newest_evicted(t: int) -> View:
@@ -282,10 +282,11 @@ def logits_with(view: Callable[[int], View], ids: torch.Tensor) -> Array:
         found = np.empty_like(queries)
         shared = queries.shape[1] // keys.shape[1]
         for t, query in enumerate(queries):
-            live, places, place = view(t)
-            turned = decoder.rope.rotate(query[None], [place])[0]
-            rotated = np.repeat(decoder.rope.rotate(keys[list(live)], list(places)), shared, 1)
-            weights = np.exp(np.einsum("khd,hd->kh", rotated, turned) / math.sqrt(query.shape[1]))
+            live, positions, position = view(t)
+            own = decoder.rope.rotate(query[None], [position])[0]
+            rotated = decoder.rope.rotate(keys[list(live)], list(positions))
+            rotated = np.repeat(rotated, shared, 1)
+            weights = np.exp(np.einsum("khd,hd->kh", rotated, own) / math.sqrt(query.shape[1]))
             weights /= weights.sum(axis=0)
             found[t] = np.einsum("kh,khd->hd", weights, np.repeat(values[list(live)], shared, 1))
         return found

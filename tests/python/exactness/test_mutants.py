@@ -1,7 +1,7 @@
-"""Each planted mistake makes the tests fail that must notice it; `tests/mutants` has the mistakes.
+"""Each planted mistake of `tests/mutants` makes the tests fail that must catch it.
 
-All are planted by `make test-full` and by `make test-mutants`; `make test` plants those that take
-no kernels. Objects are kept in build/mutants, or where SINKSTREAM_MUTANTS says.
+`make test-full` and `make test-mutants` plant all; `make test` plants those that need no kernels.
+Objects are kept in build/mutants, or in the folder of SINKSTREAM_MUTANTS.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def workshop() -> Workshop:
 def verdicts(
     request: pytest.FixtureRequest, workshop: Workshop
 ) -> Iterator[dict[str, Future[Verdict]]]:
-    """Give what becomes of each selected mistake; two of them are tried at a time."""
+    """Return the verdicts on the selected mistakes, two of which are planted at a time."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     chosen = [call.params["mutant"] for call in calls if call and "mutant" in call.params]
     with verdicts_on(dict.fromkeys(chosen), workshop) as found:
@@ -50,13 +50,13 @@ def test_every_mistake_can_still_be_planted(planted: Mutant) -> None:
     assert planted.killers
     for killer in planted.killers:
         program, name = killer.split(":", 1)
-        suite, case = name.split(".")  # of Prefix/Suite.Case/parameter or Suite.Case
+        suite, case = name.split(".")  # from Prefix/Suite.Case/parameter or Suite.Case
         suite, case = suite.split("/")[-1], case.split("/")[0]
         source = (ROOT / "tests" / "cpp" / f"{program}_test.cc").read_text(encoding="utf-8")
         assert re.search(rf"^TEST(_P)?\({suite}, {case}\)", source, re.MULTILINE), killer
 
 
-def test_no_two_mistakes_have_one_name() -> None:
+def test_no_two_mistakes_have_the_same_name() -> None:
     assert len({mutant.name for mutant in CATALOGUE}) == len(CATALOGUE)
 
 
@@ -72,7 +72,7 @@ def test_the_suite_catches(mutant: Mutant, verdicts: dict[str, Future[Verdict]])
     assert verdict.is_caught, f"{verdict.word}: {verdict.report}"
 
 
-# ---- those who judge ----
+# ---- the verdicts themselves ----
 
 ANY = next(mutant for mutant in CATALOGUE if mutant.name == "window_without_the_current")
 
@@ -80,7 +80,7 @@ ANY = next(mutant for mutant in CATALOGUE if mutant.name == "window_without_the_
 @pytest.mark.parametrize(
     ("word", "change"),
     [
-        # Another way to write the same.
+        # Equivalent code.
         ("survived", lambda: replace(ANY, new="std::max({begin, t - window + 1, sinks})")),
         ("crashed", lambda: replace(ANY, new="(__builtin_trap(), sinks)")),
         ("broken", lambda: replace(ANY, new="no such thing")),
@@ -95,18 +95,18 @@ def test_only_a_test_that_fails_has_caught_a_mistake(
     assert verdict_on(change(), workshop).word == word
 
 
-def test_a_mistake_whose_place_is_gone_is_an_error() -> None:
+def test_a_mistake_whose_old_text_is_gone_is_an_error() -> None:
     text = (ROOT / WINDOW).read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="must occur once"):
-        replace(ANY, old="what nobody wrote").apply(text)
+        replace(ANY, old="no such text").apply(text)
     with pytest.raises(ValueError, match="must occur once"):
         replace(ANY, old="window").apply(text)
 
 
-def test_a_change_of_a_source_is_compiled_again(
+def test_a_changed_header_is_compiled_again(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A project of one file and one header, whose header changes.
+    # A project of one source and one header; the header changes.
     import tests.mutants.workshop as module
 
     monkeypatch.setattr(module, "ROOT", tmp_path)
@@ -115,7 +115,7 @@ def test_a_change_of_a_source_is_compiled_again(
     header = tmp_path / "csrc/cache/answer.h"
     source = tmp_path / "csrc/cache/answer.cc"
     source.write_text('#include "cache/answer.h"\nint answer() { return kAnswer; }\n')
-    own = Workshop(tmp_path / "made in a place", workshop.compiler)
+    own = Workshop(tmp_path / "objects in a folder", workshop.compiler)
     found = set()
     for number in (41, 42, 42):
         header.write_text(f"constexpr int kAnswer = {number};\n")

@@ -1,6 +1,6 @@
-"""Each mistake planted into `streaming_llm` or `evaluate` makes the test fail that must notice it.
+"""Each mistake planted into `streaming_llm` or `evaluate` makes the test fail that must catch it.
 
-All are planted by `make test-full` and by `make test-mutants`; `make test` plants some of each.
+`make test-full` and `make test-mutants` plant all; `make test` plants some of each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLANTED_ALWAYS = {
 
 @pytest.fixture(scope="module")
 def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Verdict]]]:
-    """Give what becomes of each selected mistake; two of them are tried at a time."""
+    """Return the verdicts on the selected mistakes, two of which are planted at a time."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     chosen = [c.params["in_python"] for c in calls if c and "in_python" in c.params]
     package = ScratchPackage([killer for mutant in chosen for killer in mutant.killers])
@@ -52,7 +52,7 @@ def test_every_mistake_can_still_be_planted(planted: Mutant) -> None:
         assert re.search(rf"^def {name.split('[')[0]}\(", source, re.MULTILINE), killer
 
 
-def test_no_two_mistakes_have_one_name() -> None:
+def test_no_two_mistakes_have_the_same_name() -> None:
     names = [mutant.name for mutant in CATALOGUE + CATALOGUE_PYTHON]
     assert len(set(names)) == len(names)
     assert set(names) > PLANTED_ALWAYS
@@ -70,7 +70,7 @@ def test_the_suite_catches(in_python: Mutant, verdicts: dict[str, Future[Verdict
     assert verdict.is_caught, f"{verdict.word}: {verdict.report}"
 
 
-# ---- those who judge ----
+# ---- the verdicts themselves ----
 
 ANY = next(mutant for mutant in CATALOGUE_PYTHON if mutant.name == "beginning_of_text_has_bytes")
 

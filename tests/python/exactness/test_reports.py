@@ -1,4 +1,4 @@
-"""A figure says how many tokens were evicted while it was measured: none is a number, too."""
+"""Every figure reports how many tokens were evicted while it was measured, also if none were."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BENCHES = sorted(file.name for file in BENCH.glob("*_bench.py"))
 
 
 def measure(name: str, *options: str) -> dict[str, object]:
-    """Run a bench as its user does and return its report."""
+    """Run a benchmark as a user does, and return its report."""
     done = subprocess.run(
         [sys.executable, BENCH / name, *options],
         capture_output=True,
@@ -41,12 +41,12 @@ def test_every_bench_reports_evicted_tokens(name: str) -> None:
     tree = ast.parse((BENCH / name).read_text(encoding="utf-8"))
     keys = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    # By itself, or with all that an evaluation says (below).
+    # By name, or in the report of an evaluation (below).
     assert "evicted_tokens" in keys or "as_dict" in calls
 
 
 def test_a_report_of_a_stream_past_its_window_says_how_many_were_evicted() -> None:
-    # 3 tokens of prompt and all but the last that was written have been in a cache of 4 + 60.
+    # The prompt of 3 and all generated tokens but the last have been in a cache of 4 + 60.
     assert measure("overhead_bench.py", "--tokens", "300")["evicted_tokens"] == 3 + 299 - 64
 
 

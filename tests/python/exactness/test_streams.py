@@ -15,7 +15,7 @@ Outcome = tuple[list[int], list[float]]
 
 
 def run(model: sinkstream.Model, prompt: list[int], tokens: int, **options: Any) -> Outcome:
-    """Stream to the end; return ids and log-probabilities of what was generated."""
+    """Stream to the end; return ids and log-probabilities of the generated tokens."""
     sampling = {"temperature": 1.0, "seed": 20_231, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     stream = model.stream(
         prompt, max_tokens=tokens, ignore_eos=True, logprobs=1, **{**sampling, **options}
@@ -50,10 +50,10 @@ def test_stream_is_the_same_for_any_threads_and_prefill_chunk(
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_streams_of_unequal_lengths_say_together_what_each_says_alone(
+def test_streams_of_unequal_lengths_give_the_same_together_as_alone(
     name: str, threads: int, tiny_folder: Callable[[str], Path]
 ) -> None:
-    # Some read their prompt while others write, and most evict; none may notice.
+    # Some read their prompts while others decode, and most evict; that must change nothing.
     vocab = tiny.CONFIGS[name][0]["vocab_size"]
     lengths = [1, 3, 20, 66, 300, 150]
     prompts = [[(5 * i * i + 3 * i + n) % vocab for i in range(n)] for n in lengths]
@@ -99,7 +99,7 @@ def test_smollm2_writes_the_same_for_any_threads_and_prefill_chunk(
         with sinkstream.load(
             smollm2, sinks=4, window=capacity - 4, threads=threads, prefill_chunk=chunk
         ) as model:
-            # Nearly full after the prompt, so that most of the tokens are written while evicting.
+            # Nearly full after the prompt, so most tokens are generated while evicting.
             prompt = model.tokenizer.encode(prose).ids[: capacity - 50]
             outcomes.append(run(model, prompt, tokens))
             if threads == 2 and capacity == 256:

@@ -1,8 +1,8 @@
 """The two-query form of attention equals the definition, in float64, without the package.
 
 The fast kernels rotate each key once, when it is written, and each query twice: to its absolute
-index for window keys, to its rank among the live tokens for sinks. This is that form in numpy,
-against the literal one that re-rotates every key.
+index for window keys, and to its rank among the live tokens for sinks. This is that form in numpy,
+compared with the literal one, which re-rotates every key.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def softmax_read(scores: Array, values: Array) -> Array:
 def two_queries(
     rope: Rope, t: int, sinks: int, window: int, query: Array, keys: Array, values: Array
 ) -> Array:
-    """Read for the query of token `t`; row r of keys and values belongs to the r-th live token.
+    """Attend for the query of token `t`; row r of keys and values belongs to the r-th live token.
 
-    Keys are at their absolute index, and the query is rotated twice.
+    Keys are rotated to their absolute index, and the query is rotated twice.
     """
     live = live_indices(t, sinks, window)
     rank = min(t, sinks + window - 1)
@@ -75,13 +75,13 @@ def test_two_queries_equal_the_definition_before_at_and_after_the_cache_fills(na
 
 @pytest.mark.parametrize("sinks", [0, 1, 4])
 def test_two_queries_equal_the_definition_at_index_ten_million(sinks: int) -> None:
-    # The absolute angle has a float64 rounding of 1e7 * 1.1e-16, hence the wider bound.
+    # The absolute angle has a float64 rounding error of 1e7 * 1.1e-16, hence the wider bound.
     assert largest_difference(rope_named("llama"), 10_000_000, sinks, 60) < 1e-8
 
 
-def test_absolute_positions_for_sinks_would_be_noticed() -> None:
-    # The bound above is worth something only if the common mistake breaks it: query at its index
-    # for every key, so that the distance to the sinks grows without end.
+def test_absolute_positions_for_sinks_would_be_caught() -> None:
+    # The bound above is meaningful only if the common mistake breaks it: the query at its index
+    # for every key, so that the distance to the sinks grows without bound.
     rope, t, sinks, window = rope_named("llama"), 500, 4, 12
     draw = np.random.default_rng(7)
     live = live_indices(t, sinks, window)

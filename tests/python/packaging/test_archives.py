@@ -1,4 +1,4 @@
-"""The source archive and the wheel: what is in them, and what of a used tree is not."""
+"""The source archive and the wheel: what they contain, and what of a used tree they do not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GATHERED = (
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Give a copy of what is built from, with things around it that a used tree has."""
+    """Copy the sources of a build."""
     copy = tmp_path / "tree"
     generated = shutil.ignore_patterns("__pycache__", "*.so")
     for name in FOLDERS:
@@ -72,7 +72,7 @@ def test_a_source_archive_holds_what_a_build_needs_and_nothing_else(
     assert found == needed | {"PKG-INFO"}
 
 
-# Installs what the real one compiles and writes, in no time.
+# Installs the files that the real one compiles, without compiling.
 QUICK_CMAKE = """
 cmake_minimum_required(VERSION 3.24)
 project(sinkstream LANGUAGES NONE)

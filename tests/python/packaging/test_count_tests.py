@@ -1,4 +1,4 @@
-"""The line that ends a CI run: a count, and an exit code that is 0 only when all is well."""
+"""The last line of a CI run: a count, and an exit code that is 0 only if all tests passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed package: what it requires, what it carries, and what it refuses to run with."""
+"""The installed package: what it requires, contains, links with and imports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_version_is_that_of_pyproject() -> None:
 
 def test_types_ship_with_the_package() -> None:
     assert resources.files("sinkstream").joinpath("py.typed").is_file()
-    assert resources.files("sinkstream").joinpath("_core.pyi").is_file()
+    assert resources.files("sinkstream").joinpath("_core/__init__.pyi").is_file()
 
 
 @pytest.mark.parametrize("name", ["__init__", "probes", "testing"])
@@ -63,7 +63,7 @@ def test_the_core_links_with_no_library_of_torch() -> None:
         ["readelf", "--dynamic", str(_core.__file__)], check=True, capture_output=True, text=True
     ).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", listed)
-    assert "libc.so.6" in needed  # the list is one
+    assert "libc.so.6" in needed  # the listing was parsed
     assert not [name for name in needed if re.search("torch|c10|gomp|omp|mkl|dnnl", name)]
     assert "RUNPATH" not in listed
 
@@ -74,7 +74,7 @@ def test_the_command_is_installed() -> None:
 
 
 def imported_by(code: str) -> set[str]:
-    """Run code in a new interpreter; return the modules that it has then, without submodules."""
+    """Run code in a new interpreter; return the modules that it imports, without submodules."""
     script = f"{code}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -101,7 +101,7 @@ with sinkstream.load({str(smollm2)!r}, window=60) as model:
     assert not imported_by(code) & HEAVY
 
 
-def test_torch_is_imported_when_a_tensor_is_asked_for(smollm2: Path) -> None:
+def test_forward_imports_torch(smollm2: Path) -> None:
     code = f"""
 import sinkstream
 with sinkstream.load({str(smollm2)!r}, window=60) as model:

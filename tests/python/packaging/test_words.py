@@ -33,7 +33,7 @@ PHRASES = (
     Phrase(r"\bbeside\b", "next to, compared with, in addition to, alongside"),
     Phrase(r"\bbesides\b", "apart from, in addition"),
     Phrase(r"\bin vain\b", "discarded"),
-    Phrase(r"\bcards?\b", "a GPU"),
+    Phrase(r"\bcards?\b", "a GPU", allowed=r"\bsinkstream\.cards\b"),  # its former name
     Phrase(r"\bdrawers?\b", "a device sampler, a sampler"),
     Phrase(r"\bowed\b", "pending"),
     Phrase(r"\bwhat \w+ makes? of\b", "with, from"),

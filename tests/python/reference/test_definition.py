@@ -1,4 +1,4 @@
-"""The definition itself: against transformers where nothing is evicted, and against itself."""
+"""The definition: compared with transformers where nothing is evicted, and with itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parts() -> tuple[Array, Array, Array]:
 
 
 def as_torch(part: Array) -> torch.Tensor:
-    """[tokens, heads, head_dim] as transformers has it: [1, heads, tokens, head_dim]."""
+    """Return [tokens, heads, head_dim] as [1, heads, tokens, head_dim], as transformers has it."""
     return torch.from_numpy(part).transpose(0, 1)[None]
 
 
@@ -77,13 +77,13 @@ def test_alibi_counts_distances_in_the_cache_and_not_in_the_text(
 ) -> None:
     slopes = np.full(HEADS, 0.7)
     stream = attend(*parts, UNTURNED, 1, 3, alibi(slopes))
-    # The last token sees token 0 and the last three, as if those were all of the text.
+    # The last token sees token 0 and the last three, as if there were no other tokens.
     live = [0, TOKENS - 3, TOKENS - 2, TOKENS - 1]
     short = attend(*(part[live] for part in parts), UNTURNED, 0, 4, alibi(slopes))
     assert np.abs(stream[-1] - short[-1]).max() < 1e-12
 
 
-def test_scores_whose_exponentials_are_no_floats_are_still_read(
+def test_scores_whose_exponentials_overflow_are_still_read(
     parts: tuple[Array, Array, Array],
 ) -> None:
     queries, keys, values = parts
@@ -94,13 +94,13 @@ def test_scores_whose_exponentials_are_no_floats_are_still_read(
         products = keys[:, group] @ query[head]
         assert np.ptp(products) > 1e4
         assert np.abs(found[head] - values[products.argmax(), group]).max() < 1e-12
-    # A learned logit that is larger still takes everything.
+    # An even larger learned logit takes all the weight.
     nothing = attend_one(query, keys, values, UNTURNED, Scores(sink_logits=np.full(HEADS, 1e6)))
     assert np.abs(nothing).max() == 0
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-llama3", "qwen3"])
-def test_the_original_protocol_is_a_window_of_one_token_more(name: str) -> None:
+def test_the_original_protocol_is_a_window_of_one_more_token(name: str) -> None:
     drawn = tiny.build(name)
     decoder = Decoder.from_hugging_face(drawn.config, drawn.weights)
     ids = np.random.default_rng(3).integers(0, drawn.config["vocab_size"], 60).tolist()
@@ -127,7 +127,7 @@ def test_layers_with_a_window_of_their_own_see_no_sinks() -> None:
     weights = dict(drawn.weights)
     last = drawn.config["num_hidden_layers"] - 1
     assert last >= 1
-    # What the last layer reads is thrown away: only the others can carry a change to the end.
+    # The output of the last layer is zeroed: only the others can carry a change to the end.
     weights[f"model.layers.{last}.self_attn.o_proj.weight"] = np.zeros_like(
         weights[f"model.layers.{last}.self_attn.o_proj.weight"]
     )

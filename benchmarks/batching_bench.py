@@ -1,10 +1,10 @@
 """Compares requests that run alone with the same requests in ragged batches, bit for bit.
 
-    python benchmarks/company_bench.py --comparisons 10000 --real 300
+    python benchmarks/batching_bench.py --comparisons 10000 --real 300
 
 Compared are token ids and log-probabilities. Tiny models of several types share the comparisons;
 `--real` sets those of SmolLM2. Any difference is a bug: the program then exits with status 1.
-tests/python/exactness/company.py defines the batches.
+tests/python/exactness/batching.py defines the batches.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     import sinkstream
-    from tests.python.exactness.company import (
+    from tests.python.exactness.batching import (
         SETTINGS,
         Tally,
-        compare_in_company,
-        draw_asks,
+        compare_in_batches,
+        draw_requests,
         open_tiny,
     )
 
@@ -43,8 +43,8 @@ def main() -> int:
 
     def compare(model: sinkstream.Model, comparisons: int, longest: int) -> Tally:
         # Each request runs in about twenty batches.
-        asks = draw_asks(model.spec.vocab_size, max(1, comparisons // 20), draw, longest)
-        return compare_in_company(model, asks, comparisons, draw, most=args.most)
+        requests = draw_requests(model.spec.vocab_size, max(1, comparisons // 20), draw, longest)
+        return compare_in_batches(model, requests, comparisons, draw, most=args.most)
 
     started = time.perf_counter()
     tiny, real = Tally(), Tally()
@@ -60,10 +60,10 @@ def main() -> int:
             real = compare(model, args.real, longest=100)
     different = tiny.different + real.different
     report(
-        "company",
+        "batching",
         {
             "settings": list(SETTINGS),
-            "most_beside_each_other": args.most,
+            "most_at_once": args.most,
             "threads": args.threads,
             "seed": args.seed,
             "comparisons": tiny.comparisons,
@@ -76,8 +76,8 @@ def main() -> int:
             "seconds": round(time.perf_counter() - started, 1),
         },
     )
-    for ask in different[:3]:
-        print(ask, file=sys.stderr)
+    for request in different[:3]:
+        print(request, file=sys.stderr)
     return min(len(different), 1)
 
 

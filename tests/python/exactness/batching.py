@@ -1,8 +1,8 @@
-"""The same requests alone and in company, compared bit for bit.
+"""The same requests alone and in batches, compared bit for bit.
 
-Company is ragged: up to so many streams run beside each other, of all lengths, each in another
-phase, and one leaves as another comes: read to its end, or cancelled in the middle. No request is
-asked again because its answer was not the expected one.
+Batches are ragged: streams of all lengths run at once, each in another phase. One leaves as another
+joins, read to its end or cancelled in the middle. No request is repeated because its answer was not
+the expected one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS: dict[str, tuple[str, str | None, dict[str, str]]] = {
 
 
 class Streams(Protocol):
-    """What is needed of a model."""
+    """What the comparison needs of a model."""
 
     @property
     def spec(self) -> Any: ...
@@ -38,13 +38,13 @@ class Streams(Protocol):
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request: the same one gives the same bits whenever it is asked."""
+class Request:
+    """A prompt and options, seed included: they must give the same bits every time."""
 
     prompt: list[int]
     options: dict[str, Any]
 
-    def of(self, model: Streams) -> sinkstream.Stream:
+    def start(self, model: Streams) -> sinkstream.Stream:
         return model.stream(self.prompt, **self.options)
 
 
@@ -60,43 +60,43 @@ class Answer:
         bits = np.asarray(result.logprobs, np.float32).tobytes()
         return cls(list(result.token_ids), bits)
 
-    def begins_with(self, other: Answer) -> bool:
+    def starts_with(self, other: Answer) -> bool:
         count = len(other.token_ids)
         return other == Answer(self.token_ids[:count], self.logprob_bits[: 4 * count])
 
 
 @dataclass
 class Tally:
-    """What a company came to."""
+    """The outcome of many comparisons."""
 
     comparisons: int = 0
-    """Whole answers in company, each against the same one alone."""
+    """Complete answers in batches, each compared with the same request alone."""
     tokens: int = 0
-    """In them."""
+    """Tokens of those answers."""
     cancelled: int = 0
-    """Answers whose beginnings were compared."""
+    """Cancelled answers, of which the first tokens were compared."""
     steps: int = 0
     generated_tokens: int = 0
-    """In these steps, whoever they were for."""
+    """In these steps, of all requests."""
     evicted_tokens: int = 0
     """Likewise."""
-    different: list[Ask] = field(default_factory=list)
+    different: list[Request] = field(default_factory=list)
 
     @property
     def tokens_per_step(self) -> float:
-        """How many were answered at a time."""
+        """The mean size of a batch."""
         return self.generated_tokens / self.steps
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Tally)))
 
 
-def draw_asks(vocab: int, count: int, draw: np.random.Generator, longest: int) -> list[Ask]:
+def draw_requests(vocab: int, count: int, draw: np.random.Generator, longest: int) -> list[Request]:
     """Draw requests, prompts and replies of all lengths up to `longest`, each with its own seed."""
 
-    def ask() -> Ask:
+    def draw_one() -> Request:
         length = int(draw.choice([1, 2, draw.integers(3, 80), draw.integers(80, longest + 1)]))
-        return Ask(
+        return Request(
             prompt=draw.integers(0, vocab, length).tolist(),
             options={
                 "max_tokens": int(draw.integers(1, longest + 1)),
@@ -113,7 +113,7 @@ def draw_asks(vocab: int, count: int, draw: np.random.Generator, longest: int) -
             },
         )
 
-    return [ask() for _ in range(count)]
+    return [draw_one() for _ in range(count)]
 
 
 def open_tiny(setting: str, folder: Path, *, most: int, threads: int) -> sinkstream.Model:
@@ -128,32 +128,32 @@ def open_tiny(setting: str, folder: Path, *, most: int, threads: int) -> sinkstr
     return sinkstream.load(path, sinks=4, window=60, max_sequences=most, threads=threads, **options)
 
 
-def compare_in_company(
+def compare_in_batches(
     model: Streams,
-    asks: list[Ask],
+    requests: list[Request],
     comparisons: int,
     draw: np.random.Generator,
     *,
     most: int = 32,
 ) -> Tally:
-    """Ask each request alone, then all of them again and again in company.
+    """Run each request alone, then all of them repeatedly in batches.
 
     Args:
         model: Has room for `most` sequences.
-        asks: What is asked, each about equally often.
-        comparisons: How many whole answers to compare.
-        draw: Draws who comes and goes.
-        most: How many may run beside each other.
+        requests: The requests; each runs about equally often.
+        comparisons: How many complete answers to compare.
+        draw: Draws which requests join and leave.
+        most: How many may run at once.
     """
-    alone = [Answer.of(ask.of(model).result()) for ask in asks]
+    alone = [Answer.of(request.start(model).result()) for request in requests]
     tally, before = Tally(), model.stats()
     present: list[tuple[int, sinkstream.Stream]] = []
     while tally.comparisons < comparisons:
         stats = model.stats()
         running = stats["running"] + stats["waiting"]
         for _ in range(int(draw.integers(1, most + 1)) - running):
-            number = int(draw.integers(len(asks)))
-            present.append((number, asks[number].of(model)))
+            number = int(draw.integers(len(requests)))
+            present.append((number, requests[number].start(model)))
         draw.shuffle(present)
         stay = int(draw.integers(len(present) + 1))
         leaving, present = present[stay:], present[:stay]
@@ -163,13 +163,13 @@ def compare_in_company(
             answer = Answer.of(stream.result())
             if stream.finish_reason == "cancelled":
                 tally.cancelled += 1
-                is_equal = alone[number].begins_with(answer)
+                is_equal = alone[number].starts_with(answer)
             else:
                 tally.comparisons += 1
                 tally.tokens += len(answer.token_ids)
                 is_equal = alone[number] == answer
             if not is_equal:
-                tally.different.append(asks[number])
+                tally.different.append(requests[number])
     for _, stream in present:
         stream.close()
     after = model.stats()
