@@ -9,9 +9,9 @@ for text in model.stream("Once upon a time"):
 
 from __future__ import annotations
 
-from sinkstream import _build
-from sinkstream.cache import Cache, Capacity
-from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sinkstream.errors import (
     CapacityError,
     CheckpointError,
@@ -23,23 +23,49 @@ from sinkstream.errors import (
     SessionBusy,
     SinkstreamError,
 )
-from sinkstream.loading import load
-from sinkstream.model import Model
-from sinkstream.observe.metrics import prometheus_text
-from sinkstream.observe.tracing import trace
-from sinkstream.sessions.session import Session, SessionStats
-from sinkstream.streams.stream import (
-    Evicted,
-    Finished,
-    Prefill,
-    Result,
-    Started,
-    Stats,
-    Stream,
-    Token,
-)
 
-__version__ = _build.version()
+if TYPE_CHECKING:
+    from sinkstream.cache import Cache, Capacity
+    from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+    from sinkstream.loading import load
+    from sinkstream.model import Model
+    from sinkstream.observe.metrics import prometheus_text
+    from sinkstream.observe.tracing import trace
+    from sinkstream.sessions.session import Session, SessionStats
+    from sinkstream.streams.stream import (
+        Evicted,
+        Finished,
+        Prefill,
+        Result,
+        Started,
+        Stats,
+        Stream,
+        Token,
+    )
+
+    __version__: str
+
+# Imported at first use, so that `sinkstream --version` and its like load no tokenizer and no core.
+_HOMES = {
+    "Cache": "sinkstream.cache",
+    "Capacity": "sinkstream.cache",
+    "DecoderSpec": "sinkstream.checkpoint.spec",
+    "Evicted": "sinkstream.streams.stream",
+    "Finished": "sinkstream.streams.stream",
+    "Model": "sinkstream.model",
+    "Prefill": "sinkstream.streams.stream",
+    "Result": "sinkstream.streams.stream",
+    "RopeSpec": "sinkstream.checkpoint.spec",
+    "Session": "sinkstream.sessions.session",
+    "SessionStats": "sinkstream.sessions.session",
+    "Started": "sinkstream.streams.stream",
+    "Stats": "sinkstream.streams.stream",
+    "Stream": "sinkstream.streams.stream",
+    "Token": "sinkstream.streams.stream",
+    "load": "sinkstream.loading",
+    "prometheus_text": "sinkstream.observe.metrics",
+    "trace": "sinkstream.observe.tracing",
+}
 
 __all__ = [
     "Cache",
@@ -70,3 +96,19 @@ __all__ = [
     "prometheus_text",
     "trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or the version, at its first use."""
+    if name == "__version__":
+        value: Any = import_module("sinkstream._build").version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'sinkstream' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, "__version__"})
