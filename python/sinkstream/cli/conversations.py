@@ -28,7 +28,7 @@ class Conversation:
     """The system prompt it started with; None for the template's own, and after /load."""
     last: Stream | None = None
     """The last turn; None if there is no turn to undo."""
-    has_told_of_eviction: bool = False
+    has_reported_eviction: bool = False
 
 
 class Conversations:
@@ -53,7 +53,7 @@ class Conversations:
         self._kept: Conversation | None = None
         self.current = self._new(system) if path is None else self._saved(path)
 
-    def begin(self, system: str | None) -> None:
+    def start(self, system: str | None) -> None:
         """Start a new conversation."""
         self._continue(self._new(system))
 

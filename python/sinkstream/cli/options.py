@@ -39,7 +39,6 @@ KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
 ]
 
-
 MaxTokens = Annotated[
     int | None,
     typer.Option(

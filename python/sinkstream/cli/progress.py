@@ -31,7 +31,7 @@ def progress_bar(
     if not is_terminal(sys.stderr):
         yield lambda *_: None
         return
-    # Slow to import, so only where a bar is shown.
+    # Slow to import, so only if a bar is shown.
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -63,9 +63,8 @@ def progress_bar(
 
         def show(done: int, total: int, *found: object) -> None:
             nonlocal has_begun
-            if (
-                not has_begun
-            ):  # a run that was resumed: what it found done says nothing of its speed
+            if not has_begun:
+                # What a resumed run had done before does not count towards its speed.
                 has_begun = True
                 progress.reset(task, total=total, completed=done)
             progress.update(task, total=total, completed=done, note=note.format(*found))

@@ -65,11 +65,11 @@ class Talk:
                 if self._is_typed:
                     sys.stderr.write("\n")  # so that later output does not follow the prompt
                 return
-            what = parse(entry)
-            if isinstance(what, Message):
-                self._ask(what.text)
-            elif what is not None:
-                self._carry_out(what)
+            meaning = parse(entry)
+            if isinstance(meaning, Message):
+                self._send(meaning.text)
+            elif meaning is not None:
+                self._run(meaning)
         except BrokenPipeError:
             raise  # no reader is left for the replies
         except SinkstreamError as error:
@@ -77,7 +77,7 @@ class Talk:
         except OSError as error:
             self._fail(error.strerror or str(error))
 
-    def _ask(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         conversation = self._conversations.current
         with conversation.session.stream(text, **self._replies) as stream:
             conversation.last = stream
@@ -92,9 +92,9 @@ class Talk:
             except SinkstreamError:
                 sys.stdout.write("\n")
                 raise
-        self._tell_of_eviction(conversation)
+        self._report_eviction(conversation)
 
-    def _carry_out(self, command: Command) -> None:
+    def _run(self, command: Command) -> None:
         conversations, argument = self._conversations, command.argument
         match command.name:
             case "help":
@@ -104,16 +104,16 @@ class Talk:
             case "stats":
                 note(_stats_of(conversations.current))
             case "reset":
-                self._begin(conversations.current.system)
+                self._start(conversations.current.system)
             case "system":
-                self._begin(argument)
+                self._start(argument)
             case "save":
                 conversations.current.session.save(_path_of(argument))
                 note(f"Saved to {quoted(argument)}.")
             case "load":
                 conversations.load(_path_of(argument))
                 note(f"Continuing {quoted(argument)}: {_stats_of(conversations.current)}")
-                self._tell_of_eviction(conversations.current)
+                self._report_eviction(conversations.current)
             case "fork":
                 conversations.fork()
                 note("Kept a copy. /back returns to it.")
@@ -124,16 +124,16 @@ class Talk:
                 conversations.undo()
                 note("Removed the last question and its reply.")
 
-    def _begin(self, system: str | None) -> None:
-        self._conversations.begin(system)
+    def _start(self, system: str | None) -> None:
+        self._conversations.start(system)
         prompt = "the default" if system is None else quoted(system)
         note(f"New conversation. System prompt: {prompt}.")
 
-    def _tell_of_eviction(self, conversation: Conversation) -> None:
+    def _report_eviction(self, conversation: Conversation) -> None:
         evicted = conversation.session.stats.evicted_tokens
-        if evicted == 0 or conversation.has_told_of_eviction:
+        if evicted == 0 or conversation.has_reported_eviction:
             return
-        conversation.has_told_of_eviction = True
+        conversation.has_reported_eviction = True
         note(
             f"The conversation is longer than the window. The model no longer sees its first turns "
             f"({evicted:,} tokens so far), except for the {conversation.session.sinks:,} sinks."
