@@ -1,7 +1,7 @@
-"""What goes to the logger "sinkstream": never a prompt, a reply or a token id.
+"""Writes to the logger "sinkstream"; never a prompt, a reply or a token id.
 
-The generation thread takes no lock of Python's and so logs nothing: a request's end is logged by
-the thread that reads its end.
+The generation thread takes no Python lock and therefore logs nothing: the thread that reads a
+request's end logs it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from sinkstream import _core
 
 logger = logging.getLogger("sinkstream")
-# Whoever configures no logging hears nothing.
+# Silent until the application configures logging.
 logger.addHandler(logging.NullHandler())
 
-_dead: weakref.WeakSet[object] = weakref.WeakSet()  # whose death has been logged
+_dead: weakref.WeakSet[object] = weakref.WeakSet()  # models whose failure has been logged
 
 
 def request_ended(native: _core.TokenStream) -> None:
-    """Log how a request has ended, or that its reader ends it now, with its counts."""
+    """Log a request's finish reason and counts; "cancelled" if its reader ends it now."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
     try:
         stats, reason = native.stats(), native.finish_reason or "cancelled"
-    except ForkError:  # a child closes what is its parent's, and ends nothing
+    except ForkError:  # in a forked child, closing ends nothing
         return
     logger.debug(
         "request %d: %s; prompt_tokens=%d generated_tokens=%d evicted_tokens=%d",
@@ -40,9 +40,9 @@ def request_ended(native: _core.TokenStream) -> None:
     )
 
 
-def engine_died(owner: object, error: EngineDead) -> None:
-    """Log once for a model that its generation thread has failed."""
-    if owner in _dead:
+def engine_died(model: object, error: EngineDead) -> None:
+    """Log, once per model, that its generation thread has failed."""
+    if model in _dead:
         return
-    _dead.add(owner)
+    _dead.add(model)
     logger.error("%s", error)

@@ -1,4 +1,4 @@
-"""`prometheus_text()`: what `Model.stats` counts, in Prometheus' text format 0.0.4."""
+"""`prometheus_text()`: `Model.stats` in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sinkstream import _build
 from sinkstream.observe.open_models import OpenModel
 
 Labels = dict[str, str]
-Sample = tuple[str, Labels, float]  # what is added to the family's name, labels, value
+Sample = tuple[str, Labels, float]  # suffix of the family's name, labels, value
 
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """One metric: what it is called, and how its samples are taken from a model's numbers."""
+    """One metric: its name, and how to take its samples from a model's stats."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -26,14 +26,14 @@ class _Family:
 def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
     """Return the counters, gauges and histograms of models for Prometheus to scrape.
 
-    Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; a model's samples
-    are all of one moment.
+    Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; all samples of a
+    model belong to the same moment.
 
     Args:
-        models: A model, or several by name; then each sample has the label `model`.
+        models: A model, or models by name; then each sample has the label `model`.
 
     Raises:
-        TypeError: `models` is no model and no mapping of names to models.
+        TypeError: `models` is neither a model nor a mapping of names to models.
         ForkError: A model was loaded before this process was forked.
 
     Example:
@@ -58,8 +58,8 @@ def _as_named(models: OpenModel | Mapping[str, OpenModel]) -> list[tuple[Labels,
         isinstance(name, str) and isinstance(model, OpenModel) for name, model in models.items()
     ):
         raise TypeError(
-            "prometheus_text: `models` must be a sinkstream.Model or map names to such, but is of "
-            f"type {type(models).__name__}."
+            "prometheus_text: `models` must be a sinkstream.Model or map names to models, but is "
+            f"of type {type(models).__name__}."
         )
     return [({"model": name}, model) for name, model in models.items()]
 
@@ -118,89 +118,92 @@ def _info(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 _FAMILIES = (
-    _Family("sinkstream_info", "gauge", "What runs, as labels; always 1.", _info),
+    _Family("sinkstream_info", "gauge", "Version and model as labels; always 1.", _info),
     _Family(
         "sinkstream_engine_dead",
         "gauge",
-        "1 after the generation thread has failed, else 0.",
+        "1 after the generation thread has failed, otherwise 0.",
         _one("is_dead"),
     ),
     _Family(
-        "sinkstream_requests_total", "counter", "Requests that were taken up.", _one("requests")
+        "sinkstream_requests_total",
+        "counter",
+        "Requests that the engine has accepted.",
+        _one("requests"),
     ),
     _Family(
         "sinkstream_finished_requests_total",
         "counter",
-        "Requests that have ended, by finish reason.",
+        "Finished requests, by finish reason.",
         _finished,
     ),
     _Family(
-        "sinkstream_waiting_requests", "gauge", "Requests that wait for memory.", _one("waiting")
+        "sinkstream_waiting_requests", "gauge", "Requests waiting for memory.", _one("waiting")
     ),
     _Family(
         "sinkstream_running_requests",
         "gauge",
-        "Requests that hold memory, parked ones included.",
+        "Requests that hold memory, including parked ones.",
         _one("running"),
     ),
     _Family(
         "sinkstream_parked_requests",
         "gauge",
-        "Running requests that wait for their consumers.",
+        "Running requests waiting for their consumers.",
         _one("parked"),
     ),
     _Family(
         "sinkstream_queue_lag_tokens",
         "gauge",
-        "Tokens that are ready and have not been taken, over all streams.",
+        "Tokens that are ready but not yet read, over all streams.",
         _one("queue_lag"),
     ),
-    _Family("sinkstream_steps_total", "counter", "Steps of the engine.", _one("steps")),
+    _Family("sinkstream_steps_total", "counter", "Engine steps.", _one("steps")),
     _Family(
         "sinkstream_prompt_tokens_total",
         "counter",
-        "Prompt tokens that were read.",
+        "Prompt tokens processed.",
         _one("prompt_tokens"),
     ),
     _Family(
         "sinkstream_generated_tokens_total",
         "counter",
-        "Tokens that were generated.",
+        "Tokens generated.",
         _one("generated_tokens"),
     ),
     _Family(
         "sinkstream_evicted_tokens_total",
         "counter",
-        "Tokens that have left the cache because the window moved on.",
+        "Tokens evicted from the cache because the window moved on.",
         _one("evicted_tokens"),
     ),
-    _Family("sinkstream_cache_pages", "gauge", "Pages of the cache, by state.", _pages),
+    _Family("sinkstream_cache_pages", "gauge", "Cache pages, by state.", _pages),
     _Family(
         "sinkstream_shared_cache_pages",
         "gauge",
-        "Used pages with more than one holder.",
+        "Used pages with more than one owner.",
         _one("shared_pages"),
     ),
     _Family(
         "sinkstream_cache_bytes",
         "gauge",
-        "Memory of the cache, used or not.",
+        "Memory reserved for the cache.",
         _capacity("cache_bytes"),
     ),
-    _Family("sinkstream_weight_bytes", "gauge", "Memory of weights.", _capacity("weight_bytes")),
+    _Family(
+        "sinkstream_weight_bytes", "gauge", "Memory of the weights.", _capacity("weight_bytes")
+    ),
     _Family(
         "sinkstream_scratch_bytes",
         "gauge",
         "Memory of one step's activations.",
         _capacity("scratch_bytes"),
     ),
-    _Family(
-        "sinkstream_step_seconds", "histogram", "How long steps took.", _histogram("step_times")
-    ),
+    _Family("sinkstream_step_seconds", "histogram", "Duration of steps.", _histogram("step_times")),
     _Family(
         "sinkstream_first_token_seconds",
         "histogram",
-        "From a request to its first token.",
+        "Time from a request to its first token.",
         _histogram("first_token_times"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The models that are open: who closes them at exit, and who is told of new ones."""
+"""The registry of open models: closes them at exit, and notifies watchers of new ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OpenModel(Protocol):
 
     @property
     def path(self) -> str:
-        """Return where the checkpoint was found."""
+        """Return the path of the checkpoint."""
         ...
 
     @property
@@ -31,12 +31,12 @@ class OpenModel(Protocol):
 
     @property
     def capacity(self) -> Any:
-        """Return its `Capacity`."""
+        """Return the model's `Capacity`."""
         ...
 
     @property
     def runtime(self) -> dict[str, Any]:
-        """Return its kernel tables, types and threads."""
+        """Return the model's kernel tables, types and threads."""
         ...
 
     def stats(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ _watchers: list[Watcher] = []
 
 
 def add(model: OpenModel) -> int:
-    """Register a model until `discard`, and call the watchers. Return its number, from 1."""
+    """Register a model until `discard`, and call the watchers. Return its number, at least 1."""
     number = next(_numbers)
     _open[number] = model
     for watcher in tuple(_watchers):
@@ -65,28 +65,28 @@ def add(model: OpenModel) -> int:
 
 
 def discard(number: int) -> None:
-    """Forget a model that has been closed. May be called more than once."""
+    """Forget a closed model. May be called more than once."""
     _open.pop(number, None)
 
 
 def open_models() -> list[OpenModel]:
-    """List the open models, in the order in which they were loaded."""
-    # The references are taken at once: other threads load and close models meanwhile.
+    """List the open models in load order."""
+    # `valuerefs` is a snapshot: other threads may load and close models meanwhile.
     models = (reference() for reference in _open.valuerefs())
     return [model for model in models if model is not None]
 
 
 def watch(watcher: Watcher) -> None:
-    """Call `watcher` for every model opened from now on, in the thread that loads it."""
+    """Call `watcher` for every model opened from now on, in the loading thread."""
     _watchers.append(watcher)
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Stop calling it."""
+    """Stop calling `watcher`."""
     _watchers.remove(watcher)
 
 
-# A thread that is alive when the interpreter ends would abort the process: close what is open.
+# A native thread that is alive when the interpreter exits would abort the process.
 @atexit.register
 def _close_open_models() -> None:
     for model in open_models():

@@ -1,8 +1,8 @@
-"""Steps and requests of one model as Chrome trace events, each one line of JSON.
+"""Steps and requests of one model as Chrome trace events, one line of JSON each.
 
-Pure: plain values in, texts out. The format is the Trace Event Format, which Perfetto and
-chrome://tracing read. Times are whole microseconds, rounded down, so that slices that touch or lie
-in one another still do so after rounding.
+Pure: plain values in, strings out. Perfetto and chrome://tracing read the format, the Trace Event
+Format. Times are microseconds rounded down, so that adjacent and nested slices stay adjacent and
+nested.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sinkstream._core import Phase, PhaseChange, Step
 
-# A model has one generation thread. Where it is a step ahead, steps overlap, and slices of one
-# track must not: every second one lies on a second track.
+# A model has one generation thread. If it runs one step ahead, steps overlap. Slices of one track
+# must not, so every second step goes to a second track.
 _THREAD, _AHEAD = 1, 2
 
-# A pause between two steps from which on the counters show that nothing runs.
+# After a pause this long between two steps, the counters drop to 0.
 _IDLE_US = 1000
 
 
 def as_us(seconds: float) -> int:
-    """Return whole microseconds, rounded down, of a time that is whole nanoseconds."""
+    """Return microseconds, rounded down, of a time with nanosecond resolution."""
     return round(seconds * 1e9) // 1000
 
 
@@ -34,23 +34,23 @@ class ModelEvents:
         """Begin a timeline.
 
         Args:
-            process: Its number in the trace.
-            name: Shown for it.
-            begin_us: What began earlier is shown from here on.
+            process: The model's number in the trace.
+            name: The model's name in the trace.
+            begin_us: Start of the trace; earlier requests are shown from here.
         """
         self._process = process
         self._name = name
         self._begin_us = begin_us
         self._end_us = begin_us  # of the latest step
-        self._free_from_us = begin_us  # the first track; the second is free whenever it is not
+        self._free_from_us = begin_us  # of the first track; if it is busy, the second is free
         self._has_ahead = False
-        self._counters: dict[str, int] = {}  # as last written
-        self._requests: dict[int, Phase] = {}  # open ones, and the phase that each is in
+        self._counters: dict[str, int] = {}  # the values written last
+        self._requests: dict[int, Phase] = {}  # open requests and their current phases
 
     # ---- names -----------------------------------------------------------------------------------
 
     def names(self) -> Iterator[str]:
-        """Yield what names the process and its thread."""
+        """Yield the names of the process and its thread."""
         named = f',"args":{{"name":{json.dumps(self._name)}}}'
         yield self._event("M", "process_name", self._begin_us, named)
         yield self._thread_name(_THREAD, "generation", self._begin_us)
@@ -58,7 +58,7 @@ class ModelEvents:
     # ---- steps -----------------------------------------------------------------------------------
 
     def steps(self, steps: Iterable[Step]) -> Iterator[str]:
-        """Yield a slice for each step, with forward and deliver in it, and what it counts."""
+        """Yield a slice for each step, with forward and deliver inside, and its counters."""
         for number, begin_s, forward_end_s, end_s, decoding, prompt_tokens, free_pages in steps:
             begin, forward_end, end = as_us(begin_s), as_us(forward_end_s), as_us(end_s)
             if begin > self._end_us + _IDLE_US:
@@ -79,7 +79,7 @@ class ModelEvents:
             self._end_us = end
 
     def lost(self, what: str, count: int, at_us: int) -> Iterator[str]:
-        """Yield a mark that says how many records had been overwritten before they were read."""
+        """Yield a mark with the number of records that were overwritten before they were read."""
         yield self._event("i", f"lost {what}", at_us, f',"s":"p","args":{{"count":{count}}}')
 
     def _idle(self) -> Iterator[str]:
@@ -96,7 +96,7 @@ class ModelEvents:
     # ---- requests --------------------------------------------------------------------------------
 
     def resume(self, changes: Iterable[PhaseChange]) -> Iterator[str]:
-        """Yield the requests that are open after `changes`, all of them before the beginning."""
+        """Yield the requests that are open after `changes`, all from before the trace."""
         for request, _, phase, *_ in changes:
             if phase == "finished":
                 self._requests.pop(request, None)
@@ -107,7 +107,7 @@ class ModelEvents:
             yield self._request("b", phase, request, self._begin_us)
 
     def phase_changes(self, changes: Iterable[PhaseChange]) -> Iterator[str]:
-        """Yield where requests begin, enter a phase, and end."""
+        """Yield the points where requests begin, change phase, and end."""
         for request, at_s, phase, reason, prompt_tokens, generated_tokens in changes:
             at = max(as_us(at_s), self._begin_us)
             former = self._requests.pop(request, None)
@@ -125,7 +125,7 @@ class ModelEvents:
                 self._requests[request] = phase
 
     def close(self, at_us: int, why: str) -> Iterator[str]:
-        """Yield the ends of all that is open; what comes later is shown from here on."""
+        """Yield the ends of everything open; later events are shown from here."""
         yield from self._idle()
         for request, phase in self._requests.items():
             yield self._request("e", phase, request, at_us)
@@ -143,10 +143,10 @@ class ModelEvents:
         return self._event("X", name, begin_us, f',"dur":{end_us - begin_us}{more}', thread)
 
     def _request(self, kind: str, name: str, request: int, at_us: int, more: str = "") -> str:
-        # The number alone would be shared with the requests of other models.
+        # Request numbers repeat between models.
         identity = f',"cat":"request","id":"{self._process}.{request}"'
         return self._event(kind, name, at_us, identity + more)
 
     def _event(self, kind: str, name: str, at_us: int, more: str, thread: int = _THREAD) -> str:
-        place = f'"ts":{at_us},"pid":{self._process},"tid":{thread}'
-        return f'{{"ph":"{kind}","name":"{name}",{place}{more}}}'
+        common = f'"ts":{at_us},"pid":{self._process},"tid":{thread}'
+        return f'{{"ph":"{kind}","name":"{name}",{common}{more}}}'

@@ -1,4 +1,4 @@
-"""`trace()`: a timeline of steps and requests, written to a file while they happen."""
+"""`trace()`: writes a timeline of steps and requests to a file while they happen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sinkstream.observe import open_models
 from sinkstream.observe.open_models import OpenModel
 from sinkstream.observe.trace_events import ModelEvents, as_us
 
-# The native side keeps this many steps: the file must be brought up to date before they are
-# overwritten. It is, whenever about a quarter of them are new.
+# The native side keeps this many steps. They are written to the file whenever about a quarter of
+# them are new, so that none is overwritten before.
 _KEPT_STEPS = 4096
 _LONGEST_S = 0.05
 _SHORTEST_S = 0.002
@@ -30,19 +30,19 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
     """Write a timeline of the steps of models while the `with` block runs.
 
     The file is a Chrome trace: open it at https://ui.perfetto.dev or in chrome://tracing. Each step
-    is a slice, each request a slice from its arrival to its end; no text and no token is in it. It
-    grows while the block runs, under a temporary name, and is complete when the block has ended,
-    whether by itself or by an exception.
+    is a slice, and so is each request, from its arrival to its end. The file contains no text and
+    no tokens. It grows under a temporary name while the block runs, and is complete when the block
+    has ended, even with an exception.
 
     Args:
-        path: The file, which is replaced if there is one.
-        model: Whose steps; None takes those of all models, those loaded in the block included.
+        path: The file; an existing one is replaced.
+        model: The model to trace; None traces all models, including those loaded in the block.
 
     Raises:
-        InvalidArgument: There can be no such file. At once.
-        TypeError: `model` is no model.
+        InvalidArgument: The file cannot be created. Raised when the block begins.
+        TypeError: `model` is not a model.
         ForkError: `model` was loaded before this process was forked.
-        OSError: The file could not be written to its end, because the disk is full for example.
+        OSError: The file could not be completed, for example because the disk is full.
 
     Example:
         >>> with sinkstream.trace("trace.json"):
@@ -65,19 +65,19 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
         raise failure
     if tracer.lost:
         warn_caller(
-            f"trace: {tracer.lost} records were overwritten before this process came to read them. "
+            f"trace: {tracer.lost} records were overwritten before this process could read them. "
             "The trace marks where."
         )
 
 
 class _TraceFile:
-    """A JSON object with one list of events, which gets its name when it is complete."""
+    """A JSON object with one list of events; it gets its name when it is complete."""
 
     def __init__(self, path: Path) -> None:
         try:
             if path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
-            # Without a buffer: a forked child must have nothing to write when it ends.
+            # Unbuffered: a forked child must have nothing to write when it exits.
             self._new = NewFile(path, buffering=0)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -97,7 +97,7 @@ class _TraceFile:
             self._separator = ","
 
     def complete(self, lost: int) -> None:
-        """Write the end and give the file its name."""
+        """Write the end and rename the file."""
         about = f'"version":"{_build.version()}","clock":"monotonic","lost_records":{lost}'
         self._write(f'\n],"otherData":{{{about}}}}}\n')
         self._new.complete()
@@ -113,11 +113,11 @@ class _TraceFile:
 
 
 class _Watched:
-    """One model: what has been read of its records, and what they become."""
+    """One model: how far its records have been read, and their events."""
 
     def __init__(self, model: OpenModel, *, is_new: bool, begin_us: int) -> None:
-        # Closing a model keeps its records, but letting go of it does not: the native side is held
-        # until they have been read once more.
+        # Records survive closing a model, but not its deletion: the native side is kept alive until
+        # they have been read once more.
         self._model = weakref.ref(model)
         self._native = model._native
         self._next_step = 0 if is_new else model.stats()["steps"]
@@ -127,7 +127,7 @@ class _Watched:
         self._is_new = is_new
 
     def begin(self) -> list[str]:
-        """Return the names, and the requests that are open already."""
+        """Return the names, and the requests that are already open."""
         events = list(self._events.names())
         if not self._is_new:
             first, changes = self._native.phase_changes(0)
@@ -136,7 +136,7 @@ class _Watched:
         return events
 
     def collect(self) -> tuple[list[str], int, int]:
-        """Return the events since the last call, how many steps are new, and lost records."""
+        """Return the events, the number of steps and of lost records since the last call."""
         events: list[str] = []
         now = as_us(time.monotonic())
         first, changes = self._native.phase_changes(self._next_change)
@@ -158,28 +158,28 @@ class _Watched:
         return events, len(steps), lost
 
     def settle(self) -> None:
-        """Wait for the step in progress, if there is one, to be recorded."""
-        with suppress(EngineDead):  # which has none
+        """Wait until the step in progress, if any, has been recorded."""
+        with suppress(EngineDead):  # then no step is in progress
             self._native.finish_step()
 
     def end(self) -> list[str]:
-        """Return the ends of what is still open."""
+        """Return the ends of everything still open."""
         return list(self._events.close(as_us(time.monotonic()), "end of the trace"))
 
     @property
     def is_gone(self) -> bool:
-        """Tell whether nobody but this has the model: what there is to collect is the last."""
+        """Return whether the model has been deleted: the next collection is the last."""
         return self._model() is None
 
 
 class _Tracer:
-    """Carries records from models to a file, in a thread of its own."""
+    """Writes the records of models to a file, in its own thread."""
 
     def __init__(self, file: _TraceFile, model: OpenModel | None) -> None:
         self.lost = 0
         self._file = file
         self._owner = os.getpid()
-        self._arrivals: deque[OpenModel] = deque()  # loaded since the last collection
+        self._arrivals: deque[OpenModel] = deque()  # models loaded since the last collection
         self._watcher = None if model is not None else self._arrivals.append
         self._watched: dict[int, _Watched] = {}  # by the model's number
         self._failure: Exception | None = None
@@ -190,7 +190,7 @@ class _Tracer:
             if self._watcher is not None:
                 open_models.watch(self._watcher)
                 for one in open_models.open_models():
-                    with suppress(ForkError):  # the parent of this process has it
+                    with suppress(ForkError):  # it belongs to the parent process
                         self._add(one, is_new=False)
             elif model is not None:
                 self._add(model, is_new=False)
@@ -201,9 +201,9 @@ class _Tracer:
             raise
 
     def finish(self) -> Exception | None:
-        """Write what has happened until now and end the file. Return what prevented it."""
+        """Write all events up to now and complete the file. Return the error that prevented it."""
         if os.getpid() != self._owner:
-            return None  # the thread and the file are those of the parent
+            return None  # the thread and the file belong to the parent
         self._unwatch()
         self._stop.set()
         self._thread.join()
@@ -222,7 +222,7 @@ class _Tracer:
             self._watched[model._number] = watched
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """Call `work`; where it fails, there is no file."""
+        """Call `work`; if it fails, remove the file."""
         try:
             work()
         except Exception as error:
@@ -251,7 +251,7 @@ class _Tracer:
             self._add(self._arrivals.popleft(), is_new=True)
 
     def _collect(self) -> int:
-        """Write what is new. Return the most steps of one model."""
+        """Write new events. Return the largest number of new steps of any model."""
         self._take_arrivals()
         most = 0
         for number, watched in list(self._watched.items()):
@@ -267,6 +267,6 @@ class _Tracer:
 
     @staticmethod
     def _interval(steps: int, interval: float) -> float:
-        """Return when to look again, so that by then a quarter of the kept steps are new."""
+        """Return the time after which about a quarter of the kept steps will be new."""
         wanted = interval * (_KEPT_STEPS / 4) / max(steps, 1)
         return min(max(wanted, _SHORTEST_S), 2 * interval, _LONGEST_S)

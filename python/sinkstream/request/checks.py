@@ -18,7 +18,7 @@ def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:
         InvalidArgument: It is out of range.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{where}: `{name}` must be an int, but is {_kind(value)}.")
+        raise TypeError(f"{where}: `{name}` must be an integer, but is {_kind(value)}.")
     number = operator.index(value)
     if not low <= number <= high:
         raise InvalidArgument(
@@ -62,7 +62,7 @@ def as_choice(where: str, name: str, value: Any, choices: Sequence[str]) -> Any:
         InvalidArgument: It is another word.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{where}: `{name}` must be text, but is {_kind(value)}.")
+        raise TypeError(f"{where}: `{name}` must be a string, but is {_kind(value)}.")
     if value not in choices:
         known = ", ".join(f'"{choice}"' for choice in sorted(choices))
         raise InvalidArgument(
@@ -81,18 +81,18 @@ def as_strings(where: str, name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if isinstance(strings, bytes | bytearray | Mapping) or not isinstance(strings, Sequence):
         raise TypeError(
-            f"{where}: `{name}` must be a text or several, but is of type {type(value).__name__}."
+            f"{where}: `{name}` must be a string or several, but is of type {type(value).__name__}."
         )
     for string in strings:
         if not isinstance(string, str):
             raise TypeError(
-                f"{where}: `{name}` must hold texts, but holds {type(string).__name__}."
+                f"{where}: `{name}` must hold strings, but holds {type(string).__name__}."
             )
         try:
             string.encode()
         except UnicodeEncodeError as error:
             raise InvalidArgument(
-                f"{where}: `{name}` must hold Unicode text, but one has a lone surrogate at place "
+                f"{where}: `{name}` must hold Unicode text, but one has a lone surrogate at index "
                 f"{error.start}.",
                 param=name,
             ) from None

@@ -1,4 +1,4 @@
-"""The file of a saved session: written whole or not at all, and believed only once it is checked.
+"""Writes and reads a saved session: writing is atomic, and nothing read is used unchecked.
 
 docs/session_file.md describes the format, byte by byte.
 """
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
     _Bytes = npt.NDArray[np.uint8]
 
-# Bytes that are hashed and written, or read, at a time: what is in memory beside the cache.
+# Bytes hashed and written, or read, at a time: the memory used in addition to the cache.
 _PIECE = 8 << 20
 
 
 def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> None:
     """Replace a file by a session. Only its owner may read it.
 
-    It is written beside the target, flushed to the disk and then renamed: whatever happens on the
-    way, the path leads to the whole old file or the whole new one.
+    The session is written next to the target, flushed to disk and then renamed: at every moment
+    the path holds the complete old file or the complete new one.
 
     Args:
-        path: The file; its folder exists.
+        path: The file. Its folder must exist.
         record: The session.
 
     Raises:
-        InvalidArgument: The record's buffers are not what its numbers say, or its fields are too
+        InvalidArgument: The record's buffers do not match its numbers, or its fields are too
             long.
-        TypeError: A field is no text or whole number.
+        TypeError: A field is neither a string nor an integer.
         OSError: The disk is full, or the file cannot be written there; the message names it.
     """
     target = Path(path)
@@ -68,11 +68,11 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
 
 
 def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
-    """Read a session, whole and checked.
+    """Read a session and check it completely.
 
     Raises:
-        CheckpointError: The file is missing, damaged, cut off, of another kind or of another
-            version; the message names it and says what is wrong.
+        CheckpointError: The file is missing, damaged, truncated, of another kind or of another
+            version; the message names the file and the fault.
     """
     file = File(Path(path), "load_session")
     try:
@@ -84,7 +84,7 @@ def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
     if checksum != header.checksum:
         raise CheckpointError(
             f"load_session: {file.name} must have the checksum {header.checksum} that it was saved "
-            f"with, but has {checksum}. It has been damaged or edited."
+            f"with, but has {checksum}. It was damaged or edited."
         )
     ids = {name: tensors[name].view("<i4") for name in ("token_ids", "pending_ids")}
     for name, values in ids.items():
@@ -113,7 +113,7 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
     tensors: dict[str, _Bytes] = {}
     if record.scales is not None and "scales" not in plan:
         raise InvalidArgument(
-            f"save: `scales` must be None for a cache of {record.model.kv_dtype}, but are given.",
+            f"save: `scales` must be None for a cache of {record.model.kv_dtype}, but is an array.",
             param="scales",
         )
     dtypes = {"keys_values": "u1", "scales": "<f4", "token_ids": "<i4", "pending_ids": "<i4"}
@@ -123,7 +123,7 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
             held = "None" if array is None else f"{array.nbytes} of {array.dtype}"
             raise InvalidArgument(
                 f"save: `{name}` must have {tensor.nbytes} bytes of {np.dtype(dtypes[name])}, as "
-                f"the session's numbers say, but has {held}.",
+                f"the session's numbers imply, but has {held}.",
                 param=name,
             )
         tensors[name] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -146,12 +146,12 @@ def _write(file: BinaryIO, header: bytes, tensors: Mapping[str, _Bytes]) -> None
 def _read_tensors(
     file: File, header: SafetensorsHeader, plan: Mapping[str, TensorPlan]
 ) -> tuple[dict[str, _Bytes], str]:
-    """Return the bytes of every tensor, and the checksum that they and the header have."""
+    """Return the bytes of every tensor, and the checksum of the header and the tensors."""
     import numpy as np
 
     checksum = hashlib.sha256(without_checksum(header.content))
     tensors: dict[str, _Bytes] = {}
-    # The tensors cover the file, so in the order of their offsets they are all of it.
+    # The tensors cover the rest of the file, so this order reads all of it in sequence.
     for name in sorted(plan, key=lambda name: header.tensors[name].offset):
         tensor = np.empty(plan[name].nbytes, np.uint8)
         for begin in range(0, len(tensor), _PIECE):

@@ -1,6 +1,6 @@
-"""The header of a saved session's file: a safetensors header with the session's numbers as text.
+"""The header of a saved session: a safetensors header with the session's numbers as strings.
 
-Knows no buffers; docs/session_file.md describes the format, byte by byte.
+Does not handle tensor data; docs/session_file.md describes the format, byte by byte.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sinkstream.sessions.record import (
 FORMAT = "sinkstream session"
 VERSION = "1"
 
-# safetensors' words for the types of a cache.
+# The cache types by their names in safetensors.
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
 
 _MODEL_TEXTS = ("fingerprint", "family", "rope", "kv_dtype")
-# The least value of each number; the greatest is that of a sequence without end.
+# The minimum of each number; the maximum is that of an endless sequence.
 _MODEL_NUMBERS = {
     "vocab_size": 1, "layers": 1, "kv_heads": 1, "head_dim": 1, "sinks": 0, "window": 1,
 }  # fmt: skip
@@ -44,13 +44,13 @@ _KEYS = frozenset(
 
 CHECKSUM_DIGITS = 64
 _NO_CHECKSUM = "0" * CHECKSUM_DIGITS
-# What stands before the checksum. Quotes within JSON's texts are escaped, so it does once only.
+# Precedes the checksum. Occurs once: quotes inside JSON strings are escaped.
 _CHECKSUM_MARK = b'"checksum":"'
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """A tensor that a session's file must hold."""
+    """A tensor that a session's file must contain."""
 
     kind: str
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class TensorPlan:
 
     @property
     def nbytes(self) -> int:
-        """Return its size."""
+        """Return the tensor's size in bytes."""
         count = self.item_bytes
         for size in self.shape:
             count *= size
@@ -67,7 +67,7 @@ class TensorPlan:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """What the header of a session's file says."""
+    """The contents of a session file's header."""
 
     model: SessionModel
     state: SessionState
@@ -78,7 +78,7 @@ class SessionHeader:
 
 
 def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict[str, TensorPlan]:
-    """List the tensors of a session's file in the order in which they are written."""
+    """List the tensors of a session's file in writing order."""
     live = state.live(model.sinks, model.window)
     dims = snapshot_dims(model, live)
     kind, item_bytes = _KINDS[model.kv_dtype], KV_DTYPE_BYTES[model.kv_dtype]
@@ -91,16 +91,16 @@ def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict
 
 
 def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> bytes:
-    """Return the file's bytes up to the tensors; the digits of the checksum are zeros.
+    """Return the file's bytes up to the tensors, with zeros for the digits of the checksum.
 
     Raises:
         InvalidArgument: The record's fields are too long for a header.
-        TypeError: A field is no text or whole number.
+        TypeError: A field is neither a string nor an integer.
     """
     for name, value in record.fields.items():
         if not isinstance(name, str) or type(value) not in (str, int):
             raise TypeError(
-                f"save: `fields` must map text to text or int, but {name!r} is of type "
+                f"save: `fields` must map strings to strings or integers, but {name!r} is of type "
                 f"{type(value).__name__}."
             )
     metadata = {
@@ -121,18 +121,18 @@ def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> byte
         }  # fmt: skip
         begin = end
     text = json.dumps(declared, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that numbers lie aligned
+    text += b" " * (-len(text) % 8)  # aligns the tensors
     if len(text) > MAX_HEADER_BYTES:
         raise InvalidArgument(
             f"save: `fields` must fit into a header of {MAX_HEADER_BYTES} bytes with the session's "
-            f"numbers, but make it {len(text)}.",
+            f"numbers, but needs {len(text)}.",
             param="fields",
         )
     return len(text).to_bytes(8, "little") + text
 
 
 def checksum_offset(header: bytes) -> int:
-    """Return where the digits of the checksum begin in the bytes of a header; -1: nowhere."""
+    """Return the offset of the checksum's digits in the bytes of a header, or -1."""
     found = header.find(_CHECKSUM_MARK)
     return found if found < 0 else found + len(_CHECKSUM_MARK)
 
@@ -144,14 +144,14 @@ def without_checksum(header: bytes) -> bytes:
 
 
 def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
-    """Check what a header says, and that its tensors are those that its numbers ask for.
+    """Check a header, and that its tensors match its numbers.
 
     Args:
-        name: The file's, for errors.
-        header: As the file has it.
+        name: The file's name, for errors.
+        header: The header as read.
 
     Raises:
-        CheckpointError: It is of another format or version, or contradicts itself.
+        CheckpointError: The format or version is another one, or the header contradicts itself.
     """
     metadata = _check_metadata(name, header.metadata)
     values: dict[str, Any] = {key: metadata[key] for key in _MODEL_TEXTS}
@@ -212,7 +212,7 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
         )
         raise CheckpointError(
             f"load_session: the metadata of {name} must have the keys of version {VERSION}, each "
-            f"with a text, but has not: {quoted(wrong)}."
+            f"with a string, but differs in {quoted(wrong)}."
         )
     return metadata
 
@@ -222,7 +222,7 @@ def _number(name: str, metadata: Mapping[str, str], key: str, low: int) -> int:
     if re.fullmatch("0|[1-9][0-9]{0,18}", text) and low <= int(text) <= _MAX_NUMBER:
         return int(text)
     raise CheckpointError(
-        f"load_session: {name}: `{key}` must be a whole number in [{low}, {_MAX_NUMBER}], but is "
+        f"load_session: {name}: `{key}` must be an integer in [{low}, {_MAX_NUMBER}], but is "
         f"{quoted(text)}."
     )
 
@@ -232,7 +232,7 @@ def _read_fields(name: str, text: str) -> dict[str, str | int]:
     for key, value in fields.items():
         if type(value) not in (str, int):
             raise CheckpointError(
-                f"load_session: {name}: `fields` must hold texts and whole numbers, but "
+                f"load_session: {name}: `fields` must hold strings and integers, but "
                 f"{quoted(key)} is {quoted(value)}."
             )
     return fields
@@ -250,7 +250,7 @@ def _check_tensors(
         if wanted != held:
             raise CheckpointError(
                 f"load_session: {name}: tensor {quoted(key)} must be {_described(wanted)}, as the "
-                f"session's numbers say, but is {_described(held)}."
+                f"session's numbers imply, but is {_described(held)}."
             )
     return plan
 

@@ -1,4 +1,4 @@
-"""What a saved session is: its model, where its stream stood, and its live keys and values."""
+"""The contents of a saved session: its model, its state, and its live keys and values."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 KV_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-"""Bytes of one number of the cache, by the name that `kv_dtype` has."""
+"""Bytes per number of the cache, by `kv_dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionModel:
-    """All that a model must have in common with the one that a session was saved with."""
+    """The properties that a model must share with the one that a session was saved with."""
 
     fingerprint: str
-    """Of the weights and the spec: `_core.Model.fingerprint`."""
+    """`_core.Model.fingerprint`, a digest of the weights and the spec."""
     family: str
     vocab_size: int
     layers: int
     kv_heads: int
     head_dim: int
     rope: str
-    """Of the rotary settings: `rope_digest`. Keys are in the cache as they have been turned."""
+    """`rope_digest` of the rotary settings: the cache holds rotated keys."""
     kv_dtype: str
     sinks: int
     """S of the session's sequence."""
@@ -43,7 +43,7 @@ class SessionModel:
     def of(
         cls, spec: DecoderSpec, *, fingerprint: str, kv_dtype: str, sinks: int, window: int
     ) -> SessionModel:
-        """Return what `spec` and the given settings say."""
+        """Return the properties of `spec` with the given settings."""
         return cls(
             fingerprint=fingerprint,
             family=spec.family,
@@ -60,18 +60,18 @@ class SessionModel:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """Where a session stands, in numbers."""
+    """The state of a session, in numbers."""
 
     length: int
-    """Tokens that its sequence has seen: the index of the next one."""
+    """Tokens that its sequence has processed: the index of the next one."""
     begin: int = 0
-    """Window tokens before this index were cut away early; in [0, length]."""
+    """Window tokens before this index were evicted early; in [0, length]."""
     turns: int = 0
     system_tokens: int = 0
-    """Tokens of the system prompt, at the beginning of the text."""
+    """Tokens of the system prompt, at the start of the text."""
 
     def live(self, sinks: int, window: int) -> int:
-        """Return how many tokens are in the cache, as `csrc/cache/window.h` counts them."""
+        """Return the number of tokens in the cache, as `csrc/cache/window.h` counts them."""
         last = self.length - 1
         if last < sinks:
             return self.length
@@ -80,7 +80,7 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionRecord:
-    """A session between memory and disk. Buffers are as `csrc/cache/snapshot.h` describes them."""
+    """A session between memory and disk; `csrc/cache/snapshot.h` describes the buffers."""
 
     model: SessionModel
     state: SessionState
@@ -89,52 +89,54 @@ class SessionRecord:
     token_ids: npt.NDArray[np.int32]
     """[live], in the order of their indices."""
     pending_ids: npt.NDArray[np.int32]
-    """[any]: tokens of the text behind those that the sequence has seen, such as the last one
+    """[any]: tokens of the text after those that the sequence has processed, such as the last one
     sampled."""
     scales: npt.NDArray[np.float32] | None = None
-    """[layers, 2, kv_heads, live] for int8, else None; flat when it is read."""
+    """[layers, 2, kv_heads, live] for int8, otherwise None; flat when read from a file."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
-    """What else the session wants to find again."""
+    """Further values to keep with the session."""
     created_by: str = ""
-    """The program and version that wrote the file; set when it is read."""
+    """The program and version that wrote the file; set on reading."""
 
     @property
     def live(self) -> int:
-        """Return the tokens whose keys and values are here."""
+        """Return the number of tokens whose keys and values are here."""
         return self.state.live(self.model.sinks, self.model.window)
 
 
 def snapshot_dims(model: SessionModel, live: int) -> tuple[int, int, int, int, int]:
-    """Return the shape of a session's keys and values; its scales lack the last dimension."""
+    """Return the shape of a session's keys and values; scales lack the last dimension."""
     return (model.layers, 2, model.kv_heads, live, model.head_dim)
 
 
 def rope_digest(rope: RopeSpec) -> str:
-    """Digest rotary settings, every bit of every frequency: 16 hexadecimal digits."""
+    """Digest rotary settings, including every bit of every frequency: 16 hexadecimal digits."""
     numbers = (*rope.inverse_frequencies, rope.attention_factor)
     packed = struct.pack(f"<{len(numbers)}d", *numbers)
     return hashlib.sha256(rope.pairing.encode() + b"\0" + packed).hexdigest()[:16]
 
 
 def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -> None:
-    """Check that a session can go on with a model.
+    """Check that a model can continue a session.
 
     Args:
-        record: The session, as it was read.
-        expected: The model that is to go on with it.
-        name: What the session is called in the error, such as its file's name.
+        record: The session as read.
+        expected: The model that is to continue it.
+        name: The session's name in the error, such as its file's name.
 
     Raises:
-        CheckpointError: They differ; the message lists every difference and names both sides.
+        CheckpointError: They differ; the message lists every difference with both values.
     """
     differences = []
     for entry in fields(SessionModel):
         there, here = getattr(record.model, entry.name), getattr(expected, entry.name)
         if there != here:
-            differences.append(f"{entry.name} is {quoted(there)} there and {quoted(here)} here")
+            differences.append(
+                f"{entry.name} is {quoted(there)} in the file and {quoted(here)} in the model"
+            )
     if differences:
         raise CheckpointError(
             f"load_session: {quoted(name)} must be a session of this model and its settings, but "
-            f"{'; '.join(differences)}. Load the model that it was saved with, as it was loaded "
-            "then."
+            f"{'; '.join(differences)}. Load the model that it was saved with, with the same "
+            "settings."
         )

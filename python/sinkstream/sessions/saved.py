@@ -1,4 +1,4 @@
-"""Between a session and its file: what the native side gives, and what `session_file` writes."""
+"""Converts between native sessions and the records that `sessions/file.py` reads and writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record_of(
     system_tokens: int,
     fields: Mapping[str, str | int],
 ) -> SessionRecord:
-    """Copy what a session consists of, with `fields` beside it."""
+    """Copy a session into a record, together with `fields`."""
     import numpy as np
 
     contents = native.contents_of(session)
@@ -51,10 +51,10 @@ def record_of(
 def load(
     path: str | os.PathLike[str], native: _core.Model, spec: DecoderSpec, capacity: int
 ) -> tuple[_core.Session, SessionRecord]:
-    """Read a session from a file, and what else the file says.
+    """Open a session from a file; return it and the record of the file.
 
     Raises:
-        CheckpointError: The file is damaged, or of another model or settings.
+        CheckpointError: The file is damaged, or belongs to another model or other settings.
     """
     import numpy as np
 

@@ -1,1 +1,1 @@
-"""A running generation, as its reader sees it."""
+"""A running generation from its reader's side."""

@@ -1,7 +1,7 @@
-"""How a task waits for a stream. The generation thread rings; it never touches an event loop.
+"""Lets an asyncio task wait for a stream. The generation thread never touches an event loop.
 
-Each loop watches one file descriptor, which it owns: closing the loop drops it. The generation
-thread makes it readable, at most once a step for all streams that the loop waits for.
+Each loop owns and watches one file descriptor; closing the loop drops it. The generation thread
+makes the descriptor readable at most once per step, for all streams that the loop waits for.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _T = TypeVar("_T")
 
 
 class _Bell:
-    """Wakes the tasks of one event loop whose streams have something for them."""
+    """Wakes the tasks of one event loop whose streams are ready."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._native = _core.LoopBell()
         self._waiting: dict[_core.TokenStream, asyncio.Future[None]] = {}
-        # The loop keeps the context, too: let it be nobody's.
+        # The loop would keep the caller's context alive: give it an empty one.
         contextvars.Context().run(loop.add_reader, self._native.fileno(), self._wake)
 
     async def wait(self, stream: _core.TokenStream) -> None:
-        """Return when there is something to take. For one task and stream at a time."""
+        """Return when the stream is ready. One task at a time may wait for a stream."""
         if not stream.ring_when_ready(self._native):
-            await asyncio.sleep(0)  # a reader that never has to wait leaves others their turn
+            await asyncio.sleep(0)  # lets other tasks run even if this one never has to wait
             return
         self._waiting[stream] = future = asyncio.get_running_loop().create_future()
         try:
@@ -44,18 +44,18 @@ class _Bell:
                 future.set_result(None)
 
 
-# The loop alone keeps its bell, in what it watches: nothing here outlives it.
+# Only the loop keeps its bell alive, through the reader it watches.
 _bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Bell]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 async def until_ready(stream: _core.TokenStream) -> None:
-    """Wait until `stream` has something to take, or has ended. Always gives other tasks a turn.
+    """Wait until `stream` is ready or has ended. Always lets other tasks run.
 
     Raises:
         ForkError: The model belongs to the parent of this process.
-        OSError: The process may open no more files.
+        OSError: The process cannot open more files.
     """
     loop = asyncio.get_running_loop()
     known = _bells.get(loop)
@@ -67,14 +67,14 @@ async def until_ready(stream: _core.TokenStream) -> None:
 
 
 def is_abandoned(task: asyncio.Task[Any] | None) -> bool:
-    """Whether the task can never go on, because its loop was closed under it."""
+    """Return whether the task can never continue, because its loop was closed."""
     return task is not None and task.get_loop().is_closed()
 
 
 class UntilNone(AsyncIterator[_T]):
-    """What `read` returns, again and again, until that is None.
+    """Iterates over the results of `read` until it returns None.
 
-    No generator: those let go only when their event loop finds the time, this one at a `break`.
+    Not a generator: after a `break` the event loop would finalize one only later.
     """
 
     def __init__(self, read: Callable[[], Awaitable[_T | None]]) -> None:

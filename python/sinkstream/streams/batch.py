@@ -1,4 +1,4 @@
-"""What a stream hands over at once: `_core.TokenStream.take` returns it."""
+"""The unit of delivery of a stream: `_core.TokenStream.take` returns it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Batch(NamedTuple):
-    """Tokens that a reader has not taken yet, with their text; csrc/bindings/stream.cc makes it.
+    """The tokens since the last batch, with their text; csrc/bindings/stream.cc builds it.
 
-    All lists but `marks` have an entry for each token.
+    Every list except `marks` has one entry per token.
     """
 
     text: str
-    """The text of all tokens; what exceeds their `lengths` belongs to no token."""
+    """The text of all tokens; characters beyond their `lengths` belong to no token."""
     ids: list[int]
     logprobs: list[float]
     lengths: list[int]

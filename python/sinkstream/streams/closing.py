@@ -1,4 +1,4 @@
-"""What ends with a `with` block."""
+"""The base of classes that a `with` block closes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ClosesOnExit:
     """Calls `close` at the end of a `with` block."""
 
     def close(self) -> None:
-        """Give back what the object holds. May be called more than once."""
+        """Release what the object holds. May be called more than once."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

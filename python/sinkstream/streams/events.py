@@ -1,4 +1,4 @@
-"""What happens on a stream, one plain value for each event, and what remains when it has ended."""
+"""The events of a stream as plain values, its statistics and its result."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The sequence has its memory. Shows what is in force: given, or drawn, or a default."""
+    """The sequence has its memory. Shows the options in force: given, drawn, or defaults."""
 
     prompt_tokens: int
     seed: int
     sampling: Sampling
     request_id: int
-    """Counts from 1 for each model; logs, traces and errors name it."""
+    """Counts from 1 for each model; used in logs, traces and errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """`done` of `total` prompt tokens have been read."""
+    """`done` of `total` prompt tokens have been processed."""
 
     done: int
     total: int
@@ -34,17 +34,17 @@ class Token:
     """One token."""
 
     text: str
-    """The characters that it completes; often none, sometimes those of earlier tokens."""
+    """The characters that it completes: often none, sometimes those of earlier tokens."""
     id: int
     logprob: float
-    """Of the model itself: before bias, penalties, temperature and filters."""
+    """The model's own: before bias, penalties, temperature and filters."""
     alternatives: tuple[tuple[int, float], ...] = ()
-    """(id, logprob) of the `logprobs` likeliest tokens, best first."""
+    """(id, logprob) of the `logprobs` most probable tokens, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """`count` more tokens have left the cache for ever."""
+    """`count` more tokens have left the cache."""
 
     count: int
 
@@ -55,7 +55,7 @@ class Finished:
 
     reason: FinishReason
     text: str = ""
-    """What had been held back and belongs to no new token."""
+    """Text that was held back and belongs to no new token."""
 
 
 Event = Started | Prefill | Token | Evicted | Finished
@@ -63,37 +63,37 @@ Event = Started | Prefill | Token | Evicted | Finished
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counted and timed in the generation thread, whatever the consumer does."""
+    """Counts and times, measured in the generation thread, independent of the consumer."""
 
     request_id: int
     prompt_tokens: int
     generated_tokens: int
     cached_tokens: int
-    """Tokens that were in the cache when the request came: those of a prompt that begins like an
-    open session's, or all that a session holds."""
+    """Tokens that were in the cache when the request arrived: a prefix shared with an open session,
+    or all that a session holds."""
     evicted_tokens: int
-    """Tokens, of prompt and reply, that have left the cache: the model no longer sees them."""
+    """Tokens of prompt and reply that have left the cache: the model no longer sees them."""
     live_tokens: int
-    """Tokens in the cache; of a finished stream, when it ended."""
+    """Tokens in the cache; for a finished stream, when it ended."""
     cache_bytes: int
-    """Of the pages that the stream holds; of a finished one, that it held."""
+    """Memory of the stream's pages; for a finished stream, when it ended."""
     time_to_first_token_s: float | None
-    """From the request to the first token. None before it."""
+    """From the request to the first token. None before the first token."""
     tokens_per_s: float | None
-    """While it decodes; pauses that the consumer causes are left out. None before two tokens."""
+    """Decode rate, without pauses caused by the consumer. None before the second token."""
     token_p50_s: float | None
-    """Median time between tokens, right to 3 %."""
+    """Median time between tokens, accurate to 3 %."""
     token_p99_s: float | None
     consumer_lag: int
-    """Tokens that are ready and have not been taken."""
+    """Tokens that are ready and have not been read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a stream has given.
+    """The complete output of a stream.
 
-    A stream without `max_tokens`, or with more than 65,536, keeps the last 4,096 tokens only; what
-    it dropped is counted.
+    A stream without `max_tokens`, or with more than 65,536, keeps only the last 4,096 tokens and
+    counts those it dropped.
     """
 
     text: str

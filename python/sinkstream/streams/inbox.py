@@ -1,4 +1,4 @@
-"""What a reader has taken from a stream and not yet given. Knows nothing of waiting."""
+"""Holds what a reader has received from a stream but not yet returned. Never waits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
 
-# A reply of known length is kept whole up to the first number of tokens; of an endless one, the
-# last tokens and characters.
+# A reply with `max_tokens` up to the first number is kept completely; of any other, the last tokens
+# and characters.
 _WHOLE_TOKENS = 65536
 _TAIL_TOKENS = 4096
 _TAIL_CHARACTERS = 32768
@@ -36,20 +36,20 @@ class Pending(Enum):
 
 
 PENDING: Final = Pending.PENDING
-"""Another batch is needed before there is something to give, or the end."""
+"""Nothing to return before the next batch, or the end, arrives."""
 
 Need = Literal[Pending.PENDING]
 
 
 class Inbox:
-    """Turns batches into text or events, whichever is asked for; each is given once.
+    """Converts batches into text or events, as requested; each is returned once.
 
-    For one reader at a time. Only `close` may be called by another thread meanwhile.
+    For one reader at a time. Another thread may call `close` meanwhile, and nothing else.
 
     Attributes:
-        tail: The end of all that was received, given or not.
+        tail: The end of everything received, returned or not.
         finish_reason: How the stream ended; None until its end has been received.
-        is_closed: Nothing is given any more.
+        is_closed: Whether nothing is returned any more.
     """
 
     def __init__(self, request: StreamRequest, request_id: int) -> None:
@@ -59,29 +59,29 @@ class Inbox:
         self.tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
         self.finish_reason: FinishReason | None = None
         self.is_closed = False
-        self._batch: Batch | None = None  # received, and neither events nor given
+        self._batch: Batch | None = None  # received; neither returned nor converted into events
         self._events: deque[Event] = deque()
-        self._rest = ""  # text behind the last event's that belongs to no token
+        self._rest = ""  # text after the last event that belongs to no token
 
     def receive(self, batch: Batch) -> None:
-        """Add a batch. The one before must have been given, or be events."""
+        """Add a batch. The previous one must have been returned or converted into events."""
         self.tail.add(batch.text, batch.ids, batch.logprobs)
         self._batch = batch
 
     def finish(self, reason: FinishReason) -> None:
-        """Note the end, behind all batches."""
+        """Record the end, after all batches."""
         self.finish_reason = reason
         self._events.append(Finished(reason, self._rest))
         self._rest = ""
 
     def close(self) -> None:
-        """Drop what has not been given."""
+        """Drop what has not been returned."""
         self.is_closed = True
-        # Not emptied: a reader in another thread may be about to take one.
+        # Replaced, not cleared: a reader in another thread may be about to pop an event.
         self._events = deque()
 
     def next_text(self) -> str | Need | None:
-        """Give all text that is there; None at the end."""
+        """Return all available text; None at the end."""
         if self.is_closed:
             return None
         text = "".join(_text_of(event) for event in self._events) + self._rest
@@ -93,7 +93,7 @@ class Inbox:
         return text or self._nothing_left()
 
     def next_event(self) -> Event | Need | None:
-        """Give one event; None at the end."""
+        """Return one event; None at the end."""
         if self._batch is not None:
             self._add_events(self._batch)
             self._batch = None
@@ -103,7 +103,7 @@ class Inbox:
         return events.popleft()
 
     def skip(self) -> Need | None:
-        """Give nothing of what is there; None at the end."""
+        """Discard everything available; return None at the end."""
         self._batch = None
         self._rest = ""
         self._events.clear()
@@ -131,7 +131,7 @@ class Inbox:
         self._rest = text[begin:]
 
     def _event_of(self, kind: str, count: int) -> Event:
-        if kind == "started":  # a session's turn begins with what was pending
+        if kind == "started":  # a session's turn begins with the pending token
             self._started = replace(self._started, prompt_tokens=count)
             return self._started
         if kind == "prefill":

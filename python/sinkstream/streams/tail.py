@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-# Characters lie in 32 bits each, so that a place is a character.
+# 32 bits per character, so that an index counts characters.
 _ENCODING = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
@@ -15,22 +15,21 @@ _Number = TypeVar("_Number", int, float)
 
 
 class _Ring(Generic[_Number]):
-    """The last `limit` of all numbers that came; None keeps all. `values` is empty at first.
+    """The last `limit` numbers appended; None keeps all. `values` is the empty storage.
 
-    Once it is full the oldest are written over. Taking and giving back memory again and again, in
-    pieces of many sizes, would let a process grow slowly for ever, because pieces seldom fit where
-    others have been.
+    A full ring overwrites the oldest. Allocating and freeing blocks of many sizes instead would
+    fragment the heap, and the process would grow slowly without bound.
     """
 
     def __init__(self, values: array[_Number], limit: int | None) -> None:
         self._values: array[_Number] = values
         self._limit = sys.maxsize if limit is None else limit
-        self._next = 0  # the place behind the newest: the end, or the oldest of a full ring
+        self._next = 0  # index after the newest: the end, or the oldest of a full ring
         self._seen = 0
 
     @property
     def dropped(self) -> int:
-        """Return how many came before those that are kept."""
+        """Return the number of values dropped."""
         return self._seen - len(self._values)
 
     def append(self, values: array[_Number]) -> None:
@@ -38,7 +37,7 @@ class _Ring(Generic[_Number]):
         self._seen += len(values)
         end = self._next + len(values)
         if end < self._limit:
-            self._values[self._next : end] = values  # in their places, or behind all
+            self._values[self._next : end] = values  # overwrites, or appends at the end
             self._next = end
         else:
             self._append_round_the_end(values)
@@ -51,7 +50,7 @@ class _Ring(Generic[_Number]):
         self._next = len(values) - room
 
     def in_order(self) -> array[_Number]:
-        """Return those that are kept, the oldest first."""
+        """Return the kept values, oldest first."""
         return self._values[self._next :] + self._values[: self._next]
 
 
@@ -71,19 +70,19 @@ class Tail:
         self._characters = _Ring(array("I"), max_characters)
 
     def add(self, text: str, ids: Iterable[int], logprobs: Iterable[float]) -> None:
-        """Append text and the tokens that came with it."""
+        """Append text and its tokens."""
         self._ids.append(array("i", ids))
         self._logprobs.append(array("f", logprobs))
         self._characters.append(array("I", text.encode(_ENCODING)))
 
     @property
     def text(self) -> str:
-        """Return the text that is kept."""
+        """Return the kept text."""
         return self._characters.in_order().tobytes().decode(_ENCODING)
 
     @property
     def token_ids(self) -> list[int]:
-        """Return the ids that are kept."""
+        """Return the kept ids."""
         return self._ids.in_order().tolist()
 
     @property
@@ -93,10 +92,10 @@ class Tail:
 
     @property
     def dropped_tokens(self) -> int:
-        """Return how many tokens came before `token_ids`."""
+        """Return the number of tokens before `token_ids`."""
         return self._ids.dropped
 
     @property
     def dropped_characters(self) -> int:
-        """Return how many characters came before `text`."""
+        """Return the number of characters before `text`."""
         return self._characters.dropped

@@ -1,4 +1,4 @@
-"""A tiny model that the tests of a file share, with its engine idle before each of them."""
+"""A tiny model shared by the tests of a file; its engine is idle before each test."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import sinkstream
 
 @pytest.fixture(scope="module")
 def folder(tiny_folder: Callable[[str], Path]) -> Path:
-    """Give the folder of a tiny checkpoint that has a tokenizer."""
+    """Return the folder of a tiny checkpoint with a tokenizer."""
     return tiny_folder("llama")
 
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[sinkstream.Model]:
-    """Give a model with room for two streams."""
+    """Return a model with room for two streams."""
     with sinkstream.load(folder, sinks=4, window=60, threads=1) as loaded:
         yield loaded
 
@@ -34,5 +34,5 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def wait_until_idle(model: sinkstream.Model) -> None:
-    """Wait until no request waits or runs."""
+    """Wait until no request is waiting or running."""
     wait_until(lambda: model.stats()["waiting"] == model.stats()["running"] == 0)

@@ -1,4 +1,4 @@
-"""The logger "sinkstream": loads, the ends of requests, and deaths; never what was said."""
+"""The logger "sinkstream": loads, ends of requests, and failures; never any text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_reader_that_leaves_early_logs_that(
 
 
 class DeadStream:
-    """What the native side gives when the engine has died."""
+    """A native stream after the engine has failed."""
 
     finish_reason = "error"
     request_id = 7
@@ -89,10 +89,10 @@ def test_a_death_is_logged_once_and_its_error_names_the_request(
     assert lines(caplog) == [("ERROR", "stream: the generation thread has stopped.")]
 
 
-def test_nobody_hears_anything_without_a_configured_logger(
+def test_it_is_silent_without_a_configured_logger(
     model: sinkstream.Model, capfd: pytest.CaptureFixture[str]
 ) -> None:
     handlers = logging.getLogger("sinkstream").handlers
     assert [type(handler) for handler in handlers] == [logging.NullHandler]
-    logs.engine_died(object.__new__(sinkstream.Stream), EngineDead("nobody is told"))
+    logs.engine_died(object.__new__(sinkstream.Stream), EngineDead("not shown"))
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""`prometheus_text`: read by Prometheus' own parser, it says what `Model.stats` says."""
+"""`prometheus_text`, read by Prometheus' own parser, agrees with `Model.stats`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def busy(model: sinkstream.Model) -> sinkstream.Model:
 
 
 def test_it_parses_and_agrees_with_stats(busy: sinkstream.Model) -> None:
-    busy._native.finish_step()  # which is recorded a moment after its tokens are there
+    busy._native.finish_step()  # a step is recorded slightly after its tokens are delivered
     families, stats = parsed(sinkstream.prometheus_text(busy)), busy.stats()
     for name, key in (
         ("requests_total", "requests"),
@@ -118,6 +118,6 @@ def test_several_models_share_families_and_keep_their_names(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("models", [None, "model", {1: 2}, ["model"]])
-def test_what_is_no_model_is_refused(models: Any) -> None:
+def test_what_is_not_a_model_is_refused(models: Any) -> None:
     with pytest.raises(TypeError, match=r"prometheus_text: `models` must be a sinkstream\.Model"):
         sinkstream.prometheus_text(models)

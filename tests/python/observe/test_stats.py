@@ -1,4 +1,4 @@
-"""`Model.stats`: what it counts adds up, whatever happens to requests."""
+"""`Model.stats`: its counts add up, whatever happens to requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_counts_add_up_after_every_kind_of_end(folder: Path) -> None:
         assert stats["first_token_times"]["count"] == 4
 
 
-def test_a_request_that_waits_in_vain_is_counted_as_an_error(folder: Path) -> None:
+def test_a_request_whose_wait_times_out_is_counted_as_an_error(folder: Path) -> None:
     with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=1) as model:
         with model.stream(PROMPT, ignore_eos=True):
             waiting = model.stream(PROMPT, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""`trace`: a file that Perfetto reads, with every step and every request, and no text."""
+"""`trace`: a file for Perfetto with every step and every request, and no text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def events_of(path: Path) -> list[Event]:
 
 
 def expect_well_formed(events: list[Event]) -> None:
-    """Check what viewers require of each kind of event."""
+    """Check the fields that viewers require of each kind of event."""
     for event in events:
         assert {"ph", "name", "ts", "pid", "tid"} <= set(event), event
         assert all(type(event[key]) is int for key in ("ts", "pid", "tid")), event
@@ -94,7 +94,7 @@ def test_it_has_every_step_nested_and_in_order(model: sinkstream.Model, tmp_path
         "generated_tokens": 6000,
     }
     phases = [e["name"] for e in events if e["ph"] == "b"]
-    # The reader is quick, but it may be parked for a moment.
+    # The reader is fast, but the stream may be parked for a moment.
     assert [name for name in phases if name != "parked"][:4] == [
         ended["name"],
         "waiting",
@@ -184,7 +184,7 @@ def test_a_path_that_cannot_be_written_is_refused_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_model_is_refused(tmp_path: Path) -> None:
     wrong: Any = "model"
     block = sinkstream.trace(tmp_path / "trace.json", model=wrong)
     with pytest.raises(TypeError, match="trace: `model` must be"):
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_finished_is_an_error_and_leaves_nothing(
 def test_lost_steps_are_marked_counted_and_warned_of(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector sleeps, and 6,000 steps go through a ring of 4,096."""
+    """The collector sleeps while 6,000 steps pass through a ring of 4,096."""
     monkeypatch.setattr(tracing, "_SHORTEST_S", 3600.0)
     path = tmp_path / "trace.json"
     begin = model.stats()["steps"]
@@ -255,7 +255,7 @@ def test_a_child_that_leaves_the_block_harms_nothing(
 
 
 def leave_trace(block: AbstractContextManager[None], path: Path) -> int:
-    """Leave a block of the parent, and write a trace of no model."""
+    """Leave the parent's block, and write a trace without a model."""
     try:
         block.__exit__(None, None, None)
         with sinkstream.trace(path):

@@ -1,4 +1,4 @@
-"""The table of ranges: what the native side refuses, and what the documentation says."""
+"""The table of options: its ranges are those of the native side and of the documentation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
 
 
 def submit(model: sinkstream.Model, name: str, value: float) -> None:
-    """Hand one value to the native side, past all checks of Python's, and end the stream."""
+    """Pass one value to the native side, bypassing all Python checks, and end the stream."""
     model._native.submit(replace(REQUEST, options={**REQUEST.options, name: value})).close()
 
 
@@ -73,7 +73,7 @@ def test_the_native_side_takes_every_seed_of_64_bits(model: sinkstream.Model) ->
     for value in (seed.low, seed.high):
         submit(model, "seed", value)
     for value in (seed.low - 1, seed.high + 1):
-        with pytest.raises((RuntimeError, TypeError)):  # it has no such number
+        with pytest.raises((RuntimeError, TypeError)):  # its types do not hold it
             submit(model, "seed", value)
 
 

@@ -1,4 +1,4 @@
-"""What `Model.stream` refuses, and how it completes what is not given."""
+"""Which options `Model.stream` refuses, and how it completes missing ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request(*, defaults: Sampling = NEUTRAL, **options: Any) -> StreamRequest:
     return make_request([5], options, defaults=defaults, vocab_size=VOCAB)
 
 
-def test_stream_asks_for_nothing_where_nothing_is_given() -> None:
+def test_a_request_without_options_is_neutral() -> None:
     options = {
         "logit_bias": {}, "logprobs": 0, "seed": 1, "max_tokens": None, "timeout_s": None,
         "stop": [], "stop_token_ids": [], "ignore_eos": False, "stream_interval": 1,
@@ -69,7 +69,7 @@ def test_stream_takes_any_kind_of_number(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [True, "1", b"1", [1.0], 1j, {}])
-def test_stream_refuses_what_is_no_number(name: str, value: Any) -> None:
+def test_stream_refuses_what_is_not_a_number(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"`{name}` must be a number"):
         request(**{name: value})
 
@@ -84,13 +84,13 @@ def test_stream_takes_one_stop_string_or_several_and_leaves_the_callers_list_alo
 
 
 @pytest.mark.parametrize("value", [5, None, b"a", [b"a"], [None], ["a", 5], {"a": 1}])
-def test_stream_refuses_stops_that_are_no_text(value: Any) -> None:
+def test_stream_refuses_stops_that_are_not_strings(value: Any) -> None:
     with pytest.raises(TypeError, match="`stop` must"):
         request(stop=value)
 
 
 def test_stream_refuses_lone_surrogates_in_a_stop_string() -> None:
-    with pytest.raises(InvalidArgument, match="lone surrogate at place 2"):
+    with pytest.raises(InvalidArgument, match="lone surrogate at index 2"):
         request(stop=["fine", "ab\ud800"])
 
 
@@ -101,7 +101,7 @@ def test_stream_refuses_stop_tokens_outside_the_vocabulary(value: list[int]) -> 
 
 
 @pytest.mark.parametrize("value", [5, None, "5", [1.0], [True], {5: 1}])
-def test_stream_refuses_stop_tokens_that_are_no_ids(value: Any) -> None:
+def test_stream_refuses_stop_tokens_that_are_not_ids(value: Any) -> None:
     with pytest.raises(TypeError, match="`stop_token_ids` must be"):
         request(stop_token_ids=value)
 
@@ -129,7 +129,7 @@ def test_stream_refuses_sinks_that_are_not_an_integer(sinks: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, None, "yes"])
-def test_stream_refuses_flags_that_are_no_bool(value: Any) -> None:
+def test_stream_refuses_flags_that_are_not_bools(value: Any) -> None:
     with pytest.raises(TypeError, match="`ignore_eos` must be a bool"):
         request(ignore_eos=value)
 
@@ -152,7 +152,7 @@ def test_sampling_defaults_are_the_checkpoints_own() -> None:
     )
 
 
-def test_sampling_defaults_fill_in_where_the_checkpoint_says_nothing_of_choice() -> None:
+def test_sampling_defaults_fill_in_where_the_checkpoint_does_not_choose() -> None:
     assert Sampling.from_checkpoint({"repetition_penalty": 1.1}) == Sampling(
         temperature=0.7, top_p=0.95, min_p=0.05, repetition_penalty=1.1
     )

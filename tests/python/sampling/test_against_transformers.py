@@ -1,4 +1,4 @@
-"""Sampling follows transformers' logits processors, which are the oracle here."""
+"""Sampling agrees with transformers' logits processors, the oracle here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOCAB = 500
 
 
 def random_row(seed: int, vocab: int = VOCAB, spread: float = 3.0) -> torch.Tensor:
-    """Give [1, vocab] logits, normal and all different: the quantiles in random order."""
+    """Return [1, vocab] distinct normal logits: the quantiles in random order."""
     order = torch.randperm(vocab, generator=torch.Generator().manual_seed(seed))
     row = torch.erfinv((order + 0.5) / vocab * 2 - 1) * math.sqrt(2) * spread
     assert len(row.unique()) == vocab
@@ -35,14 +35,14 @@ def random_row(seed: int, vocab: int = VOCAB, spread: float = 3.0) -> torch.Tens
 
 
 def oracle_kept(row: torch.Tensor, warpers: LogitsProcessorList) -> list[int]:
-    """List the ids that transformers leaves; its probabilities in float64, as the reference's."""
+    """List the ids that transformers keeps, with probabilities in float64 like the reference's."""
     ids = torch.zeros(1, 1, dtype=torch.int64)
     left: list[int] = torch.isfinite(warpers(ids, row.double())[0]).nonzero().flatten().tolist()
     return left
 
 
 def warpers(top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> LogitsProcessorList:
-    """Give transformers' filters in the order of its `generate`."""
+    """Return transformers' filters in the order of its `generate`."""
     chain = LogitsProcessorList()
     if top_k:
         chain.append(TopKLogitsWarper(top_k))
@@ -120,7 +120,7 @@ def test_a_whole_vocabulary_is_filtered_as_transformers_does(table: str) -> None
         kept = _core.testing.kept_tokens(
             row[0].tolist(), top_k=top_k, top_p=top_p, min_p=min_p, table=table
         )
-        # One token may stand so near the border of top-p that float and double sums differ.
+        # One token may be so close to the limit of top-p that float and double sums differ.
         assert len(set(kept) ^ set(expected)) <= (1 if top_p < 1 and table != "reference" else 0)
 
 
@@ -130,7 +130,7 @@ def test_equal_logits_stay_or_go_together(table: str) -> None:
     together = [0, 1, 2, 3]
     assert _core.testing.kept_tokens(row[0].tolist(), top_k=2, table=table) == together
     assert oracle_kept(row, warpers(top_k=2)) == together
-    # transformers cuts among equals here, by their place after its sort.
+    # transformers cuts among equal logits here, by their index after its sort.
     assert _core.testing.kept_tokens(row[0].tolist(), top_p=0.92, table=table) == together
     assert set(oracle_kept(row, warpers(top_p=0.92))) < set(together)
 

@@ -1,4 +1,4 @@
-"""Session records with random contents, and files that are put together by hand."""
+"""Session records with random contents, and files assembled by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_record(
     seed: int = 1,
     **model: Any,
 ) -> SessionRecord:
-    """Return a record whose bytes are random, NaN and all."""
+    """Return a record with random bytes, including NaN."""
     random = np.random.default_rng(seed)
     chosen = replace(MODEL, kv_dtype=kv_dtype, **model)
     plan = plan_tensors(chosen, state, pending)
@@ -73,9 +73,9 @@ def split(content: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def join(header: dict[str, Any], tensors: bytes, *, checksum: bool = True) -> bytes:
-    """Put a file together, with the right checksum where it is wanted.
+    """Assemble a file, by default with the right checksum.
 
-    Written from docs/session_file.md alone, so that it says the same as the writer.
+    Written from docs/session_file.md alone: an independent check of the writer.
     """
     metadata = header["__metadata__"]
     if checksum:

@@ -1,4 +1,4 @@
-"""A model's fingerprint: the same for the same weights, another for any other bit."""
+"""A model's fingerprint: equal for equal weights, different if any bit differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of another model is refused, with everything that differs, by both its names."""
+"""A session of another model is refused; the error lists every difference with both values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_another_setting_is_named_with_both_values(name: str) -> None:
     there, here = (
         f'"{v}"' if isinstance(v, str) else v for v in (getattr(MODEL, name), OTHERS[name])
     )
-    assert f"but {name} is {there} there and {here} here. Load" in str(raised.value)
+    assert f"but {name} is {there} in the file and {here} in the model. Load" in str(raised.value)
 
 
 def test_all_differences_are_listed_at_once() -> None:

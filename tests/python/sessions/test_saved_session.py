@@ -1,4 +1,4 @@
-"""Sessions on disk: what is loaded goes on bit for bit, and what does not belong is refused."""
+"""Saved sessions: a loaded one continues bit for bit, and one of another model is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def talk(session: sinkstream.Session, seed: int, turns: int) -> list[tuple[list[
 def test_goes_on_bit_for_bit_in_another_process_life(
     tiny_folder: Callable[[str], Path], tmp_path: Path, kv_dtype: str
 ) -> None:
-    """Saved before it is full, when it is, and long after; loaded by a model loaded anew."""
+    """Saved before the window is full, when it is, and long after; loaded by a new model."""
     folder = tiny_folder("llama")
     file = tmp_path / "talk.session"
     for turns in (1, 4, 30):
@@ -78,7 +78,7 @@ def test_others_go_on_while_a_session_is_saved_and_loaded(
 ) -> None:
     with load(tiny_folder("llama")) as model, model.session() as session:
         talk(session, 1, 5)
-        fork = session.fork()  # its pages are the saved one's, too
+        fork = session.fork()  # it shares the saved session's pages
         expected = model.stream([5, 6], max_tokens=400, seed=1, ignore_eos=True).result()
         running = model.stream([5, 6], max_tokens=400, seed=1, ignore_eos=True)
         session.save(tmp_path / "file")
@@ -92,8 +92,11 @@ def test_others_go_on_while_a_session_is_saved_and_loaded(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"kv_dtype": "float32"}, r"kv_dtype is \W*float16\W* there and \W*float32\W* here"),
-        ({"window": 61}, "window is 60 there and 61 here"),
+        (
+            {"kv_dtype": "float32"},
+            r"kv_dtype is \W*float16\W* in the file and \W*float32\W* in the model",
+        ),
+        ({"window": 61}, "window is 60 in the file and 61 in the model"),
     ],
 )
 def test_refuses_other_settings(
@@ -111,7 +114,7 @@ def test_refuses_another_model(tiny_folder: Callable[[str], Path], tmp_path: Pat
         session.save(tmp_path / "file")
     with load(tiny_folder("qwen3")) as other:
         pages = other.stats()["free_pages"]
-        with pytest.raises(CheckpointError, match=r"family is .* there and .* here"):
+        with pytest.raises(CheckpointError, match=r"family is .* in the file and .* in the model"):
             other.load_session(tmp_path / "file")
         assert other.stats()["free_pages"] == pages
 

@@ -1,4 +1,4 @@
-"""Sessions: a turn costs its new tokens, and gives what one long request would give."""
+"""Sessions: a turn processes only its new tokens, and equals one long request."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def test_two_hundred_turns_are_bit_for_bit_one_long_request(model: sinkstream.Mo
     for turn in range(200):
         new = ids_of_length(source.randrange(1, 25), turn)
         options = {"max_tokens": source.randrange(1, 8), "temperature": 1.0, "seed": turn}
-        if turn % 20 == 10:  # the rest of the conversation happens in a fork
+        if turn % 20 == 10:  # the conversation continues in a fork
             fork = session.fork()
             session.close()
             session = fork
         got = reply(session.stream(new, ignore_eos=True, **options))
         history += new
-        # max_tokens besides, so that both draw at the same indices with the same cache.
+        # The same max_tokens, so that both draw at the same indices with the same cache.
         alone = reply(model.stream(history, ignore_eos=True, **options))
         assert got == alone, f"turn {turn}"
         history += got[0]
-        live = session.token_ids  # the reply's last token stands behind a full window
+        live = session.token_ids  # the reply's last token follows a full window
         assert len(live) == min(len(history), CAPACITY + 1)
         assert live == history[:SINKS] + history[SINKS - len(live) :]
     assert session.stats.turns == 200
@@ -164,7 +164,7 @@ def test_a_turn_is_cancelled_by_its_session(model: sinkstream.Model) -> None:
         session.stream([6], max_tokens=1).result()
         assert stream.result().finish_reason == "cancelled"
         del stream
-        with pytest.raises(InvalidArgument, match="nobody has the last turn's stream"):
+        with pytest.raises(InvalidArgument, match="the last turn's stream no longer exists"):
             session.cancel("drop")
 
 
@@ -335,7 +335,7 @@ def test_refuses_an_option_that_does_not_exist(model: sinkstream.Model) -> None:
 
 
 @pytest.mark.parametrize("content", [b"abc", None, 5, [1.5], [[1]], [-1], [10**6], ["a"]])
-def test_refuses_what_is_no_text_and_no_ids(model: sinkstream.Model, content: object) -> None:
+def test_refuses_what_is_neither_a_string_nor_ids(model: sinkstream.Model, content: object) -> None:
     with model.session() as session:
         before = session.token_ids
         with pytest.raises((InvalidArgument, TypeError), match="session"):
@@ -372,7 +372,7 @@ def real(smollm2: Path, threads: int) -> Iterator[sinkstream.Model]:
 
 
 class TestSmolLM2:
-    """The real model's conversations."""
+    """Conversations with the real model."""
 
     def test_its_turns_are_those_of_the_whole_conversation(self, real: sinkstream.Model) -> None:
         messages = [{"role": "system", "content": "You are brief."}]
@@ -402,7 +402,7 @@ class TestSmolLM2:
             got = session.stream("Name a colour.", temperature=0, max_tokens=8)
             assert reply(got) == reply(real.stream(messages, temperature=0, max_tokens=8))
 
-    def test_a_pinned_system_prompt_stays_for_ever(self, real: sinkstream.Model) -> None:
+    def test_a_pinned_system_prompt_stays_forever(self, real: sinkstream.Model) -> None:
         system = "The secret word is heron. " * 4
         with real.session(system, sinks="system") as session:
             assert session.sinks + session.window == 256

@@ -1,4 +1,4 @@
-"""Whatever happens during a save, its path leads to the whole old file or the whole new one."""
+"""Whatever happens during a save, its path holds the complete old file or the complete new one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.python.sessions.records import assert_same, make_record
 
 ROOT = Path(__file__).parents[3]
 
-# Saves one of two sessions, again and again, until it is killed; thirty times.
+# Saves two sessions alternately until it is killed; thirty times.
 SAVE_AND_KILL = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -70,12 +70,12 @@ def run(script: str, *arguments: str) -> str:
 def test_a_save_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     old, new, parts = map(int, run(SAVE_AND_KILL, str(tmp_path / "a.session")).split())
     assert old + new == 30
-    assert parts > 0  # some were killed in the middle of writing
+    assert parts > 0  # some were killed while writing
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a disk of 1 MB, or skip where nobody may mount one."""
+    """Mount a disk of 1 MB, or skip the test without permission to mount."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]

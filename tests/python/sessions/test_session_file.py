@@ -1,4 +1,4 @@
-"""A saved session comes back bit for bit, or not at all and with a sentence."""
+"""A saved session is restored bit for bit, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.python.sessions.records import assert_same, join, make_record, split
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Give the file of a full int8 session, which has every tensor."""
+    """Return the file of a full int8 session, which has every tensor."""
     path = tmp_path / "talk.session"
     write_session_file(path, make_record("int8", pending=2))
     return path
@@ -153,21 +153,24 @@ def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no length": (lambda header: header["__metadata__"].pop("length"), "the keys of version 1"),
-    "a key too many": (_set("more", "1"), r"has not: \['more'\]"),
-    "a number that is no text": (_set("turns", 7), r"has not: \['turns'\]"),
-    "a number with a sign": (_set("length", "-1"), "`length` must be a whole number"),
+    "a key too many": (_set("more", "1"), r"differs in \['more'\]"),
+    "a number that is not a string": (_set("turns", 7), r"differs in \['turns'\]"),
+    "a number with a sign": (_set("length", "-1"), "`length` must be an integer"),
     "a number with a zero before it": (_set("turns", "07"), '`turns` .* but is "07"'),
-    "digits of another script": (_set("turns", "٧"), "`turns` must be a whole number"),
-    "a number without end": (_set("turns", "9" * 5000), "`turns` must be a whole number"),
-    "more than an endless sequence": (_set("length", str(2**59 + 1)), "`length` must be a whole"),
-    "no window": (_set("window", "0"), r"`window` must be a whole number in \[1,"),
-    "no layers": (_set("layers", "0"), r"`layers` must be a whole number in \[1,"),
+    "digits of another script": (_set("turns", "٧"), "`turns` must be an integer"),
+    "a number without end": (_set("turns", "9" * 5000), "`turns` must be an integer"),
+    "more than an endless sequence": (
+        _set("length", str(2**59 + 1)),
+        "`length` must be an integer",
+    ),
+    "no window": (_set("window", "0"), r"`window` must be an integer in \[1,"),
+    "no layers": (_set("layers", "0"), r"`layers` must be an integer in \[1,"),
     "layers that fit no machine": (_set("layers", str(2**59)), 'tensor "keys_values" must be I8'),
     "another type": (_set("kv_dtype", "float64"), '`kv_dtype` must be one of .* "float64"'),
     "a type without scales": (_set("kv_dtype", "float16"), "must be F16 .* but is I8"),
     "another window": (_set("window", "21"), r"must be I8 \[3, 2, 2, 25, 6\], as the session's"),
     "another length": (_set("length", "10"), 'tensor "keys_values" must be'),
-    "a cut behind the end": (_set("begin", "1001"), "`begin` must be at most `length`, 1000"),
+    "a cut after the end": (_set("begin", "1001"), "`begin` must be at most `length`, 1000"),
     "ids past the vocabulary": (_set("vocab_size", "100"), r"`token_ids` must be in \[0, 99\]"),
     "a checksum in capitals": (_set("checksum", "A" * 64), "`checksum` must be 64 hexadecimal"),
     "fields that are no JSON": (_set("fields", "{"), "`fields` of talk.session must be valid JSON"),
@@ -204,7 +207,7 @@ def test_a_checksum_that_is_written_in_another_way_is_refused(saved: Path) -> No
     content = saved.read_bytes()
     header, tensors = split(content)
     digits = header["__metadata__"]["checksum"]
-    escaped = f"\\u{ord(digits[0]):04x}{digits[1:]}"  # the same text in JSON
+    escaped = f"\\u{ord(digits[0]):04x}{digits[1:]}"  # the same string in JSON
     text = content[8 : len(content) - len(tensors)].replace(digits.encode(), escaped.encode())
     saved.write_bytes(len(text).to_bytes(8, "little") + text + tensors)
     with pytest.raises(CheckpointError, match="`checksum` must be 64 hexadecimal digits"):
@@ -240,11 +243,13 @@ def test_a_record_that_contradicts_itself_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_fields_are_texts_and_whole_numbers_that_fit(
+def test_fields_are_strings_and_integers_that_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for fields in ({"a": True}, {"a": 1.5}, {"a": None}, {1: "a"}):
-        with pytest.raises(TypeError, match="save: `fields` must map text to text or int"):
+        with pytest.raises(
+            TypeError, match="save: `fields` must map strings to strings or integers"
+        ):
             write_session_file(tmp_path / "a", replace(make_record(), fields=fields))  # type: ignore[arg-type]
     monkeypatch.setattr(header, "MAX_HEADER_BYTES", 2000)
     with pytest.raises(InvalidArgument, match="save: `fields` must fit into a header of 2000"):
@@ -263,7 +268,7 @@ def test_fields_may_look_like_the_rest_of_the_header(tmp_path: Path) -> None:
     assert read_session_file(path).fields == fields
 
 
-def test_memory_beside_the_cache_stays_small(tmp_path: Path) -> None:
+def test_memory_in_addition_to_the_cache_stays_small(tmp_path: Path) -> None:
     record = make_record("float16", SessionState(10_000), window=4092, layers=8, head_dim=128)
     size = record.keys_values.nbytes
     assert size > 30 << 20

@@ -1,4 +1,4 @@
-"""Sessions in any order of use are plain lists of ids, and no page is lost on the way."""
+"""Sessions, used in any order, behave like plain lists of ids, and no page is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ seeds = st.integers(0, 3)
 
 @dataclass(eq=False)
 class Known:
-    """A session, and all ids that it has seen, the last one of a reply included."""
+    """A session and all its ids, including the last one of a reply."""
 
     session: sinkstream.Session
     history: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
             self.files = 0
 
         def with_room(self, use: Callable[[], Given]) -> Given:
-            """Do what needs memory; the oldest sessions make room. One that shares has little."""
+            """Call `use`, closing the oldest sessions until it has the memory it needs."""
             while True:
                 try:
                     return use()
@@ -66,7 +66,7 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
             return one
 
         def alone(self, ids: list[int], tokens: int, seed: int) -> list[int]:
-            """What one long request gives; it shares what an open session has read."""
+            """Return the reply of one long request; it may share a prefix with a session."""
             options = {"max_tokens": tokens, "seed": seed, **REPLY}
             return self.with_room(lambda: model.stream(ids, **options).result().token_ids)
 
@@ -114,12 +114,12 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
                 return
             for _ in one.session.stream(text, max_tokens=tokens, **REPLY).events():
                 break
-            one.session.append([7])  # the turn has ended by now; what it came to is in the ids
+            one.session.append([7])  # the turn has ended by now; its reply is in the ids
             live = one.session.token_ids
             if one.session.stats.evicted_tokens == 0:
                 assert live[: len(one.history)] == one.history
                 one.history = live
-            else:  # what has left the window does not matter any more
+            else:  # tokens that have left the window no longer matter
                 one.history = live[:SINKS] + [0] * (2 * CAPACITY) + live[SINKS:]
                 one.session.close()
                 self.open.remove(one)
@@ -137,7 +137,7 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
             except InvalidArgument:
                 assert total > CAPACITY
                 one.history += text + stream.result().token_ids
-            except CapacityError:  # a page of sinks that others share, and none is free
+            except CapacityError:  # a page of shared sinks would be copied, and none is free
                 one.history += text + stream.result().token_ids
 
         @rule(one=consumes(known))
@@ -159,7 +159,7 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
         def teardown(self) -> None:
             for one in self.open:
                 one.session.close()
-            with model.session():  # waits for the step in which their pages come back
+            with model.session():  # waits for the step that releases their pages
                 pass
             with model.session():
                 pass

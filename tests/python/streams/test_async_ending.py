@@ -1,4 +1,4 @@
-"""Every way in which asyncio lets go of a stream, and what it leaves behind: nothing."""
+"""Every way in which asyncio abandons a stream; none leaks anything."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ async def read(running: sinkstream.Stream) -> None:
         pass
 
 
-# ---- letting go of a stream ----------------------------------------------------------------------
+# ---- abandoning a stream -------------------------------------------------------------------------
 
 
 def test_break_of_an_unnamed_stream_ends_it(model: sinkstream.Model) -> None:
     async def main() -> None:
         async for _ in endless(model):
             break
-        wait_until_idle(model)  # the loop has not run meanwhile
+        wait_until_idle(model)  # the loop has not run in between
         async for event in endless(model).aevents():
             if isinstance(event, Token):
                 break
@@ -132,13 +132,13 @@ def test_a_cancelled_task_ends_its_stream_and_leaves_what_was_produced(
         for reader in readers:
             running = endless(model)
             task = asyncio.create_task(reader(running))
-            await asyncio.sleep(0)  # a task that has not begun has no stream to end
+            await asyncio.sleep(0)  # a task that has not started has no stream to end
             while running.stats.generated_tokens == 0:
                 await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            wait_until_idle(model)  # though it has a name
+            wait_until_idle(model)  # although it has a name
             result = await running.aresult()
             assert result.finish_reason == "cancelled"
             assert len(result.token_ids) > 0
@@ -204,7 +204,7 @@ def test_closing_the_model_ends_the_streams_of_tasks(tiny_folder: Callable[[str]
     run(main())
 
 
-# ---- letting go of a loop ------------------------------------------------------------------------
+# ---- closing a loop ------------------------------------------------------------------------------
 
 
 def leave_waiting(running: sinkstream.Stream) -> asyncio.Task[None]:
@@ -234,7 +234,7 @@ def test_a_stream_whose_loop_was_closed_is_read_elsewhere(model: sinkstream.Mode
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def test_a_closed_loop_leaves_nothing_behind(model: sinkstream.Model) -> None:
+def test_a_closed_loop_leaks_nothing(model: sinkstream.Model) -> None:
     gc.collect()
     before = descriptors()
     running = endless(model)
@@ -305,7 +305,7 @@ def test_a_loop_keeps_nothing_of_the_task_that_read_first(model: sinkstream.Mode
             return weakref.ref(precious)
 
         precious = await asyncio.create_task(first())
-        await asyncio.sleep(0.01)  # the loop itself lets go one turn later
+        await asyncio.sleep(0.01)  # the loop itself drops it one iteration later
         gc.collect()
         assert precious() is None
         assert asyncio.get_running_loop() in aio._bells

@@ -81,7 +81,7 @@ def test_async_reading_stays_at_its_end(model: sinkstream.Model) -> None:
 
 
 def check_whole(text: str, result: sinkstream.Result) -> None:
-    """What was read is what there was; of a long stream the result keeps the tail."""
+    """Check that what was read equals the result, which keeps only the tail of a long stream."""
     assert text.endswith(result.text)
     assert len(text) == result.dropped_characters + len(result.text)
 
@@ -90,7 +90,7 @@ def test_tasks_and_threads_read_one_stream_in_turns_and_get_each_text_once(
     model: sinkstream.Model,
 ) -> None:
     async def main() -> None:
-        # Without end: a read takes all that has come, so that a slow reader needs only a few.
+        # Endless: a read takes all available text, so a slow reader would finish after a few reads.
         running = stream(model, max_tokens=None)
         pieces: list[str] = []
         for _ in range(5):
@@ -157,7 +157,7 @@ def test_the_loop_stays_responsive_while_fifty_streams_run(model: sinkstream.Mod
     run(main())
     gaps.sort()
     assert len(gaps) > 10
-    assert gaps[len(gaps) // 2] < 0.1  # a single one may be the machine's
+    assert gaps[len(gaps) // 2] < 0.1  # a single gap may be due to the machine
 
 
 def test_a_reader_that_never_has_to_wait_gives_others_a_turn(model: sinkstream.Model) -> None:
@@ -173,7 +173,7 @@ def test_a_reader_that_never_has_to_wait_gives_others_a_turn(model: sinkstream.M
         running = stream(model, max_tokens=None)
         counting = asyncio.create_task(count())
         for read in range(100):
-            while running.stats.consumer_lag == 0:  # as a loop's body that works for long
+            while running.stats.consumer_lag == 0:  # simulates a loop body that takes long
                 time.sleep(0.001)
             await anext(running)
             assert turns > read
@@ -188,7 +188,7 @@ def test_a_second_task_or_thread_is_refused_and_the_first_task_goes_on(
 ) -> None:
     async def main() -> None:
         holders = [stream(model, max_tokens=None) for _ in range(PLACES)]
-        waiting = stream(model, max_tokens=5)  # there is no place: it gives nothing for now
+        waiting = stream(model, max_tokens=5)  # there is no free seat: it yields nothing for now
         first = asyncio.create_task(waiting.aresult())
         while not first.done() and not waiting._reader:
             await asyncio.sleep(0)

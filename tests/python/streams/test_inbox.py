@@ -1,4 +1,4 @@
-"""What was taken from a stream: text and events of the same batches, each given once."""
+"""The inbox returns the text and the events of the same batches, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt that comes while others stream: it delays them little, and its reply does not change."""
+"""A prompt that arrives while others stream delays them little, and its reply is unchanged."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def test_a_prompt_among_streams_is_read_by_few_tokens_a_step_and_its_reply_stays
             stream.cancel()
         for reader in readers:
             reader.join()
-        beside_six = [step[5] for step in model._native.steps(first) if step[4] == 6 and step[5]]
-    assert len(beside_six) > 80
-    assert max(beside_six) == 4  # or one for every two that decode, if that were more
+        prompt_tokens_per_step = [
+            step[5] for step in model._native.steps(first) if step[4] == 6 and step[5]
+        ]
+    assert len(prompt_tokens_per_step) > 80
+    assert max(prompt_tokens_per_step) == 4  # or one per two decoding sequences, if that were more
     assert among.token_ids == alone.token_ids
     assert among.logprobs == alone.logprobs

@@ -38,8 +38,8 @@ def endless(model: sinkstream.Model) -> sinkstream.Stream:
     return model.stream(PROMPT, temperature=1.0, ignore_eos=True)
 
 
-# An interrupt is noticed within 0.2 s, and an exit takes 2 s at most, where the machine has nothing
-# else to do; `engine_bench.py --only stop` measures it. Here only what hangs may fail.
+# On an idle machine an interrupt is noticed within 0.2 s and an exit takes at most 2 s;
+# `engine_bench.py --only stop` measures it. This limit only detects hangs.
 SOON_S = 20
 
 
@@ -131,7 +131,7 @@ def test_a_stream_in_a_reference_cycle_ends_with_the_collector(model: sinkstream
     wait_until_idle(model)
 
 
-def test_many_starts_and_cancels_leave_nothing_behind(model: sinkstream.Model) -> None:
+def test_many_starts_and_cancels_leak_nothing(model: sinkstream.Model) -> None:
     for i in range(300):
         running = endless(model)
         if i % 3 == 0:
@@ -159,7 +159,7 @@ def test_streams_of_a_closed_model_end_as_cancelled(folder: Path) -> None:
         endless(short)
 
 
-def test_a_stream_that_waits_for_memory_that_nobody_reads_is_refused(folder: Path) -> None:
+def test_a_stream_that_waits_for_memory_of_unread_streams_is_refused(folder: Path) -> None:
     options = {"sinks": 4, "window": 60, "threads": 1, "max_sequences": 1}
     with sinkstream.load(folder, **options) as small:  # type: ignore[arg-type]
         unread = endless(small)
@@ -176,8 +176,8 @@ def test_a_stream_that_waits_for_memory_that_nobody_reads_is_refused(folder: Pat
 
 # ---- processes -----------------------------------------------------------------------------------
 
-# Imports once, which takes seconds, and forks a fresh interpreter for each script. A script runs at
-# module level, and its process ends as any Python process does.
+# Imports once, which takes seconds, and forks for each script. A script runs at module level, and
+# its process exits like any Python process.
 SERVER = """
 import atexit, asyncio, json, os, signal, sys, threading, time
 import sinkstream
@@ -248,7 +248,7 @@ def run_script(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def plain_exit_s(run_script: RunScript) -> float:
-    """Give the time that an exit takes without a stream; torch alone needs most of it."""
+    """Return the time of an exit without a stream; torch takes most of it."""
     done = run_script("print(time.monotonic())")
     assert (done.code, done.stderr) == (0, "")
     return done.ended_at - float(done.stdout)
@@ -256,7 +256,7 @@ def plain_exit_s(run_script: RunScript) -> float:
 
 EXITS = {
     "a stream at module level": "s = endless(); next(s)",
-    "a stream that nobody reads": "s = endless(); time.sleep(0.3)",
+    "a stream that is not read": "s = endless(); time.sleep(0.3)",
     "a stream in a cycle": "c = [endless()]; c.append(c); next(c[0])",
     "a stream in a daemon thread": """
         def read():
@@ -319,7 +319,7 @@ def test_the_process_exits_with_its_own_code_after_an_exception(run_script: RunS
 def test_ctrl_c_ends_a_stream_soon_and_the_model_stays_usable(
     run_script: RunScript,
 ) -> None:
-    # The second stream has nothing to give when the interrupt comes: its reader sleeps inside.
+    # The second stream has no text when the interrupt arrives: its reader is asleep inside.
     script = """
         def interrupt_after(delay):
             def send():
@@ -336,7 +336,7 @@ def test_ctrl_c_ends_a_stream_soon_and_the_model_stays_usable(
                 reader()
             except KeyboardInterrupt as error:
                 print(time.monotonic() - sent)
-                kept = error  # its traceback holds what was running
+                kept = error  # its traceback keeps the running stream alive
                 while (stats := model.stats())["running"] or stats["waiting"]: time.sleep(0.001)
         print(len(model.stream([5], max_tokens=9, ignore_eos=True).result().token_ids))
     """
@@ -351,7 +351,7 @@ def test_ctrl_c_ends_a_stream_soon_and_the_model_stays_usable(
 def test_ctrl_c_reaches_a_reader_that_sleeps(
     run_script: RunScript,
 ) -> None:
-    # A neighbour holds the only place, and is read, so the reader waits for memory without end.
+    # Another stream holds the only seat and is being read: the reader waits for memory forever.
     script = """
         model.close()
         model = sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=1)

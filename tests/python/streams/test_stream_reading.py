@@ -1,4 +1,4 @@
-"""What a stream gives: text, events and results that agree, whichever way they are read."""
+"""Text, events and results of a stream agree, whichever way they are read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_stream_events_tell_everything_in_order(model: sinkstream.Model) -> None
     assert [token.id for token in tokens] == result.token_ids
     assert "".join(token.text for token in tokens) == result.text
     assert [token.logprob for token in tokens] == result.logprobs
-    # The last token is never fed, so the cache has seen one less.
+    # The last token is never fed, so the cache holds one token less.
     evicted = len(PROMPT) + 149 - CAPACITY
     assert sum(event.count for event in events if isinstance(event, Evicted)) == evicted
     assert result.stats.evicted_tokens == evicted
@@ -183,7 +183,7 @@ def test_stream_without_end_keeps_a_bounded_tail_and_counts_the_rest(
     assert len(result.text) + result.dropped_characters == characters
 
 
-def test_stream_that_nobody_reads_waits_and_loses_nothing(model: sinkstream.Model) -> None:
+def test_stream_that_is_not_read_waits_and_loses_nothing(model: sinkstream.Model) -> None:
     whole = stream(model, max_tokens=5000).result()
     lagging = stream(model, max_tokens=5000)
     deadline = time.monotonic() + 20

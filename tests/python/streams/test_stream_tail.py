@@ -47,7 +47,7 @@ def test_tail_with_one_batch_longer_than_itself() -> None:
 
 
 def test_tail_takes_no_memory_once_it_is_full() -> None:
-    """Neither more of it nor other pieces: what moves about in a heap leaves holes behind."""
+    """Neither more memory nor other blocks: reallocation would fragment the heap."""
     tail = Tail(100, 1000)
     pieces = ["some", " text", "", " é", " 𝄞𝄞", "\n"]
 

@@ -32,7 +32,7 @@ def endless(model: sinkstream.Model) -> sinkstream.Stream:
 
 
 def hold_gil(seconds: float) -> None:
-    """Sleep without giving the GIL to anybody."""
+    """Sleep without releasing the GIL."""
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
@@ -42,7 +42,7 @@ def test_generation_goes_on_while_python_holds_the_gil(model: sinkstream.Model) 
             next(running)
             before = model.stats()["generated_tokens"]
             hold_gil(0.05)
-            # Thousands a second; none while the stream is full, or the machine does something else.
+            # Thousands per second; none while the stream is full or the machine is busy.
             if model.stats()["generated_tokens"] - before > 20:
                 return
     pytest.fail("nothing is generated while Python holds the GIL")
@@ -54,7 +54,7 @@ def test_waiting_lets_other_threads_run(model: sinkstream.Model) -> None:
     deadline = time.monotonic() + 30
     while model.stats()["parked"] < 16 and time.monotonic() < deadline:
         time.sleep(0.01)
-    waiting = endless(model)  # there is no place for it: it gives nothing for a second
+    waiting = endless(model)  # there is no free seat: it yields nothing for a second
     ended = threading.Event()
 
     def read() -> None:
@@ -109,7 +109,7 @@ READ_FILES = (stream_module.__file__, inbox_module.__file__)
 
 @contextmanager
 def at_step(number: int, action: Callable[[], None]) -> Iterator[list[int]]:
-    """Do something between two instructions of a read, as another thread may.
+    """Call a function between two instructions of a read, as another thread might.
 
     Yields the number of the last step that was reached.
     """
@@ -154,14 +154,14 @@ def test_a_stream_may_be_closed_between_any_two_steps_of_a_read(
         number += 1
         running = model.stream(PROMPT, max_tokens=5, ignore_eos=True, stream_interval=5)
         while model.stats()["running"] or model.stats()["waiting"]:
-            time.sleep(0)  # until all of it can be taken at once
+            time.sleep(0)  # until a single read can take all of it
         with at_step(number, running.close) as steps:
             READERS[name](running)
         if steps[0] < number:
             break
         assert list(running.events()) == []
         assert list(running) == []
-    assert number > 50  # or nothing was traced
+    assert number > 50  # otherwise nothing was traced
 
 
 def test_streams_of_many_threads_are_what_each_is_alone(model: sinkstream.Model) -> None:

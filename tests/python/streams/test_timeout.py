@@ -55,7 +55,7 @@ def test_every_way_of_reading_tells_of_the_deadline(model: sinkstream.Model) -> 
     assert [result.finish_reason for result in results] == ["timeout"] * 5
 
 
-def test_a_stream_that_nobody_reads_gives_its_memory_back_at_its_deadline(
+def test_a_stream_that_is_not_read_releases_its_memory_at_its_deadline(
     model: sinkstream.Model,
 ) -> None:
     ended = model.stats()["finished"]["timeout"]
