@@ -1,6 +1,6 @@
 # SINKSTREAM_SANITIZE=thread finds data races; address finds memory errors, leaks and undefined
-# behaviour. All findings are fatal, and nothing of ours is suppressed. Such a build is for the C++
-# tests: Python itself is not compiled so, and could not load the module.
+# behavior. All findings are fatal, and none are suppressed. Such a build is for the C++ tests:
+# Python itself is not built with sanitizers and could not load the module.
 set(SINKSTREAM_SANITIZE "" CACHE STRING "Find faults while tests run: thread, address, or nothing")
 
 if(NOT SINKSTREAM_SANITIZE MATCHES "^(thread|address|)$")
@@ -8,19 +8,19 @@ if(NOT SINKSTREAM_SANITIZE MATCHES "^(thread|address|)$")
                       "\"${SINKSTREAM_SANITIZE}\".")
 endif()
 if(SINKSTREAM_SANITIZE AND SINKSTREAM_PYTHON)
-  message(FATAL_ERROR "SINKSTREAM_SANITIZE is for the C++ tests: Python cannot load a module that "
-                      "is built so. Add -DSINKSTREAM_PYTHON=OFF -DSINKSTREAM_TESTS=ON.")
+  message(FATAL_ERROR "SINKSTREAM_SANITIZE is for the C++ tests: Python cannot load a module built "
+                      "with sanitizers. Add -DSINKSTREAM_PYTHON=OFF -DSINKSTREAM_TESTS=ON.")
 endif()
 
 if(SINKSTREAM_SANITIZE)
   set(sanitizers_thread -fsanitize=thread)
   set(sanitizers_address -fsanitize=address,undefined -fno-sanitize-recover=all)
-  # -O1: reports name the lines that were written, for which -g1 is enough: variables that no report
-  # shows take a third of the time. Tables of kernels keep their own -O3.
+  # -O1, so that reports name the right source lines. -g1 is enough for that, and compiles a third
+  # faster than full debug information. Kernel tables keep their own -O3.
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
   add_compile_options(${sanitizers_${SINKSTREAM_SANITIZE}} -fno-omit-frame-pointer)
-  # Tables are -O3 and mostly intrinsics: with every check inline one takes minutes to compile. Their
-  # memory is checked by calls, and undefined behaviour is left to the reference that defines them.
+  # Tables are -O3 and mostly intrinsics: with inline checks, one takes minutes to compile. So their
+  # memory accesses are checked by calls, and undefined behavior is checked in the reference only.
   if(SINKSTREAM_SANITIZE STREQUAL "address")
     set(sanitize_tables -fno-sanitize=undefined --param=asan-instrumentation-with-call-threshold=0)
   endif()

@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-// What is left of `turns` >= 0 without its whole turns: exact.
-double without_whole(double turns) { return turns - std::floor(turns); }
+// The fraction of `turns` >= 0; exact.
+double fraction_of(double turns) { return turns - std::floor(turns); }
 
 }  // namespace
 
@@ -18,7 +18,7 @@ Angles::Angles(const std::vector<double>& inverse_frequencies, double attention_
     : attention_factor_(attention_factor) {
   frequencies_.reserve(inverse_frequencies.size());
   for (const double radians : inverse_frequencies) {
-    // Long double carries the bits that the lower part is made of.
+    // Long double carries the bits of the lower part.
     const long double turns = radians / (2 * std::numbers::pi_v<long double>);
     const double upper = static_cast<float>(turns);  // 24 bits
     frequencies_.push_back({upper, static_cast<double>(turns - upper)});
@@ -30,7 +30,7 @@ void Angles::fill(const int64_t* positions, int64_t rows, float* cos, float* sin
     const auto position = static_cast<double>(positions[r]);
     for (const Frequency& frequency : frequencies_) {
       const double angle =
-          (without_whole(position * frequency.upper) + position * frequency.lower) * kTurn;
+          (fraction_of(position * frequency.upper) + position * frequency.lower) * kTurn;
       *cos++ = static_cast<float>(std::cos(angle) * attention_factor_);
       *sin++ = static_cast<float>(std::sin(angle) * attention_factor_);
     }

@@ -1,11 +1,12 @@
-// Cosines and sines of rotary positions, right to the last float at any index of an endless
-// stream. Knows the frequencies of one model; which token has which position is window.h's affair.
+// Cosines and sines of rotary positions, accurate to the last bit of a float at any index of an
+// endless stream. Knows the frequencies of one model; window.h decides which token has which
+// position.
 //
 // Note: [Angles]
-// index · frequency in float32 is off by 0.1 rad at 4 million tokens, so angles are computed here,
-// in float64 and modulo a full turn, and only cos and sin are rounded to float32. A frequency is
-// kept in turns per position and in two parts: the upper one has 24 bits, so that its product with
-// an index below 2^29 is exact and whole turns can be dropped without an error.
+// In float32, index · frequency is off by 0.1 rad at 4 million tokens. So angles are computed here
+// in float64, modulo a full turn, and only cos and sin are rounded to float32. A frequency is
+// stored in turns per position, as two parts. The upper one has 24 bits, so that its product with
+// an index below 2^29 is exact and full turns can be dropped without error.
 #pragma once
 
 #include <cstdint>

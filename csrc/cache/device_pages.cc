@@ -6,7 +6,7 @@ void DevicePages::copy(std::byte* to, const std::byte* from, int64_t bytes) {
   cuda::check(runtime_, runtime_.copy(to, from, bytes, stream_), "copying a page");
 }
 
-void DevicePages::spoil(std::byte* at, int64_t bytes) {
+void DevicePages::poison(std::byte* at, int64_t bytes) {
   cuda::check(runtime_, runtime_.fill(at, 0xff, bytes, stream_), "filling a page");
 }
 

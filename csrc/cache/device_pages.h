@@ -1,4 +1,4 @@
-// Pages in a GPU's memory. Everything happens in the order of the stream that kernels run on.
+// Pages in a GPU's memory. All operations are ordered on the CUDA stream that kernels run on.
 #pragma once
 
 #include "cache/page_memory.h"
@@ -8,7 +8,7 @@ namespace sinkstream {
 
 class DevicePages : public PageMemory {
  public:
-  // `runtime` and `stream` outlive the pages. Throws CapacityError.
+  // `runtime` and `stream` must outlive the pages. Throws CapacityError.
   DevicePages(int64_t bytes, const cuda::Runtime& runtime, cuda::Stream stream)
       : runtime_(runtime),
         stream_(stream),
@@ -18,14 +18,14 @@ class DevicePages : public PageMemory {
 
   std::byte* data() const override { return data_.get(); }
   int64_t bytes() const override { return bytes_; }
-  bool is_hosts() const override { return false; }
-  // These throw DeviceError. The host's memory may be used again when `read` and `write` return.
+  bool is_host_memory() const override { return false; }
+  // These throw DeviceError. Host memory may be reused once `read` or `write` returns.
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
-  void spoil(std::byte* at, int64_t bytes) override;
+  void poison(std::byte* at, int64_t bytes) override;
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
   void release() override {
-    runtime_.synchronize(stream_);  // what is under way uses them
+    runtime_.synchronize(stream_);  // work in flight uses the pages
     data_.reset();
   }
 

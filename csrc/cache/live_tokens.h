@@ -1,4 +1,4 @@
-// The ids of the tokens that are live in a cache, in memory of a fixed size. Knows no keys.
+// The ids of the live tokens of a cache, in memory of fixed size. Knows no keys.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,11 @@ class LiveTokens {
     }
   }
 
-  // Forgets the tokens from `length` on. Nothing may have been evicted since they were appended.
+  // Drops the tokens from index `length` on. Nothing may have been evicted since they were
+  // appended.
   void rewind(int64_t length) { length_ = length; }
 
-  // Begins anew with the live `ids` of a sequence that has seen `length` tokens.
+  // Starts over with the live `ids` of a sequence of `length` tokens.
   void restore(std::span<const int32_t> ids, int64_t length) {
     length_ = 0;
     append(ids.first(std::min<size_t>(ids.size(), sinks_.size())));

@@ -1,4 +1,4 @@
-// Where the bytes of pages lie: the host's memory, or a GPU's, which the host does not read.
+// The memory of pages: the host's, or a GPU's, which the host cannot access.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,33 @@ class PageMemory {
  public:
   virtual ~PageMemory() = default;
 
-  // As the kernels address it.
+  // The address that kernels use.
   virtual std::byte* data() const = 0;
   virtual int64_t bytes() const = 0;
-  // Whether the host may follow the addresses. Else it reads and writes copies.
-  virtual bool is_hosts() const = 0;
+  // Whether the host can access the memory by address. If not, it reads and writes copies.
+  virtual bool is_host_memory() const = 0;
 
-  // All in the order in which kernels run, or as if it were.
+  // All of these take effect in order with the kernels.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
-  // Every byte becomes 0xFF: NaN in every floating-point type.
-  virtual void spoil(std::byte* at, int64_t bytes) = 0;
+  // Sets every byte to 0xFF: NaN in every floating-point type.
+  virtual void poison(std::byte* at, int64_t bytes) = 0;
   virtual void read(std::byte* to_host, const std::byte* from, int64_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from_host, int64_t bytes) = 0;
 
-  // The pages are needed no more.
+  // Gives the memory back. The pages must not be used afterwards.
   virtual void release() = 0;
 };
 
 class HostPages : public PageMemory {
  public:
-  // Throws CapacityError. `threads` may help to take the memory.
+  // Throws CapacityError. `threads`, if not null, speed up the allocation.
   HostPages(int64_t bytes, ThreadPool* threads) : memory_(bytes, "the cache", threads) {}
 
   std::byte* data() const override { return memory_.data(); }
   int64_t bytes() const override { return memory_.bytes(); }
-  bool is_hosts() const override { return true; }
+  bool is_host_memory() const override { return true; }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
-  void spoil(std::byte* at, int64_t bytes) override;
+  void poison(std::byte* at, int64_t bytes) override;
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
   void release() override { memory_.release(); }

@@ -13,13 +13,13 @@ PagePool::PagePool(PageShape shape, int64_t pages, bool poison, ThreadPool* thre
 
 PagePool::PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> memory, bool poison)
     : shape_(shape), memory_(std::move(memory)), poison_(poison) {
-  SINKSTREAM_CHECK(memory_->bytes() >= pages * shape.bytes(), pages, " pages lie in ",
+  SINKSTREAM_CHECK(memory_->bytes() >= pages * shape.bytes(), pages, " pages do not fit into ",
                    memory_->bytes(), " bytes");
   references_.assign(pages, 0);
   spare_.assign(pages, -1);
   free_.reserve(pages);
   for (int64_t id = pages - 1; id >= 0; --id) free_.push_back(static_cast<int32_t>(id));
-  if (poison_) memory_->spoil(memory_->data(), memory_->bytes());
+  if (poison_) memory_->poison(memory_->data(), memory_->bytes());
 }
 
 int32_t PagePool::acquire() {
@@ -68,7 +68,7 @@ int32_t PagePool::own(int32_t id) {
 }
 
 void PagePool::release(int32_t id) {
-  SINKSTREAM_CHECK(references_.at(id) > 0, "page ", id, " is free already");
+  SINKSTREAM_CHECK(references_.at(id) > 0, "page ", id, " is already free");
   const int32_t spare = pop_spare(id);
   if (spare >= 0) return_page(spare);
   if (references_[id] == 1) return return_page(id);
@@ -81,7 +81,7 @@ void PagePool::drop_holder(int32_t id) {
 
 void PagePool::return_page(int32_t id) {
   references_[id] = 0;
-  if (poison_) memory_->spoil(page(id), shape_.bytes());
+  if (poison_) memory_->poison(page(id), shape_.bytes());
   free_.push_back(id);
 }
 

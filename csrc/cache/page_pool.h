@@ -1,13 +1,13 @@
-// A fixed number of pages, all of one shape, lent to sequences. Knows no tokens.
+// A fixed number of pages of one shape, lent to sequences. Knows no tokens.
 // Not thread-safe: one thread owns the pool and everything that holds its pages.
 //
 // Note: [Shared pages]
-// Sequences with a common beginning hold the same pages until one of them writes. So that writing
-// never runs out of memory half-way, each holder after the first brings a free page along, a spare.
-// The spare belongs to the shared page, not to who brought it: the first holder that writes takes a
-// copy in it, and with the last but one holder the last spare is gone. A page that none of its
-// holders will write again, one full of sinks, is shared without spares; that is where sharing
-// saves memory. Of the holders of one page either all may write or none.
+// Sequences with a common prefix hold the same pages until one of them writes. So that a write
+// never runs out of memory, each holder after the first sets a free page aside, a spare. The spare
+// belongs to the shared page, not to the holder that brought it: the first holder that writes
+// copies the page to a spare, and when one holder is left, no spare is. A page that no holder will
+// write again, one full of sinks, is shared without spares; that is where sharing saves memory.
+// Either all holders of a page may write to it, or none.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ namespace sinkstream {
 
 class PagePool {
  public:
-  // Takes the memory of `pages` pages at once. With `poison`, pages hold NaN until they are
-  // written and after they are returned, and rows once they are evicted, so that a row read by
-  // mistake shows itself. `threads` may help to take the memory.
+  // Allocates `pages` pages at once. With `poison`, pages hold NaN until they are written and after
+  // they are returned, and rows once they are evicted, so that reading one by mistake shows.
+  // `threads`, if not null, speed up the allocation.
   PagePool(PageShape shape, int64_t pages, bool poison = false, ThreadPool* threads = nullptr);
-  // In memory of the caller's choice, which holds that many pages.
+  // In the caller's memory, which has room for that many pages.
   PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> memory, bool poison = false);
 
   const PageShape& shape() const { return shape_; }
@@ -33,30 +33,30 @@ class PagePool {
   int64_t pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   int64_t shared_pages() const { return shared_; }  // with more than one holder
-  int64_t spare_pages() const { return spares_; }   // set aside, without a holder
+  int64_t spare_pages() const { return spares_; }   // set aside: Note [Shared pages]
   int64_t bytes() const { return memory_->bytes(); }
   PageMemory& memory() const { return *memory_; }
   std::byte* page(int32_t id) const { return memory_->data() + id * shape_.bytes(); }
 
-  // The pages are needed no more.
+  // Gives the memory back. The pages must not be used afterwards.
   void release() { memory_->release(); }
 
-  // Lends one page; the caller has seen that `free_pages()` suffices.
+  // Lends a page; the caller has checked that one is free.
   int32_t acquire();
-  // One more holder of a page that nobody will write again.
+  // Adds a holder to a page that no holder will write again.
   void share(int32_t id);
-  // One more holder of a page that any of them may write to. Sets a free page aside for it; the
-  // caller has seen that there is one.
+  // Adds a holder to a page that any holder may write to. Sets a free page aside for it; the caller
+  // has checked that one is free.
   void share_for_writing(int32_t id);
-  // Lends one page with the content of another; the caller has seen that there is a free one.
+  // Lends a page with the content of another; the caller has checked that one is free.
   int32_t copy(int32_t id);
   int32_t holders(int32_t id) const { return references_.at(id); }
   bool has_spare(int32_t id) const { return spare_.at(id) >= 0; }
-  // Gives one of the holders a page of its own with the same content: this one, if nobody else
-  // holds it; else a copy in a spare, or where there is none in a free page, and the caller holds
-  // `id` no more.
+  // Gives a holder of `id` a page of its own with the same content: `id` itself if it is the only
+  // holder. Otherwise a copy, in a spare or, if there is none, in a free page; then the caller no
+  // longer holds `id`.
   int32_t own(int32_t id);
-  // One holder less, and one spare if there is any; the last holder returns the page.
+  // Removes a holder, and a spare if there is one; the last holder returns the page.
   void release(int32_t id);
 
  private:
@@ -68,13 +68,13 @@ class PagePool {
   std::unique_ptr<PageMemory> memory_;
   bool poison_;
   std::vector<int32_t> references_;  // [pages], holders of each
-  std::vector<int32_t> spare_;       // [pages], the next spare behind a page or spare; -1: none
+  std::vector<int32_t> spare_;       // [pages], the next spare of a page or spare; -1: none
   int64_t spares_ = 0;
   std::vector<int32_t> free_;  // the next page to lend is at the back
   int64_t shared_ = 0;
 };
 
-// Whether SINKSTREAM_POISON_PAGES asks for poisoned pages (any value but empty and 0).
+// Whether SINKSTREAM_POISON_PAGES is set to anything but empty and 0.
 bool poison_from_environment();
 
 }  // namespace sinkstream

@@ -45,18 +45,18 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
   const bool is_there = (is_whole && other.in_flight_ == 0) || count <= other.shareable();
   SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "a sequence of ", other.length_,
                    " tokens, ", other.evicted(), " of them evicted and ", other.in_flight_,
-                   " more under way, is to share ", count);
+                   " more in flight, is to share ", count);
   if (!is_whole) window_.begin = 0;
   const int64_t own = pages_per_layer(), layers = other.layers();
   const int64_t needed = layers * own - pages_saved(window_, layers, count);
   SINKSTREAM_CHECK(pool_->free_pages() >= needed, "a sequence needs ", needed, " pages, but ",
                    pool_->free_pages(), " are free");
-  // Which of the other's pages hold tokens of a layer, by their places here.
+  // [page ordinal here]: the ordinal of the other's page that holds its tokens, or -1.
   std::vector<int64_t> theirs(own, -1);
   for (int64_t t = 0; t < std::min(count, window_.sinks); t = window_.page_end(t)) {
     theirs[page_ordinal(t)] = other.page_ordinal(t);
   }
-  // A whole one takes along the token that only its last query saw: it counts as live.
+  // A fork of all tokens includes the one that only the last query saw: it counts as live.
   const int64_t first = is_whole && count > 0 ? window_.first(count - 1) : window_.first(count);
   for (int64_t t = first; t < count; t = window_.page_end(t)) {
     theirs[page_ordinal(t)] = other.page_ordinal(t);
@@ -75,7 +75,7 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       if (i < full_of_sinks) {
         pool_->share(id);
         ids_.push_back(id);
-      } else if (i < full_of_sinks_there) {  // only one of the two would write to it
+      } else if (i < full_of_sinks_there) {  // only this sequence would write to it
         ids_.push_back(pool_->copy(id));
       } else {
         pool_->share_for_writing(id);
@@ -116,13 +116,13 @@ void SequenceCache::advance(int64_t count) {
 
 void SequenceCache::add_in_flight(int64_t count) {
   SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "a sequence of ",
-                   next_index(), " tokens, made for ", max_length_, ", goes ahead by ", count);
+                   next_index(), " tokens, made for ", max_length_, ", launches ", count);
   in_flight_ += count;
 }
 
 void SequenceCache::commit_in_flight(int64_t count) {
-  SINKSTREAM_CHECK(count <= in_flight_, count, " tokens arrive, but ", in_flight_,
-                   " are under way");
+  SINKSTREAM_CHECK(count <= in_flight_, count, " tokens are delivered, but ", in_flight_,
+                   " are in flight");
   in_flight_ -= count;
   advance(count);
 }
@@ -132,22 +132,22 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   const PageShape& shape = pool_->shape();
   const int64_t bytes = bytes_of(shape.type);
   const int64_t ring = window_page_count_ * kPageRows;
-  const auto spoil = [&](std::byte* head, int64_t element) {
-    pool_->memory().spoil(head + element * bytes, bytes);
+  const auto poison_number = [&](std::byte* head, int64_t element) {
+    pool_->memory().poison(head + element * bytes, bytes);
   };
   for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < layers(); ++layer) {
       const int64_t page = layer * pages_per_layer() + page_ordinal(i);
-      if (pool_->holders(ids_[page]) > 1) continue;  // somebody else may see them still
+      if (pool_->holders(ids_[page]) > 1) continue;  // another holder may still see it
       const Slot at = slot(layer, i);
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
-          spoil(at.page + shape.key_offset(h), shape.key_element(at.row, d));
-          spoil(at.page + shape.value_offset(h), shape.value_element(at.row, d));
+          poison_number(at.page + shape.key_offset(h), shape.key_element(at.row, d));
+          poison_number(at.page + shape.value_offset(h), shape.value_element(at.row, d));
         }
         if (!shape.has_scales()) continue;
-        for (const int64_t half : {shape.key_offset(h), shape.value_offset(h)}) {  // no code is NaN
-          pool_->memory().spoil(at.page + half + shape.scale_offset(at.row), sizeof(float));
+        for (const int64_t half : {shape.key_offset(h), shape.value_offset(h)}) {  // int8 has no NaN
+          pool_->memory().poison(at.page + half + shape.scale_offset(at.row), sizeof(float));
         }
       }
     }
@@ -156,8 +156,8 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
 
 bool SequenceCache::rewind(int64_t length) {
   SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0, "a sequence of ", length_,
-                   " tokens, ", in_flight_, " more under way, is rewound to ", length);
-  // Pages that were full of sinks, and are not any more.
+                   " tokens, ", in_flight_, " more in flight, is rewound to ", length);
+  // Pages that were full of sinks and will no longer be.
   const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
   std::vector<size_t> shared;
   for (int64_t layer = 0; layer < layers(); ++layer) {
@@ -189,11 +189,11 @@ void SequenceCache::cut(int64_t index) {
 }
 
 void SequenceCache::evict_for_space(int64_t count) {
-  const int64_t recent = window_.window - 1;  // what a query finds beside the sinks and itself
+  const int64_t recent = window_.window - 1;  // what a query sees apart from sinks and itself
   if (count < 0 || count > recent) {
     throw InvalidArgument(cat("evict_for_space: `n` must be in [0, ", recent,
-                              "], what the window has beside the current token, but is ", count,
-                              ". Longer texts need no room: they pass through the window."),
+                              "], the window without the current token, but is ", count,
+                              ". Longer texts need no call: they pass through the window."),
                           "n");
   }
   if (window_.rank(length_) + count <= window_.sinks + recent) return;
@@ -204,7 +204,7 @@ void SequenceCache::copy_from(const SequenceCache& other) {
   SINKSTREAM_CHECK(pages_.size() == other.pages_.size() &&
                        pool_->shape().bytes() == other.pool_->shape().bytes() &&
                        sink_page_count_ == other.sink_page_count_,
-                   "a sequence takes over tokens of another geometry");
+                   "a sequence copies tokens of another geometry");
   for (size_t i = 0; i < pages_.size(); ++i) {
     pool_->memory().copy(pages_[i], other.pages_[i], pool_->shape().bytes());
   }
@@ -223,7 +223,7 @@ void SequenceCache::jump(int64_t index) {
 void SequenceCache::resume(int64_t length, int64_t begin) {
   length_ = length;
   window_.begin = begin;
-  poison(window_.first(length - 1), std::min(window_.first(length), length));  // as `advance` does
+  poison(window_.first(length - 1), std::min(window_.first(length), length));  // as in `advance`
 }
 
 }  // namespace sinkstream

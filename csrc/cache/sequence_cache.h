@@ -1,5 +1,5 @@
-// One sequence's keys and values: its window, how many tokens it has seen, and its pages in every
-// layer, which it holds for life. Knows no numbers: kernels read and write the pages.
+// One sequence's keys and values: its window, its length, and its pages in every layer, which it
+// holds for life. Knows no numbers: kernels read and write the pages.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +18,16 @@ class SequenceCache {
   // Pages of all layers for a sequence that will never hold more than `max_length` tokens.
   static int64_t pages_needed(const Window& window, int64_t layers, int64_t max_length);
 
-  // Takes that many pages; the caller has seen that they are free. The pool outlives the cache.
+  // Takes that many pages; the caller has checked that they are free. The pool outlives the cache.
   SequenceCache(PagePool* pool, const Window& window, int64_t layers, int64_t max_length);
 
-  // How many of those a sequence does not need that begins with `count` tokens of another one:
-  // pages full of sinks, which nobody will write again.
+  // How many of those a sequence saves by starting with `count` tokens of another one: pages full
+  // of sinks, which neither will write again.
   static int64_t pages_saved(const Window& window, int64_t layers, int64_t count);
 
-  // Begins with the first `count` tokens of `other`, whose sinks and window it has: all of them, or
-  // as many as `shareable()` allows. Shares their pages until one of the two writes to them, and
-  // takes pages_needed − pages_saved at once, so that this never fails half-way.
+  // Starts with the first `count` tokens of `other`, whose sinks and window it has: all of them, or
+  // up to `shareable()`. Shares their pages until one of the two writes to them. Takes
+  // pages_needed − pages_saved at once, so that a later write never fails.
   SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count);
   ~SequenceCache();
   SequenceCache(const SequenceCache&) = delete;
@@ -46,7 +46,7 @@ class SequenceCache {
   int64_t bytes() const { return static_cast<int64_t>(ids_.size()) * pool_->shape().bytes(); }
   int64_t sink_page_count() const { return sink_page_count_; }
   int64_t window_page_count() const { return window_page_count_; }
-  std::span<const int32_t> page_ids() const { return ids_; }  // all that it holds
+  std::span<const int32_t> page_ids() const { return ids_; }  // all pages held
 
   // [sink_page_count()] and [window_page_count()], as attention reads them.
   const std::byte* const* sink_pages(int64_t layer) const {
@@ -55,65 +55,65 @@ class SequenceCache {
   const std::byte* const* window_pages(int64_t layer) const {
     return sink_pages(layer) + sink_page_count_;
   }
-  // Where the token of this index belongs.
+  // The slot of the token at `index`.
   Slot slot(int64_t layer, int64_t index) const;
-  // The number of its page among those of a layer: sink pages, then the ring.
+  // The number of its page among the layer's: sink pages first, then the ring.
   int64_t page_ordinal(int64_t index) const {
     if (window_.is_sink(index)) return index / kPageRows;
     return sink_page_count_ + window_.block(index) % window_page_count_;
   }
   int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
 
-  // How many of the first tokens another sequence may begin with: all while the next token sees
-  // them all; later the sinks, which depend on no other token. A step under way may have
-  // overwritten what left the window, though its tokens do not count yet.
+  // How many of the first tokens another sequence may start with: all, as long as the next token
+  // sees all of them; later the sinks, which depend on no other token. Tokens in flight count as
+  // seen: they may have overwritten what left the window.
   int64_t shareable() const {
     if (window_.first(next_index()) == window_.sinks) return length_;
     return std::min(length_, window_.sinks);
   }
-  // The pages that the next `count` tokens will be written to, from next_index() on, are nobody
-  // else's from now on. To be called before a forward wherever pages may be shared.
+  // Makes the pages that the next `count` tokens will be written to, from next_index() on, this
+  // sequence's own. Call it before a forward if pages may be shared.
   void make_writable(int64_t count);
 
   // `count` tokens have been written to every layer.
   void advance(int64_t count);
 
-  // Where a model is a step ahead of its caller (model/device_sampler.h):
-  // A step has been launched that writes the next `count` tokens.
+  // For a model that runs one step ahead of its caller (model/device_sampler.h):
+  // A step that writes the next `count` tokens has been launched.
   void add_in_flight(int64_t count);
-  // The first `count` of them have been written, and count.
+  // The first `count` tokens in flight have been delivered: they count in length().
   void commit_in_flight(int64_t count);
-  // Those under way will never count: their rows are written anew.
+  // The tokens in flight will never count: later tokens overwrite their rows.
   void drop_in_flight() { in_flight_ = 0; }
 
-  // Forgets all tokens and keeps the pages.
+  // Drops all tokens and keeps the pages.
   void restart();
-  // Whether the tokens from `length` on can be forgotten: nothing that the token of that index
+  // Whether the tokens from index `length` on can be dropped: nothing that the token at that index
   // would see has been evicted.
   bool can_rewind(int64_t length) const {
     return length <= length_ && window_.first(length) == window_.first(length_);
   }
-  // Forgets them. Returns false, and does nothing, where sinks that others share would be written
-  // anew and no page is free for them.
+  // Drops them. Returns false, and does nothing, if shared sinks would have to be rewritten and no
+  // page is free for them.
   bool rewind(int64_t length);
-  // Window tokens before `index` are seen no more; `index` is in [first(length()), length()].
+  // Evicts the window tokens before `index`, which is in [first(length()), length()].
   void cut(int64_t index);
-  // Makes room for `count` tokens that shall see no less than the tokens before them: where they
-  // do not fit beside what is cached, evicts now what would leave while they are read. Throws
-  // InvalidArgument for a count that no window has room for.
+  // Makes room for `count` tokens, so that all of them see the same earlier tokens: if they do not
+  // fit, evicts now what would be evicted while they are read. Throws InvalidArgument if the window
+  // is too small for `count`.
   void evict_for_space(int64_t count);
-  // Takes over the tokens of `other`, which has the same geometry.
+  // Copies the tokens of `other`, which has the same geometry.
   void copy_from(const SequenceCache& other);
-  // The next token gets `index`, as if tokens up to it had been seen and all but the sinks evicted.
-  // Tests of very long streams begin with it; `length()` must be at least S.
+  // Gives the next token `index`, as if all tokens before it had been seen and all but the sinks
+  // evicted. For tests of very long streams; `length()` must be at least S.
   void jump(int64_t index);
-  // A cache without tokens goes on as one of `length` tokens that was cut at `begin`: the rows of
-  // the live ones have been written (snapshot.h).
+  // Turns a cache without tokens into one of `length` tokens that was cut at `begin`. The rows of
+  // the live tokens have been written (snapshot.h).
   void resume(int64_t length, int64_t begin);
 
  private:
-  // Where the pool poisons: window tokens [begin, end) are seen no more; what of them has not been
-  // overwritten becomes NaN.
+  // If the pool poisons: sets the evicted window tokens [begin, end) to NaN, except rows that have
+  // been overwritten.
   void poison(int64_t begin, int64_t end);
 
   PagePool* pool_;

@@ -11,38 +11,38 @@ namespace sinkstream {
 
 namespace {
 
-// Live tokens [begin, end), which lie in neighbouring rows of one page in every layer.
+// Live tokens [begin, end), in consecutive rows of one page in every layer.
 struct Run {
   int64_t begin, end;
-  int64_t place;  // of the first one among the live tokens
+  int64_t rank;  // of the first one among the live tokens
 };
 
-// Calls `visit` run by run, in the order of the tokens' indices.
+// Calls `visit` for each run, in the order of the tokens' indices.
 template <typename Visit>
 void for_each_run(const Window& window, int64_t length, const Visit& visit) {
-  const auto visit_all = [&](int64_t begin, int64_t end, int64_t place) {
+  const auto visit_all = [&](int64_t begin, int64_t end, int64_t rank) {
     for (int64_t i = begin; i < end; i = window.page_end(i)) {
-      visit({i, std::min(window.page_end(i), end), place + i - begin});
+      visit({.begin = i, .end = std::min(window.page_end(i), end), .rank = rank + i - begin});
     }
   };
   visit_all(0, std::min(window.sinks, length), 0);
   visit_all(window.first(length - 1), length, window.sinks);
 }
 
-// Pages as the host sees them, one at a time: where they lie, or, where the host cannot look, in a
-// copy that goes back once it has been written to.
+// Gives the host access to one page at a time: in place or, for memory it cannot access, in a copy
+// that is written back.
 class PageView {
  public:
   PageView(PageMemory* memory, int64_t page_bytes) : memory_(memory) {
-    if (!memory->is_hosts()) copy_.resize(page_bytes);
+    if (!memory->is_host_memory()) copy_.resize(page_bytes);
   }
 
-  std::byte* look(std::byte* page) {
+  std::byte* open(std::byte* page) {
     if (copy_.empty()) return page;
     memory_->read(copy_.data(), page, std::ssize(copy_));
     return copy_.data();
   }
-  void put_back(std::byte* page) {
+  void write_back(std::byte* page) {
     if (!copy_.empty()) memory_->write(page, copy_.data(), std::ssize(copy_));
   }
 
@@ -51,7 +51,7 @@ class PageView {
   std::vector<std::byte> copy_;
 };
 
-// From the page to the plain layout, or, where that is only read, from there to the page.
+// Copies from the page to the plain layout or, if the plain layout is const, to the page.
 template <int64_t kBytes, typename Byte>
 void move(Byte* plain, std::byte* paged) {
   if constexpr (std::is_const_v<Byte>) {
@@ -61,8 +61,8 @@ void move(Byte* plain, std::byte* paged) {
   }
 }
 
-// Moves every number of the live tokens of a sequence that has, or is to have, this `length`, and
-// `window` with its cut. `kBytes` is the size of a number.
+// Moves all numbers of the live tokens of a sequence that has, or will have, this `length` and
+// `window`, cut included. `kBytes` is the size of a number.
 template <int64_t kBytes, typename Byte>
 void move_numbers(const SequenceCache& cache, const Window& window, int64_t length,
                   Byte* keys_values, Byte* scales) {
@@ -72,7 +72,7 @@ void move_numbers(const SequenceCache& cache, const Window& window, int64_t leng
   const auto move_head = [&](const Run& run, int64_t first_row, int64_t row, std::byte* paged,
                              const auto& element) {
     for (int64_t i = 0; i < run.end - run.begin; ++i) {
-      const int64_t plain_row = row + run.place + i;
+      const int64_t plain_row = row + run.rank + i;
       Byte* plain = keys_values + plain_row * shape.head_dim * kBytes;
       for (int64_t d = 0; d < shape.head_dim; ++d) {
         move<kBytes>(plain + d * kBytes, paged + element(first_row + i, d) * kBytes);
@@ -86,7 +86,7 @@ void move_numbers(const SequenceCache& cache, const Window& window, int64_t leng
   for_each_run(window, length, [&](const Run& run) {
     for (int64_t layer = 0; layer < cache.layers(); ++layer) {
       const Slot at = cache.slot(layer, run.begin);
-      std::byte* const page = view.look(at.page);
+      std::byte* const page = view.open(at.page);
       for (int64_t head = 0; head < shape.kv_heads; ++head) {
         const int64_t keys = (layer * 2 * shape.kv_heads + head) * live;
         const int64_t values = keys + shape.kv_heads * live;
@@ -95,7 +95,7 @@ void move_numbers(const SequenceCache& cache, const Window& window, int64_t leng
         move_head(run, at.row, values, page + shape.value_offset(head),
                   [&](int64_t row, int64_t d) { return shape.value_element(row, d); });
       }
-      if constexpr (std::is_const_v<Byte>) view.put_back(at.page);
+      if constexpr (std::is_const_v<Byte>) view.write_back(at.page);
     }
   });
 }
@@ -108,7 +108,7 @@ void move_tokens(const SequenceCache& cache, const Window& window, int64_t lengt
     case 2: return move_numbers<2>(cache, window, length, keys_values, scales);
     case 4: return move_numbers<4>(cache, window, length, keys_values, scales);
   }
-  SINKSTREAM_CHECK(false, "a number of type ", name_of(cache.shape().type), " has no known size");
+  SINKSTREAM_CHECK(false, "numbers of type ", name_of(cache.shape().type), " have no known size");
 }
 
 }  // namespace

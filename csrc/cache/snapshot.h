@@ -1,5 +1,5 @@
-// A sequence's live keys and values in a plain layout, free of pages, and back, bit for bit.
-// Where a token lies in memory is PageShape's business; files and checks are somebody else's.
+// Copies a sequence's live keys and values to a plain layout without pages, and back, bit for bit.
+// Knows no files; PageShape knows where a token lies in memory.
 #pragma once
 
 #include <cstddef>
@@ -28,18 +28,18 @@ struct SnapshotShape {
 
 SnapshotShape snapshot_shape(const SequenceCache& cache);
 
-// Copies the live tokens out; buffers as snapshot_shape(cache) says. `scales` is null where there
-// are none.
+// Copies the live tokens out, to buffers of snapshot_shape(cache). `scales` is null if there are
+// none.
 void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales);
 
-// Where the sequence stood whose tokens a snapshot holds.
+// What else a snapshot must record of its sequence.
 struct SequenceState {
   int64_t length = 0;  // SequenceCache::length
   int64_t begin = 0;   // Window::begin, in [0, length]
 };
 
-// Gives the tokens to a cache that has none yet, of the same S, W, layers and page shape: what is
-// appended then gets the same bits as behind the original. How long either was made to become may
+// Gives the tokens to a cache without tokens, of the same S, W, layers and page shape: what is
+// appended afterwards has the same bits as when appended to the original. Their `max_length` may
 // differ.
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales);

@@ -1,13 +1,14 @@
 // The arithmetic of sinks and window: which keys a token sees, at which position, in which slot.
-// Pure numbers; knows no memory. The words are those of docs/glossary.md.
+// Pure numbers; knows no memory. The terms are defined in docs/glossary.md.
 //
 // Note: [Two queries]
-// By definition (StreamingLLM, section 3.2) keys have the positions of their ranks among the live
+// By definition (StreamingLLM, section 3.2), the position of a key is its rank among the live
 // tokens: sink j has j, window token i has S + i − first, and the query of token t has rank(t).
-// Rotary scores depend on differences of positions only. Between query and window key the
-// difference is rank(t) − (S + i − first) = t − i, so both may be turned by their own index and
+// Rotary scores depend only on differences of positions. Between query and window key the
+// difference is rank(t) − (S + i − first) = t − i, so both can be rotated by their own index, and
 // no key ever has to move. Between query and sink it is rank(t) − j, so against sinks the query is
-// turned by its rank instead. Two rotations of the query, one of each key, one softmax.
+// rotated by its rank instead. That is two rotations of each query, one of each key, and one
+// softmax.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +20,14 @@
 namespace sinkstream {
 
 struct Window {
-  int64_t sinks = 0;   // S >= 0: the first S tokens, which stay for ever
+  int64_t sinks = 0;   // S >= 0: the first S tokens, which are never evicted
   int64_t window = 1;  // W >= 1: the last W tokens, the current one included
-  int64_t begin = 0;   // window tokens before this index were cut away early; 0 where none were
+  int64_t begin = 0;   // window tokens before this index were evicted early; 0: none were
 
   // The most keys that a query ever sees.
   int64_t capacity() const { return sinks + window; }
 
-  // The oldest window token that the query of token t sees; above t if it sees none.
+  // The oldest window token that the query of token t sees; above t if there is none.
   int64_t first(int64_t t) const { return std::max({sinks, begin, t - window + 1}); }
 
   // The position of the query of token t: its rank among the live tokens.
@@ -40,19 +41,19 @@ struct Window {
 
   bool is_sink(int64_t t) const { return t < sinks; }
 
-  // The block of 64 that window token i >= S lies in, and its row there. Blocks are aligned to
-  // the index, so that sums over a block have the same terms whatever the cache looked like.
+  // The block of 64 that window token i >= S lies in, and its row there. Blocks are aligned to the
+  // index, so that sums over a block have the same terms whatever else is cached.
   int64_t block(int64_t i) const { return (i - sinks) / kPageRows; }
   int64_t row(int64_t i) const { return (i - sinks) % kPageRows; }
 
-  // The first token behind `i` that does not lie in the same page.
+  // The first token after `i` that is in another page.
   int64_t page_end(int64_t i) const {
     if (is_sink(i)) return std::min((i / kPageRows + 1) * kPageRows, sinks);
     return sinks + (block(i) + 1) * kPageRows;
   }
 
-  // Pages of a ring that holds every live window token and one block that is being written:
-  // W live tokens never touch more blocks, wherever the block borders fall.
+  // Pages of a ring that holds every live window token and one block that is being written: W live
+  // tokens never touch more blocks, wherever the block boundaries fall.
   int64_t window_pages() const { return divide_up(window, kPageRows) + 1; }
   int64_t sink_pages() const { return divide_up(sinks, kPageRows); }
 
@@ -62,20 +63,20 @@ struct Window {
     return std::min(window_pages(), divide_up(tokens, kPageRows));
   }
 
-  // The most pages of a layer that a sequence of this capacity needs, however it is divided into
-  // sinks and window.
+  // The most pages of a layer that a sequence of this capacity needs, for any division into sinks
+  // and window.
   int64_t most_pages() const { return capacity() < 2 ? 2 : (capacity() - 2) / kPageRows + 3; }
 
-  // How many of `count` tokens from index t on may be written before their queries run: up to the
+  // How many of `count` tokens from index t on may be written before their queries run. Up to the
   // end of the block of the last sink or of token t, because the ring has room for one block more
-  // than is live; and `more` blocks where these have pages elsewhere.
+  // than is live; plus `more` blocks, which have pages elsewhere.
   int64_t piece(int64_t t, int64_t count, int64_t more = 0) const {
     const int64_t blocks = block(std::max(t, sinks)) + 1 + more;
     return std::min(count, sinks + blocks * kPageRows - t);
   }
 
-  // The first block whose page in a ring of `pages` pages holds keys that token t sees, or later
-  // ones may.
+  // The first block whose page, in a ring of `pages` pages, still holds keys that token t or a
+  // later one may see.
   int64_t ring_end(int64_t t, int64_t pages) const { return block(first(t)) + pages; }
 };
 

@@ -1,5 +1,5 @@
-// Hands out aligned pieces of one memory, in the order in which they are asked for. The same calls
-// over a null base count what the memory must have.
+// Carves a block of memory into aligned pieces, in the order of the calls. With a null base, the
+// same calls compute how large the block must be.
 #pragma once
 
 #include <cstddef>

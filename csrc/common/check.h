@@ -1,4 +1,4 @@
-// Checks of our own promises. A user's mistake is an InvalidArgument with a sentence instead.
+// Checks our own invariants. A user's mistake throws InvalidArgument with a sentence instead.
 #pragma once
 
 #include "common/errors.h"

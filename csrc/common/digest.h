@@ -1,11 +1,11 @@
-// A fast digest of 128 bits that tells contents apart by mistake, not by malice: whoever wants to
-// can find two contents with one digest. It runs about as fast as memory is read.
+// A fast 128-bit digest, about as fast as memory is read. It protects against accidents, not
+// malice: two contents with the same digest are easy to construct.
 //
 // Note: [Digest]
-// Eight lanes of 64 bits each take every eighth word. A step of a lane, a multiplication by an odd
-// number and a rotation of the sum, can be undone, and so can the fold of one lane into a result.
-// So contents of one length that differ in a single word have different digests, always; else two
-// digests are equal by a chance of about 2^-64.
+// Each of eight 64-bit lanes takes every eighth word. A lane's step (multiply by an odd number,
+// add, rotate) is invertible, and so is folding one lane into a result. So contents of equal length
+// that differ in a single word always have different digests. Any others collide with a probability
+// of about 2^-64.
 #pragma once
 
 #include <array>
@@ -20,19 +20,19 @@ namespace sinkstream {
 
 class Digest {
  public:
-  // A piece of content, at any alignment. Where pieces end is part of what is told apart.
+  // Adds a piece of content, at any alignment. The boundaries of pieces count as content.
   void add(const std::byte* bytes, int64_t count) {
     int64_t at = 0;
     for (; at + kBlock <= count; at += kBlock) take(bytes + at);
     std::array<std::byte, kBlock> rest{};
     if (at < count) std::memcpy(rest.data(), bytes + at, count - at);
-    take(rest.data());  // zeros behind the end, and the length tells them from content
+    take(rest.data());  // padded with zeros, which the length tells from content
     step(&lanes_[0], static_cast<uint64_t>(count));
   }
   void add(std::string_view text) {
     add(reinterpret_cast<const std::byte*>(text.data()), static_cast<int64_t>(text.size()));
   }
-  // A number by its bits.
+  // Adds the bits of a number.
   template <typename Number>
   void add_number(Number number) {
     static_assert(sizeof(Number) <= sizeof(uint64_t));
@@ -41,7 +41,7 @@ class Digest {
     step(&lanes_[0], bits);
   }
 
-  // 32 digits.
+  // 32 hexadecimal digits.
   std::string hex() const {
     constexpr char kDigits[] = "0123456789abcdef";
     std::string text;

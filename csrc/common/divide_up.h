@@ -4,8 +4,7 @@
 
 namespace sinkstream {
 
-// How many pieces of `size` hold `count`: the quotient, rounded up. A GPU's inner loops, whose
-// counts have 32 bits, do without.
+// count / size, rounded up. Inner loops of GPU kernels count in 32 bits and do not use it.
 constexpr int64_t divide_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 }  // namespace sinkstream

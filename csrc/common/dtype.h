@@ -1,4 +1,4 @@
-// The number types of activations and caches, and exact conversions between them.
+// The number types of activations and caches, and correctly rounded conversions between them.
 // Knows nothing of tensors.
 #pragma once
 
@@ -7,11 +7,10 @@
 
 namespace sinkstream {
 
-// kInt8 is a type of caches alone: its numbers are codes, with a scale beside them
-// (kernels/page.h).
+// kInt8 is for caches only: quantized values, with scales stored next to them (kernels/page.h).
 enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8 };
 
-// Sixteen stored bits each; arithmetic happens in float.
+// 16-bit storage; arithmetic is done in float.
 struct f16 {
   uint16_t bits;
 };
@@ -19,7 +18,7 @@ struct bf16 {
   uint16_t bits;
 };
 
-// Of one number; the scales of int8 are counted by whoever keeps them.
+// Of one number; scales of int8 are not included.
 constexpr int64_t bytes_of(DType type) {
   switch (type) {
     case DType::kFloat32: return 4;

@@ -12,7 +12,7 @@ namespace sinkstream {
 struct Error : std::runtime_error {
   explicit Error(const std::string& message, std::string param_name = {})
       : std::runtime_error(message), param(std::move(param_name)) {}
-  std::string param;  // the argument at fault; empty where there is none
+  std::string param;  // the argument at fault; may be empty
 };
 
 // An argument has a value that the call cannot take.
@@ -23,11 +23,11 @@ struct InvalidArgument : Error {
 struct CheckpointError : Error {
   using Error::Error;
 };
-// The memory taken at load does not hold what is asked for.
+// The memory allocated at load is too small for the request.
 struct CapacityError : Error {
   using Error::Error;
 };
-// Somebody else is using this stream right now.
+// Another caller is using this stream or session.
 struct SessionBusy : Error {
   using Error::Error;
 };
@@ -35,26 +35,26 @@ struct SessionBusy : Error {
 struct NonFiniteLogits : Error {
   explicit NonFiniteLogits(const std::string& message, int64_t index = -1)
       : Error(message, "logits"), index(index) {}
-  int64_t index;  // of the token that they were for; below 0 where there is no stream
+  int64_t index;  // of the token to be sampled from them; negative outside a stream
 };
-// The GPU, or its driver, has failed.
+// The GPU or its driver failed.
 struct DeviceError : Error {
   using Error::Error;
 };
-// The generation thread has stopped after a failure.
+// The generation thread has stopped.
 struct EngineDead : Error {
   using Error::Error;
 };
-// The model belongs to the parent of this process.
+// The model was loaded in a parent of this process.
 struct ForkError : Error {
   using Error::Error;
 };
-// A promise of this package is broken.
+// An invariant of this package is broken.
 struct InternalError : Error {
   using Error::Error;
 };
 
-// Joins its arguments as an output stream would print them.
+// Concatenates its arguments as an output stream prints them.
 template <typename... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream text;

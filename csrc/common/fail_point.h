@@ -1,6 +1,6 @@
-// Named places at which a test makes a thread wait or fail, so that threads meet in the orders that
-// chance brings about once in a million times. They exist in the tests' own build of the engine,
-// where SINKSTREAM_FAIL_POINTS is defined; everywhere else they are nothing.
+// Named points at which a test makes a thread wait or fail, to force interleavings that happen by
+// chance once in a million runs. They exist only in the tests' build of the engine, where
+// SINKSTREAM_FAIL_POINTS is defined; everywhere else they compile to nothing.
 #pragma once
 
 #ifdef SINKSTREAM_FAIL_POINTS
@@ -9,13 +9,13 @@ namespace sinkstream {
 
 constexpr bool kHasFailPoints = true;
 
-// Does what a test has armed the place with: may wait, may throw. Nothing if it is not armed.
+// Does what a test has armed the point with: it may wait or throw. Does nothing if it is not armed.
 // Defined by the test programs, in tests/cpp/fail_points.
-void reach_fail_point(const char* place);
+void reach_fail_point(const char* name);
 
 }  // namespace sinkstream
 
-#define SINKSTREAM_FAIL_POINT(place) ::sinkstream::reach_fail_point(place)
+#define SINKSTREAM_FAIL_POINT(name) ::sinkstream::reach_fail_point(name)
 
 #else
 
@@ -25,6 +25,6 @@ constexpr bool kHasFailPoints = false;
 
 }  // namespace sinkstream
 
-#define SINKSTREAM_FAIL_POINT(place) static_cast<void>(0)
+#define SINKSTREAM_FAIL_POINT(name) static_cast<void>(0)
 
 #endif

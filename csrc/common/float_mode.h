@@ -1,6 +1,6 @@
-// Sets the processor to flush denormals to zero, in and out, while it lives.
+// Flushes denormal inputs and results to zero during its lifetime.
 // Vector dot instructions always flush; fused multiply-add obeys this mode. Every thread that
-// runs a kernel sets it, so that a result does not depend on the thread.
+// runs kernels sets it, so that results do not depend on the thread.
 #pragma once
 
 #include <cstdint>

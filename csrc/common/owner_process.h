@@ -1,5 +1,5 @@
-// The process that something was made in, the only one that has the threads it relies on: a child
-// that is forked later has a copy of its memory and none of them, and locks may be held for ever.
+// The process that created an object, the only one that has the threads the object relies on. A
+// forked child has a copy of its memory but no threads, and locks may be held there forever.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@ namespace sinkstream {
 class OwnerProcess {
  public:
   bool is_here() const { return getpid() == pid_; }
-  // Throws ForkError anywhere else; `where` begins its sentence.
+  // Throws ForkError in any other process; its message starts with `where`.
   void check(const char* where) const {
     if (is_here()) return;
     throw ForkError(cat(where,

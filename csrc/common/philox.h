@@ -1,5 +1,5 @@
-// Random numbers as a pure function of a seed and an index, so that a draw depends on nothing that
-// runs beside it. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// Random numbers as a pure function of a seed and an index, so that a sample depends on nothing
+// that runs alongside. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 // 2011.
 #pragma once
 
@@ -23,7 +23,7 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-// In [0, 1), a multiple of 2^-53. `index` is the place in the stream of the token that is drawn.
+// In [0, 1), a multiple of 2^-53. `index` is the stream index of the sampled token.
 constexpr double uniform(uint64_t seed, uint64_t index) {
   const std::array<uint32_t, 4> words =
       philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0},

@@ -7,7 +7,7 @@
 namespace sinkstream {
 namespace {
 
-// The family of a processor of AMD's; -1 for others.
+// The family of an AMD processor; -1 for others.
 int amd_family() {
 #if defined(__x86_64__)
   uint32_t a, b, c, d;

@@ -8,7 +8,7 @@
 
 namespace sinkstream {
 
-// A thread begins with the mask of the one that starts it.
+// A thread inherits the signal mask of the thread that starts it.
 std::thread start_quiet_thread(const char* name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);

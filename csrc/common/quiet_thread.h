@@ -1,4 +1,4 @@
-// Threads that take no signal, so that the system gives each to a thread of Python's.
+// Threads that block all signals, so that the system delivers them to Python's threads.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 
 namespace sinkstream {
 
-// Starts a thread of this name, at most 15 characters. Throws std::system_error if the system gives
-// none.
+// Starts a thread named `name`, at most 15 characters. Throws std::system_error if the system
+// refuses.
 std::thread start_quiet_thread(const char* name, std::function<void()> body);
 
 }  // namespace sinkstream

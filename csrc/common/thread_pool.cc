@@ -12,11 +12,11 @@ namespace sinkstream {
 
 namespace {
 
-// 20,000 pauses are 0.2 to 1 ms: longer than any gap inside a step, so that a step never parks;
-// short enough that an idle engine uses no processor time.
+// 20,000 pauses are 0.2 to 1 ms: longer than any gap inside a step, so that workers never park
+// there; short enough that an idle engine uses no CPU time.
 constexpr int kSpins = 20000;
 
-// Pauses before a waiting thread offers its core to others: some 20 µs.
+// Pauses before a waiting thread yields its core: about 20 µs.
 constexpr int kPatience = 1000;
 
 void pause_briefly() {
@@ -39,7 +39,7 @@ ThreadPool::ThreadPool(int threads) : shares_(std::clamp(threads, 1, kMaxThreads
   } catch (const std::system_error& error) {
     const size_t started = workers_.size() + 1;
     stop();
-    throw CapacityError(cat("load: the system gives only ", started, " of ", threads,
+    throw CapacityError(cat("load: the system started only ", started, " of ", threads,
                             " threads: ", error.what(), ". Choose fewer `threads`."),
                         "threads");
   }
@@ -69,12 +69,12 @@ void ThreadPool::run_erased(int64_t tasks, const Loop& loop) {
     shares_[i].end = tasks * (i + 1) / count;
   }
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1);  // ordered with the parked count: either side sees the other
+  generation_.fetch_add(1);  // ordered with parked_: one side sees the other's change
   if (parked_.load() > 0) generation_.notify_all();
 
   take_tasks(0);
   for (int spin = 0; busy_.load(std::memory_order_acquire) > 0; ++spin) {
-    // A worker that is late has lost its core, perhaps to this thread: then give it back.
+    // A late worker has lost its core, perhaps to this thread: yield it.
     if (spin < kPatience) {
       pause_briefly();
     } else {
@@ -85,11 +85,11 @@ void ThreadPool::run_erased(int64_t tasks, const Loop& loop) {
 }
 
 void ThreadPool::offer_cores() {
-  offers_.fetch_add(1, std::memory_order_relaxed);  // seen no later than the next generation
+  offers_.fetch_add(1, std::memory_order_relaxed);  // visible by the next generation
   std::this_thread::yield();
 }
 
-// Offers a worker's core if that was asked for since the last time.
+// Yields a worker's core if offer_cores() has been called since the last time.
 void ThreadPool::take_offer(uint32_t* seen) {
   const uint32_t offers = offers_.load(std::memory_order_relaxed);
   if (offers == std::exchange(*seen, offers)) return;
@@ -101,7 +101,7 @@ void ThreadPool::take_tasks(int thread) {
   try {
     for (size_t i = 0; i < shares_.size(); ++i) {
       Share& share = shares_[(thread + i) % shares_.size()];
-      // Looks before it takes, so that a share which is done is only read.
+      // Looks before it takes, so that a finished share is only read.
       while (share.next.load(std::memory_order_relaxed) < share.end) {
         const int64_t task = share.next.fetch_add(1, std::memory_order_relaxed);
         if (task >= share.end) break;

@@ -1,5 +1,5 @@
-// A few threads that share one loop at a time: they spin briefly for the next loop, then park.
-// Knows nothing of what the loops compute.
+// A pool of threads that runs one parallel loop at a time. Workers spin briefly for the next loop,
+// then park. Knows nothing of what the loops compute.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,7 @@ class ThreadPool {
  public:
   // `threads` in [1, kMaxThreads] counts the caller of `run`, so one thread means no workers.
   // Every thread, the caller included, runs tasks with denormals flushed to zero, because kernels
-  // must give the same bits on whichever thread they run. Throws CapacityError if the system does
-  // not give so many.
+  // must give the same bits on any thread. Throws CapacityError if the system refuses a thread.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -27,18 +26,17 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls `body(task, thread)` once for each task in [0, tasks), with thread in [0, threads()),
-  // and returns when all calls have returned. A thread begins with a run of neighbouring tasks, so
-  // that it reads on where the last one ended, and then helps the others. Which thread takes a task
-  // is left to chance, so a task must write outputs of its own and use `thread` only to find
-  // scratch memory.
-  // One caller at a time. The first exception of a task is rethrown here, after the loop's end.
+  // and returns when all calls have returned. A thread starts with a run of consecutive tasks, so
+  // that it reads memory in order, and then helps the others. Which thread runs a task varies, so a
+  // task must write outputs of its own and use `thread` only to find scratch memory.
+  // One caller at a time. The first exception of a task is rethrown here after the loop.
   template <typename Body>
   void run(int64_t tasks, const Body& body) {
     run_erased(tasks, Loop::of(body));
   }
 
-  // The same, but each thread that gets a task calls `begin(thread)` before its first one. An
-  // exception of `begin` is rethrown likewise, and its thread runs no task.
+  // The same, but each thread that gets a task calls `begin(thread)` before its first one. If
+  // `begin` throws, its thread runs no task, and the exception is rethrown likewise.
   template <typename Begin, typename Body>
   void run(int64_t tasks, const Begin& begin, const Body& body) {
     Loop loop = Loop::of(body);
@@ -49,17 +47,17 @@ class ThreadPool {
     run_erased(tasks, loop);
   }
 
-  // Between loops, by who calls `run`: lets threads that wait for a core of the pool's go first,
-  // once. The caller offers its core here, each worker before its next task.
+  // Lets other threads that wait for one of the pool's cores run first, once. For the caller of
+  // `run`, between loops: it yields its core here, and each worker before its next task.
   void offer_cores();
 
  private:
-  // A loop without the types of its functions.
+  // A loop with the types of its functions erased.
   struct Loop {
     const void* body = nullptr;
     void (*call_body)(const void* body, int64_t task, int thread) = nullptr;
     const void* begin = nullptr;
-    void (*call_begin)(const void* begin, int thread) = nullptr;  // null: there is none
+    void (*call_begin)(const void* begin, int thread) = nullptr;  // may be null
 
     template <typename Body>
     static Loop of(const Body& body) {
@@ -77,18 +75,19 @@ class ThreadPool {
 
   std::vector<std::thread> workers_;
 
-  // The loop in progress. Written by the caller before `generation_` rises, read by workers after.
+  // The loop in progress. Written by the caller before it increments `generation_`, read by workers
+  // after.
   Loop loop_;
 
-  // The tasks that a thread begins with: [next, end).
+  // The tasks that a thread starts with: [next, end).
   struct alignas(64) Share {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
   std::vector<Share> shares_;  // [threads()]
 
-  alignas(64) std::atomic<uint32_t> generation_{0};  // one more for each loop, and for the end
-  std::atomic<uint32_t> offers_{0};                  // one more each time that cores are offered
+  alignas(64) std::atomic<uint32_t> generation_{0};  // counts loops, and the end
+  std::atomic<uint32_t> offers_{0};                  // counts calls of offer_cores()
   alignas(64) std::atomic<int> busy_{0};             // workers that have not finished the loop
   std::atomic<int> parked_{0};
   std::atomic<bool> stopping_{false};

@@ -14,7 +14,7 @@ namespace sinkstream {
 
 namespace {
 
-// The quota that one cgroup's folder states, in cores.
+// The quota of one cgroup's folder, in cores.
 double quota_of(const std::filesystem::path& folder) {
   std::string quota;  // "max" in version 2, −1 in version 1: none
   double period = 0;
@@ -26,8 +26,8 @@ double quota_of(const std::filesystem::path& folder) {
   return time > 0 && period > 0 ? time / period : INFINITY;
 }
 
-// A line of /proc/self/cgroup is id:controllers:path. Where the folders of its hierarchy begin;
-// empty if it has nothing to say about the processor.
+// A line of /proc/self/cgroup is id:controllers:path. Returns the root folder of its hierarchy;
+// empty if that does not control the CPU.
 std::filesystem::path hierarchy_of(const std::string& controllers,
                                    const std::filesystem::path& root) {
   if (controllers.empty()) return root;  // version 2
@@ -49,7 +49,7 @@ double quota_cores(const std::string& groups, const std::filesystem::path& root)
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto hierarchy = hierarchy_of(line.substr(first + 1, second - first - 1), root);
     if (hierarchy.empty()) continue;
-    // Inside a container the path may be the host's: folders that are not there say nothing.
+    // Inside a container the path may be the host's: missing folders are ignored.
     std::filesystem::path group = std::filesystem::path(line.substr(second + 1)).relative_path();
     for (;; group = group.parent_path()) {
       least = std::min(least, quota_of(hierarchy / group));
@@ -67,7 +67,7 @@ int threads_within(int cores, double quota) {
 int usable_threads() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 where nobody knows
+  int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
   if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cores = CPU_COUNT(&allowed);
   std::stringstream groups;
   groups << std::ifstream("/proc/self/cgroup").rdbuf();

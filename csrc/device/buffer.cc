@@ -20,12 +20,13 @@ Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
   if (bytes == 0) return buffer;
   void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) {
-    throw CapacityError(cat("memory: the system does not give the ", bytes >> 20, " MiB for ",
-                            purpose, ". Choose a smaller window or fewer sequences."));
+    throw CapacityError(cat("memory: the system refused ", bytes >> 20, " MiB for ", purpose,
+                            ". Choose a smaller window or fewer sequences."));
   }
   buffer.data_ = static_cast<std::byte*>(start);
   buffer.bytes_ = bytes;
-  if (bytes >= kHugePage) madvise(start, bytes, MADV_HUGEPAGE);  // a wish; small pages serve too
+  if (bytes >= kHugePage)
+    madvise(start, bytes, MADV_HUGEPAGE);  // may fail: small pages serve as well
   return buffer;
 }
 

@@ -1,4 +1,4 @@
-// Owned memory for weights, pages and scratch, taken once and kept. Knows nothing of its contents.
+// Owned memory for weights, pages and scratch, allocated once. Knows nothing of its contents.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace sinkstream {
 
-// Zeroed, page-aligned host memory, backed by huge pages where the system gives them.
+// Zeroed, page-aligned host memory, backed by huge pages where available.
 class Buffer {
  public:
   Buffer() = default;
-  // Throws CapacityError, naming `purpose`, if the system does not give the memory. All of it is
-  // resident when the constructor returns: what follows never faults and never grows. The system
-  // clears memory while it gives it, and on `threads`, where there are some, does so faster.
+  // Throws CapacityError, naming `purpose`, if the system refuses the memory. All of it is resident
+  // when the constructor returns: later accesses neither fault nor grow the process. The system
+  // zeroes memory as it becomes resident; `threads`, if not null, speed that up.
   Buffer(int64_t bytes, const char* purpose, ThreadPool* threads = nullptr);
-  // The same memory, but each page of it becomes resident when it is first written: for those who
-  // write all of it at once.
+  // The same, but each page becomes resident when it is first written: for callers that write all
+  // of it at once.
   static Buffer reserve(int64_t bytes, const char* purpose);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -27,7 +27,7 @@ class Buffer {
     return *this;
   }
 
-  // Gives the memory back to the system and keeps the addresses: zeros are read there from now on.
+  // Returns the memory to the system but keeps the addresses, which read as zeros from then on.
   void release();
 
   std::byte* data() const { return data_; }

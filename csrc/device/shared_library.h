@@ -1,20 +1,19 @@
-// A library that is loaded while the program runs, where there is one. Knows nothing of what it is
-// for.
+// A shared library that is loaded at run time, if it exists. Knows nothing of its purpose.
 #pragma once
 
 #include <string>
 
 namespace sinkstream {
 
-// Stays loaded until the process ends: what it has handed out may be used anywhere.
+// Stays loaded until the process ends, so that its symbols stay valid.
 class SharedLibrary {
  public:
-  // Loads nothing if it cannot; `problem` says why, in the system's words.
+  // Never throws: if loading fails, `problem` has the system's message.
   explicit SharedLibrary(const std::string& path);
 
   bool is_loaded() const { return handle_ != nullptr; }
   const std::string& problem() const { return problem_; }
-  // Null if it has no such symbol.
+  // Null if there is no such symbol.
   void* symbol(const char* name) const;
 
  private:

@@ -1,4 +1,4 @@
-// A cut in the middle of what a sequence has cached: which tokens move, and by how much.
+// A cut in the middle of a cached sequence: which tokens move, and by how much.
 #pragma once
 
 #include "cache/sequence_cache.h"
@@ -7,11 +7,11 @@ namespace sinkstream {
 
 struct Cut {
   int64_t first = 0;     // index of the oldest window token
-  int64_t distance = 0;  // by which what is older than the cut moves up
+  int64_t distance = 0;  // by which tokens older than the cut move up
   int64_t older = 0;     // tokens that move: those from `first` on
 };
 
-// Takes out the tokens of ranks [begin, end), as the next token's query would count them. Throws
+// Removes the tokens with ranks [begin, end), as the next token's query would count them. Throws
 // InvalidArgument unless S <= begin < end <= the next token's rank.
 Cut plan_cut(const SequenceCache& cache, int64_t begin, int64_t end);
 

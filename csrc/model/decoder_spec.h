@@ -1,4 +1,4 @@
-// A decoder-only transformer as numbers and switches. Python's DecoderSpec says the same.
+// A decoder-only transformer as numbers and flags, the same as Python's DecoderSpec.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct DecoderSpec {
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // each query and key head is RMS-normalised before it is rotated
+  bool qk_norm = false;  // each query and key head is RMS-normalized before it is rotated
   bool tie_embeddings = false;
 
   int64_t query_size() const { return heads * head_dim; }
@@ -32,7 +32,7 @@ struct DecoderSpec {
   float attention_scale() const;  // multiplies q · k: 1 / sqrt(head_dim)
 };
 
-// Throws CheckpointError for numbers that no decoder can have.
+// Throws CheckpointError for values that no decoder can have.
 void validate(const DecoderSpec& spec);
 
 }  // namespace sinkstream

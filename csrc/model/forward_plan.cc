@@ -58,9 +58,9 @@ void ForwardPlan::add_rows(const ForwardSpan& span) {
   }
 }
 
-// Cuts a span into rounds. Spans of one piece that follow each other share a round, so a step of
-// many decoding sequences is one call, as long as it has scratch pages for all of them; a longer
-// span has a round for each piece.
+// Cuts a span into rounds. Consecutive spans of one piece share a round while there are scratch
+// pages for all of them, so that a step of many decoding sequences is one call. A longer span has a
+// round for each piece.
 void ForwardPlan::cut(const ForwardSpan& span, bool* joinable) {
   const SequenceCache& cache = *span.cache;
   const int64_t begin = cache.length() + span.in_flight, end = begin + span.count;
@@ -76,7 +76,8 @@ void ForwardPlan::cut(const ForwardSpan& span, bool* joinable) {
   }
 }
 
-// Adds a piece to the last round if it may join it, and there are scratch pages for it.
+// Adds a piece: to the last round if it may join it and there are scratch pages for it, else to a
+// new one.
 void ForwardPlan::add(Piece piece, bool joins) {
   const Window& window = piece.cache->window();
   const int64_t last = piece.index + piece.count - 1;

@@ -1,20 +1,20 @@
 // What the rows of one forward are, and in which rounds their keys are written and their queries
-// run. Computes no number of a model; the decoders of processor and GPU read the same plan.
+// run. Computes no numbers of a model; the CPU and GPU decoders read the same plan.
 //
 // Note: [Scratch pages]
 // A ring has room for one block more than is live, so of a long span only a piece can be written
-// before queries run: Window::piece. A GPU has too little to do with 64 rows. It has a few pages
-// beside all rings, in its scratch memory: blocks of a piece whose pages in the ring still hold
-// keys that are seen are written there, and queries read them there. Once a layer's queries have
-// run, those that stay in the ring are copied to their pages, and the next layer uses the same
+// before queries run (Window::piece). For a GPU, 64 rows are too little work. So it has a few extra
+// pages in its scratch memory: blocks of a piece whose pages in the ring still hold visible keys are
+// written to scratch pages, and queries read them there. Once a layer's queries have run, the
+// blocks that stay live are copied to their pages in the ring, and the next layer reuses the
 // scratch pages. A piece has as many blocks as there are scratch pages for, so that with enough of
-// them a whole chunk is one; and no result depends on how many there are.
+// them a chunk is one piece. No result depends on their number.
 //
-// They are copied whole, to pages that are the sequence's own: SequenceCache::make_writable. Rows
-// behind the piece's end hold nothing then, and nothing that is live was lost there: in the ring
-// they held tokens of the block a whole ring before the last one, of which already that block's
-// first token sees nothing. No cut brings back what has left the window, nor can a cache be rewound
-// to where it was seen or forked there.
+// Complete pages are copied, to pages that are the sequence's own (SequenceCache::make_writable).
+// Rows after the piece's end hold nothing then. Nothing live is lost there: in the ring they held
+// tokens of the block one ring length before the last block, which no token of the last block sees.
+// No cut brings back what has left the window, and a cache cannot be rewound or forked to a point
+// where those tokens were visible.
 #pragma once
 
 #include <algorithm>
@@ -35,19 +35,20 @@ struct ForwardPlan {
     int64_t index = 0;  // of its first token
     int64_t count = 0;
     int64_t wanted = 0;  // of its last rows, whose logits are wanted
-    // Its blocks from `scratch_block` on have scratch pages: so many, from `scratch_page` on.
+    // Its blocks from `scratch_block` on have `scratch_pages` scratch pages, from `scratch_page`
+    // on.
     int64_t scratch_block = 0;
     int64_t scratch_page = 0;
     int64_t scratch_pages = 0;
 
-    // Of those blocks, the last ones stay in the ring.
+    // Of those blocks, the ones from kept_block() on stay in the ring.
     int64_t end_block() const { return scratch_block + scratch_pages; }
     int64_t kept_block() const {
       return std::max(scratch_block, end_block() - cache->window_page_count());
     }
   };
 
-  // Pieces of different sequences that are computed together; no two have the same scratch page.
+  // Pieces of different sequences that are computed together; no two share a scratch page.
   struct Round {
     int64_t row = 0;
     int64_t rows = 0;
@@ -55,14 +56,14 @@ struct ForwardPlan {
     size_t count = 0;
   };
 
-  // So many that no step of `rows` rows in up to `spans` spans is cut: of c rows of a span, one at
-  // least lies in the block that it begins in, which the ring has a page for, so that it needs
-  // (c + 62) / 64 at most.
+  // Enough that no step of `rows` rows in up to `spans` spans is cut. Of a span's c rows, at least
+  // one is in the block that the span begins in, which has a page in the ring, so a span needs at
+  // most (c + 62) / 64.
   static constexpr int64_t most_scratch_pages(int64_t rows, int64_t spans) {
     return (rows + (kPageRows - 2) * spans) / kPageRows;
   }
 
-  // Room for so many rows is taken at once. `scratch_pages`: that a round may use.
+  // Allocates for `max_rows` at once. A round may use `scratch_pages`.
   explicit ForwardPlan(int64_t max_rows, int64_t scratch_pages = 0);
   void make(std::span<const ForwardSpan> spans);
 
@@ -70,7 +71,7 @@ struct ForwardPlan {
 
   std::vector<int32_t> ids;    // [rows]
   std::vector<int64_t> index;  // [rows]
-  std::vector<int64_t> rank;   // [rows], positions of the queries towards the sinks
+  std::vector<int64_t> rank;   // [rows], the position of each query against the sinks
   std::vector<int64_t> first;  // [rows], the oldest window token that each sees
   std::vector<Piece> pieces;
   std::vector<Round> rounds;

@@ -16,7 +16,7 @@ void HostLogits::copy_from_device(const cuda::Partials& logits, int64_t first, i
                 runtime_.copy(splits() + (split * shape_.rows + at) * vocab,
                               logits.data + (split * logits.rows + first) * vocab,
                               rows * vocab * int64_t{sizeof(float)}, stream_),
-                "bringing logits");
+                "copying logits to the host");
   }
 }
 

@@ -1,4 +1,4 @@
-// Logits on their way from a GPU to the host: they come as the splits of a linear map, into pinned
+// Copies logits from a GPU to the host. They arrive as the splits of a linear map, in pinned
 // memory, and are added up there in the order in which the GPU adds them.
 #pragma once
 
@@ -15,14 +15,14 @@ class HostLogits {
     int64_t rows = 0;
   };
 
-  // Both outlive it. Throws CapacityError.
+  // `runtime` and `stream` must outlive it. Throws CapacityError.
   HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape);
 
-  // Rows [first, first + rows) of `logits` are on their way to those from `at` on. Throws
+  // Starts to copy rows [first, first + rows) of `logits` to the rows from `at` on. Throws
   // DeviceError.
   void copy_from_device(const cuda::Partials& logits, int64_t first, int64_t rows, int64_t at);
 
-  // The first rows, once they have come: written to `logits` [rows, vocab], or in place.
+  // Adds up the first rows, once they have arrived: to `logits` [rows, vocab], or in place.
   void sum_splits(int64_t rows, float* logits) const;
   const float* sum_splits(int64_t rows);
 

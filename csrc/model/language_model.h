@@ -1,5 +1,5 @@
-// What the engine needs of a model: append tokens to caches, give logits.
-// Two implementations: Decoder, and the scripted FakeModel of the tests.
+// What the engine needs of a model: append tokens to caches and compute logits.
+// Three implementations: Decoder, CudaDecoder, and the scripted FakeModel of the tests.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace sinkstream {
 
 class DeviceSampler;
 
-// Which of a span's tokens want logits.
+// Which of a span's tokens get logits.
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
 // Consecutive tokens of one sequence.
@@ -20,8 +20,8 @@ struct ForwardSpan {
   const int32_t* tokens = nullptr;  // [count], each in [0, vocab)
   int64_t count = 0;                // at least 1
   LogitsOf logits = LogitsOf::kNone;
-  int64_t in_flight = 0;  // tokens of its sequence that are computed but not counted in the cache's
-                          // length yet: device_sampler.h
+  int64_t in_flight = 0;  // tokens that were launched and are not in cache->length() yet:
+                          // device_sampler.h
 };
 
 class LanguageModel {
@@ -32,12 +32,12 @@ class LanguageModel {
   // The most tokens of one forward, all spans together.
   virtual int64_t max_tokens() const = 0;
 
-  // Appends each span's tokens to its cache and writes the wanted rows, span after span, to
-  // `logits` [wanted rows, vocab]. A span's result does not depend on the other spans. One caller
-  // at a time. If it throws, the caches' contents are undefined and their lengths unchanged.
+  // Appends each span's tokens to its cache and writes the requested rows of `logits`
+  // [requested rows, vocab], span by span. A span's result does not depend on the other spans. One
+  // caller at a time. If it throws, the caches' contents are undefined and their lengths unchanged.
   virtual void forward(std::span<const ForwardSpan> spans, float* logits) = 0;
 
-  // Where it draws tokens itself; null: the engine draws them from its logits.
+  // Samples on the device; null: the engine samples from the logits.
   virtual DeviceSampler* device_sampler() { return nullptr; }
 };
 

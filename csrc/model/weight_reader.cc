@@ -15,14 +15,14 @@ namespace sinkstream {
 
 namespace {
 
-// A piece is read and packed while it is in the second-level cache. Smaller ones cost more calls,
-// larger ones leave the cache.
+// A piece fits into the L2 cache while it is read and packed. Smaller ones cost more calls, larger
+// ones leave the cache.
 constexpr int64_t kPieceBytes = int64_t{256} << 10;
 
 // More threads read no faster than memory does.
 constexpr int kMostThreads = 16;
 
-// Returns whether the file gives all bytes.
+// Returns whether all bytes could be read.
 bool read_fully(int descriptor, std::byte* to, int64_t bytes, int64_t offset) {
   while (bytes > 0) {
     const ssize_t got = pread(descriptor, to, bytes, offset);
@@ -47,7 +47,7 @@ WeightReader::WeightReader(WeightStore* store, std::vector<WeightExtent> extents
     thread_ = start_quiet_thread("sinkstream read", [this] { read_all(); });
   } catch (const std::system_error& error) {
     throw CapacityError(
-        cat("load: the system gives no thread that reads weights: ", error.what(), "."));
+        cat("load: the system refused a thread for reading weights: ", error.what(), "."));
   }
 }
 
@@ -63,7 +63,7 @@ bool WeightReader::wait(std::chrono::milliseconds at_most) {
   return ended;
 }
 
-// Whole panels, as the store wants them, in the files' order, so that disks read ahead.
+// Complete panels, as the store requires, in the files' order, so that disks can read ahead.
 void WeightReader::plan() {
   std::sort(extents_.begin(), extents_.end(), [](const WeightExtent& a, const WeightExtent& b) {
     return std::tie(a.descriptor, a.offset) < std::tie(b.descriptor, b.offset);

@@ -1,6 +1,6 @@
-// Reads weights from open files into a store while its owner does something else. Reads by position
-// into memory of its own and maps nothing: a file that shrinks meanwhile is a failure with a name,
-// not a signal. Knows no file formats and no file names.
+// Reads weights from open files into a store in the background. Reads by position into its own
+// memory and maps nothing, so that a file that shrinks meanwhile causes a named error, not a
+// signal. Knows no file formats and no file names.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@
 
 namespace sinkstream {
 
-// Where a weight lies.
+// Where the file has a weight.
 struct WeightExtent {
   std::string weight;  // its name, declared in the store
-  int descriptor;      // of a file that is open for reading, and stays so while it is read
+  int descriptor;      // of a file that stays open for reading until reading has ended
   int64_t offset = 0;  // of the first row
 };
 
-// Rows [begin, end) of a weight, which its file does not give.
+// Rows [begin, end) of a weight that could not be read from its file.
 struct UnreadRows {
   std::string weight;  // its name
   int64_t begin, end;
@@ -35,21 +35,21 @@ struct UnreadRows {
 // One thread owns it and calls its functions.
 class WeightReader {
  public:
-  // Begins to read, with `threads` threads of its own at most. The store has been allocated; it
-  // outlives the reader, and nobody else touches it before `wait` has returned true.
-  // Throws CapacityError if the system does not give the threads.
+  // Starts reading, with up to `threads` threads of its own. The store has been allocated, outlives
+  // the reader, and must not be used until `wait` has returned true. Throws CapacityError if the
+  // system refuses a thread.
   WeightReader(WeightStore* store, std::vector<WeightExtent> extents, int threads);
   // Stops after the pieces in progress.
   ~WeightReader();
   WeightReader(const WeightReader&) = delete;
   WeightReader& operator=(const WeightReader&) = delete;
 
-  // Returns whether reading has ended, and waits at most so long for that. Rethrows what ended it
-  // early; a file that does not give its rows ends it, too (`unread`).
+  // Waits up to `at_most` for reading to end, and returns whether it has. Rethrows the exception
+  // that ended it, if any. Rows that could not be read also end it: see `unread`.
   bool wait(std::chrono::milliseconds at_most);
-  // What the first file that did not give its bytes should have given; once `wait` is true.
+  // The first rows that could not be read, once `wait` has returned true.
   const std::optional<UnreadRows>& unread() const { return unread_; }
-  // Bytes of the files that are in the store so far.
+  // Bytes of the files that have been stored so far.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,5 +1,5 @@
-// A model whose weights and pages somebody keeps: what loading and the Python side need of a
-// decoder, on a processor or on a GPU.
+// A language model with weights and pages: what a LoadedModel needs of a decoder on the CPU or a
+// GPU.
 #pragma once
 
 #include "kernels/page.h"
@@ -9,16 +9,16 @@ namespace sinkstream {
 
 class WeightedModel : public LanguageModel {
  public:
-  // Of the pages that its caches must have.
+  // The shape of its caches' pages.
   virtual PageShape page_shape() const = 0;
   virtual int64_t scratch_bytes() const = 0;
 
-  // Takes the tokens of ranks [begin, end) out of `cache`, as the next token's query would count
-  // them: 0 is the first sink. Older window tokens move up behind them. One caller at a time.
+  // Removes the tokens with ranks [begin, end) from `cache`, as the next token's query would count
+  // them: 0 is the first sink. Older window tokens move up to close the gap. One caller at a time.
   // Throws InvalidArgument unless S <= begin < end <= the next token's rank.
   virtual void evict_range(SequenceCache* cache, int64_t begin, int64_t end) = 0;
 
-  // The scratch is needed no more.
+  // Gives the scratch memory back. The model must not be used afterwards.
   virtual void release() = 0;
 };
 

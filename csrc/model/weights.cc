@@ -80,7 +80,7 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
                    " was not declared and allocated");
   Entry& entry = found->second;
   SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", name,
-                   " goes on in row ", row);
+                   " continues at row ", row);
   const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
   if (count < 1 || count > entry.rows - row || bytes != expected) {
     throw CheckpointError(cat("load: weight \"", name, "\" must get ", expected, " bytes for ",
@@ -96,8 +96,8 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   std::atomic_ref(entry.written).fetch_add(count, std::memory_order_relaxed);
 }
 
-const WeightStore::Entry& WeightStore::whole(const std::string& name, int64_t rows,
-                                             int64_t cols) const {
+const WeightStore::Entry& WeightStore::complete(const std::string& name, int64_t rows,
+                                                int64_t cols) const {
   const auto found = entries_.find(name);
   if (found == entries_.end())
     throw CheckpointError(cat("load: weight \"", name, "\" is missing."));
@@ -112,12 +112,12 @@ const WeightStore::Entry& WeightStore::whole(const std::string& name, int64_t ro
 }
 
 PackedMatrix WeightStore::matrix(const std::string& name, int64_t rows, int64_t cols) const {
-  const Entry& entry = whole(name, rows, cols);
+  const Entry& entry = complete(name, rows, cols);
   return {weight_type_of(entry.storage), rows, cols, memory_.data() + entry.offset};
 }
 
 const float* WeightStore::vector(const std::string& name, int64_t count) const {
-  return reinterpret_cast<const float*>(memory_.data() + whole(name, count, 1).offset);
+  return reinterpret_cast<const float*>(memory_.data() + complete(name, count, 1).offset);
 }
 
 int64_t WeightStore::bytes_per_token() const {

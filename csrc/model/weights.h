@@ -1,5 +1,5 @@
-// All weights of a decoder in one piece of memory, packed for the kernels.
-// Filled tensor by tensor from a checkpoint's own bytes; each is read once.
+// All weights of a decoder in one block of memory, packed for the kernels.
+// Filled tensor by tensor from a checkpoint's own bytes, each of which is read once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sinkstream {
 
-// Vectors are float32; null where the spec has none.
+// Vectors are float32; null if the spec has none.
 struct LayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
   PackedMatrix q, k, v, o;
@@ -29,37 +29,37 @@ struct DecoderWeights {
   PackedMatrix embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   const float* final_norm = nullptr;  // [hidden]
-  PackedMatrix output;                // [vocab, hidden]; the embedding itself where they are tied
+  PackedMatrix output;                // [vocab, hidden]; the embedding itself if they are tied
 };
 
-// Takes the weights: `declare` each, `allocate` once, `write` all rows of each once, then `finish`.
-// Errors name the weight; a weight that was not written whole is an error.
+// Stores the weights: `declare` each, `allocate` once, `write` all rows of each once, then
+// `finish`. Errors name the weight; a weight with missing rows is an error.
 class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
 
-  // `name` is one of the names in python/sinkstream/checkpoint/spec.py. A vector has one column.
+  // `name`: one of those in python/sinkstream/checkpoint/spec.py. A vector has one column.
   void declare(const std::string& name, Storage storage, int64_t rows, int64_t cols);
-  // Memory becomes resident as it is written.
+  // The memory becomes resident as it is written.
   void allocate();
-  // `source` holds rows [row, row + count) as they lie in the file; `row` is a multiple of
-  // kPanelRows. Several threads may write different panels at the same time.
+  // `source` holds rows [row, row + count) in the file's layout; `row` is a multiple of kPanelRows.
+  // Several threads may write different panels at the same time.
   void write(const std::string& name, const std::byte* source, int64_t bytes, int64_t row,
              int64_t count);
-  // The store keeps the memory that the result points into.
+  // The store owns the memory that the result points into.
   DecoderWeights finish() const;
 
-  // The weights are needed no more.
+  // Gives the memory back. The weights must not be used afterwards.
   void release() { memory_.release(); }
 
   int64_t rows(const std::string& name) const { return declared(name).rows; }
   int64_t row_bytes(const std::string& name) const;  // of one row in the file
   int64_t bytes() const { return memory_.bytes(); }
-  // That a forward of one token reads: of an embedding which is not the output's matrix as well,
-  // it reads a row.
+  // The bytes that a forward of one token reads: all but the embedding, unless that is the output
+  // matrix as well.
   int64_t bytes_per_token() const;
 
-  // Of the spec and of every weight as it is packed, with its name and shape: 32 hexadecimal digits
+  // A digest of the spec and of every packed weight with its name and shape: 32 hexadecimal digits
   // (Note: [Digest]). Reads all the memory.
   std::string digest() const;
 
@@ -74,7 +74,7 @@ class WeightStore {
   };
 
   const Entry& declared(const std::string& name) const;
-  const Entry& whole(const std::string& name, int64_t rows, int64_t cols) const;
+  const Entry& complete(const std::string& name, int64_t rows, int64_t cols) const;
   PackedMatrix matrix(const std::string& name, int64_t rows, int64_t cols) const;
   const float* vector(const std::string& name, int64_t count) const;
 

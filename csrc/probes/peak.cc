@@ -5,8 +5,8 @@
 namespace sinkstream {
 namespace {
 
-// A round is so many instructions that do not wait for each other: of vectors enough to hide a
-// latency of six cycles at two a cycle, of tiles one of 52 cycles at one in sixteen.
+// Independent instructions of a round. For vectors they hide a latency of six cycles at two
+// instructions per cycle, for tiles one of 52 cycles at one instruction per sixteen cycles.
 constexpr int kChains = 12;
 constexpr int kTileChains = 6;
 
@@ -52,7 +52,7 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
-// Registers 0 to 5 are sums; 6 and 7 are what they add up the products of. Configured, all are 0.
+// Registers 0 to 5 accumulate the products of 6 and 7. Configuring them sets all to 0.
 void multiply_tiles(int64_t rounds) {
   const TileShapes shapes;
   asm volatile("ldtilecfg %0" : : "m"(shapes));
@@ -70,12 +70,13 @@ void multiply_tiles(int64_t rounds) {
 
 #endif
 
-// Four lanes, in whatever the compiler makes of them.
+// Four lanes, with any instructions that the compiler chooses.
 void multiply_add_anywhere(int64_t rounds) {
   using Floats = float __attribute__((vector_size(16)));
   Floats sums[kChains];
 #pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) sums[i] = Floats{} + static_cast<float>(i);  // or all are one
+  for (int i = 0; i < kChains; ++i)
+    sums[i] = Floats{} + static_cast<float>(i);  // or the compiler merges them
   Floats one = {1, 1, 1, 1};
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+m"(one));
@@ -92,7 +93,7 @@ void multiply_add_anywhere(int64_t rounds) {
 struct Way {
   const char* instruction;
   int per_instruction;  // multiplications and additions
-  int chains;           // instructions of a round
+  int chains;           // instructions per round
   void (*run)(int64_t rounds);
 };
 

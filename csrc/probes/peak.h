@@ -1,4 +1,4 @@
-// How fast this machine multiplies and adds: what a prompt's forward is measured by.
+// Measures this machine's peak arithmetic rate, the yardstick for prefill.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@ namespace sinkstream {
 
 struct Peak {
   const char* instruction;  // of one dot or multiply-add
-  double rate;              // multiplications and additions a second, each counted
+  double rate;              // per second, counting multiplications and additions
 };
 
 enum class PeakUnit {
-  kVectors,  // a dot of bfloat16, 512 bits wide, where the processor has it, otherwise a
-             // multiply-add of floats; whole numbers may be multiplied faster
-  kTiles,    // products of bfloat16 in tile registers, which the processor must have and the
-             // system must have given to this process
+  kVectors,  // bfloat16 dot products, 512 bits wide, if the processor has them, else float
+             // multiply-adds; integers may be multiplied faster
+  kTiles,    // bfloat16 products in tile registers, which the processor must have and the system
+             // must have enabled for this process
 };
 
-// Independent chains in registers, so many instructions of them on each thread of the pool, rounded
-// down to whole rounds of all chains. A hundred million of kVectors take some 30 ms; kTiles by the
-// manual one in sixteen cycles.
+// Runs `instructions` on each thread of the pool, in independent chains in registers, rounded down
+// to full rounds of all chains. A hundred million of kVectors take about 30 ms; one of kTiles takes
+// sixteen cycles according to the manual.
 Peak peak_rate(ThreadPool* pool, int64_t instructions, PeakUnit unit = PeakUnit::kVectors);
 
 }  // namespace sinkstream

@@ -1,4 +1,4 @@
-// How fast this machine reads memory: what bounds one token's forward.
+// Measures this machine's memory bandwidth, which bounds the decoding of one token.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace sinkstream {
 
-// Bytes a second of reading [bytes, bytes + count), on all threads of the pool, with nothing else
-// to do: the faster of two ways to ask ahead, each of which reads everything once. `count` of at
-// least a few hundred MB, or the caches answer.
+// Bytes per second when all threads of the pool read [bytes, bytes + count) and do nothing else:
+// with the faster of two ways to prefetch, each of which reads everything once. `count` must be at
+// least a few hundred MB, or the caches serve the reads.
 double read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool);
 
-// The mean of the faster way, begun again and again until `seconds` are over, at least once: beside
-// work that takes as long, on a machine whose pace changes.
+// The mean rate of the faster way, repeated until `seconds` have passed, at least once: to compare
+// with work that takes as long, on a machine whose speed varies.
 double sustained_read_rate(const std::byte* bytes, int64_t count, ThreadPool* pool, double seconds);
 
-// Seconds of each of `reads` reads, one after the other, all in the way that was faster before.
+// Seconds of each of `reads` consecutive reads with the faster way.
 std::vector<double> read_times(const std::byte* bytes, int64_t count, ThreadPool* pool,
                                int64_t reads);
 

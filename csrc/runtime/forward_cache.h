@@ -1,5 +1,4 @@
-// The caches that Python holds for `model.forward`: one sequence for each row of a batch, in
-// memory of their own.
+// A cache for LoadedModel::forward: one sequence for each row of a batch, in pages of its own.
 #pragma once
 
 #include <atomic>
@@ -17,7 +16,7 @@ struct ForwardCache {
     return batch * SequenceCache::pages_needed(window, layers, max_length);
   }
 
-  // `pages` has as many as are needed, all free.
+  // `pages` has pages_needed() pages, all free.
   ForwardCache(int64_t model, PagePool&& pages, int64_t layers, const Window& window, int64_t batch,
                int64_t max_length)
       : model(model), pool(std::move(pages)) {
@@ -26,7 +25,7 @@ struct ForwardCache {
     }
   }
 
-  // An independent one with the same tokens.
+  // An independent copy.
   ForwardCache(const ForwardCache& other, PagePool&& pages, int64_t layers)
       : ForwardCache(other.model, std::move(pages), layers, other.row().window(), other.batch(),
                      other.row().max_length()) {
@@ -34,9 +33,9 @@ struct ForwardCache {
   }
 
   int64_t batch() const { return static_cast<int64_t>(rows.size()); }
-  const SequenceCache& row() const { return *rows.front(); }  // all rows have one length
+  const SequenceCache& row() const { return *rows.front(); }  // all rows have the same length
 
-  const int64_t model;  // the serial of the one that made it
+  const int64_t model;  // LoadedModel::serial() of the one that made it
   PagePool pool;
   std::vector<std::unique_ptr<SequenceCache>> rows;  // [batch]
   std::atomic<bool> busy{false};                     // a forward is using it

@@ -28,24 +28,25 @@ InputType input_type_of(const std::string& name) {
   SINKSTREAM_CHECK(false, "there is no type ", name);
 }
 
-// 256 tokens share each pass over the weights, and their activations stay in the nearer caches.
+// 256 tokens share each pass over the weights, and their activations stay in the inner caches.
 int64_t chunk_of(const LoadOptions& options) {
   return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
 }
 
-// Four rows more cost no more than the first one, which waits for memory, not for arithmetic
-// (engine_bench.py, long_prompt). Where a chunk is cut changes no result here.
+// Four more rows cost no more than the first one, because decoding is bound by memory, not by
+// arithmetic (engine_bench.py, long_prompt). Where a chunk is cut changes no result here.
 constexpr int64_t kPromptTokensPerDecodeStep = 4;
 
-// What attention may split over pages: a window of 8,192 for kSplitRows rows, 131,072 for one row.
-// Larger ones are attended without, and the scratch does not grow with the window.
+// Attention splits its work over up to this many pages: a window of 8,192 for kSplitRows rows, or
+// of 131,072 for one row. Beyond that it does not split, so that the scratch does not grow with the
+// window.
 constexpr int64_t kMostSplitPages = 128;
 
 int64_t pages_of(const LoadOptions& options) {
   return Window{options.sinks, options.window}.most_pages();
 }
 
-// A step has room for a chunk of a prompt and one token of every sequence.
+// A step has room for one prompt chunk and one token of every sequence.
 int64_t rows_of(const LoadOptions& options) { return chunk_of(options) + options.max_sequences; }
 
 // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
@@ -53,7 +54,7 @@ DType cache_type_of(const LoadOptions& options) {
   return options.kv_dtype == "auto" ? DType::kFloat16 : dtype_of(options.kv_dtype);
 }
 
-// A GPU multiplies bfloat16.
+// GPU kernels multiply bfloat16.
 InputType input_type_of(const LoadOptions& options, const Kernels& kernels) {
   if (options.dtype != "auto") return input_type_of(options.dtype);
   return options.gpu != nullptr ? InputType::kBFloat16 : kernels.native_input;
@@ -103,7 +104,7 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
   engine.window = window_;
   engine.max_sequences = max_sequences_;
   engine.prefill_chunk = prefill_chunk_;
-  // How many rows a GPU takes in the time of one nobody has measured.
+  // Not measured on a GPU.
   if (!gpu_) engine.prompt_tokens_per_decode_step = kPromptTokensPerDecodeStep;
   engine.kernels = &kernels_.kernels;
   engine.threads = &threads_;
@@ -124,7 +125,7 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
     return std::make_unique<Decoder>(spec_, weights, kernels_.kernels, &threads_, chosen);
   }
   gpu_.emplace(*options.gpu);
-  // Who asks for the likeliest tokens, too, is drawn for by the processor's table all the same.
+  // Requests with `logprobs` above 0 are still sampled by the CPU's table.
   for (auto& [op, table] : kernels_.served_by) table = "cuda";
   CudaDecoderOptions chosen;
   chosen.cache_type = cache_type_of(options);
@@ -134,7 +135,7 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   auto decoder = std::make_unique<CudaDecoder>(spec_, weights, gpu_->plugin, gpu_->stream.get(),
                                                &threads_, chosen);
   weight_bytes_ = decoder->weight_bytes();
-  // The GPU has the weights now. What the fingerprint is taken from goes back to the system.
+  // The GPU has the weights now: take the fingerprint, and free the host's copy.
   fingerprint_ = store_.digest();
   store_.release();
   return decoder;
@@ -155,7 +156,7 @@ void LoadedModel::close() {
   const std::lock_guard lock(store_mutex_);
   is_released_ = true;
   store_.release();
-  decoder_->release();  // which waits for what is under way, and uses the pool
+  decoder_->release();  // waits for work in flight, which uses the pool
   pool_.release();
 }
 
@@ -202,8 +203,8 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
         spec_.layers, window, batch, tokens);
     cache = dense.get();
   }
-  // All rows in one call where they fit: its logits lie as [batch, tokens, vocab] then. Else row by
-  // row, so that every call's logits are one contiguous piece.
+  // All rows in one call if they fit, since its logits are [batch, tokens, vocab] then. Otherwise
+  // row by row, so that the logits of each call are contiguous.
   const int64_t together = batch * tokens <= decoder_->max_tokens() ? batch : 1;
   const int64_t chunk = std::min(tokens, decoder_->max_tokens());
   std::vector<ForwardSpan> spans(together);

@@ -1,5 +1,5 @@
-// A loaded model: weights, threads, kernels, decoder, pages and engine, in the order in which they
-// need each other. Knows neither torch nor Python.
+// A loaded model: weights, threads, kernels, decoder, pages and engine, in the order of their
+// dependencies. Knows neither torch nor Python.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace sinkstream {
 
-// What `load` was asked for, checked and complete but for the words "auto".
+// The options of `load`, validated; only "auto" and 0 are still to be resolved.
 struct LoadOptions {
   std::string dtype = "auto";     // auto, float32, bfloat16, int16
   std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16, int8
@@ -25,22 +25,22 @@ struct LoadOptions {
   int64_t window = 1;
   int64_t max_sequences = 1;
   int64_t prefill_chunk = 0;          // 0: the default
-  int64_t threads = 0;                // 0: what the process may use
-  std::string kernels;                // a table's name, or empty
-  const cuda::Plugin* gpu = nullptr;  // null: the processor computes
+  int64_t threads = 0;                // 0: usable_threads()
+  std::string kernels;                // a table's name; empty: the best
+  const cuda::Plugin* gpu = nullptr;  // null: the CPU
 };
 
 class LoadedModel {
  public:
   LoadedModel(const DecoderSpec& spec, WeightStore&& store, const LoadOptions& options,
               std::shared_ptr<const TokenTable> tokens, std::vector<int32_t> end_token_ids);
-  // Ends the generation thread, waits for the step in progress, and gives memory back. Without the
-  // GIL, please. May be called again, and does nothing in a forked child.
+  // Ends the generation thread, waits for the steps in flight, and frees the memory. Call it
+  // without the GIL. May be called again; does nothing in a forked child.
   void close();
 
-  // WeightStore::digest, taken at the first call in the caller's thread: about as long as the
-  // weights take to be read once. Streams go on meanwhile, and `close` waits. Throws EngineDead
-  // after `close`. Without the GIL, please.
+  // WeightStore::digest. The first call computes it in the caller's thread, which takes about as
+  // long as reading the weights once; streams continue meanwhile, and `close` waits. Throws
+  // EngineDead after `close`. Call it without the GIL.
   std::string fingerprint();
 
   int64_t serial() const { return serial_; }
@@ -59,22 +59,22 @@ class LoadedModel {
   int64_t scratch_bytes() const { return decoder_->scratch_bytes() + engine_->scratch_bytes(); }
   int64_t cache_bytes() const { return pool_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
-  int64_t bytes_per_sequence() const;  // of the pages that an endless sequence holds
+  int64_t bytes_per_sequence() const;  // of the pages of an endless sequence
 
   std::unique_ptr<ForwardCache> new_cache(int64_t batch, const Window& window) const;
   std::unique_ptr<ForwardCache> copy_of(const ForwardCache& cache) const;
-  // Takes the tokens of ranks [begin, end) out of every row (Decoder::evict_range).
+  // Removes the tokens with ranks [begin, end) from every row (WeightedModel::evict_range).
   void evict_range(ForwardCache* cache, int64_t begin, int64_t end);
 
-  // Appends ids, [batch, tokens], to the cache (null: none, plain dense attention) and writes
-  // logits, [batch, tokens, vocab]. Goes through the generation thread, chunk by chunk, so that
-  // running streams go on in between. Calls `check_signals` between chunks; what that throws ends
-  // the forward, and the chunks before it are in the cache.
+  // Appends `ids` [batch, tokens] to the cache (null: none, plain dense attention) and writes
+  // `logits` [batch, tokens, vocab]. Runs on the generation thread chunk by chunk, so that streams
+  // continue in between. Calls `check_signals` between chunks; if that throws, the forward ends,
+  // and the earlier chunks stay in the cache.
   void forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens, ForwardCache* cache,
                float* logits, const std::function<void()>& check_signals);
 
  private:
-  // A GPU, and the stream on it that everything of this model runs in.
+  // A GPU, and the CUDA stream on it that this model uses.
   struct Gpu {
     explicit Gpu(const cuda::Plugin& plugin) : plugin(plugin), stream(plugin.runtime) {}
     const cuda::Plugin& plugin;
@@ -84,12 +84,12 @@ class LoadedModel {
   std::unique_ptr<WeightedModel> make_decoder(const LoadOptions& options);
   PagePool make_pool(int64_t pages, ThreadPool* threads = nullptr) const;
 
-  int64_t serial_;  // its caches carry it, too
+  int64_t serial_;  // unique in this process; ForwardCache::model
   DecoderSpec spec_;
   WeightStore store_;
-  std::mutex store_mutex_;  // its memory is being read as a whole, or given back
+  std::mutex store_mutex_;  // held while the weights are digested or freed
   bool is_released_ = false;
-  std::string fingerprint_;  // empty before it was asked for
+  std::string fingerprint_;  // empty until it is computed
   Window window_;
   int64_t max_sequences_;
   int64_t prefill_chunk_;

@@ -1,4 +1,4 @@
-// Text out of token ids, one by one. The pieces joined are the same as decoding all ids at once.
+// Turns token ids into text one by one. The pieces, joined, equal the text of all ids together.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace sinkstream {
 
-// The bytes of every token of a vocabulary. Built at load, then read by any number of threads.
+// The bytes of every token of a vocabulary. Built at load; any number of threads may read it.
 class TokenTable {
  public:
   // `tokens` [n]: the bytes of each id, any bytes. `special` [n]: nonzero for control tokens, which
-  // have no text. `strip_leading_space`: the first space of a text belongs to the tokenizer.
+  // have no text. `strip_leading_space`: the tokenizer adds a space at the start of every text,
+  // which is removed again.
   TokenTable(std::span<const std::string> tokens, std::span<const uint8_t> special,
              bool strip_leading_space);
 
@@ -23,9 +24,9 @@ class TokenTable {
   bool strip_leading_space() const { return strip_leading_space_; }
   bool is_special(int32_t id) const { return has(id) && special_[id] != 0; }
   // The token's own bytes, special or not; none for an id beyond the table, which a model with a
-  // padded vocabulary may draw.
+  // padded vocabulary may sample.
   std::string_view bytes(int32_t id) const;
-  // The bytes that it adds to a text: none if it is special.
+  // The bytes that the token adds to a text: none if it is special.
   std::string_view text(int32_t id) const { return is_special(id) ? "" : bytes(id); }
 
  private:
@@ -39,14 +40,14 @@ class TokenTable {
 
 class Detokenizer {
  public:
-  // `table` outlives this. `goes_on`: the text continues another one, so that a space which it
-  // begins with is its own.
-  explicit Detokenizer(const TokenTable* table, bool goes_on = false)
-      : table_(table), strip_(table->strip_leading_space() && !goes_on) {}
+  // `table` must outlive this. `continues_text`: the text continues another one, so that a leading
+  // space is its own.
+  explicit Detokenizer(const TokenTable* table, bool continues_text = false)
+      : table_(table), strip_(table->strip_leading_space() && !continues_text) {}
 
   // Appends the characters that this token completes.
   void push(int32_t id, std::string* out);
-  // The end: appends U+FFFD for a character that stayed incomplete.
+  // Ends the text: appends U+FFFD if a character is incomplete.
   void flush(std::string* out);
 
  private:

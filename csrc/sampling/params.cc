@@ -52,21 +52,21 @@ void check_logit_bias(const char* name, const std::vector<TokenBias>& entries, i
     refuse(name, "name each token once, but names ", *twice, " twice.");
   }
   if (forbidden == vocab) {
-    refuse(name, "leave a token to draw, but forbids all ", vocab, ".");
+    refuse(name, "leave a token to sample, but forbids all ", vocab, ".");
   }
 }
 
 void check_strings(const char* name, const std::vector<std::string>& strings) {
   check_count(name, strings.size(), kMaxStops);
   for (const std::string& text : strings) {
-    if (text.empty()) refuse(name, "hold no empty string, but holds one.");
+    if (text.empty()) refuse(name, "not contain an empty string, but does.");
     if (text.size() > kMaxStopBytes) {
       refuse(name, "hold strings of at most ", kMaxStopBytes, " bytes, but one has ", text.size(),
              ".");
     }
     const size_t offset = find_invalid_utf8(text);
     if (offset != std::string::npos) {
-      refuse(name, "hold valid UTF-8, but one string has none at byte ", offset, ".");
+      refuse(name, "be valid UTF-8, but one string is not at byte ", offset, ".");
     }
   }
 }

@@ -32,17 +32,17 @@ struct SamplingParams {
   std::vector<TokenBias> logit_bias = {};
   // The number of most probable tokens to report with each token.
   int64_t logprobs = 0;
-  // Keys the draws: the same seed draws the same tokens. Any value.
+  // The same seed samples the same tokens. Any value.
   uint64_t seed = 0;
-  // Tokens after which the stream ends; none: it never ends by length.
+  // The most tokens to generate; none: no limit.
   std::optional<int64_t> max_tokens = {};
   // Seconds after the request at which the stream ends; none: never.
   std::optional<double> timeout_s = {};
-  // The stream ends before the first of these. Up to kMaxStops strings of 1 to kMaxStopBytes
-  // bytes of UTF-8.
+  // The stream ends before the first of these strings. Up to kMaxStops, of 1 to kMaxStopBytes bytes
+  // of UTF-8 each.
   std::vector<std::string> stop = {};
-  // The stream ends at any of these, as at an end token, even with `ignore_eos`.
-  // Up to kMaxStopTokens ids in [0, vocab).
+  // The stream ends at any of these tokens, as at an end token, even with `ignore_eos`. Up to
+  // kMaxStopTokens ids in [0, vocab).
   std::vector<int32_t> stop_token_ids = {};
   // The tokenizer's end tokens do not end the stream.
   bool ignore_eos = false;
@@ -50,7 +50,7 @@ struct SamplingParams {
   int64_t stream_interval = 1;
 };
 
-constexpr double kMaxTimeout = 1e9;  // seconds, some 30 years: a sum with a time cannot overflow
+constexpr double kMaxTimeout = 1e9;  // seconds, about 30 years: added to a time, it cannot overflow
 constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
 // 2^53: sums with lengths cannot overflow, and every integer survives JSON.
@@ -97,13 +97,14 @@ void for_each_option(Params& params, Visit&& visit) {
   visit("stream_interval", params.stream_interval, IntegerRange{1, kMaxStreamInterval});
 }
 
-// Smaller temperatures are greedy: at 1e-5 logits that differ by 0.001 are e^100 apart already.
+// Smaller temperatures are greedy: at 1e-5, a difference of 0.001 between logits already is a
+// factor of e^100 between probabilities.
 constexpr double kGreedyTemperature = 1e-5;
 inline bool is_greedy(const SamplingParams& params) {
   return params.temperature < kGreedyTemperature;
 }
 
-// Whether the set of live tokens changes a logit.
+// Whether the logits depend on which tokens are live.
 inline bool has_penalties(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
          params.frequency_penalty != 0;

@@ -33,27 +33,27 @@ int32_t& PenaltyRing::token(int64_t index) {
 }
 
 void PenaltyRing::add(int32_t id) {
-  const size_t slot = find(id);
-  if (table_[slot] >= 0) {
-    ++counts_[table_[slot]].count;
+  const size_t bucket = find(id);
+  if (table_[bucket] >= 0) {
+    ++counts_[table_[bucket]].count;
     return;
   }
   SINKSTREAM_CHECK(counts_.size() < counts_.capacity(), "more tokens than max_length");
-  table_[slot] = static_cast<int32_t>(counts_.size());
+  table_[bucket] = static_cast<int32_t>(counts_.size());
   counts_.push_back({id, 1});
 }
 
 void PenaltyRing::remove(int32_t id) {
   size_t hole = find(id);
-  const int32_t place = table_[hole];
-  if (--counts_[place].count > 0) return;
+  const int32_t freed = table_[hole];
+  if (--counts_[freed].count > 0) return;
 
-  // The last count takes the place of the one that goes.
-  table_[find(counts_.back().id)] = place;
-  counts_[place] = counts_.back();
+  // The last entry of counts_ moves to the freed one.
+  table_[find(counts_.back().id)] = freed;
+  counts_[freed] = counts_.back();
   counts_.pop_back();
 
-  // Later entries of the probe sequence move up, so that no search stops at the hole too early.
+  // Later entries of the probe sequence move up, so that no search stops early at the hole.
   const size_t mask = table_.size() - 1;
   for (size_t next = (hole + 1) & mask; next != hole; next = (next + 1) & mask) {
     if (table_[next] < 0) break;
@@ -65,16 +65,16 @@ void PenaltyRing::remove(int32_t id) {
   table_[hole] = -1;
 }
 
-// The slot of `id`, or the empty one where it would go.
+// The bucket of `id`, or the empty one where it belongs.
 size_t PenaltyRing::find(int32_t id) const {
   const size_t mask = table_.size() - 1;
-  size_t slot = home(id);
-  while (table_[slot] >= 0 && counts_[table_[slot]].id != id) slot = (slot + 1) & mask;
-  return slot;
+  size_t bucket = home(id);
+  while (table_[bucket] >= 0 && counts_[table_[bucket]].id != id) bucket = (bucket + 1) & mask;
+  return bucket;
 }
 
 size_t PenaltyRing::home(int32_t id) const {
-  // 2^32 divided by the golden ratio spreads neighbours (Knuth, volume 3, 6.4).
+  // 2^32 divided by the golden ratio spreads neighbors (Knuth, volume 3, 6.4).
   return (static_cast<uint32_t>(id) * uint32_t{0x9E3779B1} >> 7) & (table_.size() - 1);
 }
 

@@ -1,5 +1,5 @@
 // Counts the tokens that are live in a cache: the first `sinks` and the last `window`.
-// A token costs O(1) for ever, and memory is taken once, by the cache's size, not the vocabulary's.
+// A token costs O(1). Memory is allocated once, in proportion to the cache, not the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class PenaltyRing {
   // short sequence takes little memory; INT64_MAX if it never ends. `window` is at least 1.
   PenaltyRing(int64_t sinks, int64_t window, int64_t max_length);
 
-  // The next token, `id` >= 0; the oldest one of a full window goes.
+  // Appends the next token, `id` >= 0; the oldest one of a full window leaves.
   void append(int32_t id);
 
-  // Every live token once, in no particular order. Valid until the next change.
+  // Every live token once, in no particular order. Valid until the next `append`.
   std::span<const TokenCount> counts() const { return counts_; }
   int64_t length() const { return length_; }  // tokens appended, evicted ones included
 
@@ -36,7 +36,7 @@ class PenaltyRing {
   std::vector<int32_t> sink_tokens_;    // the token of index i < sinks
   std::vector<int32_t> window_tokens_;  // a ring
   std::vector<TokenCount> counts_;      // dense, for LogitsArgs
-  std::vector<int32_t> table_;  // open addressing, a power of two: place in counts_, or −1
+  std::vector<int32_t> table_;  // open addressing, a power of two: index in counts_, or −1
 };
 
 }  // namespace sinkstream

@@ -12,21 +12,21 @@ namespace sinkstream {
 
 namespace {
 
-// The `count` largest, best first, lowest id among equals: each id is compared with the worst one
-// so far, which few exceed.
-std::vector<TokenLogprob> likeliest(const float* logits, int64_t vocab, int64_t count,
-                                    double log_sum_exp) {
+// The `count` most probable tokens, best first, lowest id first among equals. Each logit is
+// compared with the lowest one kept so far, which few exceed.
+std::vector<TokenLogprob> most_probable(const float* logits, int64_t vocab, int64_t count,
+                                        double log_sum_exp) {
   count = std::min(count, vocab);
   std::vector<std::pair<float, int32_t>> best;  // logit, id
   best.reserve(count + 1);
-  float worst = -std::numeric_limits<float>::infinity();
+  float lowest = -std::numeric_limits<float>::infinity();
   for (int64_t id = 0; id < vocab && count > 0; ++id) {
-    if (!(logits[id] > worst)) continue;
-    const auto place = std::find_if(best.begin(), best.end(),
-                                    [&](const auto& entry) { return entry.first < logits[id]; });
-    best.insert(place, {logits[id], static_cast<int32_t>(id)});
+    if (!(logits[id] > lowest)) continue;
+    const auto next = std::find_if(best.begin(), best.end(),
+                                   [&](const auto& entry) { return entry.first < logits[id]; });
+    best.insert(next, {logits[id], static_cast<int32_t>(id)});
     if (static_cast<int64_t>(best.size()) > count) best.pop_back();
-    if (static_cast<int64_t>(best.size()) == count) worst = best.back().first;
+    if (static_cast<int64_t>(best.size()) == count) lowest = best.back().first;
   }
   std::vector<TokenLogprob> top;
   top.reserve(best.size());
@@ -57,7 +57,7 @@ void Sampler::append(std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) ring_->append(token);
 }
 
-// Greedy choice needs no temperature.
+// Greedy sampling ignores the temperature.
 bool Sampler::changes_logits() const {
   return ring_ || !params_.logit_bias.empty() || (!is_greedy(params_) && params_.temperature != 1);
 }
@@ -100,7 +100,7 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
   if (sampled.token < 0) throw no_token_left(index, scratch.vocab);
   sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum_exp);
   if (params_.logprobs > 0) {
-    sampled.top = likeliest(logits, scratch.vocab, params_.logprobs, log_sum_exp);
+    sampled.top = most_probable(logits, scratch.vocab, params_.logprobs, log_sum_exp);
   }
   return sampled;
 }

@@ -1,4 +1,4 @@
-// Chooses the tokens of one sequence from its logits. Knows no text and no model.
+// Samples the tokens of one sequence from its logits. Knows no text and no model.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,11 @@ struct TokenLogprob {
 
 struct Sampled {
   int32_t token = 0;
-  // Log-probabilities are the model's own: of the logits as they came, before bias, penalties,
-  // temperature and filters.
+  // Log-probabilities are the model's own: of the logits before bias, penalties, temperature and
+  // filters.
   float logprob = 0;
-  std::vector<TokenLogprob> top;  // the `logprobs` likeliest, best first, lowest id among equals
+  std::vector<TokenLogprob> top;  // the `logprobs` most probable, best first, lowest id
+                                  // first among equals
 };
 
 // Working memory for one call at a time; the samplers of all sequences share it.
@@ -45,12 +46,13 @@ class Sampler {
 
   const SamplingParams& params() const { return params_; }
 
-  // Tells which tokens enter the cache, prompt included, in order. Penalties look at nothing else.
+  // Reports the tokens that enter the cache, prompt included, in order. Penalties depend on these
+  // alone.
   void append(std::span<const int32_t> tokens);
 
-  // Chooses the token at place `index` of the stream from `logits` [scratch.vocab]. Does not append
-  // it. Allocates nothing unless log-probabilities of several tokens are asked for. Throws
-  // NonFiniteLogits, and InvalidArgument where `logit_bias` forbids every token; both name `index`.
+  // Samples the token at `index` of the stream from `logits` [scratch.vocab], without appending it.
+  // Allocates nothing unless `logprobs` is above 0. Throws NonFiniteLogits, and InvalidArgument if
+  // `logit_bias` forbids every token; both name `index`.
   Sampled sample(const float* logits, int64_t index, const Kernels& kernels, const Launch& launch,
                  SamplerScratch& scratch) const;
 
@@ -58,7 +60,7 @@ class Sampler {
   bool changes_logits() const;
 
   SamplingParams params_;
-  std::optional<PenaltyRing> ring_;  // only where a penalty is not neutral
+  std::optional<PenaltyRing> ring_;  // only if a penalty is not neutral
 };
 
 }  // namespace sinkstream

@@ -8,8 +8,8 @@ namespace sinkstream {
 
 namespace {
 
-// The longest proper prefix of `bytes` that ends `bytes[0, length)` followed by `byte`, where
-// `length` is such a prefix already; `border` is known below `length`.
+// The length of the longest prefix of `bytes` that is a suffix of `bytes[0, length)` followed by
+// `byte`. `border` is known below `length`.
 int32_t extend(const std::string& bytes, const std::vector<int32_t>& border, int32_t length,
                char byte) {
   while (length > 0 && bytes[length] != byte) length = border[length - 1];
@@ -39,7 +39,7 @@ bool StopMatcher::feed(std::string_view text, std::string* out) {
   }
   for (const char byte : text) {
     int32_t keep = 0;      // the longest prefix that ends here
-    int32_t complete = 0;  // the longest whole stop string that ends here
+    int32_t complete = 0;  // the longest complete stop string that ends here
     for (Pattern& pattern : patterns_) {
       pattern.length = extend(pattern.bytes, pattern.border, pattern.length, byte);
       keep = std::max(keep, pattern.length);

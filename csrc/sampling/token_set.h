@@ -16,7 +16,7 @@ class TokenSet {
   }
 
   bool contains(int32_t id) const { return std::binary_search(ids_.begin(), ids_.end(), id); }
-  const std::vector<int32_t>& ids() const { return ids_; }  // rising, each once
+  const std::vector<int32_t>& ids() const { return ids_; }  // ascending, each once
 
  private:
   std::vector<int32_t> ids_;

@@ -6,8 +6,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// What a byte that begins a character asks of the rest: how many bytes, and the range of the
-// first of them (Unicode, table 3-7). None if it begins no character.
+// What the first byte of a character requires of the rest: how many bytes, and the range of the
+// next one (Unicode, table 3-7). None if no character begins with it.
 struct Lead {
   int missing;
   uint8_t low, high;
@@ -32,7 +32,7 @@ constexpr Lead lead_of(uint8_t byte) {
 void Utf8Assembler::push(std::string_view bytes, std::string* out) {
   for (const char c : bytes) {
     const uint8_t byte = static_cast<uint8_t>(c);
-    if (missing_ > 0 && (byte < low_ || byte > high_)) {  // the held part can go no further
+    if (missing_ > 0 && (byte < low_ || byte > high_)) {  // the held part cannot be completed
       out->append(kReplacement);
       held_ = missing_ = 0;
     }

@@ -1,4 +1,4 @@
-// Complete characters out of bytes that come in pieces.
+// Assembles UTF-8 characters from bytes that arrive in pieces.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace sinkstream {
 
-// Emits valid UTF-8 only. Bytes that are no UTF-8 become U+FFFD, one for each longest part that
-// could have begun a character, as Python's errors="replace" and Rust's from_utf8_lossy do.
-// How the bytes are cut into pieces does not matter.
+// Emits only valid UTF-8. Invalid bytes become U+FFFD, one for each longest part that could have
+// begun a character, as with Python's errors="replace" and Rust's from_utf8_lossy.
+// The result does not depend on how the bytes are cut into pieces.
 class Utf8Assembler {
  public:
-  // Appends to `out` what is certain by now.
+  // Appends to `out` the text that is certain by now.
   void push(std::string_view bytes, std::string* out);
-  // The end: appends U+FFFD if a character is incomplete. Ready for another text afterwards.
+  // Ends the text: appends U+FFFD if a character is incomplete. Then ready for another text.
   void flush(std::string* out);
 
   int held() const { return held_; }  // bytes waiting for the rest of their character, 0 to 3
@@ -29,7 +29,7 @@ class Utf8Assembler {
   uint8_t high_ = 0xBF;
 };
 
-// The offset of the first byte that is no UTF-8, or npos.
+// The offset of the first byte that is not valid UTF-8, or npos.
 size_t find_invalid_utf8(std::string_view text);
 
 }  // namespace sinkstream

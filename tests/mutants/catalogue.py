@@ -303,7 +303,7 @@ MUSEUM = (
         name="angles_in_float32",
         sentence="Angles are computed in float32.",
         file=ANGLES,
-        old="(without_whole(position * frequency.upper) + position * frequency.lower) * kTurn;",
+        old="(fraction_of(position * frequency.upper) + position * frequency.lower) * kTurn;",
         new="static_cast<float>(position) *"
         " static_cast<float>((frequency.upper + frequency.lower) * kTurn);",
         killers=(
@@ -448,7 +448,7 @@ OURS = (
         file=PLACE,
         old="if (window_.first(next_index()) == window_.sinks) return length_;",
         new="if (evicted() == 0) return length_;",
-        killers=(_shared("OnlyABeginningThatIsWholeCanBeShared"),),
+        killers=(_shared("OnlyACompletePrefixCanBeShared"),),
     ),
     # --- angles -----------------------------------------------------------------------------
     Mutant(

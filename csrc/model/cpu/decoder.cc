@@ -58,7 +58,7 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
 void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   plan_.make(spans);
   compute_angles();
-  let_all_attend();
+  keep_all_rows();
   kernels_.embedding(
       {.ids = plan_.ids.data(), .tokens = rows_, .table = weights_.embedding, .out = hidden_},
       launch_);
@@ -76,7 +76,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   shift_angles_.fill(&distance, 1, cos.data(), sin.data());
   std::vector<Slot> from(older), to(older);
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
-    for (int64_t i = 0; i < older; ++i) {  // the youngest first, so that none is overwritten
+    for (int64_t i = 0; i < older; ++i) {  // newest first, so that none is overwritten too early
       from[i] = cache->slot(layer, first + older - 1 - i);
       to[i] = cache->slot(layer, first + older - 1 - i + distance);
     }
@@ -91,7 +91,6 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   cache->cut(first + distance);
 }
 
-// The angles of each row.
 void Decoder::compute_angles() {
   rows_ = plan_.rows();
   SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward has ", rows_, " tokens");
@@ -103,7 +102,7 @@ void Decoder::compute_angles() {
   query_sin_ = window_sin_;
 }
 
-void Decoder::let_all_attend() {
+void Decoder::keep_all_rows() {
   queries_ = rows_;
   round_queries_.clear();
   attention_spans_.clear();
@@ -123,9 +122,9 @@ void Decoder::let_all_attend() {
   }
 }
 
-// Leaves only the rows whose logits are wanted to attend and to go on: nothing reads what the last
-// layer makes of the others, beyond their keys and values. What is kept moves up.
-void Decoder::keep_wanted() {
+// Lets only the rows whose logits are wanted attend and continue: of the last layer's other rows,
+// only keys and values are needed. The kept rows move up.
+void Decoder::keep_wanted_rows() {
   const int64_t hidden = spec_.hidden_size, pairs = spec_.rotary_dim() / 2;
   int64_t kept = 0;
   size_t kept_spans = 0;
@@ -175,7 +174,7 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
   const std::span<const LinearPart> all = parts;
   if (index + 1 == spec_.layers && plan_.wanted < rows_) {
     multiply(normed_, rows_, all.first(2));
-    keep_wanted();
+    keep_wanted_rows();
     if (queries_ > 0) multiply(normed_, queries_, all.last(1));
   } else {
     multiply(normed_, rows_, all);

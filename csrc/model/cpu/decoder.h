@@ -1,5 +1,5 @@
-// The decoder loop: one forward pass of many spans over weights and caches.
-// Reads the spec as data; knows no family, no sampling and no text.
+// A decoder on the CPU: one forward pass of many spans over weights and caches.
+// Reads the spec as data; knows no model family, no sampling and no text.
 #pragma once
 
 #include <vector>
@@ -15,15 +15,15 @@
 namespace sinkstream {
 
 struct DecoderOptions {
-  InputType input_type = InputType::kFloat32;  // what linear maps round their inputs to
+  InputType input_type = InputType::kFloat32;  // that linear maps round their inputs to
   DType cache_type = DType::kFloat32;
-  int64_t max_tokens = 256;  // rows of one forward; sets the size of the scratch memory
-  int64_t pages = 16;        // of a sequence and layer, where attention is to be fastest; likewise
+  int64_t max_tokens = 256;  // rows of one forward; determines the size of the scratch memory
+  int64_t pages = 16;        // of a sequence and layer, up to which attention is fastest; likewise
 };
 
 class Decoder : public WeightedModel {
  public:
-  // The weights' memory and the pool outlive the decoder.
+  // The weights' memory and the pool must outlive the decoder.
   Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels, ThreadPool* pool,
           const DecoderOptions& options);
 
@@ -43,7 +43,7 @@ class Decoder : public WeightedModel {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
 
  private:
-  // The rows of a round that attend, counted by themselves: in the last layer not all do.
+  // The rows of a round that attend. In the last layer not all do, so they are counted anew.
   struct Queries {
     int64_t row = 0;
     int64_t count = 0;
@@ -52,8 +52,8 @@ class Decoder : public WeightedModel {
   };
 
   void compute_angles();
-  void let_all_attend();
-  void keep_wanted();
+  void keep_all_rows();
+  void keep_wanted_rows();
   void attend(const LayerWeights& layer, int64_t index);
   void append(const ForwardPlan::Round& round, int64_t layer);
   void attend(const Queries& queries, int64_t layer);
@@ -70,9 +70,9 @@ class Decoder : public WeightedModel {
   Launch launch_;
   DecoderOptions options_;
   Angles angles_;
-  Angles shift_angles_;  // the same without attention factor: what a key that moves is turned by
+  Angles shift_angles_;  // without attention factor: for keys that move
 
-  // Scratch, [max_tokens] rows each, in one piece of memory.
+  // Scratch, [max_tokens] rows each, in one block of memory.
   Buffer arena_;
   float* hidden_;                    // [rows, hidden]: the residual stream
   float* normed_;                    // [rows, hidden]
@@ -91,15 +91,15 @@ class Decoder : public WeightedModel {
 
   Buffer attention_scratch_;
 
-  // What this forward's rows are; reserved once.
+  // The rows of this forward; reserved once.
   ForwardPlan plan_;
   int64_t rows_ = 0;
-  int64_t queries_ = 0;  // rows that attend and go on: all, and in the last layer those wanted
+  int64_t queries_ = 0;  // rows that attend: all, but in the last layer only those with logits
   std::vector<int64_t> rank_, first_;    // [queries]
   const float *query_cos_, *query_sin_;  // [queries, rotary_dim / 2], of each query's index
   std::vector<Slot> slots_;
   std::vector<Queries> round_queries_;             // of each round
-  std::vector<AttentionSpan> attention_spans_;     // rows counted from their round's first query
+  std::vector<AttentionSpan> attention_spans_;     // rows relative to their round's first query
   std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
 };
 

@@ -15,7 +15,7 @@ std::vector<double> frequencies_of(double base, int64_t rotary_dim) {
   return frequencies;
 }
 
-// Half a unit in the last place of numbers up to 1, and a little for the last double.
+// Half a unit in the last place of floats up to 1, and a little for rounding in double.
 constexpr double kRounding = 0x1p-25 + 1e-12;
 
 TEST(Angles, AreRightToTheLastFloatAtAnyIndex) {
@@ -29,8 +29,8 @@ TEST(Angles, AreRightToTheLastFloatAtAnyIndex) {
       float cos[32], sin[32];
       angles.fill(&index, 1, cos, sin);
       for (size_t d = 0; d < 32; ++d) {
-        // 64 bits carry the product of an index below 2^37 to 1e-8 turns of the last place; where
-        // long double is double, only indices below 2^27 are compared.
+        // 64 bits hold the product of an index below 2^37 to within 1e-8 turns. If long double is
+        // double, only indices up to 2^27 are compared.
         if (sizeof(long double) == sizeof(double) && index > (1 << 27)) continue;
         const long double angle = static_cast<long double>(index) * frequencies[d];
         EXPECT_NEAR(cos[d], std::cos(angle), kRounding) << "index " << index << " pair " << d;
@@ -40,7 +40,7 @@ TEST(Angles, AreRightToTheLastFloatAtAnyIndex) {
   }
 }
 
-// What attention relies on: two absolute angles differ by the angle of the distance.
+// Attention relies on this: two absolute angles differ by the angle of their distance.
 TEST(Angles, DifferByTheAngleOfTheDistanceTenMillionTokensOn) {
   const Angles angles(frequencies_of(10000, 128));
   for (int64_t distance = 0; distance < 5000; distance += 37) {

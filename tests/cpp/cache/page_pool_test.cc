@@ -31,7 +31,7 @@ TEST(PagePool, KeepsASharedPageUntilItsLastHolderLeaves) {
   pool.share(id);
   EXPECT_EQ(pool.shared_pages(), 1);
   pool.share(id);
-  EXPECT_EQ(pool.shared_pages(), 1) << "one page, however many hold it";
+  EXPECT_EQ(pool.shared_pages(), 1) << "one page, whatever the number of holders";
   pool.release(id);
   EXPECT_EQ(pool.shared_pages(), 1);
   pool.release(id);
@@ -50,7 +50,7 @@ TEST(PagePool, EveryHolderOfAPageSharedForWritingCanHaveItsOwn) {
   pool.share_for_writing(id);
   pool.share_for_writing(id);
   EXPECT_EQ(pool.holders(id), 3);
-  EXPECT_EQ(pool.free_pages(), 1) << "a spare for each holder but one";
+  EXPECT_EQ(pool.free_pages(), 1) << "one spare fewer than holders";
 
   const int32_t first = pool.own(id), second = pool.own(id), third = pool.own(id);
   EXPECT_EQ(pool.free_pages(), 1);

@@ -38,8 +38,8 @@ TEST(SequenceCache, TakesFewerPagesWhenItWillStayShort) {
   EXPECT_EQ(SequenceCache::pages_needed(window, 1, kEndless), 1 + 17);
 }
 
-// Writes tokens piece by piece and remembers which index each slot holds: when a piece's queries
-// run, every key that they see must still be in its slot.
+// Writes tokens piece by piece and records the index in each slot. When a piece's queries run,
+// every key that they see must still be in its slot.
 TEST(SequenceCache, NeverOverwritesAKeyThatAQueryOfThePieceSees) {
   for (const int64_t sinks : {0, 1, 4, 63, 64, 65, 130}) {
     for (const int64_t window : {1, 2, 63, 64, 65, 127, 128, 129, 200}) {
@@ -97,7 +97,7 @@ TEST(SequenceCache, RefusesToGrowPastItsLength) {
   EXPECT_THROW(cache.advance(1), InternalError);
 }
 
-// As the original evicts before a turn: S sinks and the last R − n tokens stay, with R = W − 1.
+// As StreamingLLM evicts before a turn: S sinks and the last R − n tokens stay, with R = W − 1.
 TEST(SequenceCache, EvictsForSpaceOnlyWhatDoesNotFit) {
   const Window window{3, 6};
   PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
@@ -164,7 +164,7 @@ TEST(SequenceCache, MakesEvictedTokensNaNInEveryTypeWhereThePoolPoisons) {
     SequenceCache cache(&pool, window, kLayers, kEndless);
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       for (int64_t t = 0; t < 100; ++t) {
-        std::memset(cache.slot(layer, t).page, 0, shape.bytes());  // zeros in every type
+        std::memset(cache.slot(layer, t).page, 0, shape.bytes());  // 0 in every type
       }
     }
     cache.advance(100);
@@ -184,7 +184,7 @@ TEST(SequenceCache, MakesEvictedTokensNaNInEveryTypeWhereThePoolPoisons) {
   }
 }
 
-TEST(SequenceCache, CountsWhatIsUnderWayOnlyOnceItHasArrived) {
+TEST(SequenceCache, CountsTokensInFlightOnlyOnceTheyAreDelivered) {
   PagePool pool(kShape, 20);
   SequenceCache cache(&pool, {2, 10}, kLayers, 40);
   cache.add_in_flight(16);
@@ -196,15 +196,15 @@ TEST(SequenceCache, CountsWhatIsUnderWayOnlyOnceItHasArrived) {
   EXPECT_EQ(cache.length(), 16);
   EXPECT_EQ(cache.evicted(), 4);
   EXPECT_EQ(cache.in_flight(), 5);
-  EXPECT_THROW(cache.commit_in_flight(6), InternalError) << "fewer are under way";
+  EXPECT_THROW(cache.commit_in_flight(6), InternalError) << "fewer are in flight";
   EXPECT_THROW(cache.add_in_flight(20), InternalError) << "it was made for 40";
   cache.drop_in_flight();
   EXPECT_EQ(cache.next_index(), 16);
   EXPECT_NO_THROW(cache.add_in_flight(24));
 }
 
-// A chunk under way lies in rows that have just been evicted: those are not to be spoiled.
-TEST(SequenceCache, SpoilsNoRowThatAStepUnderWayHasWritten) {
+// A chunk in flight is in rows that have just been evicted: those must not be poisoned.
+TEST(SequenceCache, PoisonsNoRowThatAStepInFlightHasWritten) {
   const Window window{4, 60};
   PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless), /*poison=*/true);
   SequenceCache cache(&pool, window, 1, kEndless);

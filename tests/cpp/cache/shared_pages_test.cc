@@ -1,5 +1,5 @@
-// Sequences that share pages: each finds in its slots what it wrote, or what the one that it began
-// with had written, and nothing else; and no page is lost.
+// Sequences that share pages: each finds in its slots what it wrote, or what the sequence that it
+// started from had written, and nothing else. No page is lost.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ constexpr PageShape kShape{1, 2, DType::kFloat32};
 constexpr int64_t kLayers = 2;
 constexpr int64_t kEndless = int64_t{1} << 60;
 
-// A sequence and the mark of each of its tokens, those under way included, as a plain list.
+// A sequence, and the mark of each of its tokens, those in flight included, as a plain list.
 struct Marked {
   template <typename... Args>
   explicit Marked(std::vector<uint32_t> known, Args&&... args)
@@ -39,7 +39,7 @@ std::byte* row_of(const SequenceCache& cache, int64_t layer, int64_t index) {
   return slot.page + kShape.key_element(slot.row, 0) * int64_t{sizeof(float)};
 }
 
-// As a step does that has been launched.
+// Writes as a launched step does.
 void add_in_flight(Marked* one, int64_t count, std::mt19937* random) {
   one->cache.make_writable(count);
   for (int64_t i = 0; i < count; ++i) {
@@ -87,7 +87,8 @@ TEST(SharedPages, SinksThatAreFullSaveTheirPages) {
   EXPECT_EQ(SequenceCache::pages_saved(window, 3, 63), 0);
   EXPECT_EQ(SequenceCache::pages_saved(window, 3, 64), 3);
   EXPECT_EQ(SequenceCache::pages_saved(window, 3, 99), 3);
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 100), 6) << "no row of theirs is written again";
+  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 100), 6)
+      << "no row of these pages is written again";
   EXPECT_EQ(SequenceCache::pages_saved(window, 3, 1000), 6);
 }
 
@@ -110,7 +111,7 @@ TEST(SharedPages, TakesExactlyWhatItAnnounced) {
   }
 }
 
-TEST(SharedPages, OnlyABeginningThatIsWholeCanBeShared) {
+TEST(SharedPages, OnlyACompletePrefixCanBeShared) {
   const Window window{4, 60};
   PagePool pool(kShape, 100);
   std::mt19937 random(1);
@@ -120,21 +121,21 @@ TEST(SharedPages, OnlyABeginningThatIsWholeCanBeShared) {
   write(&one, 1, &random);  // the next token sees one token less
   EXPECT_EQ(one.cache.shareable(), 4);
   EXPECT_THROW(SequenceCache(one.cache, kEndless, 5), InternalError);
-  EXPECT_THROW(SequenceCache(one.cache, 10, 64), InternalError) << "longer than it may become";
+  EXPECT_THROW(SequenceCache(one.cache, 10, 64), InternalError) << "longer than its max_length";
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 4));
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 64));
 }
 
-TEST(SharedPages, WhatAStepUnderWayOverwritesCannotBeShared) {
+TEST(SharedPages, WhatAStepInFlightOverwritesCannotBeShared) {
   const Window window{4, 60};
   PagePool pool(kShape, 100);
   std::mt19937 random(1);
   Marked one({}, &pool, window, kLayers, kEndless);
   write(&one, 30, &random);
   add_in_flight(&one, 33, &random);
-  EXPECT_EQ(one.cache.shareable(), 30) << "no more than counts";
+  EXPECT_EQ(one.cache.shareable(), 30) << "not what is in flight";
   EXPECT_NO_THROW(SequenceCache(one.cache, kEndless, 30));
-  add_in_flight(&one, 100, &random);  // more than the ring has room for beside the first 30
+  add_in_flight(&one, 100, &random);  // more than the ring has room for with the first 30
   EXPECT_EQ(one.cache.shareable(), 4);
   EXPECT_THROW(SequenceCache(one.cache, kEndless, 30), InternalError);
   EXPECT_THROW(one.cache.rewind(20), InternalError);
@@ -142,11 +143,12 @@ TEST(SharedPages, WhatAStepUnderWayOverwritesCannotBeShared) {
   Marked two({}, &pool, window, kLayers, kEndless);
   write(&two, 2, &random);
   add_in_flight(&two, 100, &random);
-  EXPECT_EQ(two.cache.shareable(), 2) << "sinks that do not count yet are not shared either";
+  EXPECT_EQ(two.cache.shareable(), 2) << "nor sinks in flight";
 }
 
-// A page of sinks that a step under way fills is not shared by two who might both write to it.
-TEST(SharedPages, SinksThatAStepUnderWayFillsAreCopiedForWhoWritesThem) {
+// A page of sinks that a step in flight fills is not shared by two sequences that may both write
+// it.
+TEST(SharedPages, SinksThatAStepInFlightFillsAreCopiedForAnotherWriter) {
   const Window window{64, 60};
   const int64_t each = SequenceCache::pages_needed(window, kLayers, kEndless);
   PagePool pool(kShape, 3 * each);
@@ -227,7 +229,7 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
           }
           break;
         }
-        case 4:  // it has ended while a token that nobody wants is under way
+        case 4:  // it has ended with a token in flight, which is discarded
           if (one->cache.in_flight() != 1) break;
           one->cache.drop_in_flight();
           one->in_flight.clear();

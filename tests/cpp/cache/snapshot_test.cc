@@ -20,7 +20,7 @@ constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, 
 
 PageShape shape_of(DType type) { return {2, 6, type}; }
 
-// The bits of one number of a token, or of its scale (`dim` below 0).
+// The bits of one number of a token or, if `dim` is negative, of its scale.
 uint32_t bits_at(const SequenceCache& cache, int64_t layer, int64_t token, int64_t half,
                  int64_t head, int64_t dim) {
   const PageShape& shape = cache.shape();
@@ -38,7 +38,7 @@ uint32_t bits_at(const SequenceCache& cache, int64_t layer, int64_t token, int64
   return bits;
 }
 
-// Fills the rows of a token with random bits, whatever numbers they are.
+// Fills the rows of a token with random bits.
 void write_token(SequenceCache* cache, int64_t token, std::mt19937* random) {
   const PageShape& shape = cache->shape();
   const int64_t bytes = bytes_of(shape.type);
@@ -79,13 +79,13 @@ std::vector<int64_t> live_tokens(const SequenceCache& cache) {
 struct Copied {
   explicit Copied(const SequenceCache& cache)
       : shape(snapshot_shape(cache)),
-        place{cache.length(), cache.window().begin},
+        state{cache.length(), cache.window().begin},
         keys_values(shape.bytes()),
         scales(shape.scale_bytes() / sizeof(float)) {
     snapshot(cache, keys_values.data(), scales.data());
   }
   SnapshotShape shape;
-  SequenceState place;
+  SequenceState state;
   std::vector<std::byte> keys_values;
   std::vector<float> scales;
 };
@@ -98,7 +98,7 @@ struct Pooled {
   SequenceCache cache;
 };
 
-// What the snapshot says is what the pages held, number by number.
+// The snapshot has what the pages held, number by number.
 void expect_plain(const SequenceCache& cache, const Copied& copied) {
   const PageShape& shape = cache.shape();
   const auto tokens = live_tokens(cache);
@@ -132,7 +132,7 @@ void expect_plain(const SequenceCache& cache, const Copied& copied) {
   }
 }
 
-// Both have the same live tokens, with the same bits in the same rows.
+// Both caches have the same live tokens, with the same bits in the same rows.
 void expect_same_tokens(const SequenceCache& expected, const SequenceCache& cache) {
   ASSERT_EQ(cache.length(), expected.length());
   ASSERT_EQ(cache.window().begin, expected.window().begin);
@@ -152,7 +152,7 @@ void expect_same_tokens(const SequenceCache& expected, const SequenceCache& cach
   }
 }
 
-// Bytes of the sequence's pages that are not those of a fresh, poisoned page.
+// How many bytes of the sequence's pages differ from a fresh, poisoned page.
 int64_t written_bytes(const SequenceCache& cache) {
   int64_t written = 0;
   const auto count = [&](const std::byte* page) {
@@ -165,14 +165,14 @@ int64_t written_bytes(const SequenceCache& cache) {
   return written;
 }
 
-// A sequence goes into a fresh one and both go on.
+// Restores a sequence into a fresh cache and continues both.
 void expect_round_trip(Pooled* original) {
   const Copied copied(original->cache);
   expect_plain(original->cache, copied);
   Window window = original->cache.window();
   window.begin = 0;
   Pooled other(window, original->cache.shape().type, original->cache.max_length());
-  restore(&other.cache, copied.place, copied.keys_values.data(), copied.scales.data());
+  restore(&other.cache, copied.state, copied.keys_values.data(), copied.scales.data());
   expect_same_tokens(original->cache, other.cache);
   EXPECT_LE(written_bytes(other.cache), copied.shape.bytes() + copied.shape.scale_bytes());
   std::mt19937 one(5), two(5);
@@ -225,17 +225,17 @@ TEST_P(SnapshotOfType, RestoresWhatACutHasLeft) {
   }
 }
 
-// A memory whose addresses the host cannot follow, as a GPU's.
+// Memory that the host cannot access by address, like a GPU's.
 class FarPages : public PageMemory {
  public:
   explicit FarPages(int64_t bytes) : bytes_(bytes) {}
   std::byte* data() const override { return reinterpret_cast<std::byte*>(kFar); }
   int64_t bytes() const override { return std::ssize(bytes_); }
-  bool is_hosts() const override { return false; }
+  bool is_host_memory() const override { return false; }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     std::memcpy(near(to), near(from), bytes);
   }
-  void spoil(std::byte* at, int64_t bytes) override { std::memset(near(at), 0xff, bytes); }
+  void poison(std::byte* at, int64_t bytes) override { std::memset(near(at), 0xff, bytes); }
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override {
     std::memcpy(to_host, near(from), bytes);
   }
@@ -266,9 +266,9 @@ TEST_P(SnapshotOfType, MovesBetweenAProcessorAndAGpu) {
       const int64_t pages = SequenceCache::pages_needed(window, kLayers, kEndless);
       PagePool pool(shape, 2 * pages, std::make_unique<FarPages>(2 * pages * shape.bytes()), true);
       SequenceCache there(&pool, window, kLayers, kEndless);
-      restore(&there, copied.place, copied.keys_values.data(), copied.scales.data());
+      restore(&there, copied.state, copied.keys_values.data(), copied.scales.data());
       SequenceCache fork(there, kEndless, there.length());
-      there.make_writable(70);  // the fork keeps the pages, and this one has copies
+      there.make_writable(70);  // the fork keeps the pages; this one has copies
       for (const SequenceCache* one : {&there, &fork}) {
         const Copied back(*one);
         EXPECT_EQ(back.keys_values, copied.keys_values) << "S " << sinks << " length " << length;
@@ -303,14 +303,15 @@ TEST(Snapshot, MovesToASequenceThatMayGrowLonger) {
   const Copied copied(original.cache);
   Pooled longer(window, DType::kFloat16);
   ASSERT_NE(longer.cache.window_page_count(), original.cache.window_page_count());
-  restore(&longer.cache, copied.place, copied.keys_values.data(), nullptr);
+  restore(&longer.cache, copied.state, copied.keys_values.data(), nullptr);
   expect_same_tokens(original.cache, longer.cache);
   append(&original.cache, 20, &again);
   append(&longer.cache, 20, &and_again);
   expect_same_tokens(original.cache, longer.cache);
 }
 
-// A token that the next query does not see is live by count, and NaN where the pool poisons.
+// A token that the next query does not see still counts as live; a pool that poisons sets it to
+// NaN.
 TEST(Snapshot, LeavesWhatTheNextTokenDoesNotSeeNaN) {
   const Window window{2, 70};
   PagePool plain(shape_of(DType::kFloat32), SequenceCache::pages_needed(window, kLayers, kEndless));
@@ -319,7 +320,7 @@ TEST(Snapshot, LeavesWhatTheNextTokenDoesNotSeeNaN) {
   append(&original, 100, &random);
   const Copied copied(original);
   Pooled poisoned(window, DType::kFloat32);
-  restore(&poisoned.cache, copied.place, copied.keys_values.data(), nullptr);
+  restore(&poisoned.cache, copied.state, copied.keys_values.data(), nullptr);
   EXPECT_EQ(bits_at(poisoned.cache, 0, 100 - 70, 0, 0, 0), 0xffffffffu);
   EXPECT_EQ(bits_at(poisoned.cache, 0, 100 - 69, 0, 0, 0), bits_at(original, 0, 100 - 69, 0, 0, 0));
 }
@@ -338,18 +339,18 @@ TEST(Snapshot, IsRestoredOnceAndWithinTheSequence) {
   Pooled original(window, DType::kFloat16);
   append(&original.cache, 20, &random);
   const Copied copied(original.cache);
-  const auto put = [&](SequenceCache* cache, SequenceState place) {
-    restore(cache, place, copied.keys_values.data(), nullptr);
+  const auto put = [&](SequenceCache* cache, SequenceState state) {
+    restore(cache, state, copied.keys_values.data(), nullptr);
   };
-  EXPECT_THROW(put(&original.cache, copied.place), InternalError);  // it has tokens
+  EXPECT_THROW(put(&original.cache, copied.state), InternalError);  // it has tokens
   Pooled shorter(window, DType::kFloat16, 19);
-  EXPECT_THROW(put(&shorter.cache, copied.place), InternalError);
+  EXPECT_THROW(put(&shorter.cache, copied.state), InternalError);
   Pooled other(window, DType::kFloat16);
   EXPECT_THROW(put(&other.cache, {20, 21}), InternalError);
   EXPECT_THROW(put(&other.cache, {20, -1}), InternalError);
   EXPECT_THROW(put(&other.cache, {-1, 0}), InternalError);
   EXPECT_EQ(other.cache.length(), 0);
-  put(&other.cache, copied.place);
+  put(&other.cache, copied.state);
   EXPECT_EQ(other.cache.length(), 20);
 }
 

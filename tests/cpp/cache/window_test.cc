@@ -9,7 +9,7 @@
 namespace sinkstream {
 namespace {
 
-// The definition, literally: what the query of token t sees, in rising order.
+// The definition, literally: what the query of token t sees, in ascending order.
 std::vector<int64_t> live_tokens(const Window& window, int64_t t) {
   std::vector<int64_t> live;
   for (int64_t i = 0; i <= t; ++i) {
@@ -20,7 +20,7 @@ std::vector<int64_t> live_tokens(const Window& window, int64_t t) {
   return live;
 }
 
-// Every small window, and some around the edges of blocks.
+// Every small window, and some around block boundaries.
 std::vector<Window> windows() {
   std::vector<Window> all;
   for (int64_t sinks = 0; sinks <= 5; ++sinks) {
@@ -43,7 +43,7 @@ std::string text_of(const Window& window, int64_t t) {
          std::to_string(window.begin) + " t " + std::to_string(t);
 }
 
-// A cut leaves at least the current token: nobody may ask for a token before `begin` after it.
+// A cut leaves at least the current token, so no query of a window token before `begin` follows it.
 bool is_possible(const Window& window, int64_t t) { return t < window.sinks || t >= window.begin; }
 
 TEST(Window, SeesWhatTheDefinitionSays) {
@@ -86,7 +86,7 @@ TEST(Window, CountsTheLiveAndTheEvicted) {
   }
 }
 
-// evict_for_space may cut everything but the sinks before the next token comes.
+// evict_for_space may evict everything but the sinks before the next token.
 TEST(Window, IsLeftWithItsSinksWhenEverythingElseIsCut) {
   const Window window = {.sinks = 4, .window = 10, .begin = 30};
   EXPECT_EQ(window.live(30), 4);
@@ -104,8 +104,8 @@ TEST(Window, AlignsBlocksToTheIndex) {
   }
 }
 
-// Plays a stream through a ring: every token that any query of a piece sees must still be in its
-// slot after the whole piece has been written.
+// Plays a stream through a ring. After a piece has been written, every token that any of its
+// queries sees must still be in its slot.
 void play(const Window& window, int64_t pages, int64_t length, int64_t cut) {
   std::map<std::pair<int64_t, int64_t>, int64_t> slots;  // page of the ring, row -> token
   for (int64_t t = 0, count; t < length; t += count) {
@@ -141,7 +141,7 @@ TEST(Window, TakesNoMorePagesThanAShortSequenceNeeds) {
       ASSERT_GE(pages, 1);
       ASSERT_LE(pages, window.window_pages());
       play(window, pages, std::min<int64_t>(length, far_past(window)), 64);
-      // One less would not do, unless the ring is as long as it ever needs to be.
+      // One page less is too few, unless the ring has its full length.
       const int64_t blocks = length <= window.sinks ? 1 : window.block(length - 1) + 1;
       ASSERT_EQ(pages, std::min(window.window_pages(), blocks)) << text_of(window, length);
     }
@@ -176,7 +176,7 @@ TEST(Window, TakesMoreBlocksIntoAPieceWhereTheyHavePagesElsewhere) {
   EXPECT_EQ(window.piece(71, 200, 3), 200);
 }
 
-TEST(Window, TheRingEndsBehindTheBlockOfEveryToken) {
+TEST(Window, TheRingEndsAfterTheBlockOfEveryToken) {
   for (const Window& window : windows()) {
     const int64_t pages = window.window_pages();
     for (int64_t t = 0; t < far_past(window); ++t) {

@@ -70,7 +70,7 @@ TEST(Digest, DoesNotDependOnAlignment) {
   }
 }
 
-// Fixed for ever: saved sessions carry digests.
+// Must never change: saved sessions contain digests.
 TEST(Digest, IsWhatItWas) {
   Digest digest;
   digest.add("attention sinks");

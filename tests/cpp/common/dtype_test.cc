@@ -31,7 +31,7 @@ TEST(DType, BFloat16RoundTripsEveryPattern) {
   }
 }
 
-// The nearest of the two neighbours, the even one of equally near ones.
+// The nearest of two neighbors; if both are equally near, the even one.
 template <typename Stored, typename Convert>
 void expect_nearest_even(Stored low, Convert convert) {
   const Stored high{static_cast<uint16_t>(low.bits + 1)};

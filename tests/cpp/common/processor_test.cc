@@ -8,7 +8,7 @@
 namespace sinkstream {
 namespace {
 
-// The first value of a field of /proc/cpuinfo, or nothing.
+// The first value of a field of /proc/cpuinfo, or "".
 std::string field(const std::string& wanted) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -25,10 +25,10 @@ TEST(Processor, HasTheFamilyOfItsVersion) {
   EXPECT_EQ(family_of(0x00b00f21), 26);
   EXPECT_EQ(family_of(0x00a20f10), 25);
   EXPECT_EQ(family_of(0x00800f12), 23);
-  EXPECT_EQ(family_of(0x000806f8), 6);  // 0xf alone is extended
+  EXPECT_EQ(family_of(0x000806f8), 6);  // only family 0xf is extended
 }
 
-TEST(Processor, IsOneWhoseFirstCacheServesAheadByWhatTheSystemSaysOfIt) {
+TEST(Processor, PrefetchesToL1OnAmdFamily26Alone) {
   const bool is_family_26 = field("vendor_id") == "AuthenticAMD" && field("cpu family") == "26";
   EXPECT_EQ(kPrefetchToL1, is_family_26);
 }

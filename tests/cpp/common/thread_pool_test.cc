@@ -25,7 +25,7 @@ std::atomic<int> yields_of_workers{0};
 
 }  // namespace
 
-// In the place of the C library's: what std::this_thread::yield() calls.
+// Replaces the C library's, which std::this_thread::yield() calls.
 extern "C" int sched_yield() noexcept {
   if (!is_caller) ++yields_of_workers;
   return static_cast<int>(syscall(SYS_sched_yield));
@@ -45,9 +45,9 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
   }
 }
 
-// The system refuses threads whose stacks find no room.
-#if !defined(__SANITIZE_ADDRESS__)  // whose own stacks would need the room that the test takes away
-TEST(ThreadPool, SaysHowManyThreadsThereAreWhereTheSystemGivesNoMore) {
+// The system refuses threads whose stacks do not fit into the address space.
+#if !defined(__SANITIZE_ADDRESS__)  // which needs that address space itself
+TEST(ThreadPool, SaysHowManyThreadsThereAreIfTheSystemRefusesMore) {
   const auto in_little_room = [] {
     std::ifstream status("/proc/self/statm");
     rlim_t pages = 0;
@@ -63,7 +63,7 @@ TEST(ThreadPool, SaysHowManyThreadsThereAreWhereTheSystemGivesNoMore) {
     std::exit(1);
   };
   EXPECT_EXIT(in_little_room(), testing::ExitedWithCode(0),
-              "load: the system gives only [0-9]+ of 1024 threads: .*Choose fewer `threads`");
+              "load: the system started only [0-9]+ of 1024 threads: .*Choose fewer `threads`");
 }
 #endif
 
@@ -123,7 +123,7 @@ TEST(ThreadPool, WakesParkedWorkers) {
   }
 }
 
-// Without being asked a worker waits for some 20 µs before it yields; loops follow faster here.
+// Without offer_cores() a worker waits about 20 µs before it yields. Loops follow faster here.
 TEST(ThreadPool, EachWorkerOffersItsCoreBeforeTheNextTask) {
   ThreadPool pool(2);
   is_caller = true;
@@ -146,7 +146,7 @@ TEST(ThreadPool, UsesNoProcessorTimeWhenIdle) {
   EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.02);
 }
 
-TEST(ThreadPool, RethrowsATasksExceptionAndGoesOn) {
+TEST(ThreadPool, RethrowsATasksExceptionAndContinues) {
   ThreadPool pool(2);
   for (int round = 0; round < 20; ++round) {
     EXPECT_THROW(pool.run(100,
@@ -167,11 +167,11 @@ TEST(ThreadPool, EachThreadBeginsOnceBeforeItsFirstTask) {
     std::atomic<int> arrived{0}, early{0};
     const auto begin = [&](int thread) { ++begun[thread]; };
     pool.run(0, begin, [](int64_t, int) {});
-    EXPECT_EQ(begun, std::vector<int>(threads, 0)) << "there was no task";
+    EXPECT_EQ(begun, std::vector<int>(threads, 0)) << "there is no task";
     pool.run(3 * threads, begin, [&](int64_t, int thread) {
       if (begun[thread] != 1) ++early;
       ++arrived;
-      while (arrived < threads) std::this_thread::yield();  // so that each thread gets one
+      while (arrived < threads) std::this_thread::yield();  // so that each thread gets a task
     });
     EXPECT_EQ(begun, std::vector<int>(threads, 1));
     EXPECT_EQ(early.load(), 0);

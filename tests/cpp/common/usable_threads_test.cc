@@ -11,7 +11,7 @@
 namespace sinkstream {
 namespace {
 
-// A folder of cgroups, gone at the end.
+// A folder of cgroups, removed at the end.
 class QuotaCores : public testing::Test {
  protected:
   ~QuotaCores() override { std::filesystem::remove_all(root_); }
@@ -65,7 +65,7 @@ TEST(ThreadsWithin, CountsPartsOfACoreAsOne) {
   EXPECT_EQ(threads_within(2, 7), 2);
 }
 
-TEST(ThreadsWithin, IsOneWhereNobodyKnowsTheCores) { EXPECT_EQ(threads_within(0, INFINITY), 1); }
+TEST(ThreadsWithin, IsOneIfTheCoresAreUnknown) { EXPECT_EQ(threads_within(0, INFINITY), 1); }
 
 TEST(ThreadsWithin, IsNoMoreThanAPoolTakes) {
   EXPECT_EQ(threads_within(5000, INFINITY), ThreadPool::kMaxThreads);

@@ -17,10 +17,10 @@ int64_t resident_pages(const Buffer& buffer) {
   return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
 }
 
-// Small and huge pages, whole and cut.
+// Small and huge pages, complete and partial.
 constexpr int64_t kSizes[] = {1, kPage, 3 * kPage + 5, 2 << 20, (9 << 20) + 4097};
 
-TEST(Buffer, IsZeroAndResidentWhoeverTouchesIt) {
+TEST(Buffer, IsZeroAndResidentWithAnyNumberOfThreads) {
   for (const int threads : {0, 1, 3}) {
     ThreadPool pool(std::max(threads, 1));
     for (const int64_t bytes : kSizes) {

@@ -193,8 +193,9 @@ TEST_F(EngineAheadTest, ASampleThatFindsNoTokenEndsOnlyItsSequence) {
     stream->rethrow();
     ADD_FAILURE() << "nothing is thrown";
   } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.what(), cat("stream: `logit_bias` must leave a token to draw, but forbids all ",
-                                kFakeVocab, " at index ", 2 + mute.at, "."));
+    EXPECT_EQ(error.what(),
+              cat("stream: `logit_bias` must leave a token to sample, but forbids all ", kFakeVocab,
+                  " at index ", 2 + mute.at, "."));
   }
   EXPECT_EQ(read_all(*submit(greedy_request({5}, 3))).ids, expected_reply({5}, 3));
 }

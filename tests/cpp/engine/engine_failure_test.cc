@@ -94,8 +94,9 @@ TEST_P(EngineFailureTest, EndsOnlyTheSequenceWithNonFiniteLogits) {
     EXPECT_EQ(error.index, 1 + before);
   }
   const char* which = sampled_by == SampledBy::kHost ? "token 7 has nan" : "some are not";
-  EXPECT_EQ(error_of(*poisoned), cat("stream: logits must be finite, but at index ", 1 + before,
-                                     " ", which, ". Other streams go on; a finer dtype may help."));
+  EXPECT_EQ(error_of(*poisoned),
+            cat("stream: logits must be finite, but at index ", 1 + before, " ", which,
+                ". Other streams continue; a more precise dtype may help."));
   EXPECT_EQ(read_all(*unharmed).ids, expected_reply(unharmed_prompt, 200));
 }
 

@@ -1,5 +1,5 @@
-// A whole decoder against the definition, through every way of evicting. What decoder_test.cc
-// compares with itself is compared with somebody else here.
+// A complete decoder against the definition, with every kind of eviction. decoder_test.cc compares
+// the decoder with itself; this compares it with an independent implementation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kEndless = int64_t{1} << 60;
 constexpr int64_t kMostTokens = 400;
-// Of logits, relative to a row's largest: two layers of float32. A key in a wrong place costs 1e-2.
+// Of logits, relative to a row's largest: two layers of float32. A misplaced key costs 1e-2.
 constexpr double kTolerance = 1e-5;
 
 std::vector<int32_t> random_tokens(int64_t count, const DecoderSpec& spec) {
@@ -25,8 +25,8 @@ std::vector<int32_t> random_tokens(int64_t count, const DecoderSpec& spec) {
   return tokens;
 }
 
-// The rotary schemes: frequencies that only a model knows, both pairings, heads that turn in part,
-// and an attention factor.
+// The rotary schemes: frequencies of a particular model, both pairings, heads that are rotated in
+// part, and an attention factor.
 std::vector<DecoderSpec> schemes() {
   std::vector<DecoderSpec> specs(3, small_spec());
   for (int pair = 3; pair < 7; ++pair) specs[1].inverse_frequencies[pair] /= 8;  // as llama3
@@ -36,7 +36,7 @@ std::vector<DecoderSpec> schemes() {
   return specs;
 }
 
-// One stream: what the decoder says, and who was live for each token.
+// One stream: the decoder's logits, and the tokens that were live for each token.
 class Stream {
  public:
   Stream(RandomDecoder* model, const Window& window)
@@ -140,7 +140,7 @@ TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
         stream.evict_range(begin, end);
         EXPECT_EQ(stream.cache.live(), most - (end - begin));
         stream.feed(random_tokens(5, spec), 1);
-        stream.evict_range(sinks, sinks + 2);  // a second time, where cut tokens lay
+        stream.evict_range(sinks, sinks + 2);  // again, where tokens were cut
         stream.feed(random_tokens(2 * window.capacity(), spec), 50);
         EXPECT_LE(stream.worst(), kTolerance)
             << "S " << sinks << " W " << window.window << " cut from " << begin << " to " << end;

@@ -25,7 +25,7 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) 
   return tokens;
 }
 
-// One sequence with pages of its own, poisoned.
+// One sequence with poisoned pages of its own.
 struct OneSequence {
   OneSequence(const RandomDecoder& model, const Window& window)
       : pool(model.decoder->page_shape(),
@@ -53,7 +53,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
 
-// The bodies of amx and avx512 in plain code before those of this build; what the first lacks the
+// The emulated bodies of amx and avx512 before the tables of this build: what the first lacks, the
 // second has.
 std::vector<const Kernels*> tested_tables() {
   std::vector<const Kernels*> tables;
@@ -64,8 +64,8 @@ std::vector<const Kernels*> tested_tables() {
   return tables;
 }
 
-// One type of the cache is enough then: `reference` has one body for all of them, and the emulated
-// tables are tested op by op with each.
+// Then one cache type is enough: `reference` has one body for all types, and the emulated tables
+// are tested op by op with each.
 bool is_slow(const Kernels* table) {
   return table == &reference_kernels() || table == &amx_emulated_kernels() ||
          table == &avx512_emulated_kernels();
@@ -80,7 +80,7 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
   RandomDecoder make(int threads, DType cache_type = DType::kFloat32) {
     return {kernels_, threads, {InputType::kFloat32, cache_type, 400}};
   }
-  // With matrices of bfloat16, beside which tables take their own ways with inputs in 16 bits.
+  // With bfloat16 matrices, for which tables have code paths of their own with 16-bit inputs.
   RandomDecoder make_bf16(int threads, InputType input) {
     std::map<std::string, Storage> stored = {{"output", Storage::kBF16}};
     for (const char* layer : {"layers.0.", "layers.1."}) {
@@ -128,7 +128,7 @@ TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {  // tsan
   }
 }
 
-TEST_P(DecoderOnTable, ChunkSizeChangesNoBitBesideInputsIn16Bits) {
+TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWithInputsIn16Bits) {
   const Window window{4, 130};
   for (const InputType input : {InputType::kBFloat16, InputType::kInt16}) {
     RandomDecoder model = make_bf16(2, input);
@@ -142,7 +142,7 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBitBesideInputsIn16Bits) {
   }
 }
 
-// The restored sequence goes on token by token for three windows, the other one in chunks.
+// The restored sequence continues token by token for three windows, the original in one chunk.
 TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
   for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     if (type != DType::kFloat32 && is_slow(GetParam())) break;
@@ -189,7 +189,7 @@ TEST_P(DecoderOnTable, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {  // t
     alone.push_back(logits_of(model, windows[i], tokens[i], kTokens));
     sequences.push_back(std::make_unique<OneSequence>(model, windows[i]));
   }
-  // Steps in which each sequence brings none, one or many tokens and wants some of their logits.
+  // In each step a sequence has no, one or many tokens and wants some of their logits.
   std::mt19937 random(3);
   std::vector<float> logits;
   int64_t compared = 0;
@@ -294,7 +294,7 @@ TEST(WeightStore, NamesAWeightThatIsMissingOrHasAnotherShape) {
   }
 }
 
-// The digest of a matrix and a vector of this storage, with one bit of their bytes turned over.
+// The digest of a matrix and a vector of this storage, with one bit of their bytes flipped.
 std::string digest_with(Storage storage, int64_t flipped_bit) {
   WeightStore store(small_spec());
   const int64_t rows = 3, cols = 32, row = row_bytes_of(storage, cols);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kEndless = int64_t{1} << 60;
 
-// A cache of one layer that has seen `length` tokens.
+// A cache of one layer and `length` tokens.
 struct Sequence {
   Sequence(const Window& window, int64_t length, int64_t max_length = kEndless)
       : pool({1, 16, DType::kFloat16}, SequenceCache::pages_needed(window, 1, max_length), false),
@@ -33,7 +33,7 @@ ForwardSpan span_of(const Sequence& sequence, int64_t count, LogitsOf logits = L
 
 using Scratch = std::tuple<int64_t, int64_t, int64_t>;
 
-// Rows, scratch pages and the first of them, of each piece.
+// Of each piece: rows, scratch pages, and the first scratch page.
 std::vector<Scratch> pieces_of(const ForwardPlan& plan) {
   std::vector<Scratch> pieces;
   for (const ForwardPlan::Piece& piece : plan.pieces) {
@@ -42,8 +42,8 @@ std::vector<Scratch> pieces_of(const ForwardPlan& plan) {
   return pieces;
 }
 
-// 4 sinks, and 96 tokens behind: token 200 is row 4 of block 3; token 101, the oldest that it sees,
-// lies in block 1. Of a ring of three pages the next one has block 1, and so none is free.
+// With 4 sinks and a window of 100, token 200 is row 4 of block 3. Token 101, the oldest that it
+// sees, is in block 1. In a ring of three pages the next page holds block 1, so none is free.
 TEST(ForwardPlan, WithoutScratchPagesAPieceEndsWithItsBlock) {
   const Sequence sequence({4, 100}, 200);
   ForwardPlan plan(400);
@@ -63,7 +63,7 @@ TEST(ForwardPlan, WithEnoughScratchPagesASpanIsOnePiece) {
   EXPECT_EQ(pieces_of(plan), (std::vector<Scratch>{{200, 3, 0}}));
   EXPECT_EQ(plan.rounds.size(), 1u);
   EXPECT_EQ(plan.pieces[0].scratch_block, 4);
-  EXPECT_EQ(plan.pieces[0].kept_block(), 4);  // of blocks 4 to 6, a ring of three keeps all
+  EXPECT_EQ(plan.pieces[0].kept_block(), 4);  // a ring of three keeps all of blocks 4 to 6
   EXPECT_EQ(plan.pieces[0].end_block(), 7);
   EXPECT_EQ(plan.pieces[0].wanted, 1);
 }
@@ -82,12 +82,12 @@ TEST(ForwardPlan, KeepsOfALongPieceWhatTheRingHolds) {
   ForwardPlan plan(700, 20);
   const ForwardSpan span = span_of(sequence, 640);
   plan.make({&span, 1});
-  EXPECT_EQ(plan.pieces[0].scratch_block, 4);  // 2 and 3 are the ring's
+  EXPECT_EQ(plan.pieces[0].scratch_block, 4);  // 2 and 3 are in the ring
   EXPECT_EQ(plan.pieces[0].end_block(), 13);
   EXPECT_EQ(plan.pieces[0].kept_block(), 11);
 }
 
-// Nothing that is seen has to make room: from the beginning, and behind a cut.
+// No visible token has to make room: at the start of a stream, and after a cut.
 TEST(ForwardPlan, WritesToTheRingItselfWhereItHasRoom) {
   ForwardPlan plan(1000, 20);
   const Sequence fresh({4, 600}, 0), short_one({4, 600}, 100, 900);
@@ -119,7 +119,7 @@ TEST(ForwardPlan, PiecesShareARoundWhileThereAreScratchPagesForThem) {
   EXPECT_EQ(plan.rounds[2].count, 1u);
 }
 
-// While the queries of a round run, all that they see has a page of its own; and what is live
+// While the queries of a round run, every block that they see has a page of its own. What is live
 // afterwards is in the ring, with nothing copied over it.
 void expect_own_pages(const ForwardPlan& plan, const ForwardPlan::Round& round,
                       int64_t scratch_pages) {
@@ -135,19 +135,19 @@ void expect_own_pages(const ForwardPlan& plan, const ForwardPlan::Round& round,
     const int64_t last = piece.index + piece.count - 1;
     if (window.is_sink(last)) continue;
     const int64_t scratch_begin = piece.scratch_pages > 0 ? piece.scratch_block : kEndless;
-    std::vector<int64_t> at(ring, -1);  // the block that a page of the ring has
+    std::vector<int64_t> at(ring, -1);  // the block that each page of the ring holds
     for (int64_t b = window.block(window.first(piece.index)); b <= window.block(last); ++b) {
       if (b >= scratch_begin) {
         EXPECT_LT(b, piece.end_block());
         continue;
       }
-      EXPECT_EQ(at[b % ring], -1) << "two blocks that are seen share a page";
+      EXPECT_EQ(at[b % ring], -1) << "two visible blocks share a page";
       at[b % ring] = b;
     }
     if (piece.scratch_pages > 0) {
       for (int64_t b = piece.kept_block(); b < piece.end_block(); ++b) at[b % ring] = b;
     }
-    // What a fork of this moment still counts as live: the last query saw it.
+    // What a fork at this moment counts as live: all that the last query saw.
     for (int64_t i = window.first(last); i <= last; i = window.page_end(i)) {
       EXPECT_EQ(at[window.block(i) % ring], window.block(i));
     }
@@ -159,8 +159,8 @@ TEST(ForwardPlan, NoPageIsWrittenThatIsSeen) {
   const auto below = [&random](int64_t bound) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
   };
-  for (int turn = 0; turn < 3000; ++turn) {
-    SCOPED_TRACE(turn);
+  for (int trial = 0; trial < 3000; ++trial) {
+    SCOPED_TRACE(trial);
     const int64_t scratch_pages = below(8);
     std::vector<std::unique_ptr<Sequence>> sequences;
     std::vector<ForwardSpan> spans;
@@ -196,10 +196,10 @@ TEST(ForwardPlan, NoPageIsWrittenThatIsSeen) {
   }
 }
 
-// The scratch pages that a decoder on a GPU takes: none of its steps is cut.
+// The scratch pages of a decoder on a GPU: none of its steps is cut.
 TEST(ForwardPlan, AStepOfAsManySpansAsWereCountedIsOneRound) {
   std::mt19937 random(2);
-  for (int turn = 0; turn < 500; ++turn) {
+  for (int trial = 0; trial < 500; ++trial) {
     const int64_t spans_count = 1 + random() % 6, most_rows = 64 + random() % 300;
     std::vector<std::unique_ptr<Sequence>> sequences;
     std::vector<ForwardSpan> spans;

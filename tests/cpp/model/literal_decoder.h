@@ -1,5 +1,5 @@
-// The definition of a stream through a whole decoder, in double: who is live is kept as a plain
-// list of tokens, and every query turns every key that it sees to the key's place in that list.
+// The definition of a stream through a complete decoder, in double: the live tokens are a plain
+// list, and every query rotates every key that it sees to the key's rank in that list.
 #pragma once
 
 #include <cmath>
@@ -10,19 +10,19 @@
 
 namespace sinkstream {
 
-// Which tokens the next query sees, in rising order: sinks, then the most recent.
+// The tokens that the next query sees, in ascending order: sinks, then the most recent.
 class LiveTokens {
  public:
   LiveTokens(int64_t sinks, int64_t window) : sinks_(sinks), window_(window) {}
 
-  // Token t, the next one, arrives; returns what its query sees. Its rank in it is its position.
+  // Adds the next token, t, and returns what its query sees. Its rank in the list is its position.
   std::vector<int64_t> add(int64_t t) {
     live_.push_back(t);
     trim(window_);
     return live_;
   }
 
-  // As in the original code, whose cache keeps R = W − 1 tokens beside the sinks between forwards.
+  // As in StreamingLLM's code, whose cache keeps the sinks and R = W − 1 tokens between forwards.
   void evict_for_space(int64_t count) {
     const int64_t recent = window_ - 1;
     trim(recent);
@@ -84,7 +84,7 @@ class LiteralDecoder {
     return y;
   }
 
-  // Each piece of x that is as long as the weight has a norm of its own.
+  // Normalizes each piece of x that is as long as the weight by itself.
   Row norm(const std::string& weight, Row x) const {
     const std::vector<float>& scale = at(weight);
     for (size_t begin = 0; begin < x.size(); begin += scale.size()) {
@@ -96,7 +96,7 @@ class LiteralDecoder {
     return x;
   }
 
-  // One head of `heads`, turned to a position.
+  // One head of `heads`, rotated to a position.
   Row rotated(const Row& heads, int64_t head, int64_t position) const {
     const auto begin = heads.begin() + head * spec_.head_dim;
     Row x(begin, begin + spec_.head_dim);
@@ -108,9 +108,9 @@ class LiteralDecoder {
       const double angle = static_cast<double>(position) * spec_.inverse_frequencies[d];
       const double cos = std::cos(angle) * spec_.attention_factor;
       const double sin = std::sin(angle) * spec_.attention_factor;
-      const double turned = a * cos - b * sin;
+      const double rotated_a = a * cos - b * sin;
       b = b * cos + a * sin;
-      a = turned;
+      a = rotated_a;
     }
     return x;
   }
@@ -138,17 +138,17 @@ class LiteralDecoder {
                   const std::vector<Row>& keys, const std::vector<Row>& values) const {
     const int64_t kv_head = head / (spec_.heads / spec_.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;
-    const Row turned = rotated(query, head, last);
+    const Row rotated_query = rotated(query, head, last);
     Row out(spec_.head_dim);
     double total = 0;
-    for (int64_t place = 0; place <= last; ++place) {
-      const Row key = rotated(keys[live[place]], kv_head, place);
+    for (int64_t rank = 0; rank <= last; ++rank) {
+      const Row key = rotated(keys[live[rank]], kv_head, rank);
       double score = 0;
-      for (int64_t d = 0; d < spec_.head_dim; ++d) score += turned[d] * key[d];
+      for (int64_t d = 0; d < spec_.head_dim; ++d) score += rotated_query[d] * key[d];
       const double weight = std::exp(score / std::sqrt(static_cast<double>(spec_.head_dim)));
       total += weight;
       for (int64_t d = 0; d < spec_.head_dim; ++d) {
-        out[d] += weight * values[live[place]][kv_head * spec_.head_dim + d];
+        out[d] += weight * values[live[rank]][kv_head * spec_.head_dim + d];
       }
     }
     for (double& x : out) x /= total;

@@ -40,7 +40,7 @@ struct Sequences {
   std::vector<std::unique_ptr<SequenceCache>> caches;
 };
 
-// A graph launches what a step of its bucket would launch without one.
+// A graph launches what a step of its bucket launches without one.
 TEST(StepLaunches, OfABucketAreThoseOfAsManySingleRows) {
   const Window window{4, 60};
   for (const int64_t rows : {1, 2, 16, 32, 64}) {
@@ -76,7 +76,7 @@ TEST(StepLaunches, SingleRowsShareALaunchAndLongerPiecesHaveTheirOwn) {
   plan.make(spans);
   StepLaunches launches(200);
   launches.begin(plan, 4);
-  // The long one is cut behind the block of its last sink: 4 sinks and 64 of its window.
+  // The long one is cut after the first block of its window: 4 sinks and 64 window tokens.
   using Attention = std::tuple<int64_t, int64_t, int64_t, bool>;
   EXPECT_EQ(all_fields(launches.attentions),
             (std::vector<Attention>{

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kLong{100'000};
 
-// A file without a name, with bytes by position.
+// An unnamed file that is written by position.
 class TestFile {
  public:
   TestFile() : file_(std::tmpfile()) {}
@@ -38,8 +38,8 @@ struct Shape {
   int64_t rows, cols;
 };
 
-// All that a decoder without layers has: a weight of several pieces with a panel cut short, a
-// vector, and one piece.
+// All weights of a decoder without layers: some of several pieces, whose last panel is cut short,
+// and a vector.
 constexpr int64_t kVocab = 5003, kHidden = 576;
 constexpr Shape kShapes[] = {
     {"embedding", Storage::kQ8_0, kVocab, kHidden},
@@ -55,7 +55,7 @@ DecoderSpec spec_without_layers() {
   return spec;
 }
 
-// The tensors of kShapes behind each other in a file, last first.
+// The tensors of kShapes one after the other in a file, last first.
 class WeightReaderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -114,7 +114,7 @@ TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {  // tsan
   }
 }
 
-TEST_F(WeightReaderTest, NamesTheRowsThatAShorterFileDoesNotGive) {
+TEST_F(WeightReaderTest, NamesTheRowsThatAShorterFileLacks) {
   file_.cut(end_ - 1);
   for (const int threads : {1, 3}) {
     WeightStore store = allocated();
@@ -127,7 +127,7 @@ TEST_F(WeightReaderTest, NamesTheRowsThatAShorterFileDoesNotGive) {
   }
 }
 
-TEST_F(WeightReaderTest, NamesTheRowsThatAClosedFileDoesNotGive) {
+TEST_F(WeightReaderTest, NamesTheRowsThatAClosedFileLacks) {
   WeightStore store = allocated();
   extents_.back().descriptor = -1;
   WeightReader reader(&store, extents_, 2);
@@ -149,7 +149,7 @@ TEST_F(WeightReaderTest, StopsEarlyWhenItIsDestroyed) {
     WeightReader reader(&store, {{"embedding", file_.descriptor(), 0}}, 1);
     EXPECT_FALSE(reader.wait(milliseconds(0)));
   }
-  EXPECT_THROW(store.finish(), InternalError);  // not whole
+  EXPECT_THROW(store.finish(), InternalError);  // rows are missing
 }
 
 }  // namespace

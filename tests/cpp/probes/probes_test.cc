@@ -12,8 +12,8 @@
 namespace sinkstream {
 namespace {
 
-// How fast a machine is, no test says; whether a probe measures at all, this does.
-constexpr double kLeast = 1e7, kMost = 1e16;  // a second
+// The tests check that a probe measures, not how fast a machine is.
+constexpr double kLeast = 1e7, kMost = 1e16;  // per second
 
 TEST(ReadProbe, GivesBytesASecondOnAnyNumberOfThreads) {
   const Buffer memory(int64_t{8} << 20, "the test");

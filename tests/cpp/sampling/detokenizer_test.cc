@@ -63,14 +63,14 @@ TEST(Detokenizer, SpecialTokensHaveNoTextAndBreakNoCharacter) {
 TEST(Detokenizer, StripsOneLeadingSpaceOfTheText) {
   const TokenTable table = byte_table(true);
   EXPECT_EQ(decode(table, {' ', ' ', 'a', ' '}), " a ");
-  EXPECT_EQ(decode(table, {256, ' ', 'a'}), "a");  // a special token is no text
+  EXPECT_EQ(decode(table, {256, ' ', 'a'}), "a");  // a special token has no text
   EXPECT_EQ(decode(table, {'a', ' '}), "a ");
   EXPECT_EQ(decode(byte_table(false), {' ', 'a'}), " a");
 }
 
-TEST(Detokenizer, KeepsTheLeadingSpaceOfATextThatGoesOn) {
+TEST(Detokenizer, KeepsTheLeadingSpaceOfATextThatContinues) {
   const TokenTable table = byte_table(/*strip_leading_space=*/true);
-  Detokenizer detokenizer(&table, /*goes_on=*/true);
+  Detokenizer detokenizer(&table, /*continues_text=*/true);
   std::string out;
   for (const int32_t id : {256, int{' '}, int{'a'}}) detokenizer.push(id, &out);
   EXPECT_EQ(out, " a");

@@ -154,7 +154,7 @@ TEST(Params, ABiasLeavesAToken) {
   };
   EXPECT_EQ(complaint(forbid(99)), "");
   EXPECT_EQ(complaint(forbid(100)),
-            "stream: `logit_bias` must leave a token to draw, but forbids all 100.");
+            "stream: `logit_bias` must leave a token to sample, but forbids all 100.");
   EXPECT_NE(complaint(forbid(101)), "");
 }
 
@@ -164,11 +164,11 @@ TEST(Params, StopStringsAreBoundedUtf8) {
   };
   EXPECT_EQ(with_stop({"\n\n", "größer", "🙂", std::string(kMaxStopBytes, 'x')}), "");
   EXPECT_EQ(with_stop({std::string("a\0b", 3)}), "");
-  EXPECT_EQ(with_stop({"a", ""}), "stream: `stop` must hold no empty string, but holds one.");
+  EXPECT_EQ(with_stop({"a", ""}), "stream: `stop` must not contain an empty string, but does.");
   EXPECT_EQ(with_stop({std::string(kMaxStopBytes + 1, 'x')}),
             "stream: `stop` must hold strings of at most 4096 bytes, but one has 4097.");
   EXPECT_EQ(with_stop({"ab\xED\xA0\x80"}),
-            "stream: `stop` must hold valid UTF-8, but one string has none at byte 2.");
+            "stream: `stop` must be valid UTF-8, but one string is not at byte 2.");
   EXPECT_EQ(with_stop(std::vector<std::string>(kMaxStops, "x")), "");
   EXPECT_EQ(with_stop(std::vector<std::string>(kMaxStops + 1, "x")),
             "stream: `stop` must have at most 64 entries, but has 65.");

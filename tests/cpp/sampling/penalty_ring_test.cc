@@ -17,12 +17,12 @@ Counts counts_of(const PenaltyRing& ring) {
   Counts counts;
   for (const TokenCount& entry : ring.counts()) {
     EXPECT_GE(entry.count, 1);
-    EXPECT_TRUE(counts.emplace(entry.id, entry.count).second) << entry.id << " stands twice";
+    EXPECT_TRUE(counts.emplace(entry.id, entry.count).second) << entry.id << " is listed twice";
   }
   return counts;
 }
 
-// The definition: all tokens in a list, the live ones counted anew.
+// The definition: keeps all tokens in a list and counts the live ones anew.
 Counts live_counts(const std::vector<int32_t>& tokens, int64_t sinks, int64_t window) {
   Counts counts;
   const int64_t length = static_cast<int64_t>(tokens.size());
@@ -45,7 +45,7 @@ TEST(PenaltyRing, EqualsAPlainListOver100000Tokens) {
     PenaltyRing ring(sinks, window, INT64_MAX);
     std::vector<int32_t> tokens;
     for (int step = 0; step < 20000; ++step) {
-      // Few ids repeat often; ids far apart fall on one slot now and then.
+      // A few ids repeat often; ids far apart share a bucket now and then.
       const int32_t id = static_cast<int32_t>(random() % 3 == 0 ? random() % 5 : random() % 200000);
       tokens.push_back(id);
       ring.append(id);

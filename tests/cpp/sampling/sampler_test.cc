@@ -46,7 +46,7 @@ class SamplerTest : public testing::Test {
   std::optional<SamplerScratch> scratch_;
 };
 
-TEST_F(SamplerTest, TemperatureZeroTakesTheLikeliest) {
+TEST_F(SamplerTest, TemperatureZeroTakesTheMostProbable) {
   const std::vector<float> row = {1, 4, 3, 4};
   for (const double temperature : {0.0, 1e-320, 1e-45, 9.9e-6}) {
     const Sampler greedy({.temperature = temperature}, 4, 64, kEndless);
@@ -152,13 +152,14 @@ TEST_F(SamplerTest, SaysThatEveryTokenIsForbidden) {
     sample(sampler, {1, 2}, 9);
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "stream: `logit_bias` must leave a token to draw, but forbids all 2 at index 9.");
+    EXPECT_STREQ(
+        error.what(),
+        "stream: `logit_bias` must leave a token to sample, but forbids all 2 at index 9.");
     EXPECT_EQ(error.param, "logit_bias");
   }
 }
 
-// Every combination of awkward values that validate() lets pass draws an allowed token.
+// Every combination of awkward values that validate() accepts samples an allowed token.
 TEST_F(SamplerTest, AnyValidParametersDrawAnAllowedToken) {
   std::mt19937_64 random(5);
   const auto pick = [&](std::vector<double> values) { return values[random() % values.size()]; };
@@ -212,7 +213,7 @@ TEST_F(SamplerTest, AllocatesNothingPerToken) {
     sampler.append({&token, 1});
   }
   EXPECT_EQ(allocations(), before);
-  EXPECT_GT(before, 0);  // it does count
+  EXPECT_GT(before, 0) << "allocations are not counted";
 }
 
 TEST_F(SamplerTest, DoesNotDependOnTheThreadCount) {

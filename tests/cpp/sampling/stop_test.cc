@@ -95,7 +95,7 @@ TEST(Stop, FlushGivesBackWhatWasHeld) {
   matcher.feed("a</s", &out);
   matcher.flush(&out);
   EXPECT_EQ(out, "a</s");
-  EXPECT_FALSE(matcher.feed(">", &out));  // the text before does not count any more
+  EXPECT_FALSE(matcher.feed(">", &out));  // the text before it no longer counts
 }
 
 TEST(Stop, TheMatchThatEndsFirstWins) {
@@ -123,7 +123,7 @@ TEST(Stop, NeverCutsInsideACharacter) {
             (Outcome{"caf\xC3\xA8 caf", true}));
 }
 
-// Two letters and short stop strings make overlaps of every kind.
+// Two letters and short stop strings produce overlaps of every kind.
 TEST(Stop, EqualsAPlainSearchForRandomTextsAndSplits) {
   std::mt19937 random(4);
   const auto word = [&](int longest) {

@@ -18,8 +18,8 @@ std::string whole(const std::string& bytes) {
   return out;
 }
 
-// The same again, written from Unicode's table 3-7 in another way: at each place the longest
-// well-formed prefix of a character is taken.
+// The definition, written from Unicode's table 3-7: takes the longest well-formed prefix of a
+// character at each position.
 std::string defined(const std::string& bytes) {
   const auto at = [&](size_t i) {
     return i < bytes.size() ? static_cast<uint8_t>(bytes[i]) : uint8_t{0};
@@ -57,7 +57,7 @@ std::string defined(const std::string& bytes) {
   return out;
 }
 
-// Bytes that often come near being characters.
+// Bytes that often nearly form characters.
 std::string random_bytes(std::mt19937* random, int length) {
   static const uint8_t kEdges[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF,
                                    0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE,
@@ -85,7 +85,7 @@ TEST(Utf8, ReplacesEachMaximalPart) {
   EXPECT_EQ(whole("\xC0\xAF"), kBad + kBad);             // overlong "/"
   EXPECT_EQ(whole("\xE0\x80\xAF"), kBad + kBad + kBad);  // overlong too
   EXPECT_EQ(whole("\xED\xA0\x80"), kBad + kBad + kBad);  // a surrogate
-  EXPECT_EQ(whole("\xF0\x9F\x99"), kBad);                // three quarters of a smile
+  EXPECT_EQ(whole("\xF0\x9F\x99"), kBad);                // three of an emoji's four bytes
   EXPECT_EQ(whole("\xF0\x9F\x99z"), kBad + "z");
   EXPECT_EQ(whole("\xF4\x90\x80\x80"), kBad + kBad + kBad + kBad);  // beyond U+10FFFF
   EXPECT_EQ(whole("\xE2\x82\xE2\x82\xAC"), kBad + "€");

@@ -26,5 +26,6 @@ cmake --build "$build" --target $targets
 unscattered=$(setarch -R true 2>/dev/null && echo setarch -R) || true
 export UBSAN_OPTIONS=print_stacktrace=1             # where undefined behavior happened
 export ASAN_OPTIONS=detect_stack_use_after_return=1 # locals that outlive their function
-$unscattered ctest --test-dir "$build" --label-regex "^($(echo "$*" | tr ' ' '|'))\$" \
-  --parallel "${JOBS:-1}" --output-on-failure --no-tests=error --output-junit "$(realpath "$report")"
+labels="^($(echo "$*" | tr ' ' '|'))\$"
+$unscattered ctest --test-dir "$build" --label-regex "$labels" --parallel "${JOBS:-1}" \
+  --output-on-failure --no-tests=error --output-junit "$(realpath "$report")"

@@ -98,7 +98,7 @@ except sinkstream.CapacityError as error:
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
-    assert found.stdout.startswith("load: the system gives only ")
+    assert found.stdout.startswith("load: the system started only ")
     assert "Choose fewer `threads`." in found.stdout
 
 
