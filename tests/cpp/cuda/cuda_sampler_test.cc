@@ -338,7 +338,7 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
                    read(&caches[1], 1, {4, 5}, Wants::kNothing)});
   const int32_t page = caches[1].page_ids()[0];
   PageMemory& memory = caches.pool.memory();
-  memory.spoil(caches.pool.page(page), 2);  // a number of a key of a sink
+  memory.poison(caches.pool.page(page), 2);  // a number of a key of a sink
   found.push_back(step(model.gpu, {read(&caches[0], 0, {3}), read(&caches[1], 1, {6})}).tokens[0]);
   for (int64_t i = 1; i < 4; ++i) {
     // A step in vain behind it is harmless, too.
