@@ -1,13 +1,13 @@
-// What the engine needs of a model that draws its tokens where its logits are: a step is given to
-// it before the tokens of the step before are known, so that it never waits for the host.
-// Two implementations: CudaDecoder, and the scripted FakeSampler of the tests.
+// A model that samples on the device where its logits are. A step is launched before the previous
+// step's tokens are known, so the device never waits for the host. Two implementations:
+// CudaDecoder, and the scripted FakeSampler of the tests.
 //
 // Note: [One step ahead]
-// At most two steps are under way. The host launches step n + 1, in which a decoding sequence goes
-// on from the token that step n draws, and only then reads that token. Where it ends the sequence,
-// the look-ahead token of step n + 1 was computed in vain: it has overwritten no live key, because
-// the ring has a block more than is live, and it is never counted in its cache's length. Prompts
-// are never computed in vain: whoever wants to end a sequence waits for the steps under way first.
+// At most two steps are in flight. The host launches step n + 1, in which a decoding sequence
+// continues from the token that step n samples, and only then reads that token. If the token ends
+// the sequence, the look-ahead token of step n + 1 is discarded: it has overwritten no live key,
+// because the ring has one block more than is live, and its cache's length never counts it. Prompt
+// tokens are never discarded: to end a sequence, the caller first waits for the steps in flight.
 #pragma once
 
 #include <cstdint>
@@ -22,52 +22,51 @@ namespace sinkstream {
 struct SampleSpan {
   enum class Wants : uint8_t {
     kNothing,
-    kToken,   // one is drawn behind the last of these
-    kLogits,  // of the last one: the host draws
+    kToken,   // one is sampled after the last of these
+    kLogits,  // of the last one: the host samples
   };
 
   SequenceCache* cache = nullptr;
-  int64_t in_flight = 0;            // tokens of its sequence under way: these get the indices from
+  int64_t in_flight = 0;            // tokens of its sequence; these get the indices from
                                     // cache->length() + in_flight on
-  const int32_t* tokens = nullptr;  // [count], or null: one token, the last that `seat` has drawn
+  const int32_t* tokens = nullptr;  // [count], or null: one token, the last that `seat` sampled
   int64_t count = 0;                // at least 1
-  int64_t seat = 0;                 // its own in [0, seats()) from begin_sampling on
+  int64_t seat = 0;                 // in [0, seats()), the sequence's own from begin_sampling on
   Wants wants = Wants::kNothing;
 };
 
 struct SampledToken {
-  int32_t token = 0;      // below 0: its bias forbids every token
+  int32_t token = 0;      // below 0: the bias forbids every token
   float logprob = 0;      // the model's own, before bias, penalties, temperature and filters
-  bool is_finite = true;  // false: some logit was not, and there is no token
+  bool is_finite = true;  // false: some logit is not, and there is no token
 };
 
-// Of one step, in the order of its spans.
+// The result of one step, in the order of its spans.
 struct SampledStep {
-  std::span<const SampledToken> tokens;  // of spans that want one
-  const float* logits = nullptr;         // [spans that want them, vocab], on the host, until the
-                                         // next launch
+  std::span<const SampledToken> tokens;  // of spans with kToken
+  const float* logits = nullptr;  // [spans with kLogits, vocab], on the host, until the next launch
 };
 
 class DeviceSampler {
  public:
   virtual ~DeviceSampler() = default;
 
-  // Sequences that can draw at the same time.
+  // The number of sequences that can sample at the same time.
   virtual int64_t seats() const = 0;
 
-  // From now on `seat` draws as `params` say, for a sequence that keeps so many sinks and window
-  // tokens. Penalties look at `seen`, tokens that are in its cache already, in order; then at what
-  // the spans of the seat bring and what it draws. Takes effect behind the steps under way.
+  // From now on `seat` samples with `params`, for a sequence with this window. Penalties count
+  // `seen`, the tokens already in its cache, in order, then the tokens of the seat's spans and
+  // those it samples. Takes effect after the steps in flight.
   virtual void begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
                               std::span<const int32_t> seen) = 0;
 
-  // Starts a step, and returns while it is under way; at most two are. Does not change the length
-  // of any cache: the caller advances it by what it has seen come back. A span's result does not
-  // depend on the other spans. The spans and their tokens are read before it returns. Throws
-  // DeviceError; then nothing can go on.
+  // Starts a step and returns while it is in flight; at most two are. Does not change the length of
+  // any cache: the caller advances it when the result is back. A span's result does not depend on
+  // the other spans. The spans and their tokens are read before it returns. Throws DeviceError,
+  // after which the model is unusable.
   virtual void launch(std::span<const SampleSpan> spans) = 0;
 
-  // Waits for the oldest step under way. What it gives stays until the second launch after it.
+  // Waits for the oldest step in flight. The result is valid until the second launch after it.
   virtual SampledStep await() = 0;
 };
 

@@ -1,5 +1,5 @@
-// What changes from token to token lies in device memory and is read there, so that one captured
-// graph serves every token from the first on: which tokens a step has, and where their pages are.
+// What changes from step to step: a step's tokens, and where their pages are. Kernels read it from
+// device memory, so one captured graph serves every step.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace sinkstream::cuda {
 struct TokenRow {
   int64_t index = 0;      // in the endless stream
   int64_t first = 0;      // it also sees the window keys first <= i <= index; S <= first
-  int64_t rank = 0;       // position of its query towards the sinks
-  int32_t sequence = -1;  // entry of Pages::sequences; −1: the row is idle, nothing reads what it
-                          // computes, and it writes to no page
+  int64_t rank = 0;       // position of its query against the sinks
+  int32_t sequence = -1;  // entry of Pages::sequences; −1: an idle row, whose results nothing reads
+                          // and which writes to no page
 };
 
-// Where a sequence's pages lie, and where they stand in Pages::ids. Sink j is row j % 64 of sink
-// page j / 64; window token i >= sinks is row (i − sinks) % 64 of block b = (i − sinks) / 64, which
-// has window page b % window_pages, or a page of scratch: Note [Scratch pages] of
+// Where a sequence's pages are, and where Pages::ids lists them. Sink j is row j % 64 of sink page
+// j / 64; window token i >= sinks is row (i − sinks) % 64 of block b = (i − sinks) / 64, which is
+// in window page b % window_pages or in a scratch page: Note [Scratch pages] of
 // model/forward_plan.h.
 struct SequencePages {
   std::byte* pool = nullptr;  // page `id` begins at pool + id · PageShape::bytes()
@@ -29,15 +29,15 @@ struct SequencePages {
   int32_t sinks = 0;
   int32_t sink_pages = 0;    // ceil(sinks / 64)
   int32_t window_pages = 0;  // the ring: ceil(W / 64) + 1, or fewer for a short sequence
-  // Blocks from this one on lie in scratch pages, one behind the other. Any layer's do.
+  // Blocks from this one on are in consecutive scratch pages, in every layer.
   int64_t scratch_block = std::numeric_limits<int64_t>::max();
   std::byte* scratch = nullptr;
 };
 
 // Note: [Pages on a GPU]
-// A page has PageShape::bytes() bytes: for each key head its keys, then its values, either
-// [64][head_dim] numbers, float16, bfloat16 or int8, row by row. Behind the codes of int8 keys and
-// of int8 values stand their 64 float32 scales: Note: [Int8] of kernels/page.h.
+// A page has PageShape::bytes() bytes: for each key head its keys, then its values, each
+// [64][head_dim] of float16, bfloat16 or int8, row by row. Int8 keys and int8 values are each
+// followed by 64 float32 scales: Note: [Int8] of kernels/page.h.
 struct Pages {
   const int32_t* ids = nullptr;              // in device memory
   const SequencePages* sequences = nullptr;  // in device memory
@@ -45,12 +45,12 @@ struct Pages {
   PageShape shape;  // head_dim a multiple of 16, at most 256; never float32
 };
 
-// What a linear map leaves: `splits` partial sums along K, which whoever reads them adds in rising
-// order, from the first on. How many there are depends on the layer's shape alone.
+// Output of a linear map: `splits` partial sums along K, which the reader adds in ascending order.
+// The number of splits depends only on the layer's shape.
 struct Partials {
   const float* data = nullptr;  // [splits][rows][stride]
   int32_t splits = 1;
-  int64_t rows = 0;    // between one split and the next: the rows there is room for
+  int64_t rows = 0;    // from one split to the next: the capacity in rows
   int64_t stride = 0;  // floats from one row to the next
 };
 

@@ -1,4 +1,4 @@
-// out[r] = the table's row for the token of row r, as float32: what a step begins with.
+// out[r] = the table's row for the token of row r, in float32. The first op of a step.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace sinkstream::cuda {
 
-struct EmbeddingArgs {               // all pointers lead to device memory; none of them alias
-  const int32_t* ids = nullptr;      // [rows]: a token, or `sampled_by(i)`
-  int64_t rows = 0;                  // at most 65535; 0 launches nothing
-  TiledMatrix table;                 // [vocab, hidden]
-  float* out = nullptr;              // [rows, table.cols]
-  const int32_t* sampled = nullptr;  // the token that each place has drawn last; or null where no
-                                     // row asks for one
+struct EmbeddingArgs {           // all pointers are to device memory; none alias
+  const int32_t* ids = nullptr;  // [rows]: a token, or `sampled_by(seat)`
+  int64_t rows = 0;              // at most 65535; 0 launches nothing
+  TiledMatrix table;             // [vocab, hidden]
+  float* out = nullptr;          // [rows, table.cols]
+  // [seats], the token that each seat sampled last; null if no row refers to one.
+  const int32_t* sampled = nullptr;
 };
 
-// For EmbeddingArgs::ids: sampled[place], which the host does not know yet. A token outside of the
-// table is a row of zeros.
-constexpr int32_t sampled_by(int32_t place) { return -1 - place; }
+// A value of EmbeddingArgs::ids that stands for sampled[seat], which the host does not know yet. A
+// token outside the table gives a row of zeros.
+constexpr int32_t sampled_by(int32_t seat) { return -1 - seat; }
 
 Status embedding(const EmbeddingArgs& args, Stream stream);
 

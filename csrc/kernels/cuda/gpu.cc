@@ -14,19 +14,19 @@ constexpr Status kInsufficientDriver = 35, kNoDevice = 100;
 
 std::string version(int32_t number) { return cat(number / 1000, ".", number % 1000 / 10); }
 
-// Why the runtime finds no GPU, in its own words where they are the best there are.
+// Why the runtime finds no GPU, in the driver's words if there is no better explanation.
 std::string why_no_gpu(const Runtime& runtime, Status status) {
   int32_t driver = 0, needed = 0;
   const Status known = runtime.versions(&driver, &needed);
   if (known == kSuccess && driver == 0) return "there is no NVIDIA driver.";
   if (known == kSuccess && (status == kInsufficientDriver || driver / 1000 < needed / 1000)) {
-    return cat("the NVIDIA driver serves CUDA ", version(driver), ", but this build needs ",
+    return cat("the NVIDIA driver supports CUDA ", version(driver), ", but this build needs ",
                version(needed), ". Install a newer driver.");
   }
   if (status == kSuccess || status == kNoDevice) {
     return "no GPU is visible. Is CUDA_VISIBLE_DEVICES set?";
   }
-  return cat("the driver says: ", runtime.message(status), ".");
+  return cat("the driver reports: ", runtime.message(status), ".");
 }
 
 }  // namespace
@@ -40,10 +40,10 @@ GpuSearch find_gpu(const Plugin& plugin) {
     found.problem = why_no_gpu(runtime, status);
     return found;
   }
-  // The first that is visible; CUDA_VISIBLE_DEVICES chooses.
+  // The first visible GPU, which CUDA_VISIBLE_DEVICES selects.
   status = runtime.describe(0, &found.facts);
   if (status != kSuccess) {
-    found.problem = cat("the driver says: ", runtime.message(status), ".");
+    found.problem = cat("the driver reports: ", runtime.message(status), ".");
   } else if (found.facts.major < kLeastMajor) {
     found.problem = cat("the kernels need compute capability ", kLeastMajor, ".0 or newer, but ",
                         found.facts.name, " has ", found.facts.major, ".", found.facts.minor, ".");
@@ -56,12 +56,12 @@ GpuSearch find_gpu(const Plugin& plugin) {
 GpuSearch find_gpu(const std::string& path) {
   GpuSearch found;
   if (access(path.c_str(), F_OK) != 0) {
-    found.problem = "this build has no CUDA kernels. Build it where nvcc is found.";
+    found.problem = "this build has no CUDA kernels. Rebuild it with nvcc on PATH.";
     return found;
   }
   const SharedLibrary library(path);
   if (!library.is_loaded()) {
-    found.problem = cat("the library of CUDA kernels cannot be loaded: ", library.problem(), ".");
+    found.problem = cat("the CUDA library cannot be loaded: ", library.problem(), ".");
     return found;
   }
   using Entry = const Plugin*();
@@ -70,7 +70,7 @@ GpuSearch find_gpu(const std::string& path) {
   if (plugin == nullptr || plugin->version != kPluginVersion ||
       plugin->table_bytes != Plugin().table_bytes) {
     found.problem =
-        "the library of CUDA kernels belongs to another build of the package. Install it again.";
+        "the CUDA library belongs to another build of the package. Reinstall the package.";
     return found;
   }
   return find_gpu(*plugin);
@@ -83,29 +83,30 @@ MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* p
   }
   GpuFacts facts;
   const bool is_known = runtime.describe(0, &facts) == kSuccess;
-  throw CapacityError(cat("memory: the GPU does not give the ", bytes >> 20, " MiB for ", purpose,
-                          is_known ? cat("; ", facts.free_bytes >> 20, " of its ",
+  throw CapacityError(cat("memory: the GPU cannot allocate ", bytes >> 20, " MiB for ", purpose,
+                          is_known ? cat("; ", facts.free_bytes >> 20, " of ",
+
                                          facts.total_bytes >> 20, " MiB are free")
                                    : std::string(),
-                          ". Choose a smaller window or fewer sequences, or free what others hold "
-                          "there."));
+                          ". Choose a smaller window or fewer sequences, or free other GPU "
+                          "memory."));
 }
 
 MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {
   std::byte* memory = nullptr;
   const Status status = runtime.new_pinned(bytes, &memory);
   if (status == kSuccess) return MemoryBlock(memory, runtime.free_pinned);
-  throw CapacityError(cat("memory: the driver does not give the ", bytes >> 20,
+  throw CapacityError(cat("memory: the driver cannot allocate ", bytes >> 20,
                           " MiB of pinned memory for ", purpose, ": ", runtime.message(status),
                           "."));
 }
 
 UniqueStream::UniqueStream(const Runtime& runtime) : runtime_(runtime) {
-  check(runtime, runtime.new_stream(&stream_), "making a stream");
+  check(runtime, runtime.new_stream(&stream_), "creating a stream");
 }
 
 UniqueEvent::UniqueEvent(const Runtime& runtime) : runtime_(runtime) {
-  check(runtime, runtime.new_event(&event_), "making an event");
+  check(runtime, runtime.new_event(&event_), "creating an event");
 }
 
 void check(const Runtime& runtime, Status status, const char* what) {

@@ -1,4 +1,4 @@
-// Finds the GPU that a model is to run on, or says in a sentence why there is none.
+// Finds the GPU for a model, or says why there is none.
 #pragma once
 
 #include <cstddef>
@@ -9,29 +9,29 @@
 
 namespace sinkstream::cuda {
 
-// What this machine offers, without an error: for those who ask.
+// Result of a search. Finding no GPU is not an error.
 struct GpuSearch {
-  const Plugin* plugin = nullptr;  // null: `problem` says why nothing runs on a GPU here
+  const Plugin* plugin = nullptr;  // null: `problem` says why
   GpuFacts facts;
-  std::string problem;  // "there is no NVIDIA driver."; empty if there is a GPU that serves
+  std::string problem;  // "there is no NVIDIA driver."; empty if there is a usable GPU
 };
 
-// The library `_cuda` at `path`. Loads it once for a process.
+// Searches through the library `_cuda` at `path`, which is loaded once per process.
 GpuSearch find_gpu(const std::string& path);
 
-// The same of a library that is loaded already.
+// The same for a library that is already loaded.
 GpuSearch find_gpu(const Plugin& plugin);
 
-// Memory of the GPU. Goes back with its last owner.
+// Device memory, or pinned host memory. Freed with its last owner.
 using MemoryBlock = std::shared_ptr<std::byte>;
 
-// Throws CapacityError, which says what was asked for, what for, and what is free.
+// Throws CapacityError with the size, the purpose and what is free.
 MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* purpose);
 
-// Host memory that a GPU reads and writes by itself, likewise. Throws CapacityError.
+// Pinned host memory, which the GPU reads and writes directly. Throws CapacityError.
 MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose);
 
-// A stream of its own.
+// Owns a stream.
 class UniqueStream {
  public:
   explicit UniqueStream(const Runtime& runtime);
@@ -45,7 +45,7 @@ class UniqueStream {
   Stream stream_ = nullptr;
 };
 
-// An event of its own.
+// Owns an event.
 class UniqueEvent {
  public:
   explicit UniqueEvent(const Runtime& runtime);
@@ -59,7 +59,7 @@ class UniqueEvent {
   Event event_ = nullptr;
 };
 
-// Throws DeviceError if `status` is not success; `what` was asked for.
+// Throws DeviceError if `status` is not success; `what` names the call.
 void check(const Runtime& runtime, Status status, const char* what);
 
 }  // namespace sinkstream::cuda

@@ -1,5 +1,5 @@
-// Every op of the GPU's kernels, as a table of functions: the core calls them through the plugin,
-// and tests call the same sources through the emulator. Each header has the op's contract.
+// Table of all GPU ops. The core calls them through the plugin, tests through the emulator. Each
+// header has its op's contract.
 #pragma once
 
 #include "kernels/cuda/attention/attention.h"

@@ -1,4 +1,4 @@
-// The one thing that the library `_cuda` exports: what it can do, as tables of functions.
+// What the library `_cuda` exports: one symbol, which returns tables of functions.
 #pragma once
 
 #include "kernels/cuda/ops.h"
@@ -6,8 +6,8 @@
 
 namespace sinkstream::cuda {
 
-// A library of another build of the package is refused, not called. A function more or less shows
-// in the sizes of the tables; this is raised when arguments change.
+// A library from another build of the package is rejected, not called. An added or removed function
+// shows in the sizes of the tables; raise this when arguments change.
 constexpr int32_t kPluginVersion = 3;
 constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 

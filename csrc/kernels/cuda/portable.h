@@ -1,6 +1,6 @@
-// The subset of CUDA that the kernels are written in: what this header names, and nothing else of
-// the language's own. nvcc takes it as it is; with SINKSTREAM_CUDA_EMULATED the same sources are
-// plain C++ that runs on a processor (tests/cpp/cuda_emulator), one fiber per thread.
+// The subset of CUDA that kernels may use: the names below and nothing else. nvcc compiles it
+// directly; with SINKSTREAM_CUDA_EMULATED the same sources are plain C++ that runs on the CPU
+// (tests/cpp/cuda_emulator), one fiber per thread.
 //
 // Note: [The subset]
 //   kernels    __global__ void __launch_bounds__(n) name(Args args): arguments by value, trivially
@@ -8,8 +8,8 @@
 //   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status;
 //              shared_limit(): the bytes of shared memory that a block may have on this GPU
 //   indices    threadIdx, blockIdx, blockDim, gridDim
-//   shared     SHARED(type, name, [n][m]), from a 16-byte border on; DYNAMIC_SHARED(type, name),
-//              from a 128-byte border on, once in a kernel. A bare __shared__ does not compile in
+//   shared     SHARED(type, name, [n][m]), 16-byte aligned; DYNAMIC_SHARED(type, name),
+//              128-byte aligned, once per kernel. A bare __shared__ does not compile in
 //              the emulator.
 //   barriers   __syncthreads(), __syncwarp()
 //   warps      __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __all_sync,
@@ -21,7 +21,7 @@
 //              the like
 //   bits       __popc, __clz, __ffs, __float_as_uint, __uint_as_float
 //   matrices   tensor_core.cuh
-// Threads of one block never wait for another block: no spinning on global memory.
+// A block never waits for another block: no spinning on global memory.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +42,9 @@
 #include <cmath>
 #include <type_traits>
 
-// 16: what the widest vector load, load_fragment4 and copy_async ask for.
+// 16: what the widest vector load, load_fragment4 and copy_async need.
 #define SHARED(type, name, dimensions) __shared__ __align__(16) type name dimensions
-// `extern` arrays of one name have one type; this one is for all kernels of a file.
+// `extern` arrays of one name must have one type, so all kernels of a file share this one.
 #define DYNAMIC_SHARED(type, name)                                     \
   extern __shared__ __align__(128) unsigned char dynamic_shared_all[]; \
   type* const name = reinterpret_cast<type*>(dynamic_shared_all)
@@ -74,7 +74,7 @@ __device__ inline float rounded<float>(float x) {
   return x;
 }
 
-// Two 16-bit numbers in a word, as matrix.h takes them: the first in the low half.
+// Two 16-bit numbers in a word, as tensor_core.cuh expects them: the first in the low half.
 template <typename T>
 __device__ inline uint32_t pack(float first, float second);
 template <>
@@ -92,18 +92,18 @@ __device__ inline uint32_t pack<f16>(float first, float second) {
   return word;
 }
 
-// e^x to about 2 units in the last place: the fast path of the GPU, the library's elsewhere.
+// e^x to about 2 units in the last place: the fast instruction on a GPU, the C library elsewhere.
 __device__ inline float exp_approx(float x) { return __expf(x); }
 
-// Asked once: a process has one GPU. Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have
+// Queried once: a process has one GPU. Compute capability 8.0 has 163 KiB, 8.6, 8.9 and 12.0 have
 // 99, 9.0 and 10.0 have 227.
 inline size_t shared_limit() {
   static const size_t limit = [] {
-    int gpu = 0, bytes = 48 * 1024;  // what any GPU has, should the driver not say
+    int gpu = 0, bytes = 48 * 1024;  // every GPU has this much, if the driver does not say
     if (cudaGetDevice(&gpu) != cudaSuccess ||
         cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu) !=
             cudaSuccess) {
-      cudaGetLastError();  // or the next launch would find it
+      cudaGetLastError();  // or the next launch would report it
     }
     return size_t(bytes);
   }();
@@ -113,7 +113,7 @@ inline size_t shared_limit() {
 template <typename... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,
               const std::type_identity_t<Args>&... args) {
-  // Above 48 KiB a kernel has to ask.
+  // More than 48 KiB must be requested.
   if (dynamic_bytes > 48 * 1024) {
     const Status status =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -130,8 +130,8 @@ Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_byt
 
 namespace sinkstream::cuda {
 
-// x · y, rounded: never one step with a sum that follows, which would make the last bit a matter
-// of the compiler's taste. Kernels that must agree say this and fmaf.
+// x · y, rounded and never fused with a following sum, which would let the compiler decide the last
+// bit. Kernels that must agree use this and fmaf.
 #if defined(SINKSTREAM_CUDA_EMULATED)
 inline float product(float x, float y) { return x * y; }  // compiled with -ffp-contract=off
 #else

@@ -14,8 +14,8 @@ __device__ inline float sum_of_warp(float x) {
   return x;
 }
 
-// One block for each row. A thread has the same fours of columns in both passes, so that what it
-// keeps in shared memory is its own.
+// One block per row. A thread handles the same groups of four columns in both passes, so it reads
+// back only its own values from shared memory.
 __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(RmsNormArgs args) {
   SHARED(float, warp_sums, [kMostThreads / kWarpSize]);
   DYNAMIC_SHARED(float4, kept);  // [dim / 4]
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(RmsNormArgs args
     kept[i] = x;
   }
 
-  // Each thread adds the warps' sums by itself: one barrier, and one order.
+  // Every thread adds all warps' sums itself: one barrier, one order.
   squares = sum_of_warp(squares);
   if (thread % kWarpSize == 0) warp_sums[thread / kWarpSize] = squares;
   __syncthreads();
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(RmsNormArgs args
 
 Status rms_norm(const RmsNormArgs& args, Stream stream) {
   if (args.rows == 0) return kSuccess;
-  // One four for each thread, until a block has as many threads as it may.
+  // One group of four per thread, up to the block's limit.
   const int64_t threads = divide_up(args.dim / 4, kWarpSize) * kWarpSize;
   return launch(rms_norm_kernel, dim3(unsigned(args.rows)),
                 dim3(unsigned(threads < kMostThreads ? threads : kMostThreads)),

@@ -1,6 +1,6 @@
-// Adds what a linear map left to the residual stream, and normalises it:
+// Adds a linear map's output to the residual stream and normalizes it:
 //   hidden[r] += Σ residual[r];   out[r] = weight · hidden[r] / sqrt(mean(hidden[r]²) + eps)
-// Every layer begins and ends with it. Sums are float32, in an order that depends on `dim` alone.
+// Every layer begins and ends with it. Sums are float32, in an order that depends only on `dim`.
 #pragma once
 
 #include "kernels/cuda/device_types.h"
@@ -8,10 +8,10 @@
 
 namespace sinkstream::cuda {
 
-struct RmsNormArgs {              // all pointers lead to device memory, 16-byte aligned
-  float* hidden = nullptr;        // [rows, dim]; read, and written where there is a residual
-  Partials residual;              // [splits][>= rows][stride >= dim], stride a multiple of 4; no
-                                  // data: nothing is added
+struct RmsNormArgs {        // all pointers are to device memory, 16-byte aligned
+  float* hidden = nullptr;  // [rows, dim]; updated if there is a residual
+  Partials residual;        // [splits][>= rows][stride >= dim], stride a multiple of 4; null data:
+                            // nothing to add
   const float* weight = nullptr;  // [dim]
   void* out = nullptr;            // bfloat16 [rows, dim], or null
   float* out_float32 = nullptr;   // [rows, dim], or null; may be `hidden`. Nothing else aliases.

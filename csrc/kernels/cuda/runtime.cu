@@ -11,7 +11,7 @@ namespace {
 cudaEvent_t native(Event event) { return reinterpret_cast<cudaEvent_t>(event); }
 cudaGraphExec_t native(Graph graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
 
-// Calls that fail leave a note that the next one would find.
+// Clears the error of a failed call, which the next one would report again.
 Status clear_error(cudaError_t status) {
   if (status != cudaSuccess) cudaGetLastError();
   return status;
@@ -82,7 +82,7 @@ Status wait_for_event(Stream stream, Event event) {
   return clear_error(cudaStreamWaitEvent(stream, native(event)));
 }
 
-// Of this thread alone: what others do on the GPU meanwhile is none of the graph's business.
+// Thread-local, so that other threads' GPU calls do not affect the capture.
 Status begin_capture(Stream stream) {
   return clear_error(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }

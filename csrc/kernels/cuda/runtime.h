@@ -1,7 +1,7 @@
-// What of the CUDA runtime the core needs, as a table of functions: the plugin fills it on a GPU,
-// and tests fill it with an emulated one. No CUDA header here.
+// The CUDA runtime functions that the core needs, as a table. The plugin fills it with the real
+// ones, tests with an emulated GPU. Includes no CUDA header.
 //
-// Every function that can fail gives a Status, 0 for success, which `message` explains.
+// Functions that can fail return a Status (0: success), which `message` explains.
 #pragma once
 
 #include <cstddef>
@@ -29,34 +29,34 @@ struct Runtime {
   Status (*count_gpus)(int32_t* count);
   Status (*describe)(int32_t gpu, GpuFacts* facts);
 
-  // A stream that does not wait for the default one.
+  // A stream that does not synchronize with the default stream.
   Status (*new_stream)(Stream* stream);
   void (*free_stream)(Stream stream);
-  // Until everything that was given to the stream has been done.
+  // Blocks until all work enqueued on the stream is done.
   Status (*synchronize)(Stream stream);
 
-  // Memory of the GPU, 256-byte aligned, holding anything.
+  // Device memory, 256-byte aligned, uninitialized.
   Status (*new_memory)(int64_t bytes, std::byte** memory);
   void (*free_memory)(std::byte* memory);
 
-  // Host memory that a GPU reads and writes by itself.
+  // Pinned host memory, which the GPU reads and writes directly.
   Status (*new_pinned)(int64_t bytes, std::byte** memory);
   void (*free_pinned)(std::byte* memory);
-  // Between any two memories, in the stream's order.
+  // Between device and host memory in any combination, in stream order.
   Status (*copy)(void* to, const void* from, int64_t bytes, Stream stream);
   Status (*fill)(void* to, uint8_t value, int64_t bytes, Stream stream);
 
-  // An event is there once everything that its stream was given before it has been done.
+  // An event completes when all work enqueued before it on its stream is done.
   Status (*new_event)(Event* event);
   void (*free_event)(Event event);
   Status (*record)(Event event, Stream stream);
-  // The calling thread sleeps until it is there.
+  // Blocks the calling thread until the event completes.
   Status (*await)(Event event);
-  // What `stream` is given from now on waits for it; no thread does.
+  // Later work on `stream` waits for the event; no host thread does.
   Status (*wait_for_event)(Stream stream, Event event);
 
-  // What this thread gives to `stream` between the two becomes a graph instead of being done.
-  // Nothing may allocate or wait meanwhile.
+  // Work that this thread enqueues on `stream` between these two calls becomes a graph instead of
+  // running. Nothing may allocate or synchronize in between.
   Status (*begin_capture)(Stream stream);
   Status (*end_capture)(Stream stream, Graph* graph);
   Status (*launch_graph)(Graph graph, Stream stream);

@@ -1,4 +1,4 @@
-// Adds up what a linear map left.
+// Sums the partials of a linear map.
 #pragma once
 
 #include "kernels/cuda/device_types.h"
@@ -6,7 +6,7 @@
 
 namespace sinkstream::cuda {
 
-// Number `column` of a row: the splits in rising order, from the first on.
+// Element `column` of a row; splits are added in ascending order.
 __device__ inline float sum_of_splits(const Partials& partials, int64_t row, int64_t column) {
   const float* at = partials.data + row * partials.stride + column;
   const int64_t split = partials.rows * partials.stride;
@@ -15,7 +15,7 @@ __device__ inline float sum_of_splits(const Partials& partials, int64_t row, int
   return sum;
 }
 
-// Numbers column .. column + 3, which are 16-byte aligned.
+// Elements column to column + 3, which are 16-byte aligned.
 __device__ inline float4 sum_of_splits4(const Partials& partials, int64_t row, int64_t column) {
   const float* at = partials.data + row * partials.stride + column;
   const int64_t split = partials.rows * partials.stride;

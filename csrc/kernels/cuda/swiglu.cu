@@ -8,9 +8,9 @@ namespace sinkstream::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kColumns = 4;  // of a thread
+constexpr int kColumns = 4;  // per thread
 
-// exp overflows to infinity below about −88, and the quotient is the 0 that it should be.
+// Below about −88 exp overflows to infinity and the quotient is 0, as it should be.
 __device__ inline float silu(float x) { return x / (1.0f + exp_approx(-x)); }
 
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {

@@ -1,9 +1,9 @@
-// Tensor-core products and asynchronous copies behind plain functions; their twins for the emulator
-// are in tests/cpp/cuda_emulator/tensor_core_twins.h.
+// Tensor-core products and asynchronous copies as plain functions. The emulator's versions are in
+// tests/cpp/cuda_emulator/tensor_core_twins.h.
 //
 // Note: [Fragments]
-// multiply_add<T>(d, a, b): D[16][8] += A[16][16] · B[16][8], T = bf16 or f16, sums in float32. The
-// warp's lane has group = lane / 4 and pair = lane % 4, and holds
+// multiply_add<T>(d, a, b): D[16][8] += A[16][16] · B[16][8], T = bf16 or f16, sums in float32. A
+// lane has group = lane / 4 and pair = lane % 4, and holds
 //   a[r]  A[group + 8 (r & 1)][2 pair + 8 (r >> 1) + {0, 1}]
 //   b[r]  B[2 pair + 8 r + {0, 1}][group]
 //   d[i]  D[group + 8 (i >> 1)][2 pair + (i & 1)]
@@ -11,11 +11,11 @@
 //
 // load_fragment4(words, row): four 8 × 8 matrices of 16-bit numbers from shared memory. Lane l
 // gives the 16-byte aligned address of row l % 8 of matrix l / 8; words[m] is then the pair
-// [group][2 pair + {0, 1}] of matrix m, and with load_fragment4_transposed its transpose's.
+// [group][2 pair + {0, 1}] of matrix m, and with load_fragment4_transposed that of its transpose.
 //
-// copy_async(to_shared, from_global) copies 16 bytes, both 16-byte aligned; they may be read once
-// copy_async_wait<n>() has returned (all but the last n groups are there) and a barrier has passed.
-// A group ends with copy_async_commit().
+// copy_async(to_shared, from_global) copies 16 bytes, both 16-byte aligned. They may be read after
+// copy_async_wait<n>() (all but the last n groups have arrived) and a barrier. copy_async_commit()
+// ends a group.
 #pragma once
 
 #include "kernels/cuda/portable.h"

@@ -14,12 +14,12 @@ namespace {
 constexpr int64_t kMostGroup = 128;     // of AttentionArgs::heads
 constexpr int64_t kMostRows = 65'535;   // of a grid's second dimension
 constexpr int64_t kMostPages = 65'535;  // of its third
-// Entries of bias for each row of a graph; a step with more is launched without one.
+// Bias entries per row of a graph; a step with more is launched without a graph.
 constexpr int64_t kGraphBias = 32;
 
 const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& options) {
   const std::tuple<const char*, int64_t, int64_t> sizes[] = {
-      {"the size of a head", spec.head_dim, 16},
+      {"the head size", spec.head_dim, 16},
       {"the hidden size", spec.hidden_size, 8},
       {"the feed-forward size", spec.intermediate_size, 8}};
   for (const auto& [name, size, divisor] : sizes) {
@@ -55,7 +55,7 @@ int64_t scratch_pages(const CudaDecoderOptions& options) {
   return ForwardPlan::most_scratch_pages(options.max_tokens, options.max_sequences);
 }
 
-// Of a step that draws for all seats.
+// The most tokens that a step samples.
 int64_t max_samples(const CudaDecoderOptions& options) {
   return std::max(options.max_sequences, bucket_rows(options.max_sequences));
 }
@@ -104,10 +104,10 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
   capture_graphs();
 }
 
-CudaDecoder::~CudaDecoder() { runtime_.synchronize(stream_); }  // what is freed is used no more
+CudaDecoder::~CudaDecoder() { runtime_.synchronize(stream_); }  // what is freed is no longer in use
 
 void CudaDecoder::release() {
-  runtime_.synchronize(stream_);  // whatever became of it
+  runtime_.synchronize(stream_);  // even if it failed
   graphs_.release();
   forward_logits_.release();
   step_logits_.release();
@@ -132,7 +132,7 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
           .pairs = angles_.pairs()};
 }
 
-// For every step without a graph whose caches are no longer than planned.
+// Enough for every step without a graph whose caches are no longer than planned.
 void CudaDecoder::reserve_direct(int64_t bias) {
   StepShape most = bucket_shape(seats());
   most.rows = options_.max_tokens;
@@ -156,7 +156,7 @@ void CudaDecoder::capture_graphs() {
 }
 
 void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
-  SINKSTREAM_CHECK(in_flight() == 0, in_flight(), " steps are under way");
+  SINKSTREAM_CHECK(in_flight() == 0, in_flight(), " steps are in flight");
   plan_.make(spans);
   SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward has ",
                    plan_.rows(), " tokens");
@@ -179,25 +179,25 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
     check(runtime_.synchronize(stream_), "a forward");
     forward_logits_.sum_splits(rows, logits + row * spec_.vocab_size);
   }
-  // The step block is written anew by the next one.
+  // The next forward overwrites the step block.
   check(runtime_.synchronize(stream_), "a forward");
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
 void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
-  SINKSTREAM_CHECK(in_flight() == 0, in_flight(), " steps are under way");
+  SINKSTREAM_CHECK(in_flight() == 0, in_flight(), " steps are in flight");
   evictor_.evict_range(cache, begin, end, direct_memory_);
 }
 
 void CudaDecoder::begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
                                  std::span<const int32_t> seen) {
-  // Here it fails this sequence alone where there is no memory.
+  // If memory is short, failing here affects only this sequence.
   reserve_direct(sampling_.bias_count() + std::ssize(params.logit_bias));
   sampling_.begin(seat, params, window, seen, launched_, awaited_);
 }
 
 void CudaDecoder::launch(std::span<const SampleSpan> spans) {
-  SINKSTREAM_CHECK(in_flight() < 2, in_flight(), " steps are under way");
+  SINKSTREAM_CHECK(in_flight() < 2, in_flight(), " steps are in flight");
   SINKSTREAM_CHECK(!spans.empty() && std::ssize(spans) <= seats(), "a step has ", spans.size(),
                    " spans");
   plan(spans);
@@ -226,7 +226,7 @@ void CudaDecoder::plan(std::span<const SampleSpan> spans) {
   SINKSTREAM_CHECK(plan_.rows() <= max_tokens(), "a step has ", plan_.rows(), " tokens");
 }
 
-// The bucket whose graph computes this step; null: none does.
+// The bucket whose graph computes this step; null if none does.
 const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const SampleSpan> spans) const {
   const CudaGraphs::Bucket* bucket = graphs_.find(std::ssize(spans));
   if (bucket == nullptr) return nullptr;
@@ -285,7 +285,7 @@ void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
   steps_[parity] = step;
 }
 
-// Rows from which tokens are drawn come before those whose logits the host wants.
+// Rows that sample come before those whose logits go to the host.
 void CudaDecoder::plan_launches(std::span<const SampleSpan> spans) {
   launches_.begin(plan_, options_.pages);
   for (const auto wants : {SampleSpan::Wants::kToken, SampleSpan::Wants::kLogits}) {
@@ -298,7 +298,7 @@ void CudaDecoder::plan_launches(std::span<const SampleSpan> spans) {
   }
 }
 
-// What a seat draws its penalties are told by the draw.
+// `sample` itself appends what a seat samples to its penalties.
 void CudaDecoder::append_to_penalties(std::span<const SampleSpan> spans, const StepBlock& device) {
   int64_t row = 0;
   for (const SampleSpan& span : spans) {
@@ -310,7 +310,7 @@ void CudaDecoder::append_to_penalties(std::span<const SampleSpan> spans, const S
 }
 
 SampledStep CudaDecoder::await() {
-  SINKSTREAM_CHECK(in_flight() > 0, "no step is under way");
+  SINKSTREAM_CHECK(in_flight() > 0, "no step is in flight");
   const int64_t parity = awaited_ % 2;
   check(runtime_.await(ends_[parity].get()), "a step");
   ++awaited_;
@@ -325,10 +325,10 @@ SampledStep CudaDecoder::await() {
 }
 
 void CudaDecoder::copy_to_device(const StepBlock& host, const StepBlock& device) {
-  check(runtime_.copy(device.base, host.base, host.bytes, stream_), "sending a step's rows");
+  check(runtime_.copy(device.base, host.base, host.bytes, stream_), "copying a step's rows");
 }
 
-// What a step does once its rows are on the GPU.
+// Runs a step whose block is on the GPU.
 void CudaDecoder::run(const StepLaunches& launches, const StepBlock& device, int64_t parity) {
   layers_.compute({launches, device, sampling_.sampled_ids()});
   for (int64_t row = 0; row < launches.logit_rows; row += kLogitRows) {

@@ -1,7 +1,7 @@
-// A decoder on a GPU, which draws its tokens there: one step ahead of the host, a decoding step
-// being one launch of a captured graph. Puts together what a step is (cuda/step.h), which launches
-// it has (cuda/launches.h), the layers (cuda/layers.h), sampling (cuda/sampling.h) and the graphs
-// (cuda/graphs.h). docs/cuda.md, "How a token flows", says what orders what.
+// A decoder on a GPU that samples there, one step ahead of the host; a decoding step is one launch
+// of a captured graph. Combines a step's inputs (cuda/step.h), its launches (cuda/launches.h), the
+// layers (cuda/layers.h), sampling (cuda/sampling.h) and graphs (cuda/graphs.h). What orders what:
+// docs/cuda.md, "How a token flows".
 #pragma once
 
 #include <vector>
@@ -25,16 +25,16 @@ namespace sinkstream {
 struct CudaDecoderOptions {
   DType cache_type = DType::kFloat16;  // float16, bfloat16 or int8
   int64_t max_tokens = 256;            // rows of one step; sets the size of the scratch memory
-  int64_t max_sequences = 1;           // that draw at the same time, and spans of one step that the
-                                       // memory is made for
-  int64_t pages = 16;                  // of a sequence and layer: Window::most_pages(). Longer ones
-                                       // are attended to as well, only slower.
+  // Sequences that sample at the same time, and spans of one step that memory is reserved for.
+  int64_t max_sequences = 1;
+  // Of a sequence and layer: Window::most_pages(). Longer sequences work too, but slower.
+  int64_t pages = 16;
 };
 
 class CudaDecoder : public WeightedModel, public DeviceSampler {
  public:
-  // The plugin and the stream outlive the decoder; of `weights` nothing is read later. `threads`
-  // may help to copy them; null: the caller's alone. Throws CapacityError, DeviceError, and
+  // The plugin and the stream must outlive the decoder; `weights` are not read later. `threads`
+  // help to copy them; null: only the caller's thread. Throws CapacityError, DeviceError, and
   // CheckpointError for a model that the kernels cannot compute.
   CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights, const cuda::Plugin& plugin,
               cuda::Stream stream, ThreadPool* threads, const CudaDecoderOptions& options);
@@ -52,8 +52,8 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   int64_t graphs() const { return graphs_.count(); }
   DeviceSampler* device_sampler() override { return this; }
 
-  // While no step is under way. These throw DeviceError; then the GPU may have stopped, and so
-  // does everything after it.
+  // Only while no step is in flight. These throw DeviceError, after which the GPU may be unusable
+  // and every later call fails.
   void forward(std::span<const ForwardSpan> spans, float* logits) override;
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
   void release() override;
@@ -67,7 +67,7 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
  private:
   struct InFlight {
     int64_t samples = 0;
-    int64_t logit_rows = 0;  // rows whose logits come to the host
+    int64_t logit_rows = 0;  // rows whose logits go to the host
   };
 
   int64_t in_flight() const { return launched_ - awaited_; }
@@ -95,10 +95,10 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   CudaSampling sampling_;
   CudaEvictor evictor_;
 
-  StepMemory graph_memory_;   // never taken anew: graphs know its addresses
-  StepMemory direct_memory_;  // of all other steps; grows for texts without a window
+  StepMemory graph_memory_;   // never reallocated: graphs hold its addresses
+  StepMemory direct_memory_;  // for all other steps; grows for texts without a window
   CudaGraphs graphs_;
-  cuda::UniqueEvent ends_[2];  // of the steps of each parity
+  cuda::UniqueEvent ends_[2];  // end of the step of each parity
   cuda::MemoryBlock results_;  // SampledRow [2][rows], pinned; the GPU writes it
   HostLogits forward_logits_, step_logits_;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// What moves where, at the same places in pinned memory and on the GPU.
+// Arguments of the kernel, at the same offsets in pinned and in device memory.
 struct EvictBlock {
   EvictBlock(std::byte* base, int64_t older, int64_t pairs, int64_t ids) {
     Carver<kAlignment> carver(base);
@@ -45,7 +45,7 @@ void CudaEvictor::evict_range(SequenceCache* cache, int64_t begin, int64_t end,
     return cuda::SequenceSlot{static_cast<int32_t>(cache->page_ordinal(index)),
                               static_cast<int32_t>(cache->slot(0, index).row)};
   };
-  for (int64_t i = 0; i < older; ++i) {  // the youngest first, so that none is overwritten
+  for (int64_t i = 0; i < older; ++i) {  // newest first, so that none is overwritten
     host.from[i] = slot(first + older - 1 - i);
     host.to[i] = slot(first + older - 1 - i + distance);
   }
@@ -53,7 +53,7 @@ void CudaEvictor::evict_range(SequenceCache* cache, int64_t begin, int64_t end,
   *host.sequence = sequence_pages(*cache, 0);
   std::copy(ids.begin(), ids.end(), host.page_ids);
   check(plugin_.runtime.copy(memory.device(), memory.host(0), host.bytes, stream_),
-        "sending a cut");
+        "copying an eviction's slots");
   cuda::EvictArgs args;
   args.pages = {device.page_ids, device.sequence, 0, cache->shape()};
   args.layers = static_cast<int32_t>(cache->layers());
@@ -62,7 +62,7 @@ void CudaEvictor::evict_range(SequenceCache* cache, int64_t begin, int64_t end,
   args.rows = static_cast<int32_t>(older);
   args.rotation = {device.cos, device.sin, 2 * pairs, pairing_};
   if (older > 0) check(plugin_.ops.evict(args, stream_), "evict");
-  check(plugin_.runtime.synchronize(stream_), "a cut");
+  check(plugin_.runtime.synchronize(stream_), "an eviction");
   cache->cut(first + distance);
 }
 

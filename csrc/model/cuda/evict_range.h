@@ -1,4 +1,4 @@
-// Takes tokens out of the middle of a cache on a GPU: WeightedModel::evict_range.
+// Removes tokens from the middle of a cache on a GPU: WeightedModel::evict_range.
 #pragma once
 
 #include "cache/angles.h"
@@ -10,12 +10,12 @@ namespace sinkstream {
 
 class CudaEvictor {
  public:
-  // The plugin and the stream outlive it. `angles` are those that keys are turned by, without an
-  // attention factor.
+  // The plugin and the stream must outlive it. `angles` are those of the keys, without attention
+  // factor.
   CudaEvictor(const cuda::Plugin& plugin, cuda::Stream stream, Angles angles, Pairing pairing)
       : plugin_(plugin), stream_(stream), angles_(std::move(angles)), pairing_(pairing) {}
 
-  // Waits until it is done. `memory` is for what the GPU has to be told; no step is under way.
+  // Blocks until done. `memory` carries the arguments to the GPU; no step may be in flight.
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end, StepMemory& memory) const;
 
  private:

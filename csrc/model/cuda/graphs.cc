@@ -26,7 +26,7 @@ cuda::Graph CudaGraphs::capture(const StepShape& shape, int64_t parity, const Is
   cuda::check(runtime_, runtime_.begin_capture(stream_), "capturing a step");
   try {
     issue(shape, parity);
-  } catch (...) {  // the stream must not go on capturing
+  } catch (...) {  // end the capture in any case
     if (runtime_.end_capture(stream_, &graph) == cuda::kSuccess) runtime_.free_graph(graph);
     throw;
   }

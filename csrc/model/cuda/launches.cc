@@ -32,8 +32,7 @@ void StepLaunches::begin(const ForwardPlan& plan, int64_t split_pages) {
   for (const ForwardPlan::Round& round : plan.rounds) add(plan, round, split_pages);
 }
 
-// Single rows that follow each other share a launch, whatever their sequences; longer pieces have
-// one each.
+// Consecutive single rows share a launch, whatever their sequences; longer pieces have one each.
 void StepLaunches::add(const ForwardPlan& plan, const ForwardPlan::Round& round,
                        int64_t split_pages) {
   rounds.push_back({.row = round.row,

@@ -1,5 +1,5 @@
-// Which launches a step on a GPU is made of, as plain data. All else that kernels need they read
-// from the step's block (cuda/step.h), so one captured graph serves every step of the same calls.
+// Which kernels a step on a GPU launches, as plain data. Kernels read everything else from the
+// step's block (cuda/step.h), so one captured graph serves every step with the same launches.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,29 @@
 
 namespace sinkstream {
 
-// Wanted rows whose logits are computed together.
+// The most rows whose logits are computed together.
 constexpr int64_t kLogitRows = cuda::kFewInputs;
-// Rows up to which pages are shared out among blocks of threads: more keep a GPU busy without.
+// Up to this many rows, attention splits pages among blocks of threads: more rows keep a GPU busy
+// anyway.
 constexpr int64_t kMostSplitRows = 16;
 
 struct StepLaunches {
-  // Rows whose queries run together.
+  // Rows whose attention is one launch.
   struct Attention {
     int64_t row = 0;
     int64_t rows = 0;
-    int64_t span_rows = 1;  // that follow each other in one sequence
+    int64_t span_rows = 1;  // consecutive tokens of one sequence
     bool is_split = false;
   };
 
-  // Blocks that stay in the ring and have been written to scratch pages.
+  // Blocks of scratch pages to copy to the ring.
   struct Copy {
     int32_t sequence = 0;  // of the step block
     int64_t block = 0;     // the first
     int64_t count = 0;
   };
 
-  // Rows whose keys are written together; then their queries run, and then pages are copied.
+  // Rows whose keys are written together, then attention, then copies of pages.
   struct Round {
     int64_t row = 0;
     int64_t rows = 0;
@@ -41,22 +42,23 @@ struct StepLaunches {
     size_t copy_count = 0;
   };
 
-  // Rows that follow each other and whose logits are wanted.
+  // Consecutive rows whose logits are wanted.
   struct LogitRun {
     int64_t row = 0;
     int64_t rows = 0;
-    int64_t to = 0;  // the first's place among the wanted rows of the step
+    int64_t to = 0;  // where the first is among the step's logit rows
   };
 
-  // Room for so many rows is taken at once.
+  // Reserves memory for this many rows.
   explicit StepLaunches(int64_t max_rows);
 
-  // Rows of any sequences, one token of each, all of which want one to be drawn.
+  // Rows of any sequences, one token each, each of which samples one.
   static StepLaunches of_bucket(int64_t rows);
 
-  // Those of the plan; no row is wanted yet. Attention splits up to `split_pages` of a sequence.
+  // Starts with the plan's launches and no logit rows. Attention splits sequences of up to
+  // `split_pages` pages.
   void begin(const ForwardPlan& plan, int64_t split_pages);
-  // The logits of these rows are wanted, too.
+  // Adds logits of these rows.
   void add_logits(int64_t row, int64_t count);
 
   int64_t rows = 0;
@@ -64,8 +66,8 @@ struct StepLaunches {
   std::vector<Attention> attentions;
   std::vector<Copy> copies;
   std::vector<LogitRun> logit_runs;
-  int64_t logit_rows = 0;  // rows whose logits are
-  int64_t samples = 0;     // of those, the first ones, tokens are drawn; the others go to the host
+  int64_t logit_rows = 0;  // rows with logits
+  int64_t samples = 0;  // the first of them sample a token; the logits of the others go to the host
 
  private:
   void add(const ForwardPlan& plan, const ForwardPlan::Round& round, int64_t split_pages);

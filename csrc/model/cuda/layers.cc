@@ -44,9 +44,9 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
   scratch_bytes_ = carve(Carver<kAlignment>(nullptr));
   scratch_ = cuda::allocate_device(plugin.runtime, scratch_bytes_, "the decoder's scratch");
   carve(Carver<kAlignment>(scratch_.get()));
-  // Attention leaves idle rows alone, and the map behind it multiplies them with all others.
+  // Attention does not write idle rows, but the next map multiplies them with all others.
   check(plugin.runtime.fill(attended_, 0, rows * q * 2, stream), "clearing scratch");
-  // Rows behind a chunk's end are copied with their page, though nobody sees them: NaN at first.
+  // Rows past a chunk's end are copied with their page, though no query sees them: NaN at first.
   check(plugin.runtime.fill(scratch_pages_, 0xff, page_bytes, stream), "clearing scratch");
 }
 
@@ -68,7 +68,7 @@ void CudaLayers::compute(const CudaStep& step) {
         "embedding");
   has_residual_ = false;
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
-    // Whether anybody reads what it leaves beside its keys and values.
+    // Whether anything but its keys and values is read.
     const bool is_needed = layer + 1 < spec_.layers || launches.logit_rows > 0;
     attend(step, layer, is_needed);
     if (is_needed) transform(weights_.layers[layer], launches.rows);

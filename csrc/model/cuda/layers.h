@@ -1,6 +1,5 @@
-// The launches of a step: through a model's layers to the rows that are wanted, and on to their
-// logits. Reads the spec as data, as Decoder does. Knows no host's memory, and waits for nothing:
-// what it launches can be captured.
+// Launches a step's kernels: a model's layers and the logits of the wanted rows. Reads the spec as
+// data, as Decoder does. Uses no host memory and never waits, so its launches can be captured.
 #pragma once
 
 #include "kernels/cuda/plugin.h"
@@ -13,28 +12,29 @@ namespace sinkstream {
 
 struct CudaLayersOptions {
   PageShape page_shape;
-  int64_t rows = 0;         // the most of a step
+  int64_t rows = 0;         // the most in a step
   int64_t split_pages = 0;  // of a sequence and layer that attention may split
   int64_t scratch_pages = 0;
 };
 
-// What a step's launches are given.
+// Arguments of a step.
 struct CudaStep {
   const StepLaunches& launches;
   const StepBlock& block;      // on the GPU
-  const int32_t* sampled_ids;  // on the GPU: the token that each seat has drawn last
+  const int32_t* sampled_ids;  // on the GPU: the token that each seat sampled last
 };
 
 class CudaLayers {
  public:
-  // The plugin and the stream outlive it. Throws CapacityError.
+  // The plugin and the stream must outlive it. Throws CapacityError.
   CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda::Plugin& plugin,
              cuda::Stream stream, const CudaLayersOptions& options);
 
-  // All layers, and the final norm of the wanted rows. Throws DeviceError, as does all below.
+  // All layers, and the final norm of the logit rows. Throws DeviceError, as do the functions
+  // below.
   void compute(const CudaStep& step);
-  // The logits of wanted rows [row, row + rows), at most kLogitRows: on the GPU, until the next
-  // call.
+  // The logits of logit rows [row, row + rows), at most kLogitRows: on the GPU, valid until the
+  // next call.
   cuda::Partials logits(int64_t row, int64_t rows);
 
   int32_t logit_splits() const;
@@ -49,10 +49,10 @@ class CudaLayers {
   void attend(const CudaStep& step, const StepLaunches::Attention& attention, int64_t layer);
   void copy_pages(const CudaStep& step, const StepLaunches::Copy& copy, int64_t layer);
   void transform(const CudaLayerWeights& layer, int64_t rows);
-  // hidden_ += what the last linear map left, if that is a residual; its norm goes to the rows of
-  // normed_ from `to` on.
+  // Adds the last linear map's output to hidden_ if it is a residual; writes the norm to the rows
+  // of normed_ from `to` on.
   void normalize(const float* weight, int64_t row, int64_t rows, int64_t to);
-  // Leaves Partials, which the next op reads.
+  // Writes partials_, which the next op reads.
   void multiply(const CudaMap& map, const float* bias, const void* input, int64_t input_stride,
                 int64_t rows);
   cuda::Partials partials_from(int64_t row) const;
@@ -69,17 +69,17 @@ class CudaLayers {
   cuda::MemoryBlock scratch_;
   int64_t scratch_bytes_ = 0;
   float* hidden_ = nullptr;            // [rows, hidden]: the residual stream
-  std::byte* normed_ = nullptr;        // bfloat16 [rows, hidden]; at last, of the wanted rows
+  std::byte* normed_ = nullptr;        // bfloat16 [rows, hidden]; finally, of the logit rows
   std::byte* query_window_ = nullptr;  // 16 bits [rows, heads, head_dim]
   std::byte* query_sink_ = nullptr;    // likewise
   std::byte* attended_ = nullptr;      // bfloat16 [rows, heads · head_dim]
   std::byte* activated_ = nullptr;     // bfloat16 [rows, intermediate]
-  float* partials_memory_ = nullptr;   // the widest that a linear map leaves
+  float* partials_memory_ = nullptr;   // room for the largest output of a map
   float* attention_scratch_ = nullptr;
-  std::byte* scratch_pages_ = nullptr;  // [options.scratch_pages]; a layer's at a time
+  std::byte* scratch_pages_ = nullptr;  // [options.scratch_pages], reused by each layer
 
-  cuda::Partials partials_;    // what the last linear map left
-  bool has_residual_ = false;  // whether that belongs to hidden_
+  cuda::Partials partials_;    // output of the last linear map
+  bool has_residual_ = false;  // whether to add it to hidden_
 };
 
 }  // namespace sinkstream

@@ -13,13 +13,13 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// As Sampler::sample asks the processor's kernels.
+// The parameters that Sampler::sample passes to the CPU kernels.
 cuda::SamplingRow sampling_row(int64_t seat, const SamplingParams& params) {
   cuda::SamplingRow row;
   row.seat = static_cast<int32_t>(seat);
   row.seed = params.seed;
   row.bias_count = static_cast<int32_t>(params.logit_bias.size());
-  if (has_penalties(params) && params.logprobs == 0) {  // else the host draws, and counts itself
+  if (has_penalties(params) && params.logprobs == 0) {  // else the host samples, and counts itself
     row.penalties = row.seat;
     row.repetition_penalty = static_cast<float>(params.repetition_penalty);
     row.presence_penalty = static_cast<float>(params.presence_penalty);
@@ -72,16 +72,16 @@ void CudaSampling::begin(int64_t seat, const SamplingParams& params, const Windo
   state.bias = params.logit_bias;
   if (!has_penalties(seat)) return;
   SINKSTREAM_CHECK(window.capacity() <= options_.capacity, "penalties for ", options_.capacity,
-                   " live tokens are to look at ", window.capacity());
+                   " live tokens must count ", window.capacity());
   check(plugin_.ops.penalties_reset({tables_, state.row.penalties, window.sinks, window.window},
                                     stream_),
         "penalties_reset");
   if (seen.empty()) return;
-  // The GPU reads them where they are. What a step ago was to be read may not have been yet.
+  // The GPU reads them in place. It may not have read what an earlier `begin` wrote there.
   if (state.seen_read_by >= ended)
     check(plugin_.runtime.synchronize(stream_), "waiting for penalties");
   state.seen_read_by = steps;
-  // Those of them that are live: penalties look at no others.
+  // Only live tokens: penalties count no others.
   const auto count = std::ssize(seen);
   const int64_t sinks = std::min(count, window.sinks);
   const int64_t recent = std::min(count - sinks, window.window);

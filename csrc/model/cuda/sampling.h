@@ -1,5 +1,5 @@
-// Where sequences draw their tokens on a GPU: what each seat asks of sampling, the tokens that
-// its penalties look at, and the one that it drew last. Knows no cache and no model.
+// Sampling state on a GPU: each seat's parameters, the tokens that its penalties count, and the
+// token that it sampled last. Knows no cache and no model.
 #pragma once
 
 #include <span>
@@ -16,35 +16,35 @@ struct CudaSamplingOptions {
   int64_t vocab = 0;
   int64_t seats = 0;
   int64_t capacity = 0;  // the most live tokens of a sequence that has penalties
-  int64_t rows = 0;      // that are drawn together
+  int64_t rows = 0;      // that are sampled together
 };
 
 class CudaSampling {
  public:
-  // The plugin and the stream outlive it. Throws CapacityError.
+  // The plugin and the stream must outlive it. Throws CapacityError.
   CudaSampling(const cuda::Plugin& plugin, cuda::Stream stream, const CudaSamplingOptions& options);
 
-  // From the next step on `seat` draws so. `steps`: how many have been launched so far; `ended`:
-  // how many of those have been waited for. Throws DeviceError, as does all below.
+  // From the next step on, `seat` samples with `params`. `steps`: launched so far; `ended`: of
+  // those, awaited. Throws DeviceError, as do the functions below.
   void begin(int64_t seat, const SamplingParams& params, const Window& window,
              std::span<const int32_t> seen, int64_t steps, int64_t ended);
 
   bool has_penalties(int64_t seat) const { return seats_[seat].row.penalties >= 0; }
   int64_t bias_count(int64_t seat) const { return seats_[seat].row.bias_count; }
   int64_t bias_count() const;  // of all seats
-  // sampled_by(seat): where an id is looked for.
+  // An id for a span: the token that `seat` sampled last.
   const int32_t* last_sampled(int64_t seat) const { return &seat_references_[seat]; }
   const int32_t* sampled_ids() const { return sampled_ids_; }  // on the GPU: [seats]
 
-  // Draw `draw` of a step is of `seat`, behind row `row`. `bias`: entries that the draws before it
-  // have; returns those with its own.
+  // Fills sample `sample` of a step: for `seat`, after row `row`. `bias`: bias entries of the
+  // samples before it; returns the count including its own.
   int64_t fill_row(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
                    int64_t bias) const;
 
-  // The penalties of `seat` look at `ids`, [count] on the GPU, too.
+  // Adds `ids`, [count] on the GPU, to the penalties of `seat`.
   void append(int64_t seat, const int32_t* ids, int64_t count);
-  // Draws behind the rows of draws [first, first + rows), whose `logits` these are; `there` is on
-  // the GPU. What each got goes to `sampled`, [rows].
+  // Runs samples [first, first + rows), which have these `logits`; `device` is on the GPU. Results
+  // go to `sampled`, [rows].
   void sample(const cuda::Partials& logits, const StepBlock& device, int64_t first, int64_t rows,
               cuda::SampledRow* sampled);
 
@@ -55,7 +55,7 @@ class CudaSampling {
   struct Seat {
     cuda::SamplingRow row;
     std::vector<TokenBias> bias;
-    int64_t seen_read_by = -1;  // the step behind which the GPU has read the seat's `seen_`
+    int64_t seen_read_by = -1;  // the step after which the GPU has read the seat's `seen_`
   };
 
   void check(cuda::Status status, const char* what) const;
@@ -70,7 +70,7 @@ class CudaSampling {
   int64_t scratch_bytes_ = 0;
   int32_t* sampled_ids_ = nullptr;  // [seats]
   cuda::PenaltyTables tables_;      // one for each seat
-  std::byte* scratch_ = nullptr;    // between the launches of sampling: [rows]
+  std::byte* scratch_ = nullptr;    // between the two launches of sampling: [rows]
   cuda::MemoryBlock seen_;          // int32 [seats, capacity], pinned
 };
 

@@ -1,5 +1,5 @@
-// What the rows of a step on a GPU are: the host writes it to pinned memory, the step begins with
-// a copy of it to the GPU, and kernels read it there. Knows no kernel.
+// The inputs of a step on a GPU: the host writes them to pinned memory, the step starts with a copy
+// to the GPU, and kernels read them there. Knows no kernel.
 #pragma once
 
 #include <atomic>
@@ -15,20 +15,20 @@
 
 namespace sinkstream {
 
-// How much a block has room for.
+// The capacity of a step's block.
 struct StepShape {
   int64_t rows = 0;
   int64_t sequences = 0;  // pieces of the plan
   int64_t page_ids = 0;   // of all sequences together
-  int64_t samples = 0;    // wanted rows from which a token is drawn
-  int64_t bias = 0;       // entries of all draws together
-  int64_t pairs = 0;      // rotated, of a head
+  int64_t samples = 0;    // rows that sample a token
+  int64_t bias = 0;       // entries of all samples together
+  int64_t pairs = 0;      // rotated, per head
 };
 
-// At the same places in pinned memory and on the GPU.
+// Pointers into a step's block, which has the same layout in pinned memory and on the GPU.
 struct StepBlock {
   StepBlock() = default;
-  // `base`: 256-byte aligned; null to know `bytes`.
+  // `base`: 256-byte aligned; null to compute `bytes` only.
   StepBlock(std::byte* base, const StepShape& shape);
 
   std::byte* base = nullptr;
@@ -39,22 +39,22 @@ struct StepBlock {
   float *rank_cos = nullptr, *rank_sin = nullptr;    // [rows, pairs]
   cuda::SequencePages* sequences = nullptr;          // [sequences]
   int32_t* page_ids = nullptr;                       // [page_ids]
-  cuda::TokenRow* sample_rows = nullptr;             // [draws]: the rows that tokens follow
-  cuda::SamplingRow* sampling = nullptr;             // [draws]
-  TokenBias* bias = nullptr;                         // [bias]
+  cuda::TokenRow* sample_rows = nullptr;  // [samples]: rows after which a token is sampled
+  cuda::SamplingRow* sampling = nullptr;  // [samples]
+  TokenBias* bias = nullptr;              // [bias]
 };
 
-// Two places of a step in pinned memory, because the host fills one while the GPU may not have
-// read the other yet, and one on the GPU, where steps follow each other.
+// Two copies of the step block in pinned memory, because the host fills one while the GPU may still
+// read the other, and one on the GPU, where steps run one after another.
 class StepMemory {
  public:
-  // Both outlive the memory.
+  // Both must outlive the memory.
   StepMemory(const cuda::Runtime& runtime, cuda::Stream stream)
       : runtime_(runtime), stream_(stream) {}
 
-  // Room for so many bytes in each. Where there is less, waits for all that is under way and takes
-  // more: what lay there is lost, and addresses are others. Throws CapacityError, and all is as it
-  // was; DeviceError.
+  // Ensures that each copy has this many bytes. To grow, waits for all work in flight and
+  // reallocates: contents are lost and addresses change. Throws CapacityError, after which nothing
+  // has changed, and DeviceError.
   void reserve(int64_t bytes);
   void release();
 
@@ -67,19 +67,19 @@ class StepMemory {
   cuda::Stream stream_;
   cuda::MemoryBlock host_[2];  // pinned
   cuda::MemoryBlock device_;
-  std::atomic<int64_t> bytes_{0};  // anybody may ask
+  std::atomic<int64_t> bytes_{0};  // read by any thread
 };
 
 int64_t count_page_ids(const ForwardPlan& plan);
 
 cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset);
 
-// Says in `here` what each row of the plan is: its token, its places, its angles, and where its
-// pages are. `scratch`: on the GPU, where the scratch pages begin.
+// Fills `host` with each row of the plan: its token, its index and rank, its angles, and where its
+// pages are. `scratch`: where scratch pages begin, on the GPU.
 void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
                std::byte* scratch);
 
-// Rows from `first` to before `end` do nothing, and nothing is drawn behind them.
+// Makes rows [first, end) idle: they write nothing and sample nothing.
 void fill_idle(const StepBlock& host, int64_t first, int64_t end);
 
 }  // namespace sinkstream

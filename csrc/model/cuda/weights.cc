@@ -13,10 +13,9 @@ namespace sinkstream {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kPieceRows = 64 * kPanelRows;  // that a thread brings into tiles at a time
+constexpr int64_t kPieceRows = 64 * kPanelRows;  // that a thread tiles at a time
 
-// Threads must not share the rows of a tile, so a part that begins within one is left to one
-// thread.
+// Threads must not share a tile, so a part that begins within one is tiled by one thread.
 void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, ThreadPool* threads) {
   if (threads == nullptr || first_row % cuda::kTileRows != 0) {
     return cuda::tile_rows(part, first_row, tiles);
@@ -29,7 +28,7 @@ void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, Th
   });
 }
 
-// Run once to count, and once to copy.
+// Runs once to count, and once to copy.
 class Copier {
  public:
   Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads)
@@ -49,7 +48,7 @@ class Copier {
     return map;
   }
 
-  // Parts of one type on top of each other.
+  // Stacks parts of one type.
   cuda::TiledMatrix matrix(std::span<const PackedMatrix> parts) {
     cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
     for (const PackedMatrix& part : parts) matrix.rows += part.rows;
@@ -69,7 +68,7 @@ class Copier {
 
   const float* vector(const float* values, int64_t count) { return vector({values}, {count}); }
 
-  // Parts behind each other. A null part among others is zeros; null if there is none.
+  // Concatenates parts. A null part among others becomes zeros; null if all are.
   const float* vector(std::initializer_list<const float*> parts,
                       std::initializer_list<int64_t> counts) {
     if (std::all_of(parts.begin(), parts.end(), [](const float* p) { return p == nullptr; })) {

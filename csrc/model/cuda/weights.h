@@ -1,4 +1,4 @@
-// A decoder's weights in a GPU's memory, in the layout of its kernels.
+// A decoder's weights in GPU memory, in the layout of the kernels.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace sinkstream {
 
-// Maps that read the same input, on top of each other: one matrix, or several where a checkpoint
-// stores them in different types. What they leave is one Partials.
+// Linear maps that read the same input, stacked: one matrix, or several if a checkpoint stores them
+// in different types. Their output is one Partials.
 struct CudaMap {
-  std::vector<cuda::TiledMatrix> parts;  // of as many columns each; neighbours differ in type
+  std::vector<cuda::TiledMatrix> parts;  // with the same columns; neighbours differ in type
 
   int64_t rows() const;
   int64_t cols() const { return parts.front().cols; }
-  // Of K, for every part: those of one matrix of this shape.
+  // Splits of K for every part: those of one matrix of the whole shape.
   int32_t splits() const { return cuda::linear_splits(rows(), cols()); }
 };
 
-// Everything lies in device memory. Vectors are float32; null where the spec has none.
+// Everything is in device memory. Vectors are float32; null if the spec has none.
 struct CudaLayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
   CudaMap qkv;                            // [(heads + 2 kv_heads) · head_dim, hidden]
@@ -40,14 +40,13 @@ struct CudaWeights {
   cuda::TiledMatrix embedding;  // [vocab, hidden]
   std::vector<CudaLayerWeights> layers;
   const float* final_norm = nullptr;
-  CudaMap output;  // the embedding itself where they are tied
+  CudaMap output;  // the embedding itself if they are tied
   int64_t bytes = 0;
-  cuda::MemoryBlock memory;  // that all of them lie in
+  cuda::MemoryBlock memory;  // which holds all of them
 };
 
-// Takes the memory and copies the weights there; the host's are needed no more then. `threads` may
-// help to bring them into the GPU's layout; null: the caller's alone. Throws CapacityError,
-// DeviceError.
+// Allocates memory and copies the weights there; the host's are not needed afterwards. `threads`
+// help to convert the layout; null: only the caller's thread. Throws CapacityError, DeviceError.
 CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
                         const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads);
 

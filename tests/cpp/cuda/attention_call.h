@@ -1,5 +1,4 @@
-// Calls of the GPU's attention over the streams that the CPU's tests read, and what the reference
-// makes of the same numbers.
+// Calls GPU attention on the streams of the CPU's tests, and the reference on the same numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +15,7 @@ namespace sinkstream::cuda {
 
 inline constexpr DType kGpuTypes[] = {DType::kBFloat16, DType::kFloat16, DType::kInt8};
 
-// bfloat16, as it was written.
+// bfloat16, as stored.
 using Bits = std::vector<uint16_t>;
 
 inline std::vector<float> floats_of(const Bits& bits) {
@@ -33,29 +32,29 @@ inline void feed(TestStream* stream, int64_t begin, int64_t end, ThreadPool* poo
   }
 }
 
-// One call over pieces of one or several streams, which have been appended before and share heads,
-// shape and scale. Their pages are those of layer 1. The scratch is NaN.
+// One call over pieces of one or several streams, already appended, which share heads, shape and
+// scale. Their pages are those of layer 1. The scratch is NaN.
 class AttentionCall {
  public:
-  // `idle`: how many idle rows follow each piece.
+  // `idle`: idle rows after each piece.
   AttentionCall(const std::vector<Piece>& pieces, ThreadPool* pool, int idle = 0)
       : pieces_(pieces), pool_(pool), spec_(pieces[0].stream->spec()), gpu_(layers_of(pieces)) {
     for (const Piece& piece : pieces) add(piece, idle);
   }
 
-  // [rows, heads, head_dim]; of idle rows, what had been there: 0xFFFF, a NaN.
+  // [rows, heads, head_dim]; idle rows keep 0xFFFF, a NaN.
   Bits decode() { return run(attention_decode, 0); }
-  // In spans of so many rows.
+  // In spans of `span_rows` rows.
   Bits prefill(int32_t span_rows) { return run(attention_prefill, span_rows); }
 
-  // Blocks [block, end) of the first piece's stream are found in scratch pages, not in the ring.
+  // Moves blocks [block, end) of the first piece's stream from the ring to scratch pages.
   void move_to_scratch(int64_t block, int64_t end) { gpu_.move_to_scratch(0, 1, block, end); }
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   int64_t row_size() const { return spec_.heads * spec_.shape.head_dim; }
   bool is_idle(int64_t row) const { return rows_[row].sequence < 0; }
 
-  // One row by the reference, with the queries that the GPU is given.
+  // One row by the reference, with the same queries as the GPU.
   std::vector<float> expected(int64_t row) const {
     const TokenRow& at = rows_[row];
     const AttentionSpan span = pieces_[at.sequence].stream->span(0, at.index, 1);
@@ -81,7 +80,7 @@ class AttentionCall {
   }
 
  private:
-  // Queries in 16 bits, and the numbers that these are.
+  // Queries in 16 bits, and as floats.
   struct Queries {
     Bits bits;
     std::vector<float> numbers;
@@ -99,7 +98,7 @@ class AttentionCall {
     }
   };
 
-  // Layer 0 is not ours.
+  // Layer 0 is unused.
   static std::vector<std::vector<const TestStream*>> layers_of(const std::vector<Piece>& pieces) {
     std::vector<std::vector<const TestStream*>> layers;
     for (const Piece& piece : pieces) layers.push_back({nullptr, piece.stream});

@@ -12,16 +12,16 @@ namespace {
 
 using emulator::in_every_order;
 
-// Of the table's bfloat16, which covers chains of roundings: the output is bfloat16, which alone is
-// off by up to 4e-3, and so are the weights, unless they are float16.
+// Tighter than the table's bfloat16, which covers chains of roundings. The output is bfloat16, off
+// by up to 4e-3, and so are the weights unless they are float16.
 double gpu_tolerance(DType type) {
   return tolerance_of(DType::kBFloat16) / (type == DType::kFloat16 ? 8 : 3);
 }
 
-// Tokens are written by the reference, so that all that is found is the attention's.
+// The reference writes the tokens, so that only attention is tested.
 TestStream make_stream(const StreamSpec& spec) { return TestStream(spec, reference_kernels()); }
 
-// Whether every `step`-th row is what the reference makes of the same numbers.
+// Compares every `step`-th row with the reference on the same numbers.
 void expect_reference(const AttentionCall& call, const Bits& bits, const std::string& what,
                       DType type, int64_t step) {
   const std::vector<float> out = floats_of(bits);
@@ -34,8 +34,8 @@ void expect_reference(const AttentionCall& call, const Bits& bits, const std::st
   }
 }
 
-// Calls attention for consecutive tokens, in all three ways, which must find the same bits, and
-// those what the reference finds.
+// Calls attention for consecutive tokens in all three ways, which must give the same bits and match
+// the reference.
 Bits expect_one_result(const Piece& piece, ThreadPool* pool, int64_t step = 1) {
   AttentionCall call({piece}, pool);
   const std::string what = cat(text_of(piece.stream->spec()), " from ", piece.index);
@@ -46,7 +46,7 @@ Bits expect_one_result(const Piece& piece, ThreadPool* pool, int64_t step = 1) {
   return out;
 }
 
-// Feeds a stream by turns one token, a few, and as many as fit; one round in five reads.
+// Feeds a stream one token, a few, and as many as fit, in rotation; checks one round in five.
 void expect_one_result_until(int64_t end, const StreamSpec& spec, ThreadPool* pool) {
   TestStream stream = make_stream(spec);
   for (int64_t t = 0, turn = 0, count; t < end; t += count, ++turn) {
@@ -113,7 +113,7 @@ TEST(CudaAttention, FoldsMorePagesThanAWarpHasLanes) {
   for (const DType type : kGpuTypes) {
     StreamSpec spec = make_spec(4, 64 * 70, 2, 1, 80, type);
     spec.sink_logits = {1, -2};
-    spec.slopes = {0.02f, -0.01f};  // the largest score rises from page to page, and falls
+    spec.slopes = {0.02f, -0.01f};  // the largest score rises, or falls, from page to page
     TestStream stream = make_stream(spec);
     int64_t t = 0;
     for (const int64_t next : {64 * 31 + 3, 64 * 32 + 3, 5000}) {  // 32 pages, 33, and 71
@@ -152,7 +152,7 @@ TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
   }
 }
 
-TEST(CudaAttention, LeavesIdleRowsBehindAPieceAlone) {
+TEST(CudaAttention, DoesNotWriteIdleRowsAfterAPiece) {
   ThreadPool pool(2);
   for (const DType type : kGpuTypes) {
     TestStream stream = make_stream(make_spec(4, 90, 6, 2, 32, type));
@@ -184,8 +184,8 @@ TEST(CudaAttention, FindsBlocksInScratchPages) {
   }
 }
 
-// Values alone as well: a weight of zero times NaN would be NaN.
-TEST(CudaAttention, PassesANanOnToThoseWhoSeeItAndToNobodyElse) {
+// A weight of zero times a NaN value would be NaN.
+TEST(CudaAttention, PassesANanOnlyToQueriesThatSeeIt) {
   ThreadPool pool(2);
   for (const DType type : kGpuTypes) {
     const StreamSpec spec = make_spec(4, 40, 3, 1, 48, type);
@@ -236,11 +236,11 @@ TEST(CudaAttention, MatchesTheReferenceForScoresHundredsApart) {
   }
 }
 
-// What makes scores special: Note [Scores] of kernels/attention.h. The last has all.
+// Specs with special scores: Note [Scores] of kernels/attention.h. The last has all features.
 std::vector<StreamSpec> special_specs(int64_t sinks, int64_t window, DType type) {
   std::vector<StreamSpec> specs(8, make_spec(sinks, window, 3, 1, 32, type));
   specs[0].slopes = {0.25f, 0.0625f, 1};
-  specs[0].rotary_dim = 0;  // as such models have it
+  specs[0].rotary_dim = 0;  // as in such models
   specs[1].soft_cap = 1.5f;
   specs[2].sink_logits = {0.5f, -3, 4};
   specs[3].sink_logits = {90, 20, -90};
@@ -295,7 +295,7 @@ TEST(CudaAttention, IsAsExactAtIndexTenMillion) {
       std::vector<StreamSpec> specs = special_specs(4, 90, type);
       if (start > 10'000'000) specs.erase(specs.begin(), specs.end() - 1);
       for (StreamSpec& spec : specs) {
-        spec.window.begin = start;  // what lies between the sinks and `start` was cut away
+        spec.window.begin = start;  // tokens between the sinks and `start` were removed
         TestStream stream = make_stream(spec);
         stream.append(0, 4, &pool);
         feed(&stream, start, start + 150, &pool);

@@ -1,4 +1,4 @@
-// Must not compile in the emulator, where a variable of a block would be one of each thread: see
+// Must not compile in the emulator, where a shared variable would be private to each thread: see
 // the test ABareSharedVariableDoesNotCompile in tests/cpp/CMakeLists.txt.
 #include "kernels/cuda/portable.h"
 

@@ -1,4 +1,4 @@
-// A captured step is the same step, replayed over whatever lies in device memory then.
+// A captured step is the same step, replayed on the current contents of device memory.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -13,8 +13,8 @@
 namespace sinkstream::cuda {
 namespace {
 
-// The least that has a loop through the GPU: an embedding, a norm, a map to logits and a draw,
-// whose tokens are what the next step begins with.
+// The smallest loop through the GPU: an embedding, a norm, a map to logits and sampling, whose
+// tokens start the next step.
 struct TokenLoop {
   static constexpr int64_t kVocab = 97, kHidden = 64, kRows = 3;
 
@@ -24,12 +24,12 @@ struct TokenLoop {
       ids[r] = sampled_by(kRows - 1 - r);
       sampled_ids[r] = static_cast<int32_t>(random() % kVocab);
       tokens[r] = {.sequence = r};
-      params[r] = {.seed = random(), .seat = -1 - ids[r]};  // another than its row
+      params[r] = {.seed = random(), .seat = -1 - ids[r]};  // different from its row
     }
     for (int64_t i = 0; i < kHidden; ++i) weight[i] = 1;
   }
 
-  // What changes from step to step; the host writes it before each.
+  // What changes between steps; the host writes it before each.
   void set_index(int64_t index) {
     for (int64_t r = 0; r < kRows; ++r) tokens[r].index = index + r;
   }
@@ -110,7 +110,7 @@ TEST(Capture, ReplaysAStepOverWhatLiesInMemoryThen) {
   ASSERT_EQ(captured.step(), kSuccess);
   Graph graph = nullptr;
   ASSERT_EQ(runtime.end_capture(nullptr, &graph), kSuccess);
-  EXPECT_TRUE(captured.hidden.is_untouched(0, captured.hidden.count())) << "it ran meanwhile";
+  EXPECT_TRUE(captured.hidden.is_untouched(0, captured.hidden.count())) << "it ran during capture";
 
   std::vector<std::vector<int32_t>> steps;
   for (int64_t index = 0; index < 12; ++index) {

@@ -26,7 +26,7 @@ std::vector<std::byte> copy_of(const Bytes& memory, int64_t count) {
 }
 
 TEST(CudaCopyPages, CopiesEveryByteOfABlockToItsPageInTheRingAndNoOther) {
-  // From one byte short of a block's stretch to some stretches.
+  // From less than one block's part of a page to several parts.
   for (const PageShape& shape : {PageShape{1, 32, DType::kInt8},
                                  {1, 48, DType::kBFloat16},
                                  {1, 64, DType::kFloat16},
@@ -37,7 +37,7 @@ TEST(CudaCopyPages, CopiesEveryByteOfABlockToItsPageInTheRingAndNoOther) {
       const int64_t bytes = shape.bytes();
       const Bytes pool = some_bytes(kPages * bytes, bytes, 37);
       const Bytes scratch = some_bytes(kScratchPages * bytes, bytes, 41);
-      // Sequence 0 is not ours; 1 has in its layer 1 a sink page and a ring of three.
+      // Sequence 0 is unused; in its layer 1, sequence 1 has a sink page and a ring of three.
       const std::vector<int32_t> ids = {-1, 9, 0, 1, 2, 11, 4, 8, 5};
       const std::vector<SequencePages> sequences = {{},
                                                     {.pool = pool.get(),
@@ -48,7 +48,7 @@ TEST(CudaCopyPages, CopiesEveryByteOfABlockToItsPageInTheRingAndNoOther) {
                                                      .scratch_block = 1'000'000'000'000,
                                                      .scratch = scratch.get() + bytes}};
       auto expected = copy_of(pool, kPages * bytes);
-      // Blocks 10^12 + 1 to + 3 are scratch pages 2 to 4 and have the places 2, 0 and 1.
+      // Blocks 10^12 + 1 to + 3 are scratch pages 2 to 4 and ring pages 2, 0 and 1.
       for (const auto& [from, to] : {std::pair{2, 5}, {3, 4}, {4, 8}}) {
         std::copy_n(scratch.get() + from * bytes, bytes, expected.begin() + to * bytes);
       }

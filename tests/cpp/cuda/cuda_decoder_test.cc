@@ -20,7 +20,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// One model twice: on the processor, and on a GPU.
+// One model twice: on the CPU and on a GPU.
 struct Twins {
   explicit Twins(DType cache_type, const std::map<std::string, Storage>& stored = {},
                  const DecoderSpec& spec = gpu_spec())
@@ -47,7 +47,7 @@ PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_gpu) {
   return gpu_pool(cuda::emulated_plugin(), shape, pages);
 }
 
-// Sequences of one window, with poisoned pages of their own.
+// Caches with one window, in a poisoned pool of their own.
 struct Sequences {
   Sequences(Twins& twins, const Window& window, bool on_gpu, int64_t count = 1)
       : pool(poisoned_pool(
@@ -62,7 +62,7 @@ struct Sequences {
   std::vector<std::unique_ptr<SequenceCache>> caches;
 };
 
-// The logits of all tokens, read in pieces of `chunk`.
+// The logits of all tokens, in chunks of `chunk`.
 std::vector<float> logits_of(Twins& twins, bool on_gpu, SequenceCache* cache,
                              const std::vector<int32_t>& tokens, int64_t chunk) {
   const int64_t count = std::ssize(tokens);
@@ -80,8 +80,8 @@ double scale_of(const std::vector<float>& values) {
   return largest;
 }
 
-// `actual` is as near to what the processor says as `type` allows. Of a whole model the inputs of
-// each map are rounded to bfloat16 on both sides.
+// Compares with the CPU's logits, within the tolerance of `cache_type`. Both round the inputs of
+// each linear map to bfloat16.
 void expect_near(const std::vector<float>& actual, const std::vector<float>& expected,
                  DType cache_type) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -111,7 +111,7 @@ TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
   const auto tokens = random_tokens(240, twins.vocab(), 2);
   std::vector<Window> windows = {{4, 9}, {0, 80}, {1, 70}, {70, 5}};
 #if defined(__SANITIZE_THREAD__)
-  windows.resize(1);  // races are sought in one: all four take a quarter of an hour
+  windows.resize(1);  // one is enough to find races: all four take a quarter of an hour
 #endif
   for (const Window window : windows) {
     Sequences whole(twins, window, true);
@@ -127,7 +127,8 @@ TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
   }
 }
 
-// Five sequences of different lengths, some reading and some decoding, with random wishes.
+// Five sequences of different lengths, some in prefill and some decoding, with random wanted
+// logits.
 TEST_P(CudaDecoderOfType, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
   Twins twins(GetParam());
   constexpr int64_t kSequences = 5;
@@ -194,9 +195,8 @@ INSTANTIATE_TEST_SUITE_P(Types, CudaDecoderOfType,
                          testing::Values(DType::kFloat16, DType::kBFloat16, DType::kInt8),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// Maps that read the same input in several types, each of which may be the first and the last: the
-// whole of a checkpoint's mixture, with and without one matrix left of it, through both kernels of
-// linear maps.
+// Maps that read the same input in several types, in any order, partly stacked into one matrix,
+// through both kernels of linear maps.
 TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
   Twins twins(DType::kFloat16, {{"layers.0.k", Storage::kBF16},
                                 {"layers.0.v", Storage::kF16},
@@ -212,7 +212,7 @@ TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
   EXPECT_TRUE(same_bits(logits, logits_of(twins, true, &cut[0], tokens, 7)));
 }
 
-// Whoever reads what parts of a map leave knows one number of splits.
+// The reader of a map's output assumes one number of splits for all parts.
 TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
   DecoderSpec spec = gpu_spec();
   spec.layers = 1;
@@ -227,14 +227,14 @@ TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
   expect_near(logits_of(twins, true, &there[0], tokens, 3), expected, DType::kFloat16);
 }
 
-// Whatever number of pages its memory was planned for.
+// Longer than the number of pages planned for.
 TEST(CudaDecoder, ReadsALongTextWithoutAWindow) {
   Twins twins(DType::kFloat16);
   const Window dense{0, 300};
   const auto tokens = random_tokens(300, twins.vocab(), 8);
   Sequences here(twins, dense, false), there(twins, dense, true);
   const auto expected = logits_of(twins, false, &here[0], tokens, 300);
-  const auto logits = logits_of(twins, true, &there[0], tokens, 299);  // the last one alone
+  const auto logits = logits_of(twins, true, &there[0], tokens, 299);  // the last token alone
   expect_near(logits, expected, DType::kFloat16);
 }
 
@@ -252,8 +252,8 @@ TEST(CudaDecoder, GivesTheSameBitsOnAGpuWithLittleSharedMemory) {
   }
 }
 
-// Spans that need a scratch page each, of caches in pools of their own, beside one that decodes.
-// With scratch pages for one sequence alone they go in rounds.
+// Spans that need a scratch page each, of caches in different pools, and one that decodes. With
+// scratch pages for one sequence they run in rounds.
 TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
   constexpr int64_t kBefore = 120;
   const std::vector<std::pair<Window, int64_t>> asked = {
@@ -291,9 +291,8 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
   }
 }
 
-// What has read a long chunk goes on as what has read small ones, for more than two turns of the
-// ring.
-TEST(CudaDecoder, DecodesBehindALongChunkThatBeganInsideABlock) {
+// After a long chunk decoding continues as after small ones, for more than two turns of the ring.
+TEST(CudaDecoder, DecodesAfterALongChunkThatBeganInsideABlock) {
   Twins twins(DType::kInt8);
   const Window window{4, 40};
   const auto tokens = random_tokens(460, twins.vocab(), 10);
@@ -310,7 +309,7 @@ TEST(CudaDecoder, DecodesBehindALongChunkThatBeganInsideABlock) {
   EXPECT_TRUE(same_bits(logits, expected));
 }
 
-TEST(CudaDecoder, ALongChunkBehindACutIsWhatSmallOnesAre) {
+TEST(CudaDecoder, ALongChunkAfterACutIsWhatSmallOnesAre) {
   Twins twins(DType::kInt8);
   const Window window{4, 70};
   const auto before = random_tokens(110, twins.vocab(), 11);
@@ -331,8 +330,8 @@ TEST(CudaDecoder, ALongChunkBehindACutIsWhatSmallOnesAre) {
   }
 }
 
-// Two caches that hold the same pages, past the window, and two that never shared any. Nobody wants
-// logits of the long chunk.
+// Two caches that share pages, past the window, and two that never did. No logits of the long chunk
+// are wanted.
 TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
   Twins twins(DType::kFloat16);
   const Window window{4, 70};
@@ -376,7 +375,7 @@ TEST(CudaDecoder, SaysThatALaunchFailedAndCountsNoToken) {
   cuda::emulator::fail_next_launch(2);
   try {
     logits_of(twins, true, &there[0], tokens, 3);
-    FAIL() << "a launch failed, and nobody said so";
+    FAIL() << "a launch failed, and no error was reported";
   } catch (const DeviceError& error) {
     EXPECT_STREQ(error.what(), "cuda: embedding failed: an emulated failure.");
   }
@@ -388,10 +387,10 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
   try {
     const CudaDecoder decoder(odd.spec, odd.packed(), cuda::emulated_plugin(), nullptr, nullptr,
                               {});
-    FAIL() << "heads of 14 numbers were taken";
+    FAIL() << "heads of 14 numbers were accepted";
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
-                 "load: the size of a head must be a multiple of 16 to run on a GPU, but is 14. "
+                 "load: the head size must be a multiple of 16 to run on a GPU, but is 14. "
                  "Use `device=\"cpu\"`.");
   }
 }
@@ -401,7 +400,7 @@ TEST(CudaDecoder, RefusesAWindowOfMorePagesThanAGridHas) {
   try {
     const CudaDecoder decoder(any.spec, any.packed(), cuda::emulated_plugin(), nullptr, nullptr,
                               {.pages = 65'536});
-    FAIL() << "65,536 pages were taken";
+    FAIL() << "65,536 pages were accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
                  "load: `sinks` and `window` must have at most 65535 pages of 64 tokens on a GPU, "

@@ -1,4 +1,4 @@
-// CudaDecoder as a DeviceSampler: mostly on a lazy GPU, which shows what a GPU's being late would.
+// CudaDecoder as a DeviceSampler, mostly on a lazy GPU, which exposes missing waits.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -55,7 +55,7 @@ SamplingParams with_bias(SamplingParams params, std::vector<TokenBias> bias) {
   return params;
 }
 
-// What each of them draws where nothing is beside it and nothing is ahead.
+// The tokens of each request, sampled alone and without look-ahead.
 std::vector<std::vector<SampledToken>> one_by_one(const std::vector<SamplingRequest>& requests,
                                                   const Window& window = kWindow) {
   SamplingModel model(cuda::emulated_plugin(), 1);
@@ -82,7 +82,7 @@ SampleSpan read(SequenceCache* cache, int64_t seat, const std::vector<int32_t>& 
   return {cache, 0, tokens.data(), std::ssize(tokens), seat, wants};
 }
 
-// A step that nothing follows; the tokens are counted.
+// A step without look-ahead; advances the caches.
 SampledStep step(CudaDecoder& gpu, const std::vector<SampleSpan>& spans) {
   gpu.launch(spans);
   const SampledStep sampled = gpu.await();
@@ -106,7 +106,7 @@ TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow)
   EXPECT_GT(gpu.take_counts().graphs, 180);
 }
 
-// The other extreme: a GPU that has done a step before the host looks at the one before.
+// The other extreme: a GPU that finishes each step at launch.
 TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {  // no tsan
   const std::vector<SamplingRequest> requests = {{sampling(5), {9}, 12},
                                                  {with_penalties(greedy()), {8, 7}, 9}};
@@ -117,8 +117,8 @@ TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {  // no tsan
   expect_tokens(loop, expected);
 }
 
-// By graph in company of each bucket, directly beside more than the largest has, and where no graph
-// fits because caches have more pages than were planned for.
+// By graph with batches of each bucket, directly with more sequences than the largest bucket, and
+// without a graph because caches have more pages than planned.
 TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {  // no tsan
   constexpr int64_t kMost = 70;
   std::vector<SamplingRequest> requests;
@@ -145,7 +145,7 @@ TEST(CudaSampler, CompanyOfAnySizeAndTheWayAStepTakesChangeNoBit) {  // no tsan
   }
 }
 
-// A look-ahead token behind each token of a text, none of which is kept.
+// A look-ahead token after each token of a text, all discarded.
 TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
   for (const Window window : {Window{4, 9}, Window{3, 64}}) {
     LazyGpu gpu;
@@ -156,9 +156,9 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
     model.gpu.begin_sampling(0, greedy(), window, {});
     for (const int32_t& token : text) {
       const SampleSpan told = {&ahead[0], 0, &token, 1, 0, Wants::kToken};
-      const SampleSpan in_vain = decode(&ahead[0], 0, 1);
+      const SampleSpan discarded = decode(&ahead[0], 0, 1);
       model.gpu.launch({&told, 1});
-      model.gpu.launch({&in_vain, 1});
+      model.gpu.launch({&discarded, 1});
       model.gpu.await();
       ahead[0].advance(1);
       model.gpu.await();
@@ -177,7 +177,7 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
   }
 }
 
-TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {  // no tsan
+TEST(CudaSampler, ASeatForgetsItsFormerSequence) {  // no tsan
   const std::vector<int32_t> prompt = {1, 2, 3};
   const SamplingRequest former = {with_bias(with_penalties(sampling(1)), {{5, 4}}), prompt, 15};
   const std::vector<SamplingRequest> next = {{with_penalties(greedy()), prompt, 12},
@@ -194,8 +194,8 @@ TEST(CudaSampler, APlaceForgetsWhoeverHadItBefore) {  // no tsan
   }
 }
 
-// The host's sampler is told the same tokens and given forward's logits: penalties round alike, so
-// the largest logit is the same one.
+// The host sampler gets the same tokens and forward's logits: penalties round alike, so the largest
+// logit is the same.
 TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
   for (const Window window : {Window{4, 9}, Window{20, 30}, Window{0, 5}}) {
     LazyGpu gpu;
@@ -204,7 +204,7 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
     GpuCaches caches = model.make_caches(window, 2);
     const auto seen = random_tokens(window.capacity() + 7, vocab, 5);
     const auto prompt = random_tokens(11, vocab, 6);
-    // What is in the cache already: more than is live.
+    // Tokens already in the cache: more than are live.
     for (size_t i = 0; i < 2; ++i) {
       const ForwardSpan span{&caches[i], seen.data(), std::ssize(seen), LogitsOf::kNone};
       model.gpu.forward({&span, 1}, nullptr);
@@ -234,8 +234,8 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
   }
 }
 
-// A seat may be begun anew while a step of its former sequence is under way, before which the GPU
-// has not looked at what it was told.
+// A seat may be reused while a step of its former sequence is in flight, before the GPU has read
+// that sequence's `seen`.
 TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {  // no tsan
   const Window window{4, 20};
   const auto seen = random_tokens(20, gpu_spec().vocab_size, 7);
@@ -247,7 +247,7 @@ TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {  // no tsan
   const std::vector<int32_t> prompt = {1};
   model.gpu.begin_sampling(0, params, window, seen);
   const SampledToken expected = step(model.gpu, {read(&caches[0], 0, prompt)}).tokens[0];
-  // Nothing that it has seen, so what comes next would draw something else.
+  // Not among `seen`: penalizing it, as `others` does, would change the sampled token.
   EXPECT_EQ(std::count(seen.begin(), seen.end(), expected.token), 0);
   const std::vector<int32_t> others(20, expected.token);
   model.gpu.begin_sampling(0, params, window, seen);
@@ -257,8 +257,8 @@ TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {  // no tsan
   EXPECT_TRUE(same_token(model.gpu.await().tokens[0], expected));
 }
 
-// Logits for the host are forward's, beside rows that draw, in a model whose last map is split; and
-// they stay while the next step is launched.
+// Logits for the host are forward's, next to rows that sample, in a model whose output map is
+// split; they stay valid while the next step is launched.
 TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
   DecoderSpec spec = gpu_spec();
   spec.hidden_size = 456;
@@ -286,7 +286,7 @@ TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
     return static_cast<int32_t>(std::max_element(row, row + vocab) - row);
   };
   model.gpu.launch(spans);
-  EXPECT_THROW(model.gpu.launch(spans), InternalError) << "there is one seat for logits";
+  EXPECT_THROW(model.gpu.launch(spans), InternalError) << "two steps in flight want logits";
   const SampleSpan next = decode(&together[1], 1, 1);
   model.gpu.launch({&next, 1});
   const SampledStep first = model.gpu.await();
@@ -306,7 +306,7 @@ TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
   EXPECT_EQ(std::memcmp(last.logits, found.data(), vocab * sizeof(float)), 0);
 }
 
-// Forward's logits come in slices of kLogitRows, tokens too.
+// Forward computes logits in slices of kLogitRows rows.
 TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {  // no tsan
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
@@ -338,10 +338,10 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
                    read(&caches[1], 1, {4, 5}, Wants::kNothing)});
   const int32_t page = caches[1].page_ids()[0];
   PageMemory& memory = caches.pool.memory();
-  memory.poison(caches.pool.page(page), 2);  // a number of a key of a sink
+  memory.poison(caches.pool.page(page), 2);  // part of a sink's key
   found.push_back(step(model.gpu, {read(&caches[0], 0, {3}), read(&caches[1], 1, {6})}).tokens[0]);
   for (int64_t i = 1; i < 4; ++i) {
-    // A step in vain behind it is harmless, too.
+    // Later steps of the failed sequence are harmless, too.
     const SampledStep sampled = step(model.gpu, {decode(&caches[0], 0), decode(&caches[1], 1)});
     found.push_back(sampled.tokens[0]);
     EXPECT_FALSE(sampled.tokens[1].is_finite);
@@ -350,7 +350,7 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
   EXPECT_TRUE(same_tokens(found, expected));
 }
 
-// By graph, where the list fits into its block, and directly, where it does not.
+// By graph if the list fits in its block, and directly if not.
 TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {  // no tsan
   std::vector<TokenBias> all;
   for (int32_t id = 0; id < gpu_spec().vocab_size; ++id) all.push_back({id, -INFINITY});
@@ -381,7 +381,7 @@ TEST(CudaSampler, HasTwoGraphsForEachBucketThatItsSequencesNeed) {  // no tsan
   }
 }
 
-// Two sequences that decode one step ahead, with all that sampling has.
+// Two sequences that decode one step ahead, with every sampling feature.
 struct Steady {
   explicit Steady(LazyGpu& gpu) : model(gpu.plugin(), 2), caches(model.make_caches(kWindow, 2)) {
     const SamplingParams params = with_bias(with_penalties(sampling(3)), {{1, 1}});
@@ -418,7 +418,7 @@ TEST(CudaSampler, ASteadyStepIsOneGraphOneEventAndOneWait) {  // no tsan
   steady.model.gpu.await();
 }
 
-// What is the GPU's own, kernels on this processor, is left out.
+// Excludes the emulated GPU's own work.
 TEST(CudaSampler, ASteadyStepTakesNothingFromTheHeap) {  // no tsan
   LazyGpu gpu;
   Steady steady(gpu);
@@ -446,15 +446,15 @@ TEST(CudaSampler, SaysThatALaunchFailed) {  // no tsan
     } catch (const DeviceError& error) {
       return error.what();
     }
-    return "nobody said so";
+    return "no error was reported";
   };
   EXPECT_EQ(message_of(two), "cuda: embedding failed: an emulated failure.");
   EXPECT_EQ(message_of(one), "cuda: a step failed: an emulated failure.");
   EXPECT_EQ(caches[0].length(), 0);
 }
 
-// A list longer than was planned for takes memory, which the GPU may not have.
-TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {  // no tsan
+// A list longer than planned needs memory, which the GPU may not have.
+TEST(CudaSampler, ABiasWithoutMemoryFailsOnlyItsOwnRequest) {  // no tsan
   static bool is_full;
   is_full = false;
   cuda::Plugin plugin = cuda::emulated_plugin();
@@ -482,7 +482,7 @@ TEST(CudaSampler, ABiasWithoutMemoryFailsWhoAsksForItAndNobodyElse) {  // no tsa
   EXPECT_EQ(draw(), expected);
 }
 
-TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {  // no tsan
+TEST(CudaSampler, RefusesAThirdStepAndAForwardWhileOneIsInFlight) {  // no tsan
   LazyGpu gpu;
   SamplingModel model(gpu.plugin(), 1);
   GpuCaches caches = model.make_caches(kWindow);
@@ -501,7 +501,7 @@ TEST(CudaSampler, NeitherAThirdStepNorAForwardBesideOneIsTaken) {  // no tsan
   EXPECT_THROW(model.gpu.await(), InternalError);
 }
 
-TEST(CudaSampler, NeitherAPlaceThatItHasNotNorTwoDrawnTokensAtOnceAreTaken) {  // no tsan
+TEST(CudaSampler, RefusesAnUnknownSeatAndTwoSampledTokensAtOnce) {  // no tsan
   SamplingModel model(cuda::emulated_plugin(), 2);
   GpuCaches caches = model.make_caches(kWindow);
   const std::vector<int32_t> prompt = {1};

@@ -10,7 +10,7 @@
 namespace sinkstream {
 namespace {
 
-// More rows than one thread takes at a time, and parts that begin within a tile.
+// More rows than one thread tiles at a time, and parts that begin within a tile.
 TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   DecoderSpec spec = small_spec();
   spec.vocab_size = 2500;

@@ -1,5 +1,5 @@
-// What a test gives to a kernel as device memory: exactly as long as the contract says, on the
-// heap, where a sanitizer sees who reads past it, and full of NaN until somebody writes.
+// Memory that a test passes to a kernel as device memory: exactly as long as the contract says, on
+// the heap, where a sanitizer sees reads past the end, and NaN until written.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class DeviceArray {
   int64_t count() const { return count_; }
   size_t bytes() const { return count_ * sizeof(T); }
 
-  // Whether the numbers from `first` on are what poison() makes of them.
+  // Whether `count` numbers from `first` on are as poison() left them.
   bool is_untouched(int64_t first, int64_t count) const {
     const auto* bytes = reinterpret_cast<const unsigned char*>(get() + first);
     for (size_t i = 0; i < count * sizeof(T); ++i) {

@@ -1,5 +1,5 @@
-// Pages as a GPU has them (Note [Pages on a GPU] of kernels/cuda/device_types.h), and those of the
-// reference made into such and back, bit for bit.
+// Pages in a GPU's layout (Note [Pages on a GPU] of kernels/cuda/device_types.h), and conversion
+// from the reference's layout and back, bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace sinkstream::cuda {
 
-// Where element `dim` of token `row` lies on a GPU, in bytes from the page's beginning.
+// Where element `dim` of token `row` is on a GPU, in bytes from the start of the page.
 inline int64_t gpu_offset(const PageShape& shape, Half half, int64_t head, int64_t row,
                           int64_t dim) {
   return reference::offset_of(shape, half, head) +
@@ -51,10 +51,10 @@ inline void from_gpu(const PageShape& shape, const std::byte* gpu, std::byte* pa
   });
 }
 
-// A pool with the pages of some streams, in no order; what of it is nobody's is NaN.
+// A pool with the pages of some streams, in no order; unused pages are NaN.
 class GpuPool {
  public:
-  // layers[s]: the streams that sequence s has for its layers, all of one window; null: its pages
+  // layers[s]: sequence s's streams, one per layer, all with one window; null: that layer's pages
   // are NaN.
   explicit GpuPool(std::vector<std::vector<const TestStream*>> layers)
       : layers_(std::move(layers)), shape_(layers_[0].back()->spec().shape), ids_(5, -1) {
@@ -66,7 +66,7 @@ class GpuPool {
                             .window_pages = static_cast<int32_t>(window.window_pages())});
       ids_.resize(ids_.size() + streams.size() * streams.back()->page_count());
     }
-    // Every second page is nobody's.
+    // Every second page is unused.
     const auto count = static_cast<int32_t>(ids_.size());
     for (int32_t i = 5; i < count; ++i) ids_[i] = 2 * (count - i) - 1;
     bytes_ = 2 * (count - 5) * shape_.bytes();
@@ -82,8 +82,8 @@ class GpuPool {
   }
   const SequencePages& sequence(int64_t s) const { return sequences_[s]; }
 
-  // Blocks [block, end) of sequence s in `layer` lie in scratch pages from now on; in the ring they
-  // are NaN.
+  // Moves blocks [block, end) of sequence s in `layer` to scratch pages; in the ring they become
+  // NaN.
   void move_to_scratch(int64_t s, int32_t layer, int64_t block, int64_t end) {
     SequencePages& sequence = sequences_[s];
     scratch_ = nan_bytes((end - block) * shape_.bytes());
@@ -98,14 +98,14 @@ class GpuPool {
     }
   }
 
-  // The streams' pages become what the pool holds.
+  // Copies the pool's pages back to the streams.
   void read_back() const {
     for_each_page([&](int64_t page, const std::byte* of_stream) {
       from_gpu(shape_, memory_.get() + page * shape_.bytes(), const_cast<std::byte*>(of_stream));
     });
   }
 
-  // Whether all that belongs to no stream is as it was.
+  // Whether the unused pages are unchanged.
   bool is_intact() const {
     std::vector<bool> belongs(bytes_ / shape_.bytes());
     for_each_page([&](int64_t page, const std::byte*) { belongs[page] = true; });

@@ -13,7 +13,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-// A random table, as a file's numbers and as a GPU has it.
+// A random table, as stored in a file and as on a GPU.
 struct Table {
   Matrix matrix;
   DeviceArray<std::byte> tiles;
@@ -70,7 +70,7 @@ TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
   for (int64_t i = 0; i < out.count(); ++i) {
     EXPECT_EQ(out[i], table.matrix.plain[expected[i / 40]][i % 40]) << i;
   }
-  // The same launch, as a captured graph repeats it, after another draw.
+  // The same launch, repeated as in a captured graph, after another token was sampled.
   sampled[1] = 2;
   ASSERT_EQ(embedding(args, nullptr), kSuccess);
   for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(out[i], table.matrix.plain[2][i]) << i;

@@ -16,7 +16,7 @@ using emulator::capturing;
 constexpr int64_t kMemory = int64_t{1} << 33;
 constexpr Status kOutOfMemory = 2;  // cudaErrorMemoryAllocation
 
-// Does it, or keeps it for a graph.
+// Does the work, or records it for a graph.
 template <typename Work>
 Status in_order(const Work& work) {
   if (capturing != nullptr) {

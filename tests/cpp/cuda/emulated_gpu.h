@@ -1,5 +1,5 @@
-// A GPU that is this processor: the runtime's functions over the host's memory, the kernels
-// through the emulator, and everything done as soon as it is asked for.
+// A GPU emulated on the CPU: runtime functions on host memory, kernels through the emulator, and
+// all work done immediately.
 #pragma once
 
 #include "kernels/cuda/plugin.h"

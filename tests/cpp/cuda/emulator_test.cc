@@ -1,5 +1,5 @@
 // The emulator itself: what each name of the subset does, in every order of threads, and what it
-// says of kernels that leave it.
+// reports for kernels outside the subset.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(256) sum_kernel(const float* input, float* out
   }
 }
 
-// Whether three blocks find their sums.
+// Whether three blocks compute their sums.
 template <bool has_barrier>
 bool sums_well() {
   std::vector<float> input(3 * 256), out(3, -1);
@@ -47,7 +47,7 @@ TEST(Emulator, RunsBlocksThatMeetAtBarriers) {
       [&](const emulator::Order& order) { EXPECT_TRUE(sums_well<true>()) << order.name; });
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which calls it the race that it is: planted_kernel_faults.cc
+#if !defined(__SANITIZE_THREAD__)  // which reports the race: planted_kernel_faults.cc
 TEST(Emulator, AMissingBarrierIsNoticedInSomeOrder) {
   int found = 0;
   in_every_order([&](const emulator::Order& order) { found += !sums_well<false>(); });
@@ -55,7 +55,7 @@ TEST(Emulator, AMissingBarrierIsNoticedInSomeOrder) {
 }
 #endif
 
-// out[lane] of every collective, one row each.
+// out[row][lane]: one row per collective.
 __global__ void collectives_kernel(int* out) {
   const int lane = threadIdx.x % 32;
   int* row = out + lane;
@@ -99,7 +99,7 @@ TEST(Emulator, CollectivesDoWhatCudaSays) {
   });
 }
 
-// Each thread of a grid notes its own place, at that place.
+// Each thread of a grid writes its own number at that index.
 __global__ void indices_kernel(int* out) {
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -116,7 +116,7 @@ TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
   });
 }
 
-// Who comes when: threads of two warps between barriers, and blocks.
+// The order in which threads and blocks run.
 __global__ void turns_kernel(int* count, int* turns) {
   turns[atomicAdd(count, 1)] = static_cast<int>(blockIdx.x * 100 + threadIdx.x);
 }
@@ -144,7 +144,7 @@ __global__ void atomics_kernel(int* ints, unsigned long long* sum) {
   const int number = static_cast<int>(threadIdx.x);
   atomicAdd(&ints[0], number);
   atomicMax(&ints[1], number % 7 - 10);
-  atomicCAS(&ints[2], 0, 1 + number);  // the first to come
+  atomicCAS(&ints[2], 0, 1 + number);  // the first to arrive
   atomicAdd(sum, 1ull << 33);
 }
 
@@ -160,7 +160,7 @@ TEST(Emulator, AtomicsAdd) {
   });
 }
 
-// Of the blocks' sums, the last to come makes the whole.
+// The last block adds all blocks' sums.
 __global__ void last_block_kernel(float* sums, unsigned* tickets, float* out) {
   SHARED(bool, is_last, );
   if (threadIdx.x == 0) {
@@ -224,7 +224,7 @@ __global__ void variables_kernel(uintptr_t* out) {
 TEST(Emulator, EachSharedVariableIsItself) {
   uintptr_t out[6] = {};
   ASSERT_EQ(launch(variables_kernel, 1, 1, 1, Stream{}, out), kSuccess);
-  EXPECT_EQ(out[5], out[3]);  // asked for twice
+  EXPECT_EQ(out[5], out[3]);  // the same variable twice
   out[5] = 0;
   std::sort(std::begin(out), std::end(out));
   EXPECT_EQ(std::unique(std::begin(out), std::end(out)), std::end(out));
@@ -284,7 +284,7 @@ __global__ void wrong_kernel(int* out) {
   if (wrong == Wrong::kThrows && thread == 5) throw 17;
 }
 
-// What the emulator says of it.
+// The emulator's message for it.
 template <Wrong wrong>
 std::string fault_of(int threads = 64) {
   int out[64];
@@ -332,13 +332,13 @@ TEST(Emulator, StaticSharedMemoryHasALimit) {
 
 TEST(Emulator, WhatAThreadThrowsComesOutOfTheLaunch) {
   EXPECT_THROW(fault_of<Wrong::kThrows>(), int);
-  // And leaves the emulator as it was.
+  // The emulator stays usable.
   int count = 0, turns[64];
   EXPECT_EQ(launch(turns_kernel, 1, 64, 0, Stream{}, &count, turns), kSuccess);
   EXPECT_EQ(count, 64);
 }
 
-TEST(Emulator, NobodyMeetsOutsideOfAKernel) { EXPECT_THROW(__syncthreads(), emulator::Fault); }
+TEST(Emulator, BarriersFailOutsideAKernel) { EXPECT_THROW(__syncthreads(), emulator::Fault); }
 
 }  // namespace
 }  // namespace sinkstream::cuda

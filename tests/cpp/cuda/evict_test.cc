@@ -10,12 +10,12 @@ namespace {
 
 using emulator::in_every_order;
 
-// Indices of tokens in the order in which they are moved, and to where.
+// Indices of tokens in the order in which they move, and their destinations.
 struct Moves {
   std::vector<int64_t> from, to;
 };
 
-// `distance` tokens leave behind the oldest `older` ones of a window that begins at `first`.
+// Moves the oldest `older` tokens of a window that begins at `first` up by `distance`.
 Moves cut(int64_t first, int64_t older, int64_t distance) {
   Moves moves;
   for (int64_t i = first + older - 1; i >= first; --i) {
@@ -48,12 +48,13 @@ std::vector<SequenceSlot> slots_of(const Window& window, const std::vector<int64
   return slots;
 }
 
-// Moves tokens of a sequence whose layers 1 and 2 are these streams. Another one has other places.
+// Moves tokens of a sequence whose layers 1 and 2 are these streams. Another sequence has a
+// different layout.
 void evict_on_gpu(const std::vector<const TestStream*>& layers, const Moves& moves,
                   const Turn& turn) {
-  StreamSpec beside = layers[0]->spec();
-  beside.window.sinks += 64;
-  const TestStream bystander(beside, reference_kernels());
+  StreamSpec other_spec = layers[0]->spec();
+  other_spec.window.sinks += 64;
+  const TestStream bystander(other_spec, reference_kernels());
   GpuPool gpu({{&bystander}, {nullptr, layers[0], layers[1]}});
   const Window& window = layers[0]->spec().window;
   const auto from = slots_of(window, moves.from), to = slots_of(window, moves.to);
@@ -70,7 +71,7 @@ void evict_on_gpu(const std::vector<const TestStream*>& layers, const Moves& mov
   gpu.read_back();
 }
 
-// All rows of all live tokens, as stored: codes and scales, too, where they are told apart.
+// All rows of all live tokens, as stored.
 std::vector<std::vector<float>> live_rows(const TestStream& stream, int64_t length) {
   std::vector<std::vector<float>> rows;
   const Window& window = stream.spec().window;
@@ -132,7 +133,7 @@ TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
   }
 }
 
-TEST(CudaEvict, LeavesWhatIsNoNumberNoNumber) {
+TEST(CudaEvict, KeepsNanAsNan) {
   ThreadPool pool(1);
   for (const DType type : kGpuTypes) {
     const StreamSpec spec = make_spec(4, 130, 2, 1, 32, type);

@@ -1,4 +1,4 @@
-// A small model on an emulated GPU, and sequences in its memory.
+// A small model on an emulated GPU, and caches in its memory.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace sinkstream {
 
 inline constexpr int64_t kEndless = int64_t{1} << 60;
 
-// As small as the kernels allow, with an odd number of heads and a group of three.
+// As small as the kernels allow, with three query heads per key head.
 inline DecoderSpec gpu_spec() {
   DecoderSpec spec = small_spec();
   spec.hidden_size = 40;
@@ -25,7 +25,7 @@ inline DecoderSpec gpu_spec() {
   spec.kv_heads = 2;
   spec.head_dim = 16;
   spec.inverse_frequencies.clear();
-  for (int pair = 0; pair < 6; ++pair) {  // of 8: the rest passes through
+  for (int pair = 0; pair < 6; ++pair) {  // of 8: the rest is not rotated
     spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 6.0));
   }
   return spec;
@@ -38,14 +38,14 @@ inline std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t
   return tokens;
 }
 
-// Poisoned pages in a GPU's memory.
+// Poisoned pages in GPU memory.
 inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int64_t pages) {
   return PagePool(shape, pages,
                   std::make_unique<DevicePages>(pages * shape.bytes(), plugin.runtime, nullptr),
                   true);
 }
 
-// Sequences of one window, with poisoned pages of their own.
+// Caches with one window, in a poisoned pool of their own.
 struct GpuCaches {
   GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, int64_t layers,
             const Window& window, int64_t count = 1)

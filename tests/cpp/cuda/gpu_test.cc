@@ -9,9 +9,9 @@
 namespace sinkstream::cuda {
 namespace {
 
-// What find_gpu says of a machine whose runtime answers so.
+// The problem that find_gpu reports with this runtime.
 std::string problem_of(const Runtime& runtime) {
-  static Plugin plugin = emulated_plugin();  // outlives what is found
+  static Plugin plugin = emulated_plugin();  // must outlive the result
   plugin.runtime = runtime;
   const GpuSearch found = find_gpu(plugin);
   EXPECT_EQ(found.plugin == nullptr, !found.problem.empty());
@@ -43,7 +43,7 @@ TEST(FindGpu, SaysWhyThereIsNone) {
     return kSuccess;
   };
   EXPECT_EQ(problem_of(runtime),
-            "the NVIDIA driver serves CUDA 12.4, but this build needs 13.0. Install a newer "
+            "the NVIDIA driver supports CUDA 12.4, but this build needs 13.0. Install a newer "
             "driver.");
 }
 
@@ -59,7 +59,7 @@ TEST(FindGpu, RefusesAGpuThatIsTooOld) {
 
 TEST(FindGpu, SaysThatABuildHasNoKernels) {
   EXPECT_EQ(find_gpu(std::string("/nowhere/_cuda.so")).problem,
-            "this build has no CUDA kernels. Build it where nvcc is found.");
+            "this build has no CUDA kernels. Rebuild it with nvcc on PATH.");
 }
 
 TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
@@ -70,9 +70,8 @@ TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
     FAIL() << "a terabyte was given";
   } catch (const CapacityError& error) {
     EXPECT_STREQ(error.what(),
-                 "memory: the GPU does not give the 1048576 MiB for the cache; 8192 of its 8192 "
-                 "MiB are free. Choose a smaller window or fewer sequences, or free what others "
-                 "hold there.");
+                 "memory: the GPU cannot allocate 1048576 MiB for the cache; 8192 of 8192 MiB are "
+                 "free. Choose a smaller window or fewer sequences, or free other GPU memory.");
   }
   EXPECT_THROW(allocate_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
 }

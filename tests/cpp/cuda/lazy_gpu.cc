@@ -8,7 +8,7 @@
 namespace sinkstream::cuda {
 
 struct EventBody {
-  int64_t at = 0;  // how much had been given to the GPU before
+  int64_t at = 0;  // how much work had been enqueued before
 };
 
 namespace {
@@ -16,20 +16,20 @@ namespace {
 using emulator::Capture;
 using emulator::capturing;
 
-// A runtime's functions carry no state, so the GPU's is the thread's.
+// A runtime's functions have no state, so the GPU's state is per thread.
 struct State {
   Capture queue;
-  int64_t done = 0;  // of all that was ever given; the queue has the rest
+  int64_t done = 0;  // of all work ever enqueued; the queue has the rest
   bool ignores_graphs = false;
   CallCounts counts;
-  int64_t counted = 0;  // of what was given
+  int64_t counted = 0;  // of what was enqueued
 };
 thread_local State state;
 
 int64_t enqueued() { return state.done + std::ssize(state.queue); }
 
 Status catch_up(int64_t until) {
-  capturing = nullptr;  // what is done now is not given again
+  capturing = nullptr;  // work done now is not enqueued again
   Status status = kSuccess;
   const auto count = until - state.done;
   for (int64_t i = 0; i < count && status == kSuccess; ++i) status = state.queue[i]();
@@ -47,7 +47,7 @@ Runtime lazy_runtime() {
     ++state.counts.synchronizes;
     return catch_up(enqueued());
   };
-  // As cudaFree does, these wait for all that may use the memory.
+  // Like cudaFree, these wait for all work that may use the memory.
   runtime.free_memory = [](std::byte* memory) {
     catch_up(enqueued());
     emulated_plugin().runtime.free_memory(memory);

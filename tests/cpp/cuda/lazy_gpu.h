@@ -1,6 +1,6 @@
-// An emulated GPU that does nothing before somebody waits for it, and then only what it was given
-// before that: a host that reads a result too early, or writes to what is still to be read, gets a
-// wrong result. Also counts what its runtime is asked for.
+// An emulated GPU that does nothing until the host waits, and then only the work enqueued before
+// what it waits for: a host that reads a result too early, or overwrites data that is still to be
+// read, gets a wrong result. Also counts calls to its runtime.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct CallCounts {
   int64_t graphs = 0;        // launched
   int64_t records = 0;       // of events
   int64_t awaits = 0;        // likewise
-  int64_t synchronizes = 0;  // waits for a whole stream
+  int64_t synchronizes = 0;  // waits for a stream
   int64_t copies = 0;
   int64_t fills = 0;
-  int64_t enqueued = 0;  // launches and copies outside of graphs, and graphs
+  int64_t enqueued = 0;  // launches and copies outside graphs, and graphs
 
   bool operator==(const CallCounts&) const = default;
 };
@@ -30,9 +30,9 @@ class LazyGpu {
   LazyGpu& operator=(const LazyGpu&) = delete;
 
   const Plugin& plugin() const;
-  // Since the last call of this.
+  // Counts since the last call of this.
   CallCounts take_counts();
-  // Graphs that are launched do nothing any more.
+  // From now on launched graphs do nothing.
   void ignore_graphs();
 };
 

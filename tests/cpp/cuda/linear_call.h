@@ -1,5 +1,4 @@
-// A linear map as tests call it: what it leaves, added up, with everything watched that it may not
-// write.
+// Calls a linear map, sums its splits, and checks that nothing else was written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,9 +12,9 @@
 
 namespace sinkstream::cuda {
 
-// The sums of all splits of rows [first, first + rows) of the input: [rows][matrix.rows]. What may
-// not be written is watched: what lies behind a row, rows behind the last one, and everything
-// around. `splits`: 0 for those of the matrix's own shape.
+// The sums of all splits for rows [first, first + rows) of the input: [rows][matrix.rows]. Checks
+// that padding after a row, rows past the last and the memory around are not written. `splits`: 0
+// for those of the matrix's own shape.
 inline std::vector<float> run(const TiledMatrix& matrix, const Bf16Rows& input, int64_t first,
                               int64_t rows, const float* bias = nullptr, int splits = 0) {
   if (splits == 0) splits = linear_splits(matrix.rows, matrix.cols);

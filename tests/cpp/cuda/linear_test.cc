@@ -37,7 +37,7 @@ std::vector<float> run_reference(const Matrix& matrix, const Bf16Rows& input, co
   return out;
 }
 
-// Σ |weight · input| of the output where it is largest: what rounding errors are measured by.
+// The largest Σ |weight · input| of any output: the scale of rounding errors.
 double scale_of(const Matrix& matrix, const Bf16Rows& input) {
   double largest = 0;
   for (int64_t i = 0; i < input.rows; ++i) {
@@ -95,7 +95,7 @@ TEST(CudaLinear, EqualsTheReferenceForEveryNumberOfInputs) {
   }
 }
 
-// So many columns that a split has several chunks of inputs and each warp several turns of loads.
+// Enough columns that a split has several chunks of inputs and each warp several rounds of loads.
 constexpr int64_t kManyCols = 12800;
 static_assert(first_tile(kManyCols, 1, linear_splits(17, kManyCols)) > 16 + kWarpsAlongK);
 
@@ -126,7 +126,7 @@ TEST(CudaLinear, EqualsTheReferenceForManyInputs) {
   }
 }
 
-// The last and the first `count` of 64 inputs, and some alone, against all of them together.
+// The last and the first `count` of 64 inputs, and one alone, against all together.
 void expect_the_same_bits(Storage storage, int64_t rows, int64_t cols,
                           const std::vector<int64_t>& counts) {
   constexpr int64_t kInputs = 64;
@@ -152,7 +152,7 @@ TEST(CudaLinear, GivesAnInputTheSameBitsInEveryBatch) {
   }
 }
 
-TEST(CudaLinear, GivesAnInputTheSameBitsInEveryPlaceAndBesideAnyOthers) {
+TEST(CudaLinear, GivesAnInputTheSameBitsInEveryRowAndNextToAnyOthers) {
   constexpr int64_t kRows = 17, kCols = 320;
   for (const Storage storage : kStorages) {
     const Tiles tiles = tiles_of(random_matrix(storage, kRows, kCols, 13));
@@ -172,7 +172,7 @@ TEST(CudaLinear, GivesAnInputTheSameBitsInEveryPlaceAndBesideAnyOthers) {
 }
 
 TEST(CudaLinear, GivesARowOfWeightsTheSameBitsInEveryPlace) {
-  constexpr int64_t kRows = 40, kCols = 320;  // as many splits alone as among 40
+  constexpr int64_t kRows = 40, kCols = 320;  // one row has as many splits as 40
   static_assert(linear_splits(1, kCols) == linear_splits(kRows, kCols));
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, kRows, kCols, 17);
@@ -192,8 +192,8 @@ TEST(CudaLinear, GivesARowOfWeightsTheSameBitsInEveryPlace) {
   }
 }
 
-// One input of 1 in each row of inputs picks a weight, which float32 holds exactly but for a code's
-// product plus its minimum, and that is rounded once.
+// A single 1 in each input row picks a weight. float32 holds it exactly, except a code's product
+// plus its minimum, which is rounded once.
 TEST(CudaLinear, LosesNothingOfAWeight) {
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, 33, 64, 19);
@@ -215,7 +215,7 @@ TEST(CudaLinear, TakesEveryCode) {
     const int64_t rows = is_int8 ? 256 : 16;
     Matrix matrix = random_matrix(storage, rows, 32, 20);
     const int64_t row_bytes = row_bytes_of(storage, 32);
-    for (int64_t row = 0; row < rows; ++row) {  // every number of row c has the code c
+    for (int64_t row = 0; row < rows; ++row) {  // every number of row c has code c
       std::byte* codes = &matrix.source[(row + 1) * row_bytes - (is_int8 ? 32 : 16)];
       std::memset(codes, static_cast<int>(is_int8 ? row : row * 17), is_int8 ? 32 : 16);
       matrix.plain[row] = dequantize_row(storage, &matrix.source[row * row_bytes], 32);
@@ -297,7 +297,7 @@ TEST(LinearPlan, CutsKIntoRunsThatGiveEveryWarpATile) {
   }
 }
 
-// These are part of what a model's bits are: a change shows in every output.
+// These determine a model's bits: a change shows in every output.
 TEST(LinearPlan, KeepsTheSplitsOfKnownShapes) {
   EXPECT_EQ(linear_splits(576, 576), 2);
   EXPECT_EQ(linear_splits(576, 1536), 6);

@@ -15,7 +15,7 @@ namespace {
 
 using emulator::in_every_order;
 
-// All of `input` as the kernel for few multiplies them.
+// All of `input` through the kernel for few inputs.
 std::vector<float> run_few(const TiledMatrix& matrix, const Bf16Rows& input, const float* bias,
                            int splits = 0) {
   std::vector<float> sums;
@@ -27,7 +27,7 @@ std::vector<float> run_few(const TiledMatrix& matrix, const Bf16Rows& input, con
   return sums;
 }
 
-// Many inputs against few at a time, with a bias.
+// Many inputs at once against few at a time, with a bias.
 void expect_the_bits_of_few(Storage storage, int64_t rows, int64_t cols, int64_t inputs,
                             const char* order = "forward") {
   const Tiles tiles = tiles_of(random_matrix(storage, rows, cols, 1));
@@ -43,7 +43,7 @@ void expect_the_bits_of_few(Storage storage, int64_t rows, int64_t cols, int64_t
   }
 }
 
-// Rows of weights and inputs that end before, at and behind the borders of tiles, warps and blocks.
+// Rows of weights and inputs that end before, at and after the borders of tiles, warps and blocks.
 TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFew) {
   constexpr int64_t kInputs[] = {65, 127, 128, 129, 200, 257};
   constexpr int64_t kRows[] = {1, 16, 33, 127, 130};
@@ -58,8 +58,8 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFew) {
   }
 }
 
-// Fewer tiles than the four that take turns; one run whose last turn is short; several runs, of
-// about one turn and of more than two.
+// One run whose last round of four tiles is short; several runs, of about one round and of more
+// than two.
 constexpr int64_t kOneRun = 448, kSplit = 1440, kLong = 4480;
 static_assert(linear_splits(17, kOneRun) == 1 && col_tiles(kOneRun) == 7);
 static_assert(linear_splits(17, kSplit) == 5 && first_tile(kSplit, 2, 5) == 4 + 5);
@@ -85,7 +85,8 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
   });
 }
 
-// GPUs of compute capability 8.6, 8.9 and 12.0: fewer bytes on their way, and no blocks of many.
+// GPUs of compute capability 8.6, 8.9 and 12.0: fewer bytes in flight, and no kernel for many
+// inputs.
 TEST(CudaLinearWide, AGpuWithLittleSharedMemoryGivesTheSameBits) {
   constexpr size_t kLittle = 99 * 1024;
   for (const Storage storage : kStorages) {
@@ -118,8 +119,8 @@ TEST(CudaLinearWide, KeepsNanOfOneInputFromTheOthers) {
   }
 }
 
-// Maps that read the same input and have different types are multiplied apart: with the runs of
-// the shape that they have together, whatever their own would be.
+// Maps that read the same input but have different types are multiplied separately, with the splits
+// of their combined shape, whatever their own would be.
 TEST(CudaLinearWide, CutsAPartOfAMapAsTheWholeIsCut) {
   constexpr int64_t kCols = 1600;
   constexpr int kOfPart = linear_splits(20, kCols), kOfWhole = 2;

@@ -73,7 +73,7 @@ TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {  // no tsan
         SamplingCase c;
         c.logits = normal_row(vocab, 4, 2);
         c.logits[place] = bad;
-        c.bias = {{static_cast<int32_t>(place), -INFINITY}};  // hides nothing
+        c.bias = {{static_cast<int32_t>(place), -INFINITY}};  // must hide nothing
         c.history = {0};
         for (const int greedy : {0, 1}) {
           c.params.greedy = greedy;
@@ -135,7 +135,7 @@ TEST(CudaLogits, OnlyABiasOfMinusInfinityForbids) {  // no tsan
   }
 }
 
-// A slice's border lies between tokens 8191 and 8192.
+// Slices meet between tokens 8191 and 8192.
 TEST(CudaLogits, AreChangedOnBothSidesOfASlicesBorder) {
   SamplingCase c;
   c.logits.assign(8194, 2);

@@ -23,7 +23,7 @@ Counts counts_of(std::span<const TokenCount> list) {
   return counts;
 }
 
-// Some tables of one capacity; the one that is looked at stands in their midst.
+// Three tables of one capacity; the middle one is tested.
 class Tables {
  public:
   explicit Tables(int64_t capacity)
@@ -39,7 +39,7 @@ class Tables {
     const auto* list = reinterpret_cast<const TokenCount*>(table() + layout().counts_offset());
     return counts_of({list, static_cast<size_t>(head().distinct)});
   }
-  // Whether nothing of the neighbours' was written.
+  // Whether the neighbours were not written.
   bool neighbours_are_intact() const {
     return memory_.is_untouched(0, layout().bytes()) &&
            memory_.is_untouched(2 * layout().bytes(), layout().bytes());
@@ -69,11 +69,11 @@ TEST(CudaPenalties, EqualThePenaltyRingAtEveryStep) {
     for (const auto& [sinks, window] : {std::pair{0, 1}, {0, 7}, {1, 1}, {4, 30}, {3, 2}}) {
       SCOPED_TRACE(cat(order.name, ", sinks ", sinks, ", window ", window));
       std::mt19937 random(static_cast<unsigned>(sinks + window));
-      Tables tables(sinks + window + window % 2);  // exactly enough, or room for more
+      Tables tables(sinks + window + window % 2);  // exactly enough, or more
       tables.reset(sinks, window);
       PenaltyRing ring(sinks, window, INT64_MAX);
       for (int step = 0; step < 2000; ++step) {
-        // Few ids repeat often; others fall on one slot now and then.
+        // A few ids repeat often; others collide now and then.
         const auto any = [&] {
           return static_cast<int32_t>(random() % 3 == 0 ? random() % 5 : random() % 200000);
         };

@@ -29,8 +29,8 @@ std::vector<float> random_row(int64_t count, uint32_t seed) {
   return row;
 }
 
-// Some rows of a residual stream, and what a linear map left for them: with more room for rows and
-// columns than it needs, which is NaN.
+// Rows of a residual stream and the output of a linear map for them, with spare rows and columns
+// that are NaN.
 struct Residual {
   int64_t rows, dim;
   int32_t splits;  // 0: no residual
@@ -39,7 +39,7 @@ struct Residual {
   DeviceArray<bf16> out{rows * dim};
   DeviceArray<float> out_float32{rows * dim};
 
-  // Row r of it is what a stream of any size has as row `first + r`.
+  // Row r is row `first + r` of a stream of any size.
   void fill(int64_t first = 0) {
     const std::vector<float> weights = random_row(dim, 7);
     std::copy(weights.begin(), weights.end(), weight.get());
@@ -68,7 +68,7 @@ struct Residual {
             .eps = 1e-5f};
   }
 
-  // Hidden numbers as they are to be afterwards: the splits are added first, in rising order.
+  // The expected hidden numbers: splits are added first, in ascending order.
   std::vector<float> summed() const {
     std::vector<float> expected(rows * dim);
     for (int64_t i = 0; i < rows * dim; ++i) {

@@ -37,7 +37,7 @@ std::string text_of(const Shape& s) {
              s.has_norm ? ", norm" : "", s.has_bias ? ", bias" : "", ", splits ", s.splits);
 }
 
-// A sequence's share of the pages, and the token of it that a row has.
+// The sequence and token of a row.
 struct RowSpec {
   int32_t sequence;  // −1: idle
   int64_t index;
@@ -49,10 +49,10 @@ constexpr Window kWindows[] = {{.sinks = 4, .window = 100},
                                {.sinks = 0, .window = 1},
                                {.sinks = 2, .window = 64}};
 constexpr int kLayers = 3, kLayer = 1;
-// Of the last one, blocks from this one on lie in scratch pages.
+// In the last sequence, blocks from this one on are in scratch pages.
 constexpr int64_t kScratchBlock = 3, kScratchPages = 2;
 
-// Sinks, both ends of pages, a ring that has wrapped, idle rows between, and scratch pages.
+// Sinks, both ends of pages, a wrapped ring, idle rows in between, and scratch pages.
 const std::vector<RowSpec> kRows = {
     {0, 3},   {-1, 0},         {1, 129},     {0, 5},       {1, 130},     {2, 63},
     {1, 64},  {-1, 9},         {0, 4 + 191}, {3, 1},       {0, 4 + 192}, {2, 64},
@@ -66,18 +66,18 @@ std::vector<float> random_numbers(int64_t count, uint32_t seed) {
   return numbers;
 }
 
-// The numbers of a row depend on its token alone, so that rows may change places.
+// A row's numbers depend only on its token, so that rows can be reordered.
 uint32_t seed_of(const RowSpec& row) {
   return static_cast<uint32_t>(row.index * 3 + row.sequence + 1);
 }
 
 struct Output {
   std::vector<std::byte> pool;
-  std::vector<SequencePages> sequences;            // whose pages lie there
+  std::vector<SequencePages> sequences;            // whose pages are in `pool`
   std::vector<uint16_t> query_window, query_sink;  // [rows][heads · head_dim]
 };
 
-// The inputs of a step, all of them poisoned where nothing may be read.
+// The inputs of a step, poisoned where nothing may be read.
 struct Step {
   Shape shape;
   std::vector<RowSpec> rows;
@@ -97,7 +97,7 @@ struct Step {
         width((s.heads + 2 * s.kv_heads) * s.head_dim),
         stride(width + 4) {
     const auto count = static_cast<int64_t>(rows.size());
-    const int64_t room = count + 1;  // Partials have room for more rows
+    const int64_t room = count + 1;  // the capacity of Partials is larger
     qkv.assign(s.splits * room * stride, NAN);
     if (s.has_bias) bias = random_numbers(width, 91);
     if (s.has_norm) {
@@ -131,7 +131,7 @@ struct Step {
       for (int i = 0; i < kLayers * (sink_pages + window_pages); ++i) ids.push_back(0);
     }
     sequences.back().scratch_block = kScratchBlock;
-    // Pages lie in any order.
+    // Pages are in shuffled order.
     pages = static_cast<int64_t>(ids.size());
     for (int64_t i = 0; i < pages; ++i) ids[i] = static_cast<int32_t>(i * 5 % pages);
     EXPECT_NE(pages % 5, 0);
@@ -174,7 +174,7 @@ uint16_t rounded_bits(DType page_type, float x) {
   return page_type == DType::kFloat16 ? to_f16(x).bits : to_bf16(x).bits;
 }
 
-// Copies one row of a page of the processor's layout to a page of the GPU's.
+// Copies one row of a page from the CPU's layout to the GPU's.
 void copy_row(const PageShape& shape, const std::byte* from, int64_t row, std::byte* to) {
   const int64_t bytes = bytes_of(shape.type);
   for (int64_t h = 0; h < shape.kv_heads; ++h) {
@@ -191,7 +191,7 @@ void copy_row(const PageShape& shape, const std::byte* from, int64_t row, std::b
   }
 }
 
-// The same by the reference's ops, one by one; slots by cache/window.h.
+// The same with the reference's ops, one by one; slots from cache/window.h.
 Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
   const Step step(shape, rows);
   Output out;
@@ -317,7 +317,7 @@ TEST(CudaRopeAppend, ARowDependsOnNoOther) {  // no tsan
     Output alone;
     for (size_t r = 0; r < kRows.size(); ++r) {
       if (kRows[r].sequence < 0) continue;
-      // Behind an idle row, so at another place.
+      // After an idle row, so at a different row.
       const Output one = run_on_gpu(shape, {{-1, 0}, kRows[r]});
       for (int64_t i = 0; i < width; ++i) {
         ASSERT_EQ(one.query_window[width + i], together.query_window[r * width + i]);
@@ -330,7 +330,7 @@ TEST(CudaRopeAppend, ARowDependsOnNoOther) {  // no tsan
   }
 }
 
-// Numbers of a value head, and what becomes of them in int8: Note [Int8].
+// Numbers of a value head, and their int8 form: Note [Int8].
 struct Quantized {
   std::vector<float> numbers;
   float scale;
@@ -354,7 +354,7 @@ TEST(CudaRopeAppend, GivesEachTokenAndHeadAScaleAndCodesOfItsOwn) {
   Step step(shape, {{2, 41}});
   std::fill(step.qkv.begin(), step.qkv.end(), 0.0f);
   for (int64_t h = 0; h < count; ++h) {
-    for (const int64_t part : {1 + h, 1 + count + h}) {  // the key's, not turned, and the value's
+    for (const int64_t part : {1 + h, 1 + count + h}) {  // the key's, not rotated, and the value's
       std::copy(heads[h].numbers.begin(), heads[h].numbers.end(),
                 step.qkv.begin() + part * 16 + 10);
     }

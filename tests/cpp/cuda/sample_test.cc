@@ -17,7 +17,7 @@ namespace {
 // Probabilities are compared within this: Note [Weights are integers].
 constexpr double kTolerance = 1e-6;
 
-// The GPU's kernels and the reference see denormals as zeros, and so do the tests.
+// GPU kernels and the reference treat denormals as zeros, so the tests do too.
 class CudaSample : public testing::Test {
   const FlushDenormals flush_;
 };
@@ -28,7 +28,7 @@ struct Row {
   std::vector<TokenBias> bias = {};
 };
 
-// Every kind of row that has a way of its own to go wrong.
+// One row per way to go wrong.
 std::vector<Row> rows_of(int64_t vocab) {
   std::vector<Row> rows = {{"spread", normal_row(vocab, 5, 1)},
                            {"flat", normal_row(vocab, 0.01f, 2)},
@@ -106,8 +106,8 @@ std::set<int64_t> kept(const SamplingAnswer& answer, float threshold) {
   return ids;
 }
 
-// Whether top-p may keep from either value up: the probability of what lies above the lower one,
-// among what top-k leaves, is p, to rounding.
+// Whether top-p may stop at either value: among what top-k keeps, the probability from the higher
+// one up equals p, up to rounding.
 bool top_p_may_stop_at_either(const SamplingAnswer& answer, const Filter& filter, float a,
                               float b) {
   std::vector<float> falling = answer.values;
@@ -125,8 +125,8 @@ bool top_p_may_stop_at_either(const SamplingAnswer& answer, const Filter& filter
   return std::abs(above / total - filter.top_p) < kTolerance;
 }
 
-// Keeps what the reference keeps, and draws what it draws: the draw rises with the random number,
-// so the reference brackets it.
+// Keeps the tokens that the reference keeps and samples the same one: the sampled id rises with the
+// random number, so two reference runs bracket it.
 void expect_like_reference(const SamplingCase& c, const Row& row, const Filter& filter,
                            const SamplingAnswer& found) {
   const SamplingAnswer expected = run_reference(c);
@@ -193,7 +193,7 @@ TEST_F(CudaSample, DoesSoInEveryOrderOfThreadsOverSeveralSlices) {
 
 TEST_F(CudaSample, HoldsForTheVocabulariesOfRealModels) {  // no tsan
   for (const int64_t vocab : {49152, 128256, 151936}) {
-    // As a model's: most tokens far below a few.
+    // Like a model's: most tokens are far below a few.
     Row row{"real", normal_row(vocab, 2.5f, vocab)};
     for (int64_t i = 0; i < vocab; i += 997) row.logits[i] += 9;
     Row equal{"equal", std::vector<float>(vocab, -2)};
@@ -215,7 +215,7 @@ TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {  // no tsan
       c.logits = normal_row(vocab, 1, 8);
       for (int64_t i = place; i < vocab; i += 7) c.logits[i] = 50;
       c.params.greedy = 1;
-      c.params.top_k = 2;  // no filter counts
+      c.params.top_k = 2;  // ignored
       c.params.top_p = 0.1;
       cases.push_back(c);
       places.push_back(place);
@@ -265,22 +265,22 @@ TEST_F(CudaSample, TheOnlyAllowedTokenIsAlwaysDrawn) {  // no tsan
   for (const SamplingAnswer& found : run_on_gpu(cases)) ASSERT_EQ(found.id, 777);
 }
 
-TEST_F(CudaSample, ExtremeTemperaturesGoFromTheLikeliestToAll) {
+TEST_F(CudaSample, ExtremeTemperaturesGoFromTheMostProbableToAll) {
   SamplingCase cold;
   cold.logits = normal_row(3001, 2, 3);
   cold.params.temperature = 1.1e-5f;
   cold.params.top_p = 0.999;
-  const int64_t likeliest =
+  const int64_t most_probable =
       std::max_element(cold.logits.begin(), cold.logits.end()) - cold.logits.begin();
-  EXPECT_EQ(run_on_gpu(cold).id, likeliest);
+  EXPECT_EQ(run_on_gpu(cold).id, most_probable);
   SamplingCase hot = cold;
   hot.params.temperature = 100;
   const SamplingAnswer found = run_on_gpu(hot);
   EXPECT_GT(kept(found, found.threshold).size(), 2900u);
 }
 
-// Each row's seed and index give it a draw of its own; the sum of (observed − expected)² / expected
-// over 9 degrees of freedom is above 33 once in 7,000 trials.
+// Each row's seed and index give an independent random number; the sum of (observed − expected)² /
+// expected over 9 degrees of freedom exceeds 33 once in 7,000 trials.
 TEST_F(CudaSample, DrawsFollowTheProbabilities) {  // no tsan
   constexpr int kRows = 50, kSteps = 8, kVocab = 10;
   SamplingCase c;
@@ -306,7 +306,7 @@ TEST_F(CudaSample, DrawsFollowTheProbabilities) {  // no tsan
 
 TEST_F(CudaSample, TheDrawIsThatOfTheSeedAndTheIndex) {  // no tsan
   SamplingCase c;
-  c.logits.assign(4096, 1);  // the draw itself: id = floor(uniform · 4096)
+  c.logits.assign(4096, 1);  // shows the random number: id = floor(uniform · 4096)
   std::vector<SamplingCase> cases;
   for (const int64_t index : {int64_t{0}, int64_t{1}, int64_t{10'000'000}, int64_t{1} << 40}) {
     for (const uint64_t seed : {uint64_t{0}, uint64_t{1} << 63, uint64_t{12345}}) {
@@ -335,7 +335,7 @@ TEST_F(CudaSample, AStepFindsNothingOfTheOneBefore) {  // no tsan
   }
 }
 
-// Alone, among others that are different in everything, at another place, and beside idle rows.
+// Alone, among completely different rows, at another row, and next to idle rows.
 TEST_F(CudaSample, ARowDependsOnNoOther) {  // no tsan
   std::vector<SamplingCase> cases;
   for (int i = 0; i < 6; ++i) {
@@ -363,7 +363,7 @@ TEST_F(CudaSample, ARowDependsOnNoOther) {  // no tsan
     const SamplingAnswer& found = together[places[i]];
     EXPECT_EQ(found.sampled.is_finite, alone.sampled.is_finite);
     EXPECT_EQ(found.id, alone.id);
-    if (i == 5) continue;  // nothing else holds
+    if (i == 5) continue;  // all else is invalid
     EXPECT_EQ(std::memcmp(&found.sampled, &alone.sampled, sizeof(SampledRow)), 0) << "row " << i;
     EXPECT_EQ(found.threshold, alone.threshold);
     EXPECT_TRUE(std::equal(found.values.begin(), found.values.end(), alone.values.begin()));

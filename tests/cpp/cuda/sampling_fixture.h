@@ -1,4 +1,4 @@
-// Rows to sample from, run through both launches as a step runs them, and through the reference.
+// Rows to sample from, run through both launches as in a step, and through the reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ namespace sinkstream::cuda {
 // One row of a step.
 struct SamplingCase {
   std::vector<float> logits;  // [splits][vocab]
-  SamplingRow params;         // but for bias and penalties
+  SamplingRow params;         // except bias and penalties
   double min_p = 0;
-  int64_t index = 0;  // of the token that is drawn; at least 0
+  int64_t index = 0;  // of the sampled token; at least 0
   std::vector<TokenBias> bias;
-  std::vector<int32_t> history;  // what the penalties look at; empty: there are none
+  std::vector<int32_t> history;  // tokens that penalties count; empty: no penalties
   int64_t sinks = 1;
   int64_t window = 4;
   bool is_idle = false;
@@ -35,15 +35,15 @@ struct SamplingCase {
 
 struct SamplingAnswer {
   SampledRow sampled = {};
-  int32_t id = -77;  // stays in idle rows
+  int32_t id = -77;  // unchanged in idle rows
   float threshold = NAN;
-  std::vector<float> values;  // that were drawn from
+  std::vector<float> values;  // sampled from
 };
 
 inline constexpr int64_t kTableCapacity = 40;
 
-// All rows have one vocabulary. Each is written with a stride of 3 floats more than that. `used`:
-// the memory between the launches, as a step before has left it.
+// All rows have one vocabulary and a stride of 3 floats more. `used`: scratch memory as a previous
+// step left it.
 inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& cases,
                                               int splits = 1,
                                               DeviceArray<std::byte>* used = nullptr) {
@@ -53,7 +53,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
   std::vector<float> partials(splits * rows * stride, NAN);
   std::vector<TokenRow> tokens(rows);
   std::vector<SamplingRow> params(rows);
-  std::vector<TokenBias> bias(1, {INT32_MAX, NAN});  // no row begins at 0
+  std::vector<TokenBias> bias(1, {INT32_MAX, NAN});  // so no row's bias begins at 0
   const PenaltyTables tables = {nullptr, kTableCapacity};
   DeviceArray<std::byte> table_memory(rows * PenaltyLayout{kTableCapacity}.bytes());
   PenaltyTables penalties = tables;
@@ -68,7 +68,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
     params[r].log_min_p = std::log(c.min_p);
     params[r].bias_begin = static_cast<int32_t>(bias.size());
     params[r].bias_count = static_cast<int32_t>(c.bias.size());
-    params[r].seat = static_cast<int32_t>(rows + 1 - r);  // of two more than there are rows
+    params[r].seat = static_cast<int32_t>(rows + 1 - r);  // there are two more seats than rows
     bias.insert(bias.end(), c.bias.begin(), c.bias.end());
     if (c.history.empty()) continue;
     params[r].penalties = static_cast<int32_t>(rows - 1 - r);
@@ -124,7 +124,7 @@ inline SamplingAnswer run_on_gpu(const SamplingCase& one, int splits = 1) {
   return run_on_gpu(std::vector<SamplingCase>{one}, splits)[0];
 }
 
-// The same row by the reference; `uniform` instead of the draw if it is not negative.
+// The same row by the reference; `at` replaces the random number if it is not negative.
 inline SamplingAnswer run_reference(const SamplingCase& c, int splits = 1, double at = -1) {
   const auto vocab = static_cast<int64_t>(c.logits.size()) / splits;
   std::vector<float> raw(c.logits.begin(), c.logits.begin() + vocab);

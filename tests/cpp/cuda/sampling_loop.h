@@ -1,5 +1,5 @@
-// Sequences that draw on a GPU: one step ahead, as the engine does it, and one token after the
-// other, which is what must come out.
+// Sampling on a GPU: one step ahead, as the engine does it, and one token after another, which must
+// give the same result.
 #pragma once
 
 #include <algorithm>
@@ -34,13 +34,13 @@ struct SamplingModel {
   CudaDecoder gpu;
 };
 
-// What one sequence asks for.
+// A sequence's request.
 struct SamplingRequest {
   SamplingParams params;
   std::vector<int32_t> prompt;
-  int64_t count = 1;     // tokens to draw
-  int64_t chunk = 1000;  // of the prompt, in a step
-  int64_t begins = 0;    // at this step
+  int64_t count = 1;     // tokens to sample
+  int64_t chunk = 1000;  // prompt tokens per step
+  int64_t begins = 0;    // the step at which it starts
 };
 
 inline bool same_token(const SampledToken& a, const SampledToken& b) {
@@ -52,7 +52,7 @@ inline bool same_tokens(const std::vector<SampledToken>& a, const std::vector<Sa
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_token);
 }
 
-// By forward and the two ops of sampling. The model's GPU must not be lazy.
+// Samples with forward and the two sampling ops. The model's GPU must not be lazy.
 inline std::vector<SampledToken> sample_one_by_one(SamplingModel& model, const Window& window,
                                                    const SamplingRequest& request) {
   const cuda::Ops& ops = model.plugin.ops;
@@ -74,7 +74,7 @@ inline std::vector<SampledToken> sample_one_by_one(SamplingModel& model, const W
   row.repetition_penalty = static_cast<float>(params.repetition_penalty);
   row.presence_penalty = static_cast<float>(params.presence_penalty);
   row.frequency_penalty = static_cast<float>(params.frequency_penalty);
-  row.penalties = 0;  // neutral ones change nothing
+  row.penalties = 0;  // neutral penalties change nothing
   row.bias_count = static_cast<int32_t>(params.logit_bias.size());
 
   std::vector<SampledToken> sampled;
@@ -99,7 +99,7 @@ inline std::vector<SampledToken> sample_one_by_one(SamplingModel& model, const W
   return sampled;
 }
 
-// One step ahead of what it knows. Sequence i has seat i.
+// Samples one step ahead. Sequence i has seat i.
 class SamplingLoop {
  public:
   SamplingLoop(SamplingModel& model, const Window& window,
@@ -121,7 +121,7 @@ class SamplingLoop {
 
  private:
   struct Sequence {
-    int64_t launched = 0;  // tokens that are in the cache or under way
+    int64_t launched = 0;  // tokens in the cache or in flight
     std::vector<SampledToken> sampled;
   };
   struct Part {
@@ -131,7 +131,7 @@ class SamplingLoop {
 
   bool has_ended(size_t i) const { return std::ssize(all_[i].sampled) == requests_[i].count; }
 
-  // Whether any sequence goes on.
+  // Whether any sequence continues.
   bool launch() {
     std::vector<Part> parts;
     std::vector<SampleSpan> spans;
@@ -172,7 +172,7 @@ class SamplingLoop {
     return span;
   }
 
-  // A sequence that has ended takes no more: what comes of it was computed in vain.
+  // A sequence that has ended takes no more tokens: its look-ahead token is discarded.
   void await() {
     const SampledStep step = model_.gpu.await();
     auto token = step.tokens.begin();

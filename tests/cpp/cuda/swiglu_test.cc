@@ -16,7 +16,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-// What a linear map to gate and up left: `splits` parts, more room than needed, which is NaN.
+// The output of a linear map to gate and up: `splits` parts, with spare room that is NaN.
 struct GateUp {
   int64_t rows, dim;
   int32_t splits;
@@ -57,7 +57,7 @@ struct GateUp {
   }
 };
 
-// Half a step of bfloat16, and a little for the float32 before it. NaN is near nothing.
+// Half a unit of bfloat16, and a little for the float32 before it. False for NaN.
 bool is_near(float actual, float expected) {
   return std::abs(actual - expected) <= 0x1.01p-8f * std::abs(expected) + 1e-30f;
 }

@@ -1,4 +1,4 @@
-// The twins of the tensor cores' instructions, against plain products and plain transposes.
+// The emulator's tensor-core functions, against plain products and transposes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,8 +30,8 @@ __device__ uint32_t word_at(const T* pair) {
   return word;
 }
 
-// d[16][8] += a[16][16] · b[16][8], one warp for each; words as Note: [Fragments] lays them out, or
-// with two registers of A in each other's place.
+// d[16][8] += a[16][16] · b[16][8], one warp for each; words as in Note: [Fragments], or with two
+// registers of A swapped.
 template <typename T, bool is_swapped>
 __global__ void __launch_bounds__(64) product_kernel(const T* a, const T* b, float* d) {
   const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(64) product_kernel(const T* a, const T* b, flo
   }
 }
 
-// The farthest that two warps' products are from plain ones.
+// The largest error of two warps' products.
 template <typename T, bool is_swapped>
 double worst_of_products() {
   const std::vector<T> a = random_numbers<T>(2 * 256, 1), b = random_numbers<T>(2 * 128, 2);
@@ -89,7 +89,7 @@ TEST(TensorCoreTwins, ASwappedRegisterIsNoticed) {
   EXPECT_GT((worst_of_products<bf16, true>()), 1);
 }
 
-// words[lane][m] of four 8 × 8 matrices that stand below each other, 24 numbers from row to row.
+// words[lane][m] of four stacked 8 × 8 matrices with a row stride of 24 numbers.
 template <bool is_transposed>
 __global__ void __launch_bounds__(32) load_kernel(const bf16* numbers, uint32_t* out) {
   SHARED(bf16, tile, [32][24]);
@@ -130,7 +130,7 @@ TEST(TensorCoreTwins, LoadFragmentGivesEachLaneItsPairs) {
 enum class Mistake { kNone, kNeverWaits, kWaitsForTooFew, kNoBarrier, kOddAddress };
 
 // Copies `count` times 32 numbers through two buffers, one group ahead; each thread writes out what
-// its neighbour has copied.
+// its neighbour copied.
 template <Mistake mistake>
 __global__ void __launch_bounds__(8) copy_kernel(const float* input, int count, float4* out) {
   SHARED(float4, buffer, [2][8]);
@@ -173,7 +173,7 @@ TEST(TensorCoreTwins, CopiesArriveWhenTheyAreWaitedFor) {
   });
 }
 
-TEST(TensorCoreTwins, ACopyThatNobodyWaitsForIsAFault) {
+TEST(TensorCoreTwins, ACopyThatIsNeverAwaitedIsAFault) {
   in_every_order([&](const emulator::Order& order) {
     EXPECT_THROW(copies_all<Mistake::kNeverWaits>(), emulator::Fault) << order.name;
   });
@@ -183,7 +183,7 @@ TEST(TensorCoreTwins, ACopyFromAnOddAddressIsAFault) {
   EXPECT_THROW(copies_all<Mistake::kOddAddress>(), emulator::Fault);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which calls it the race that it is: planted_kernel_faults.cc
+#if !defined(__SANITIZE_THREAD__)  // which reports the race: planted_kernel_faults.cc
 TEST(TensorCoreTwins, CopiesOfOthersNeedABarrier) {
   in_every_order([&](const emulator::Order& order) {
     EXPECT_FALSE(copies_all<Mistake::kNoBarrier>()) << order.name;

@@ -1,4 +1,4 @@
-// Matrices as the GPU's kernels read them, and inputs as they want them.
+// Matrices and inputs in the layouts of the GPU kernels.
 #pragma once
 
 #include <limits>
@@ -16,7 +16,7 @@ struct Tiles {
   TiledMatrix matrix;
 };
 
-// Zeros, in which `rows` rows find room.
+// Zeros, with room for `rows` rows.
 inline Tiles empty_tiles(WeightType type, int64_t rows, int64_t cols) {
   Panels memory = make_panels(tiled_bytes(type, rows, cols));
   const TiledMatrix matrix = {type, rows, cols, memory.get()};
@@ -29,7 +29,8 @@ inline Tiles tiles_of(const Matrix& matrix) {
   return tiles;
 }
 
-// Rows of bfloat16 numbers, 16 bytes aligned, with NaN behind the columns of each and behind all.
+// Rows of bfloat16 numbers, 16-byte aligned, with NaN after each row's columns and after the last
+// row.
 struct Bf16Rows {
   int64_t rows, cols, stride;
   Panels memory;

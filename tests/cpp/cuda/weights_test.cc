@@ -7,8 +7,8 @@
 namespace sinkstream::cuda {
 namespace {
 
-// What a lane finds in its word `r` of a step's fragment, number `e`, by Note: [Tiles] word for
-// word; also of rows and columns past the end.
+// Number `e` of a lane's word `r` of a step's fragment, exactly as Note: [Tiles] says; also for
+// rows and columns past the end.
 double number_of_lane(const TiledMatrix& matrix, const std::byte* tile, int lane, int step, int r,
                       int e) {
   const std::byte* codes = tile;

@@ -25,14 +25,14 @@ namespace {
 
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-constexpr int kMostCopies = 512;    // under way in one thread
+constexpr int kMostCopies = 512;    // in flight in one thread
 constexpr int kMostVariables = 64;  // SHARED in one kernel
 constexpr int kMostThreads = 1024;
 constexpr size_t kMostStatic = 48 * 1024;    // what nvcc accepts
 constexpr Status kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr Status kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
-// The order in which whoever can go on does so. splitmix64: the same everywhere.
+// Picks the next ready thread. splitmix64, so that it is the same on every machine.
 struct ThreadOrder {
   Order order;
   uint64_t state = 0;
@@ -48,21 +48,21 @@ struct ThreadOrder {
 thread_local Order chosen_order;
 thread_local Status next_status = kSuccess;
 
-// Threads that meet: all of a block, or of a warp.
+// Where threads wait for each other: all of a block, or of a warp.
 struct Barrier {
   int first = 0;  // of its threads
   int count = 0;
   int arrived = 0;
-  CallSite site = {};  // of the first who arrived
+  CallSite site = {};  // of the first to arrive
   unsigned generation = 0;
-  // What the thread sanitizer knows the meeting by: of two in a row each has its own, or whoever is
-  // late would take over what others did after they had left.
+  // Addresses for the thread sanitizer. Two consecutive uses need different ones, or a late thread
+  // would synchronize with what others did after they had left.
   char address[2] = {};
 };
 
 struct Warp {
   Barrier barrier;
-  // An exchange writes to one half. Whoever is late reads the other undisturbed: nobody can be two
+  // An exchange writes to one half, while late threads still read the other: no thread can be two
   // exchanges ahead.
   Words words[2][kLanes];
 };
@@ -76,8 +76,8 @@ struct Thread {
   Fiber* fiber = nullptr;
   const Barrier* waits_in = nullptr;
   bool has_returned = false;
-  int first_copy = 0, copy_count = 0;  // those under way: a stretch of its ring
-  int group = 0;                       // that the next copy belongs to
+  int first_copy = 0, copy_count = 0;  // copies in flight: a range of its ring
+  int group = 0;                       // of the next copy
 };
 
 struct GroupedCopy {
@@ -85,12 +85,12 @@ struct GroupedCopy {
   int group;
 };
 using CopyRing = GroupedCopy[kMostCopies];
-// Of the thread of each number; taken by the first kernel that copies, and kept.
+// One per thread number; allocated by the first kernel that copies, then reused.
 thread_local std::unique_ptr<CopyRing[]> copy_rings;
 
-// The fibers of a block's threads, taken when they are first needed and kept. What one fiber does
-// in two blocks is in order for the thread sanitizer, which is slow to make new ones: it has
-// several sets, a block never takes that of the block before, and else any.
+// The fibers of a block's threads, created on demand and reused. To the thread sanitizer, what one
+// fiber does in two blocks is ordered, and it is slow to create fibers: so there are several sets,
+// and a block uses any but the previous block's.
 constexpr int kSets = kThreadSanitizer ? 3 : 1;
 using Fibers = std::vector<std::unique_ptr<Fiber>>;
 thread_local Fibers fiber_sets[kSets];
@@ -121,7 +121,7 @@ struct Block {
   size_t static_bytes = 0;
   void* dynamic = nullptr;
   std::exception_ptr error;
-  char end = 0;  // what the thread sanitizer knows its end by
+  char end = 0;  // address of its end for the thread sanitizer
 
   Block(const Grid& its_grid, ThreadOrder& its_turns, int set);
   ~Block() { free_shared(); }
@@ -134,7 +134,7 @@ struct Block {
 };
 
 thread_local Thread* running = nullptr;
-// What the thread sanitizer knows beginnings and ends of launches by.
+// Addresses of the start and end of launches for the thread sanitizer.
 thread_local char launch_begin = 0;
 thread_local char launch_end = 0;
 
@@ -159,7 +159,7 @@ bool same(const CallSite& a, const CallSite& b) {
          same(a.what, b.what) && same(a.where.file_name(), b.where.file_name());
 }
 
-// A sanitizer sees whoever steps over its borders.
+// A sanitizer sees accesses out of bounds.
 void* poisoned(size_t bytes, size_t alignment) {
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
@@ -176,7 +176,7 @@ void run_thread(void* argument) {
     block.grid.call(block.grid.kernel);
     if (thread.copy_count > 0) {
       throw Fault(cat(name_of(thread), " returns with ", thread.copy_count,
-                      " copies that nobody has waited for."));
+                      " copies that were never awaited."));
     }
   } catch (...) {
     block.error = std::current_exception();
@@ -185,8 +185,8 @@ void run_thread(void* argument) {
   ++block.returned;
   release(&launch_end);
   release(&block.end);
-  // Freed by one who knows that all have ended; the launch itself must not know it, or the threads
-  // of the next block would.
+  // Freed by the last thread, which acquires the others' ends. The launch itself must not acquire
+  // them, or the next block's threads would be ordered after them.
   if (block.returned == block.count) {
     acquire(&block.end);
     block.free_shared();
@@ -224,7 +224,7 @@ void Block::free_shared() {
   std::free(std::exchange(dynamic, nullptr));
 }
 
-// Puts them on top, the one that is to go first last.
+// Pushes them, the first to run last.
 void Block::push(int first, int size) {
   for (int i = 0; i < size; ++i) {
     const bool falling = turns.order.kind == Order::kForward;
@@ -256,7 +256,7 @@ void Block::meet(Barrier& barrier, const CallSite& site) {
   thread.waits_in = nullptr;
 }
 
-// Nobody can go on, and not all have returned.
+// The message for a block in which no thread can continue.
 std::string deadlock(const Block& block) {
   std::map<std::string, int> waiting;
   for (int i = 0; i < block.count; ++i) {
@@ -284,7 +284,7 @@ void Block::run() {
   }
 }
 
-// What a GPU says before it runs anything.
+// What a GPU checks before a launch.
 Status check(const Grid& grid) {
   const auto is_within = [](const dim3& size, uint64_t x, uint64_t y, uint64_t z) {
     return size.x >= 1 && size.x <= x && size.y >= 1 && size.y <= y && size.z >= 1 && size.z <= z;
@@ -297,7 +297,7 @@ Status check(const Grid& grid) {
   return grid.dynamic_bytes <= shared_limit ? kSuccess : kInvalidValue;
 }
 
-// Which block is the `turn`-th. A random order is a walk by a step without a common divisor.
+// The block that runs at `turn`. A random order is a walk with a step coprime to `count`.
 uint64_t block_at(uint64_t turn, uint64_t count, uint64_t step, const Order& order) {
   if (order.kind == Order::kForward) return turn;
   if (order.kind == Order::kReverse) return count - 1 - turn;
@@ -337,7 +337,7 @@ Status run(const Grid& grid) {
     release(&launch_begin);
     block->run();
     error = block->error;
-    if (error) acquire(&launch_end);  // before the block's memory goes
+    if (error) acquire(&launch_end);  // before the block's memory is freed
   }
   acquire(&launch_end);
   if (error) std::rethrow_exception(error);
@@ -421,7 +421,7 @@ void begin_copy(const Copy& copy) {
                     " and ", copy.from, "."));
   }
   if (thread.copy_count == kMostCopies) {
-    throw Fault(cat("copy_async: at most ", kMostCopies, " copies may be under way in a thread."));
+    throw Fault(cat("copy_async: at most ", kMostCopies, " copies may be in flight in a thread."));
   }
   if (!copy_rings) copy_rings.reset(new CopyRing[kMostThreads]);
   const int slot = (thread.first_copy + thread.copy_count++) % kMostCopies;

@@ -1,12 +1,12 @@
-// Runs a grid: one block after another, and in each a fiber for every thread. Knows barriers, one
-// exchange among the lanes of a warp from which all collectives are made, shared memory and copies
-// that are under way; emulator.h gives them CUDA's names.
+// Runs a grid: one block after another, with a fiber per thread. Knows barriers, one exchange among
+// the lanes of a warp from which all collectives are built, shared memory and copies in flight;
+// emulator.h gives them CUDA's names.
 //
 // Note: [What the sanitizers see]
-// Kernels are compiled with the sanitizer, these files without the thread sanitizer: what passes
-// through an exchange is no access to memory, and no fence either. Only barriers order what threads
-// did, and only `fence` orders threads of different blocks. All blocks of a launch are otherwise
-// unordered, though they run one after another.
+// Kernels are compiled with the sanitizer, these files without the thread sanitizer: an exchange is
+// neither a memory access nor a fence. Only barriers order threads, and only `fence` orders threads
+// of different blocks. Blocks of a launch are otherwise unordered, although they run one after
+// another.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ extern constinit thread_local dim3 gridDim;
 
 namespace sinkstream::cuda::emulator {
 
-// What one lane gives to the others of its warp.
+// What one lane passes to the others of its warp.
 struct Words {
   uint32_t word[12] = {};
 };
 
-// Where a thread is when it waits for others.
+// Where a thread waits for others.
 struct CallSite {
   const char* what;  // "__syncthreads"
   std::source_location where;
@@ -42,26 +42,26 @@ struct Grid {
   const void* kernel;
 };
 
-// Runs it to its end. What a GPU would refuse returns a Status other than success; rethrows what a
-// thread threw, and a Fault of the block's own.
+// Runs a grid to completion. A launch that a GPU would refuse returns a Status other than success.
+// Rethrows what a thread threw, and throws a Fault for errors that the block detects.
 Status run(const Grid& grid);
 
-// The rest is for threads of a running block.
+// The rest is called by threads of a running block.
 
 void block_barrier(const CallSite& site);
 void warp_barrier(unsigned mask, const CallSite& site);  // orders memory, as __syncwarp does
 
-// Gives `mine` to the other lanes and waits until all have given theirs; those are to be read, lane
-// by lane, with `given`, before the warp's next exchange.
+// Passes `mine` to the other lanes and waits for theirs, which must be read with `given`, lane by
+// lane, before the warp's next exchange.
 const Words* exchange(unsigned mask, const CallSite& site, const Words& mine);
 Words given(const Words* words, int lane);
 
 int lane();
 
-// What a block may have of shared memory, in bytes. Changed while nothing runs.
+// Shared memory that a block may use, in bytes. Change it only while nothing runs.
 inline size_t shared_limit = 227 * 1024;  // as sm_90
 
-// A GPU with less, while this lives.
+// Lowers the limit while it lives.
 class SharedLimit {
  public:
   explicit SharedLimit(size_t bytes) : before_(shared_limit) { shared_limit = bytes; }
@@ -73,7 +73,7 @@ class SharedLimit {
   size_t before_;
 };
 
-// A variable of the block, the same for all who ask with one `key`: 0xFF until it is written.
+// A shared variable of the block, one per `key`: 0xFF until it is written.
 void* shared(const void* key, size_t bytes);
 // The block's dynamic shared memory, `dynamic_bytes` long.
 void* dynamic_shared();
@@ -84,12 +84,12 @@ struct Copy {
 };
 void begin_copy(const Copy& copy);
 void commit_copies();
-// Takes out the oldest copy, if it is not of the last `groups` groups or still without one.
+// Takes the oldest copy, unless it belongs to the last `groups` groups or is not committed yet.
 bool take_copy(int groups, Copy* copy);
 
 void fence();
 
-// What a lane has of a product's factors, as numbers: Note: [Fragments] of
+// A lane's part of a product's factors, as numbers: Note: [Fragments] of
 // kernels/cuda/tensor_core.cuh.
 struct Fragment {
   float a[8];  // a[2r] and a[2r + 1] are the pair of word r

@@ -1,5 +1,5 @@
-// Launches that are kept instead of run, and run again as often as a test likes: a CUDA graph.
-// Arguments are copied when they are kept, as a graph does.
+// Launches that are recorded instead of run, and can be replayed any number of times: a CUDA graph.
+// Arguments are copied when recorded, as in a graph.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace sinkstream::cuda::emulator {
 
 using Capture = std::vector<std::function<Status()>>;
 
-// Where this thread's launches go; null: they run at once.
+// Where this thread's launches are recorded; null: they run immediately.
 inline thread_local Capture* capturing = nullptr;
 
 }  // namespace sinkstream::cuda::emulator

@@ -1,6 +1,6 @@
-// The subset of CUDA that kernels/cuda/portable.h names, in plain C++: kernels include nothing else
-// of the emulator. What a name does is CUDA's documentation; where a kernel leaves the subset, it
-// does not compile here or throws a Fault (orders.h).
+// The subset of CUDA that kernels/cuda/portable.h names, in plain C++. Kernels include no other
+// part of the emulator. For what a name does, see CUDA's documentation; a kernel that leaves the
+// subset does not compile here or throws a Fault (orders.h).
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #define __launch_bounds__(...)
 #define __shared__ a_bare_shared_variable_is_outside_of_the_subset_use_SHARED
 
-// Each use has a lambda of its own, and so each variable a key, in every instance of a template.
+// Each use has its own lambda, so each variable has its own key, in every instance of a template.
 #define SHARED(type, name, dimensions) \
   auto& name = ::sinkstream::cuda::emulator::shared_variable<type dimensions, decltype([] {})>()
 #define DYNAMIC_SHARED(type, name) \
@@ -53,7 +53,7 @@ T from_words(const Words& words) {
   return value;
 }
 
-// The value of lane `from`, or one's own where there is no such lane.
+// The value of lane `from`, or the lane's own if there is no such lane.
 template <typename T>
 T shuffle(unsigned mask, const CallSite& site, T value, int from) {
   const Words* words = exchange(mask, site, to_words(value));

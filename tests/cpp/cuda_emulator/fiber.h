@@ -1,6 +1,6 @@
-// One call chain with a stack of its own, run by hand: whoever resumes it waits until it pauses or
-// ends. Knows nothing of CUDA. A fiber stays on the operating system's thread that made it; one
-// that has not ended may be destroyed, and then what lay on its stack is forgotten, not destroyed.
+// A call chain with its own stack: `resume` returns when it pauses or ends. Knows no CUDA. A fiber
+// stays on the OS thread that created it. One that has not ended may be destroyed; objects on its
+// stack are then dropped without destructors.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,24 @@ namespace sinkstream::cuda::emulator {
 
 class Fiber {
  public:
-  using Entry = void (*)(void* argument);  // throws nothing
+  using Entry = void (*)(void* argument);  // must not throw
 
   Fiber();
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // The next resume calls entry(argument), whatever became of the one before.
+  // The next resume calls entry(argument), even if the previous call has not ended.
   void begin(Entry entry, void* argument);
-  void resume();  // by anybody but a fiber; not after it has ended
+  void resume();  // not from a fiber, and not after it has ended
   void pause();   // by the fiber itself
-  // By who gives it up: what it did has happened for whoever acquires `address` (sanitizers.h).
+  // Called when it is given up: what it did happened before any later acquire of `address`
+  // (sanitizers.h).
   void abandon(void* address);
 
  private:
 #if defined(__x86_64__) && !defined(SINKSTREAM_EMULATOR_UCONTEXT)
-  using Context = void*;  // the stack pointer; everything else lies on the stack
+  using Context = void*;  // the stack pointer; everything else is on the stack
 #else
   using Context = ucontext_t;
 #endif
@@ -45,7 +46,7 @@ class Fiber {
   Context own_ = {};
   Context resumer_ = {};
   bool ended_ = true;
-  // What the sanitizers know this fiber and its resumer by.
+  // Handles of this fiber and its resumer for the sanitizers.
   void* own_known_;
   void* resumer_known_ = nullptr;
   const void* resumer_stack_ = nullptr;

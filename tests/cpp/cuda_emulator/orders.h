@@ -1,5 +1,4 @@
-// What a test says to the emulator: in which order threads and blocks take turns, and that a launch
-// is to fail.
+// How a test controls the emulator: the order of threads and blocks, and launches that fail.
 #pragma once
 
 #include <cstdint>
@@ -9,33 +8,33 @@
 
 namespace sinkstream::cuda::emulator {
 
-// What a kernel may not do: wait for ever, meet in different places, leave a copy behind.
+// An error of a kernel: a deadlock, threads at different barriers, a copy that is never awaited.
 struct Fault : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// Threads change places only where they wait for each other. kForward takes the lowest that can go
-// on, kReverse the highest, kRandom any; blocks the same.
+// Threads switch only where they wait for each other. kForward continues with the lowest ready
+// thread, kReverse with the highest, kRandom with any; likewise for blocks.
 struct Order {
   enum Kind { kForward, kReverse, kRandom } kind = kForward;
   uint64_t seed = 1;  // of kRandom
   const char* name = "forward";
 };
 
-// Launches of this thread take `order` from now on. kForward is what they begin with.
+// Later launches of this thread use `order`. The default is kForward.
 void set_order(const Order& order);
 
 // The next launch of this thread runs nothing and returns `status`.
 void fail_next_launch(Status status);
 
-// Whether this build looks for races, twenty times as slowly: tests take small shapes then.
+// Whether this build detects races, twenty times slower: tests then use small shapes.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kFindsRaces = true;
 #else
 constexpr bool kFindsRaces = false;
 #endif
 
-// Calls test(order) once for each order. Races are found in one.
+// Calls test(order) once per order. One order is enough to find races.
 template <typename Test>
 void in_every_order(const Test& test) {
   constexpr Order kOrders[] = {

@@ -1,6 +1,5 @@
-// What the sanitizers are told about fibers: nothing in a build without one. The emulator's own
-// files are never compiled with -fsanitize=thread, so the build says by name which sanitizer it
-// has.
+// Tells the sanitizers about fibers; does nothing in a build without one. The emulator's own files
+// are never compiled with -fsanitize=thread, so macros say which sanitizer the build has.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +20,9 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 
-// The address sanitizer follows stacks. `fake_stack` keeps what belongs to the one that is left;
-// null when nobody comes back to it. The thread sanitizer follows fibers, and must not take a
-// change from one to the next for an agreement between them.
+// The address sanitizer tracks stacks. `fake_stack` saves the state of the stack being left; null
+// if it is never resumed. The thread sanitizer tracks fibers, and must not take a switch for
+// synchronization.
 [[gnu::always_inline]] inline void before_change([[maybe_unused]] void** fake_stack,
                                                  [[maybe_unused]] const void* to_stack,
                                                  [[maybe_unused]] size_t to_bytes,
@@ -71,14 +70,14 @@ inline void* known_fiber() {
 #endif
 }
 
-// What was done before a release of `address` has happened for whoever acquires it afterwards.
+// What was done before a release of `address` happens before any later acquire of it.
 inline void release([[maybe_unused]] void* address) {
 #if defined(SINKSTREAM_SANITIZE_THREAD)
   __tsan_release(address);
 #endif
 }
 
-// The same for what `fiber` did, which will not say so itself.
+// The same on behalf of `fiber`, which does not release by itself.
 inline void release_for([[maybe_unused]] void* fiber, [[maybe_unused]] void* address) {
 #if defined(SINKSTREAM_SANITIZE_THREAD)
   void* self = __tsan_get_current_fiber();

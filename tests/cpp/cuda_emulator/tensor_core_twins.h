@@ -1,6 +1,5 @@
-// The plain twins of kernels/cuda/tensor_core.cuh, for the emulator. Note: [Fragments] there says
-// which number is where; an error that a loader of fragments and its twin share shows only on a
-// GPU.
+// The emulator's version of kernels/cuda/tensor_core.cuh. Note: [Fragments] there says which number
+// is where. An error that a loader of fragments and its twin share shows only on a GPU.
 #pragma once
 
 #include "cuda_emulator/emulator.h"
@@ -14,7 +13,8 @@ float half_of(uint32_t word, int half) {
   return to_float(T{static_cast<uint16_t>(word >> (16 * half))});
 }
 
-// Reads this lane's words of four matrices; `element(rows, m)` makes one of them.
+// Reads this lane's words of four matrices; `word` builds one from a function that returns a number
+// by row and column.
 template <typename Word>
 void load_fragment(uint32_t (&words)[4], const void* row, const CallSite& site, const Word& word) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
@@ -59,7 +59,7 @@ inline void load_fragment4_transposed(uint32_t (&words)[4], const void* row,
                           });
 }
 
-// Until it is waited for, what lies there is NaN: neither the old numbers nor the new ones.
+// Until it is awaited, the destination is NaN: neither the old numbers nor the new ones.
 inline void copy_async(void* to_shared, const void* from_global) {
   emulator::begin_copy({to_shared, from_global});
   std::memset(to_shared, 0xFF, 16);

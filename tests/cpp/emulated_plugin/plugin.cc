@@ -1,5 +1,4 @@
-// The emulated GPU as a library of its own, for tests of the whole package: what `_cuda` is on a
-// machine with a GPU.
+// The emulated GPU as a shared library, for tests of the Python package: it replaces `_cuda`.
 #include "cuda/emulated_gpu.h"
 
 extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*

@@ -1,5 +1,5 @@
-# Runs PROGRAM with FAULT. The sanitizer must say REPORT and name SUSPECT, where the fault lies, and
-# the program must fail by it: a report that fails nothing would be overlooked.
+# Runs PROGRAM with FAULT. The sanitizer must print REPORT and name SUSPECT, where the fault is, and the
+# program must fail: a report that fails nothing would be overlooked.
 execute_process(COMMAND ${PROGRAM} ${FAULT} RESULT_VARIABLE status OUTPUT_VARIABLE output
                 ERROR_VARIABLE output)
 if(status EQUAL 0)

@@ -1,6 +1,5 @@
-// Mistakes that somebody could make around the engine, for the sanitizers to report: a silent
-// sanitizer would be as good as none. `planted_faults race|leak|overflow|undefined` makes one.
-// Without a sanitizer it does nothing that would be noticed.
+// Deliberate mistakes around the engine, which the sanitizers must report. `planted_faults
+// race|leak|overflow|undefined` makes one. Without a sanitizer it has no visible effect.
 #include <cstdio>
 #include <limits>
 #include <string_view>
@@ -11,7 +10,7 @@
 namespace sinkstream {
 namespace {
 
-// Writes one logit more than it was asked for.
+// Writes one logit too many.
 class OverflowingModel : public FakeModel {
  public:
   void forward(std::span<const ForwardSpan> spans, float* logits) override {
@@ -49,7 +48,7 @@ void read_all(TokenStream& stream) {
   }
 }
 
-// The consumer looks at what is staged, which belongs to the engine's thread.
+// The consumer reads staged data, which belongs to the engine's thread.
 void race() {
   FakeModel model;
   SmallEngine small(model);
@@ -59,7 +58,7 @@ void race() {
   std::printf("%zu tokens seen too early\n", seen);
 }
 
-// A consumer forgets its stream without letting go of it.
+// A consumer leaks its stream.
 void leak() {
   FakeModel model;
   SmallEngine small(model);

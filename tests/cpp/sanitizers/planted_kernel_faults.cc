@@ -1,6 +1,5 @@
-// Mistakes that somebody could make in a CUDA kernel, for the sanitizers to report where the
-// emulator runs it. `planted_kernel_faults <fault>` makes one. Without a sanitizer it does nothing
-// that would be noticed.
+// Deliberate mistakes in a CUDA kernel, which the sanitizers must report when the emulator runs it.
+// `planted_kernel_faults <fault>` makes one. Without a sanitizer it has no visible effect.
 #include <cstdio>
 #include <string_view>
 
@@ -49,8 +48,8 @@ __device__ int depth_of(const int* end, int depth) {
   return depth == *end ? depth : depth_of(end, depth + 1) + room[0];
 }
 
-// Two blocks of two warps; 64 ints and 64 more for what they find. One `Fault` is made, everything
-// else is as it should be.
+// One or two blocks of two warps; 64 ints of input and 64 of output. Makes one `Fault`; everything
+// else is correct.
 __global__ void __launch_bounds__(64) faulty_kernel(Fault fault, int* numbers, unsigned* ticket) {
   SHARED(int4, buffer, [16]);
   DYNAMIC_SHARED(int, dynamic);  // [64]
@@ -99,7 +98,7 @@ int main(int count, char** arguments) {
     if (name != wanted) continue;
     DeviceArray<int> numbers(128);
     unsigned ticket = 0;
-    // Alone, a block is without the other's writes: only two of them race for the same words.
+    // Only these faults need two blocks, which race for the same words.
     const bool is_of_two = fault == Fault::kTwoWriters || fault == Fault::kMissingFence;
     return launch(faulty_kernel, is_of_two ? 2 : 1, 64, 64 * sizeof(int), Stream{}, fault,
                   numbers.get(), &ticket);

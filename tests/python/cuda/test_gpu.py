@@ -34,14 +34,14 @@ def test_a_machine_without_a_gpu_says_why(llama: Path, tmp_path: Path) -> None:
         assert caught.value.param == "device"
         assert str(caught.value) == (
             'load: `device` must be "cpu" on this machine, but is "cuda": this build has no CUDA '
-            "kernels. Build it where nvcc is found."
+            "kernels. Rebuild it with nvcc on PATH."
         )
         missing.write_text("no library")
         assert "cannot be loaded" in str(devices.find_gpu())
 
 
 def test_a_gpu_that_is_not_visible_is_no_gpu() -> None:
-    """The library that this build made, on a machine whose GPUs are hidden."""
+    """This build's library, on a machine with hidden GPUs."""
     if not Path(devices.cuda_library_path()).exists():
         pytest.skip("this build has no CUDA kernels")
     code = "from sinkstream import devices; print(devices.find_gpu())"

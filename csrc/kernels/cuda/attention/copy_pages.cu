@@ -8,9 +8,9 @@ namespace sinkstream::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kParts = 4;  // of 16 bytes, that a thread asks for at once
+constexpr int kParts = 4;  // of 16 bytes that a thread loads at once
 
-// Block (page, stretch of it).
+// Block (page, part of it).
 __global__ void __launch_bounds__(kThreads) copy_pages_kernel(CopyPagesArgs args) {
   const SequencePages sequence = args.pages.sequences[args.sequence];
   const int64_t block = args.block + blockIdx.x;

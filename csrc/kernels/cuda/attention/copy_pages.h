@@ -1,5 +1,6 @@
-// Copies whole pages of one layer from scratch to the ring: what stays of a chunk, once its queries
-// have run. Note [Scratch pages] of model/forward_plan.h says why nothing live is overwritten.
+// Copies complete pages of one layer from scratch to the ring: the part of a chunk that stays,
+// after its queries have run. Note [Scratch pages] of model/forward_plan.h says why nothing live is
+// overwritten.
 #pragma once
 
 #include <cstdint>

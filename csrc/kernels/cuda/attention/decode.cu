@@ -4,17 +4,17 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;      // a tile each: 128 heads to a key head
-constexpr int kMergeColumns = 64;  // of a warp that states, two for each lane
-constexpr int kMergePages = 8;     // whose sums it asks for at once
+constexpr int kMostWarps = 8;      // one tile each: 128 heads per key head
+constexpr int kMergeColumns = 64;  // of a warp that merges, two per lane
+constexpr int kMergePages = 8;     // whose sums it loads at once
 
-// What a row's heads find on each page: sums, then m and l.
+// One head's result for one page: sums, then m and l.
 struct PageResult {
   float* sums;  // [head_dim]
   SoftmaxState* state;
 };
 
-// For page n of those that `row` sees. In all: [rows][heads][page_slots].
+// For the n-th page that `row` sees. Scratch holds [rows][heads][page_slots] results.
 __device__ inline PageResult result_of(const AttentionArgs& args, int64_t row, int head, int n) {
   const int64_t entry = (row * args.heads + head) * args.page_slots + n;
   const int64_t entries = int64_t{args.row_count} * args.heads * args.page_slots;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   stage_queries(queries, page.is_sink ? args.query_sink : args.query_window, args, blockIdx.x,
                 kv_head, warp * kTileRows, group);
 
-  // Heads of the lane's queries in the key head's group; behind its end a tile has none.
+  // Heads of the lane's queries in the key head's group; a tile has none past its end.
   int heads[2];
   TileView view;
   for (int q = 0; q < 2; ++q) {
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   }
 }
 
-// Block (row, head); a warp states 64 columns. The pages merge one after the other, but what each
-// is multiplied by follows from the largest m so far, and that all lanes find side by side.
+// Block (row, head); a warp merges 64 columns. Pages are merged one after another, but their
+// factors depend only on the largest m so far, which all lanes find in parallel.
 __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArgs args) {
   const TokenRow row = args.rows[blockIdx.x];
   if (row.sequence < 0) return;

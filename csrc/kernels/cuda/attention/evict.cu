@@ -8,11 +8,11 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kWarps = 16;      // a token each
-constexpr int kMostPairs = 4;   // of dimensions, for each lane: head_dim is at most 256
-constexpr int kPartBytes = 16;  // of a value, for each lane
+constexpr int kWarps = 16;      // one token each
+constexpr int kMostPairs = 4;   // of dimensions, per lane: head_dim is at most 256
+constexpr int kPartBytes = 16;  // of a value, per lane
 
-// Dimensions `first` and `second`, which turn together or pass through.
+// Dimensions `first` and `second`, which rotate together or pass through.
 struct RotaryPair {
   int first;
   int second;
@@ -30,8 +30,8 @@ __device__ inline float widened(bf16 x) { return to_float(x); }
 __device__ inline float widened(f16 x) { return to_float(x); }
 __device__ inline float widened(int8_t x) { return x; }
 
-// The scale of an int8 row, Note [Int8] of kernels/page.h, from the largest magnitude of the lane's
-// numbers: infinite if one of them is infinite or no number.
+// The scale of an int8 row (Note [Int8] of kernels/page.h) from the lane's largest magnitude, which
+// is infinite if one of its numbers is infinite or NaN.
 __device__ inline float int8_scale(float largest) {
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, distance));
@@ -41,7 +41,7 @@ __device__ inline float int8_scale(float largest) {
   return scale < 0x1p-126f ? 0 : scale;
 }
 
-// Where a head's keys or values of one token are.
+// One head's key or value of one token.
 template <typename Cache>
 struct StoredRow {
   Cache* numbers;
@@ -59,11 +59,11 @@ __device__ inline StoredRow<Cache> stored_row(const EvictArgs& args, int layer,
           reinterpret_cast<float*>(half + shape.scale_offset(slot.row))};
 }
 
-// A warp's token while it is on its way.
+// A warp's token between its old and its new slot.
 template <typename Cache>
 struct MovedToken {
-  float key[kMostPairs][2];  // turned
-  float largest;             // magnitude, of the lane's
+  float key[kMostPairs][2];  // rotated
+  float largest;             // magnitude of the lane's numbers
   uint4 value;               // as stored
   float value_scale;
 };
@@ -88,8 +88,8 @@ __device__ inline void load_token(MovedToken<Cache>& moved, const EvictArgs& arg
     moved.key[i][0] = x;
     moved.key[i][1] = y;
     if (at.rotates) {
-      // As the reference: products of floats are exact in double, so it makes no difference whether
-      // the compiler joins one with the sum.
+      // As the reference. Products of floats are exact in double, so fusing one with the sum
+      // changes nothing.
       const double cos = args.rotation.cos[pair], sin = args.rotation.sin[pair];
       moved.key[i][0] = float(x * cos - y * sin);
       moved.key[i][1] = float(y * cos + x * sin);
@@ -137,7 +137,7 @@ __device__ inline void store_token(const MovedToken<Cache>& moved, const EvictAr
   }
 }
 
-// Block (key head, layer). So many rows as it has warps are read before any of them is written.
+// Block (key head, layer). It reads one row per warp before it writes any of them.
 template <typename Cache>
 __global__ void __launch_bounds__(kWarps* kWarpSize) evict_kernel(EvictArgs args) {
   const int head = blockIdx.x, layer = blockIdx.y;

@@ -1,5 +1,4 @@
-// Moves tokens to other slots of their own sequence, in all its layers: what kernels/evict.h says,
-// on a GPU.
+// Moves tokens to other slots of their own sequence, in all its layers: kernels/evict.h on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,8 @@ struct EvictArgs {
   const SequenceSlot* from = nullptr;
   const SequenceSlot* to = nullptr;
   int32_t rows = 0;
-  Rotation rotation;  // one row, for all: the angles of the distance, without attention factor
+  // One row, shared by all: the angles of the distance, without attention factor.
+  Rotation rotation;
 };
 
 Status evict(const EvictArgs& args, Stream stream);

@@ -1,4 +1,4 @@
-// Where a layer's pages of a sequence lie: SequencePages, read on the GPU.
+// Finds a page of a sequence and layer from SequencePages, on the GPU.
 #pragma once
 
 #include "kernels/cuda/device_types.h"

@@ -4,21 +4,21 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostWarps = 4;  // of a block; a tile each
+constexpr int kMostWarps = 4;  // per block, one tile each
 
-// Wide heads take half as many: shared memory is what a block of theirs runs out of.
+// Wide heads get half as many, because shared memory limits their blocks.
 constexpr int most_warps(int64_t head_dim) { return head_dim > 128 ? 2 : kMostWarps; }
 
-// A query's softmax over the pages so far, for the lane's two queries and its columns: sums[n][i]
-// is column 8 n + 2 pair + (i & 1) of query i >> 1.
+// The softmax over the pages so far, for the lane's two queries and its columns: sums[n][i] is
+// column 8 n + 2 pair + (i & 1) of query i >> 1.
 template <int kMostDim>
 struct RunningSoftmax {
   SoftmaxState states[2];
   float sums[kMostDim / 8][4];
 };
 
-// The next page joins. `staged`: the rows of it that any query of the block sees; `view`: those
-// that the lane's see.
+// Merges the next page. `staged`: its rows that any query of the block sees; `view`: those that the
+// lane's queries see.
 template <typename T, int kMostDim>
 __device__ inline void merge_page(RunningSoftmax<kMostDim>& running,
                                   const SoftmaxState (&states)[2], const uint32_t (&weights)[4][4],
@@ -30,7 +30,7 @@ __device__ inline void merge_page(RunningSoftmax<kMostDim>& running,
   for (int q = 0; q < 2; ++q) {
     const RowRange& rows = view.rows[q];
     sees_all = sees_all && rows.begin == staged.begin && rows.end == staged.end;
-    factors[q] = {1, 0};  // to a query that sees none of it, a page is nothing
+    factors[q] = {1, 0};  // a page that a query does not see adds nothing
     if (rows.begin < rows.end) {
       factors[q] = factors_of(running.states[q].largest, states[q].largest);
       running.states[q] = {fmaxf(running.states[q].largest, states[q].largest),
@@ -64,9 +64,9 @@ __device__ inline void merge_page(RunningSoftmax<kMostDim>& running,
   }
 }
 
-// Block (tiles of a span, key head): 16 pairs of a span for each warp, where pair p is head
-// p % group of row p / group. Keys of the next page are on their way while values are multiplied,
-// values while keys are.
+// Block (tiles of a span, key head): each warp takes 16 pairs of a span, where pair p is head p %
+// group of row p / group. The next page's keys are copied while values are multiplied, its values
+// while keys are.
 template <typename Cache, int kMostDim>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     walk_pages_kernel(AttentionArgs args) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
   const SequencePages& sequence = args.pages.sequences[rows[oldest].sequence];
   const SeenPages seen = seen_pages(sequence, first, index);
 
-  // The lane's queries; behind the block's last token there are none, and none sees a row.
+  // The lane's queries. Past the block's last token there are none, and they see no row.
   const int begin = block_begin + warp * kTileRows;
   const int end = youngest * group + group < block_end ? youngest * group + group : block_end;
   const auto own_pair = [&](int q) { return begin + lane / 4 + 8 * q; };

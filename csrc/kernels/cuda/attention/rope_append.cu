@@ -11,7 +11,7 @@ namespace sinkstream::cuda {
 
 namespace {
 
-constexpr int kWarps = 4;  // of a block; a warp makes one head of one row
+constexpr int kWarps = 4;  // per block; a warp handles one head of one row
 constexpr int kMostHeadDim = 256;
 
 // Heads of a row in the order of its linear map.
@@ -29,7 +29,7 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// The RMS norm in place, in double as the reference has it.
+// RMS norm in place, in double like the reference.
 __device__ inline void norm(float* head, const float* weight, float eps, int head_dim, int lane) {
   double squares = 0;
   for (int d = lane; d < head_dim; d += kWarpSize) squares += double{head[d]} * head[d];
@@ -38,8 +38,8 @@ __device__ inline void norm(float* head, const float* weight, float eps, int hea
   __syncwarp();
 }
 
-// The rotation of reference/rotate.h, bit for bit: products of floats are exact in double, so it
-// makes no difference whether the compiler joins a product with the sum.
+// The rotation of reference/rotate.h, bit for bit: products of floats are exact in double, so
+// fusing one with the sum changes nothing.
 __device__ inline void rotate(const Rotation& rotation, int64_t row, const float* head, float* to,
                               int head_dim, int lane) {
   const int pairs = int(rotation.rotary_dim / 2);
@@ -55,7 +55,7 @@ __device__ inline void rotate(const Rotation& rotation, int64_t row, const float
   __syncwarp();
 }
 
-// Rounds to 16 bits, two numbers a lane.
+// Rounds to 16 bits, two numbers per lane.
 template <typename T>
 __device__ inline void write_rounded(const float* numbers, void* to, int head_dim, int lane) {
   for (int word = lane; word < head_dim / 2; word += kWarpSize) {
@@ -82,7 +82,7 @@ __device__ inline void write_codes(const float* numbers, int8_t* codes, float* s
   }
 }
 
-// Where the token of a row has its place.
+// A token's slot.
 struct PageSlot {
   std::byte* page;
   int64_t row;  // of the page
@@ -97,7 +97,7 @@ __device__ inline PageSlot slot_of(const Pages& pages, const TokenRow& token) {
   return {window_page(pages, sequence, i / kPageRows), i % kPageRows};
 }
 
-// T: of a page's numbers; the queries beside int8 are bf16.
+// T: the type of a page's numbers.
 template <typename T>
 __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow& token, Part part,
                                      int kv_head, const float* numbers, int lane) {
@@ -115,9 +115,8 @@ __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow&
 }
 
 // Note: [One head, one warp]
-// Every head lies in shared memory between its steps, so that lanes may share it out one way to
-// load it, another to turn its pairs, and a third to round it. Rotations are turned from `head`
-// into `turned`.
+// A head stays in shared memory between its steps, because lanes divide it differently to load it,
+// to rotate its pairs and to round it. Rotations go from `head` to `rotated`.
 template <typename T, typename QueryT>
 __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppendArgs args) {
   SHARED(float4, heads_of_block, [kWarps][kMostHeadDim / 4]);

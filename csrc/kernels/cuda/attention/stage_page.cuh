@@ -1,4 +1,4 @@
-// Which pages a query sees, and one head's half of a page on its way into shared memory.
+// Which pages a query sees, and the copy of one head's half of a page to shared memory.
 #pragma once
 
 #include "common/divide_up.h"
@@ -9,7 +9,7 @@
 
 namespace sinkstream::cuda {
 
-// What the matrix products over a cache's type are made of.
+// The element type of matrix products over a cache's type.
 template <typename Cache>
 struct Multiplied {
   using Type = Cache;
@@ -26,11 +26,11 @@ constexpr bool kHasScales = sizeof(Cache) == 1;
 
 constexpr int kTileRows = 16;  // pairs of token and head, of one key head
 
-// Numbers between two rows in shared memory. Eight more than there are: the eight rows that
-// load_fragment4 reads at a time then lie in different banks, whatever the head_dim.
+// Row stride in shared memory, in numbers: eight more than head_dim, so that the eight rows that
+// load_fragment4 reads together are in different banks.
 constexpr int padded(int head_dim) { return head_dim + 8; }
 
-// Rows of a page: [begin, end), none where begin >= end.
+// Rows of a page: [begin, end), empty if begin >= end.
 struct RowRange {
   int begin;
   int end;
@@ -45,7 +45,7 @@ struct SeenPages {
   __device__ int count() const { return sink_pages + blocks; }
 };
 
-// One head of page n of those, and the token in its row 0.
+// One head of the n-th of these pages, and the token in its row 0.
 struct HeadPage {
   const std::byte* keys;
   const std::byte* values;
@@ -58,7 +58,7 @@ __device__ inline int64_t seen_sinks(const SequencePages& sequence, int64_t inde
   return index + 1 < sequence.sinks ? index + 1 : sequence.sinks;
 }
 
-// `first`: of the oldest of the tokens, `index`: of the youngest.
+// `first` is that of the oldest token, `index` that of the newest.
 __device__ inline SeenPages seen_pages(const SequencePages& sequence, int64_t first,
                                        int64_t index) {
   SeenPages seen = {};
@@ -86,7 +86,7 @@ __device__ inline HeadPage head_page(const Pages& pages, const SequencePages& se
   return page;
 }
 
-// The rows of a page that those tokens see.
+// The rows of a page that these tokens see.
 __device__ inline RowRange seen_rows(const SequencePages& sequence, const HeadPage& page,
                                      int64_t first, int64_t index) {
   int64_t begin = first - page.base, end = index + 1 - page.base;
@@ -97,7 +97,7 @@ __device__ inline RowRange seen_rows(const SequencePages& sequence, const HeadPa
   return {int(begin > 0 ? begin : 0), int(end < kPageRows ? end : kPageRows)};
 }
 
-// What a block of `warps` warps has in shared memory.
+// The shared memory of a block of `warps` warps.
 template <typename Cache>
 struct TileMemory {
   Element<Cache>* queries;  // [warps][16][padded(head_dim)]
@@ -126,8 +126,8 @@ struct TileMemory {
         wide(reinterpret_cast<Element<Cache>*>(values + half_bytes(head_dim))) {}
 };
 
-// Calls visit(row, column) for every part of `rows` rows of `columns` parts, shared out among
-// `threads`; of which this is number `thread`.
+// Calls visit(row, column) for this thread's share of `rows` rows of `columns` parts; `thread` is
+// in [0, threads).
 template <typename Visit>
 __device__ inline void for_each_part(int thread, int threads, int rows, int columns,
                                      const Visit& visit) {
@@ -144,8 +144,8 @@ __device__ inline void for_each_part(int thread, int threads, int rows, int colu
   }
 }
 
-// The block asks for one head's half of a page. Rows that none of its queries sees are not read:
-// they become zeros, which a weight of zero can be multiplied with.
+// The block starts to copy one head's half of a page. Rows that none of its queries see are not
+// read: they become zeros, which are safe to multiply by a zero weight.
 template <typename Cache>
 __device__ inline void stage_half(unsigned char* to, const std::byte* from, int head_dim,
                                   RowRange seen) {
@@ -169,7 +169,7 @@ __device__ inline void stage_half(unsigned char* to, const std::byte* from, int 
 
 // Two of the four codes in a word, `first` and the next, as bfloat16.
 __device__ inline uint32_t widened(uint32_t codes, int first) {
-  // 2^23 + (code + 128), less 2^23 + 128. A code has no more bits than the upper half holds.
+  // 2^23 + (code + 128), minus 2^23 + 128. The upper half of the float holds all bits of a code.
   const auto bits = [&](int i) {
     const uint32_t code = ((codes >> (8 * i)) & 0xFF) ^ 0x80;
     return __float_as_uint(__uint_as_float(0x4B000000u | code) - 8388736.0f);
@@ -177,7 +177,7 @@ __device__ inline uint32_t widened(uint32_t codes, int first) {
   return bits(first) >> 16 | (bits(first + 1) & 0xFFFF0000u);
 }
 
-// The block makes numbers of a half's codes.
+// The block converts a half's codes to bfloat16.
 __device__ inline void widen_half(bf16* wide, const unsigned char* half, int head_dim) {
   for_each_part(threadIdx.x, blockDim.x, kPageRows, head_dim / 16, [&](int row, int part) {
     const uint4 codes = *reinterpret_cast<const uint4*>(half + row * head_dim + part * 16);
@@ -189,8 +189,8 @@ __device__ inline void widen_half(bf16* wide, const unsigned char* half, int hea
   });
 }
 
-// A half that copy_async has asked for, as numbers. `pending`: groups of copies that may still be
-// under way. All threads of the block call it; whatever they wrote or read before is done then.
+// Waits for a half that copy_async copies, and returns it as numbers. `pending`: groups of copies
+// that may still be in flight. All threads of the block call it; it is a barrier.
 template <int pending, typename Cache>
 __device__ inline const Element<Cache>* wait_for_half(const TileMemory<Cache>& memory,
                                                       const unsigned char* half, int head_dim) {

@@ -1,9 +1,9 @@
-// The arithmetic of attention, which decode and prefill share to the bit: a warp, a tile of up to
-// 16 queries of one key head, one page; and how pages merge.
+// The arithmetic that decode and prefill share, bit for bit: one warp multiplies a tile of up to 16
+// queries of one key head by one page. Also how pages are merged.
 //
 // Note: [A lane's part]
-// The lane has group = lane / 4 and pair = lane % 4 (Note [Fragments] of tensor_core.cuh), and to
-// do with two queries: rows group and group + 8 of the tile, called its query 0 and 1. Of their 64
+// A lane has group = lane / 4 and pair = lane % 4 (Note [Fragments] of tensor_core.cuh). It works
+// on two queries: rows group and group + 8 of the tile, called its query 0 and 1. Of their 64
 // scores it holds scores[j][i]: key 8 j + 2 pair + (i & 1), query i >> 1.
 #pragma once
 
@@ -15,16 +15,16 @@ namespace sinkstream::cuda {
 struct TileView {
   RowRange rows[2];
   float slope[2];     // of ALiBi
-  float distance[2];  // to row 0; one less to each later row
+  float distance[2];  // to row 0; one less for each later row
 };
 
-// A query's softmax over some pages, or one.
+// A query's softmax over one or more pages.
 struct SoftmaxState {
   float largest;  // m
   float total;    // l
 };
 
-// What two states and their sums are multiplied by where they merge.
+// Factors for two states and their sums when they are merged.
 struct Factors {
   float before;
   float added;
@@ -39,7 +39,7 @@ __device__ inline float merge(float before, float added, const Factors& factors)
   return fmaf(before, factors.before, product(added, factors.added));
 }
 
-// A learned sink logit joins: a score without a value.
+// Merges a learned sink logit: a score without a value.
 __device__ inline Factors merge_logit(SoftmaxState& state, float logit) {
   const Factors factors = factors_of(state.largest, logit);
   state = {fmaxf(state.largest, logit), merge(state.total, 1, factors)};
@@ -47,13 +47,14 @@ __device__ inline Factors merge_logit(SoftmaxState& state, float logit) {
 }
 
 // The warp copies up to 16 queries into its part of the shared memory: pairs [begin, end) of the
-// span that begins at `row`, where pair p is head p % group of row p / group. The others are zeros.
+// span that begins at `row`, where pair p is head p % group of row p / group. Missing queries
+// become zeros.
 template <typename T>
 __device__ inline void stage_queries(T* tile, const void* queries, const AttentionArgs& args,
                                      int64_t row, int kv_head, int begin, int end) {
   const int head_dim = int(args.pages.shape.head_dim);
   const int group = args.heads / int(args.pages.shape.kv_heads);
-  __syncwarp();  // nobody reads the queries before these any more
+  __syncwarp();  // the previous queries are no longer read
   for_each_part(threadIdx.x % kWarpSize, kWarpSize, kTileRows, head_dim / 8, [&](int r, int part) {
     const int pair = begin + r;
     uint4 numbers = make_uint4(0, 0, 0, 0);
@@ -90,7 +91,7 @@ __device__ inline void multiply_keys(float (&scores)[8][4], const T* queries, co
   }
 }
 
-// Makes scores of products: Note [Scores] of kernels/attention.h.
+// Turns a product into a score: Note [Scores] of kernels/attention.h.
 __device__ inline float score_of(float sum, const AttentionArgs& args, float slope,
                                  float distance) {
   float score = product(sum, args.scale);
@@ -99,7 +100,7 @@ __device__ inline float score_of(float sum, const AttentionArgs& args, float slo
   return score;
 }
 
-// The sum, or the largest, of the four lanes that share a query.
+// The sum, or the maximum, over the four lanes that share a query.
 __device__ inline float sum_of_lanes(float x) {
   x += __shfl_xor_sync(kWarp, x, 1);
   return x + __shfl_xor_sync(kWarp, x, 2);
@@ -109,9 +110,9 @@ __device__ inline float largest_of_lanes(float x) {
   return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
 }
 
-// Turns products into m, l and weights: p, which for int8 is multiplied by the value's scale once l
-// has taken it, rounded, and as the first factor of multiply_values. `keys` and `values` are the
-// staged halves, read for their scales alone.
+// Turns products into m, l and the weights p, rounded and packed as the first factor of
+// multiply_values. For int8, p is multiplied by the value's scale after it is added to l. `keys`
+// and `values` are the staged halves, of which only the scales are read.
 template <typename Cache>
 __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& view,
                                        const AttentionArgs& args, const unsigned char* keys,
@@ -133,7 +134,7 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
       if constexpr (kHasScales<Cache>) sum = product(sum, scales_of(keys, head_dim)[row]);
       const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
       scores[j][i] = is_seen(j, i) ? score : -INFINITY;
-      states[query].largest = fmaxf(states[query].largest, scores[j][i]);  // passes over NaN
+      states[query].largest = fmaxf(states[query].largest, scores[j][i]);  // ignores NaN
     }
   }
   for (SoftmaxState& state : states) state.largest = largest_of_lanes(state.largest);
@@ -153,7 +154,7 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
     }
   }
   for (SoftmaxState& state : states) state.total = sum_of_lanes(state.total);
-    // A lane's scores of keys 16 k … 16 k + 15 are just what it holds of the first factor.
+    // A lane's scores of keys 16 k to 16 k + 15 are exactly its part of the first factor.
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -164,9 +165,9 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
   }
 }
 
-// Σ weight · value over the page, from fresh accumulators, for the 32 columns from `column` on, or
-// the 16 that are left: sums[n][i] is column + 8 n + 2 pair + (i & 1) of query i >> 1.
-// keep(word, row) gives the values of rows `row` and row + 1 as they shall be multiplied.
+// Σ weight · value over the page, from zero, for the 32 columns from `column` on, or the last 16:
+// sums[n][i] is column + 8 n + 2 pair + (i & 1) of query i >> 1. keep(word, row) returns the values
+// of rows `row` and row + 1 to multiply.
 template <typename T, typename Keep>
 __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&weights)[4][4],
                                        const T* values, int head_dim, int column,
@@ -197,9 +198,9 @@ __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&wei
   multiply_values(sums, weights, values, head_dim, column, [](uint32_t word, int) { return word; });
 }
 
-// The same for a tile whose queries see different rows, where a value that some see is infinite or
-// no number: zero times that would be no number for the others. So each query is multiplied by
-// itself, with zeros in place of what it does not see.
+// The same for a tile whose queries see different rows, where a value that only some of them see is
+// infinite or NaN: zero times that would be NaN for the others. So each query is multiplied
+// separately, with zeros for the rows that it does not see.
 template <typename T>
 __device__ inline void multiply_values_separately(float (&sums)[4][4],
                                                   const uint32_t (&weights)[4][4], const T* values,

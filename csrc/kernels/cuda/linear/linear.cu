@@ -10,31 +10,30 @@ namespace sinkstream::cuda {
 
 namespace {
 
-// Shared memory that a block of such GPUs may have, and, since others have less, of all of them.
+// Shared memory that a block may use: on compute capability 9.0, and on every supported GPU.
 constexpr size_t kLargeShared = 227 * 1024, kSmallShared = 99 * 1024;
 
-// What a warp does at a time, by the type of the weights, by how many fragments of eight inputs
-// there are, and by what shared memory there is.
+// A kernel's constants, by weight type, number of fragments of eight inputs, and shared memory.
 template <WeightType kType, int kInputTiles, size_t kMostShared>
 struct Shape {
-  // Row tiles of a warp: with many inputs, fetching their fragments for one row tile alone would
-  // take as long as its arithmetic.
+  // Row tiles per warp: with many inputs, loading their fragments for a single row tile would take
+  // as long as its arithmetic.
   static constexpr int kRowTiles = kInputTiles < 4 ? 1 : 2;
   static constexpr int kBlockRows = kRowWarps * kRowTiles * kTileRows;
 
-  // Blocks that a multiprocessor holds. Three leave 80 registers to a thread, two 128: sums of many
-  // inputs and numbers in pieces need more.
+  // Blocks per multiprocessor. Three leave 80 registers per thread, two 128; sums of many inputs
+  // and weights in pieces need more.
   static constexpr int kResident = kType == WeightType::kFloat32 || kInputTiles >= 4  ? 1
                                    : kType == WeightType::kBFloat16                   ? 3
                                    : kType == WeightType::kFloat16 || kInputTiles > 1 ? 2
                                                                                       : 3;
 
   // A row of inputs in shared memory is 16 bytes longer than its chunk, so that the eight rows of a
-  // fragment lie in different banks.
+  // fragment are in different banks.
   static constexpr int kPadding = 8;  // numbers
 
-  // Tiles along K that a warp has asked for and not used yet: as many as the registers hold, and
-  // the shared memory two chunks of inputs for.
+  // Tiles along K that a warp loads ahead: as many as fit in registers and whose inputs fit twice
+  // in shared memory.
   static constexpr int kRegistersPerTile =
       kRowTiles * (TileRegisters<kType>::kWords + TileRegisters<kType>::kScaleWords);
   static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kRegistersPerTile);
@@ -46,16 +45,16 @@ struct Shape {
   static_assert(kDepth >= 1);
   static constexpr int kUnitTiles = kDepth * kWarpsAlongK;
 
-  // The inputs wait in shared memory, a chunk of columns at a time, and the next chunk arrives
-  // while the present one is used. Rows past the last input hold whatever was there: a column of a
-  // product depends on that column of B alone.
+  // Inputs are staged in shared memory one chunk of columns at a time; the next chunk is copied
+  // while the current one is used. Rows past the last input are garbage: a column of a product
+  // depends only on that column of B.
   static constexpr int kChunkTiles = kInputTiles < 4 ? 16 / kUnitTiles * kUnitTiles : kUnitTiles;
   static_assert(kChunkTiles % kUnitTiles == 0);
   static constexpr int kChunkStride = kChunkTiles * kTileCols + kPadding;
   static constexpr int kChunk = kInputs * kChunkStride;  // numbers
 
-  // Afterwards the block's warps put their sums there: [kWarpsAlongK][kInputs][kBlockRows], with a
-  // row's end left empty, so that the four columns of a warp lie eight banks apart.
+  // Afterwards the same memory holds the warps' sums: [kWarpsAlongK][kInputs][kBlockRows], padded
+  // so that a warp's four columns are eight banks apart.
   static constexpr int kSumsStride = kBlockRows + 4;
   static constexpr size_t kSharedBytes =
       std::max(size_t{2} * kChunk * sizeof(bf16),
@@ -63,14 +62,14 @@ struct Shape {
   static_assert(kSharedBytes <= kMostShared && kSharedBytes * kResident <= kLargeShared);
 };
 
-// Fetches the columns of the tiles along K from `first` on, kChunkTiles or as many as there are
-// before `end`, of all inputs. Columns past the last one become zeros, as the weights there are.
+// Copies all inputs' columns of kChunkTiles tiles along K from `first` on, or up to `end`. Columns
+// past the last become zeros, like the weights there.
 template <typename S>
 __device__ inline void stage_inputs(bf16* chunk, const LinearArgs& args, int first, int end) {
   constexpr int kCopy = 8;  // numbers
   constexpr int kCopies = S::kChunkTiles * kTileCols / kCopy;
   const auto* input = static_cast<const bf16*>(args.input) + first * kTileCols;
-  const int cols = int(args.weights.cols) - first * kTileCols;  // that are left
+  const int cols = int(args.weights.cols) - first * kTileCols;  // remaining
   const int staged = (end - first) * kTileCols;
   for (int i = int(threadIdx.x); i < int(args.rows) * kCopies; i += kLinearThreads) {
     const int row = i / kCopies, column = i % kCopies * kCopy;
@@ -86,7 +85,7 @@ __device__ inline void stage_inputs(bf16* chunk, const LinearArgs& args, int fir
   }
 }
 
-// The warps that share rows put their sums side by side, and the block adds them and writes them.
+// Warps that share rows store their sums in shared memory; the block adds and writes them.
 template <typename S, int kInputTiles>
 __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* shared,
                            const LinearArgs& args) {
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
   const int begin = first_tile(weights.cols, int(blockIdx.y), args.splits);
   const int end = first_tile(weights.cols, int(blockIdx.y) + 1, args.splits);
 
-  // This warp's row tiles: past the last one there is nothing to do, or the last once more.
+  // This warp's row tiles. Past the last one there is nothing to do, or it is loaded twice.
   const auto row_tile_count = int(row_tiles(weights.rows));
   const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kWarpsAlongK) * S::kRowTiles;
   const int tiles =
@@ -153,7 +152,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
     if (d < tiles) load_next(ring[d]);
   }
 
-  int left = tiles;  // to be used
+  int left = tiles;  // not used yet
   Sums<S::kRowTiles, kInputTiles> sums = {};
   const int chunks = (end - begin + S::kChunkTiles - 1) / S::kChunkTiles;
 #pragma unroll 1
@@ -164,7 +163,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
     copy_async_commit();
     if (chunk == 0) continue;
 
-    copy_async_wait<1>();  // the chunk before
+    copy_async_wait<1>();  // the previous chunk
     __syncthreads();
     const bf16* inputs = shared + (chunk - 1) % 2 * S::kChunk + k_warp * kTileCols +
                          lane % 8 * S::kChunkStride + lane / 8 * 8;
@@ -183,7 +182,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
       }
       inputs += S::kUnitTiles * kTileCols;
     }
-    __syncthreads();  // the chunk's place is needed, for the one after the next or for the sums
+    __syncthreads();  // the chunk's memory is reused, by the chunk after next or by the sums
   }
   copy_async_wait<0>();
   write_sums<S, kInputTiles>(sums, reinterpret_cast<float*>(shared), args);

@@ -1,6 +1,5 @@
-// What a warp adds up for one tile of weights and the inputs beside it: the same operations in the
-// same order for every output, whichever kernel calls it. Note: [One order along K] of
-// linear/plan.h.
+// Multiplies one tile of weights by its inputs, for one warp: the same operations in the same order
+// for every output, whichever kernel calls it. Note: [One order along K] of linear/plan.h.
 #pragma once
 
 #include "kernels/cuda/linear/tile_registers.cuh"
@@ -12,7 +11,7 @@ namespace sinkstream::cuda {
 template <int kRowTiles, int kInputTiles>
 using Sums = float[kRowTiles][kInputTiles][4];
 
-// The B fragments of two steps of eight inputs, of which `rows` is this lane's share of the first.
+// Loads the B fragments of two steps of eight inputs; `rows` is this lane's address for the first.
 __device__ inline void load_inputs(uint32_t (&b)[kGroupSteps][2], const bf16* rows) {
   uint32_t words[4];
   load_fragment4(words, rows);
@@ -20,9 +19,9 @@ __device__ inline void load_inputs(uint32_t (&b)[kGroupSteps][2], const bf16* ro
 }
 
 // Adds the products of 32 columns of numbers to the sums. `inputs` is this lane's row of the first
-// fragment of inputs, at the first column of its 8 × 8 matrix, and the rows are kStride numbers
-// apart. kInterleaved fragments of inputs are taken at a time: products for one sum wait for each
-// other, those for others pass between.
+// fragment of inputs, at the first column of its 8 × 8 matrix; rows are kStride numbers apart.
+// kInterleaved fragments of inputs are processed together, because products for one sum wait for
+// each other.
 template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
           int kInputTiles>
 __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
@@ -55,8 +54,8 @@ __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
   }
 }
 
-// Adds a group of 32 columns of codes to the sums. A fragment of ones makes the sums of inputs, in
-// the very lanes that want them.
+// Adds a group of 32 columns of codes to the sums. A fragment of ones yields the sums of inputs, in
+// the lanes that need them.
 template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
           int kInputTiles>
 __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
@@ -75,7 +74,7 @@ __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
   }
 #pragma unroll
   for (int first = 0; first < kInputTiles; first += kInterleaved) {
-    __syncwarp();  // or the compiler fetches all inputs ahead, into more registers than there are
+    __syncwarp();  // or the compiler loads all inputs ahead and runs out of registers
     uint32_t b[kInterleaved][kGroupSteps][2];
 #pragma unroll
     for (int n = 0; n < kInterleaved; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
@@ -103,7 +102,7 @@ __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
   }
 }
 
-// Adds the products of 32 columns, whatever the weights are.
+// Adds the products of 32 columns of any weight type.
 template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
           int kInputTiles>
 __device__ inline void add_products(Sums<kRowTiles, kInputTiles>& sums,

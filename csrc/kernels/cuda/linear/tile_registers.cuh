@@ -1,13 +1,13 @@
-// A lane's share of a tile of weights in registers, and what the tensor cores make of it.
+// A lane's share of a tile of weights in registers, and its fragments for the tensor cores.
 //
 // Note: [Exact pieces]
 // Tensor cores multiply bf16 by bf16 exactly and add in float32. Weights reach them without loss:
 //   bfloat16  as they are
-//   codes     as the whole numbers that they are: with 0x4300 above its bits, a code c below 128 is
-//             the bf16 128 + c, from which 128 (and for int4 the 8 of its offset) is taken, exactly
+//   codes     as integers: with 0x4300 above its bits, a code c below 128 is the bf16 128 + c, from
+//             which 128 (and for int4 its offset 8) is subtracted, exactly
 //   float16   as the sum of two bf16 (8 + 3 bits), float32 as the sum of three (8 + 8 + 8): each
-//             piece is what is left, rounded. Exact for numbers from 2^-100 to 2^127.
-// Inputs are bf16 already, so nothing of a product is lost but what float32 sums lose.
+//             piece is the rounded remainder. Exact for numbers from 2^-100 to 2^127.
+// Inputs are bf16 already, so only the float32 sums round.
 #pragma once
 
 #include "kernels/cuda/linear/weights.h"
@@ -16,7 +16,7 @@
 
 namespace sinkstream::cuda {
 
-// Of all groups of columns, or of one.
+// Holds all groups of columns, or one.
 template <WeightType kType, int kGroups = kTileGroups>
 struct TileRegisters {
   static constexpr int kWords =
@@ -26,20 +26,20 @@ struct TileRegisters {
   uint32_t words[kWords];
   uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];  // Note: [Tiles]
 
-  // A lane's codes begin at `codes_offset(lane)` of a tile, and its scales `scales_offset(lane)`
-  // bytes further.
+  // A lane's codes begin at `codes_offset(lane)` of a tile, its scales `scales_offset(lane)` bytes
+  // after that.
   static __device__ int codes_offset(int lane) { return lane * int(sizeof(uint4)); }
   static __device__ int scales_offset(int lane) {
     return int(tile_code_bytes(kType)) + lane / 4 * scales_per_group(kType) * kTileGroups * 4 -
            codes_offset(lane);
   }
 
-  // From device memory, where nobody reads them again soon.
+  // From device memory, without caching them in L1.
   __device__ void load(const std::byte* codes, int scales_offset) {
     static_assert(kGroups == kTileGroups);
     load(codes, codes + scales_offset, [](const auto* address) { return load_streaming(address); });
   }
-  // From shared memory, the groups of columns from `first` on.
+  // From shared memory: the groups of columns from `first` on.
   __device__ void load_staged(const std::byte* codes, int scales_offset, int first) {
     constexpr int kGroupBytes = kWords / kGroups % 4 == 0
                                     ? int(tile_code_bytes(kType)) / kTileGroups
@@ -65,7 +65,7 @@ struct TileRegisters {
         const uint4 four = fetch(reinterpret_cast<const uint4*>(codes + i * kWarpSize * 4));
         words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
       }
-    } else {  // of int4, one group
+    } else {  // one group of int4
       const uint2 two = fetch(reinterpret_cast<const uint2*>(codes));
       words[0] = two.x, words[1] = two.y;
     }
@@ -87,8 +87,8 @@ constexpr uint32_t k128 = 0x43004300;        // 128
 constexpr uint32_t kMinus128 = 0xc300c300;   // −128
 constexpr uint32_t kMinus136 = 0xc308c308;   // −136
 
-// The int8 codes in the low bytes of both halves. Of the bits s and low seven c, a code is
-// c − 128 s: from 128 + c, 128 + 128 s is taken, which is 0x4300 with the sign's bit put in.
+// The int8 codes in the low bytes of both halves. With sign bit s and low seven bits c, a code is c
+// − 128 s: (128 + c) − (128 + 128 s), where the latter is 0x4300 with the sign bit set.
 __device__ inline uint32_t int8_pair(uint32_t word) {
   const uint32_t low = merge_bits(word, 0x007f007f, k128);
   const uint32_t sign = merge_bits(word, 0x00800080, k128);
@@ -107,8 +107,8 @@ constexpr int pieces_of(WeightType type) {
   return type == WeightType::kFloat32 ? 3 : type == WeightType::kFloat16 ? 2 : 1;
 }
 
-// The A fragment of step `step`: of the numbers or codes, the piece `fragment[0]`, and what it
-// leaves of float16 and float32 in those behind it.
+// The A fragment of step `step`: `fragment[0]` has the numbers or codes as bf16, later entries the
+// remainders of float16 and float32.
 template <WeightType kType, int kGroups>
 __device__ inline void unpack(const TileRegisters<kType, kGroups>& tile, int step,
                               uint32_t (&fragment)[pieces_of(kType)][4]) {

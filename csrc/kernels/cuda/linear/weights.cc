@@ -9,7 +9,7 @@ namespace sinkstream::cuda {
 
 namespace {
 
-// Where in a panel a number lies, as in a tile: Note: [Panels] of packed_matrix.h.
+// Where a number is in a panel, like TileOffset: Note: [Panels] of packed_matrix.h.
 struct PanelOffset {
   int64_t byte;
   int shift;
@@ -28,7 +28,7 @@ constexpr PanelOffset offset_in_panel(WeightType type, int64_t row, int64_t col)
   return {block + (c / 8 * kPanelRows + row) * 4 + nibble / 2, static_cast<int>(nibble % 2 * 4)};
 }
 
-// offset_in_tile of every number of a tile, so that packing does no arithmetic for each.
+// offset_in_tile of every number of a tile, computed at compile time.
 template <WeightType kType>
 constexpr std::array<TileOffset, kTileRows * kTileCols> kTileOffsets = [] {
   std::array<TileOffset, kTileRows * kTileCols> offsets;
@@ -38,7 +38,7 @@ constexpr std::array<TileOffset, kTileRows * kTileCols> kTileOffsets = [] {
   return offsets;
 }();
 
-// `row` of the panel becomes `tile_row` of the tile in which `col` lies.
+// Copies `row` of the panel to `tile_row` of the tile that holds `col`.
 template <WeightType kType>
 void copy_number(const std::byte* panel, int64_t row, int64_t col, int tile_row, std::byte* tile) {
   constexpr size_t kBytes = tile_code_bytes(kType) / (kTileRows * kTileCols);

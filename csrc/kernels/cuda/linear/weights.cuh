@@ -1,4 +1,4 @@
-// One number out of a tiled matrix.
+// Reads one number of a tiled matrix.
 #pragma once
 
 #include "kernels/cuda/linear/weights.h"

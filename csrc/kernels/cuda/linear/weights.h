@@ -1,17 +1,16 @@
-// Weights of a linear map in the one layout that the GPU's kernels read, and the way there from
-// the CPU's panels. Knows nothing of files and needs no GPU.
+// The layout in which GPU kernels read a linear map's weights, and the conversion from the CPU's
+// panels. Knows no files and needs no GPU.
 //
 // Note: [Tiles]
-// A tile is 16 rows (output features) of 64 columns (input features), contiguous. The tiles of 16
-// rows follow each other along K, then come those of the next 16 rows, so that a warp which walks
-// along K streams one address range. Rows and columns past the end are zero: a code 0 of scale 0.
+// A tile is 16 rows (output features) by 64 columns (input features), contiguous. The tiles of 16
+// rows are stored in order along K, then those of the next 16 rows, so a warp that walks along K
+// reads one address range. Rows and columns past the end are zero: for codes, code 0 with scale 0.
 //
-// Columns are taken 16 at a time, as a tensor core does: such a step is one A fragment, of which
-// lane 4·group + pair holds four words, word r being the two numbers of
+// Tensor cores take 16 columns at a time. Such a step is one A fragment, of which lane 4·group +
+// pair holds four words; word r is the two numbers of
 //   row group + 8 (r & 1), columns 2·pair + 8 (r >> 1) + {0, 1}       (Note: [Fragments],
 //   tensor_core.cuh)
-// In a tile each lane's share of a step lies together, so that 16 bytes for each lane, side by
-// side, are what the lanes need:
+// A lane's share of a step is contiguous, and lanes are next to each other, 16 bytes each:
 //
 //   float32          [4 steps][2 halves h][32 lanes] of words 2h, 2h + 1: four numbers
 //   float16          [4 steps][32 lanes] of four words
@@ -22,9 +21,9 @@
 //                    bit 4r + 16e on
 //   int4 + minimum   the same
 //
-// Codes stand for what they do in the panels (packed_matrix.h) and keep their bits: int8 is two's
-// complement, int4 is the number plus 8. Behind the codes stand the float16 scales, for each
-// `group` of lanes together what its lanes need:
+// Codes keep their meaning and bits from the panels (packed_matrix.h): int8 is two's complement,
+// int4 is the number plus 8. The float16 scales follow the codes, those of each `group` of lanes
+// together:
 //
 //   int8, int4       [8] of [2 groups of columns][2] scales, of rows group and group + 8
 //   int4 + minimum   [8] of [2 groups of columns]: those 2 scales, then those rows' 2 minima
@@ -49,7 +48,7 @@ constexpr int kGroupSteps = int{kGroup} / kStepCols;  // steps of such a group
 constexpr int64_t row_tiles(int64_t rows) { return divide_up(rows, kTileRows); }
 constexpr int64_t col_tiles(int64_t cols) { return divide_up(cols, kTileCols); }
 
-// Bytes of a tile's numbers or codes; the scales begin there.
+// Bytes of a tile's numbers or codes; its scales follow them.
 constexpr int64_t tile_code_bytes(WeightType type) {
   constexpr int64_t kNumbers = kTileRows * kTileCols;
   switch (type) {
@@ -63,7 +62,7 @@ constexpr int64_t tile_code_bytes(WeightType type) {
   return 0;
 }
 
-// Float16 numbers beside the codes for each row and group: a scale, and maybe a minimum.
+// Float16 values per row and group of codes: a scale, and for some types a minimum.
 constexpr int scales_per_group(WeightType type) {
   return type == WeightType::kInt4Minimum ? 2 : is_quantized(type) ? 1 : 0;
 }
@@ -88,8 +87,8 @@ struct TiledMatrix {
   }
 };
 
-// Gives what `visit` has for this type, a lambda with the type as its template argument: kernels
-// are compiled for each.
+// Calls `visit`, a lambda with the type as its template argument, and returns its result: kernels
+// are compiled per type.
 template <typename Visit>
 auto for_type(WeightType type, const Visit& visit) {
   switch (type) {
@@ -103,14 +102,14 @@ auto for_type(WeightType type, const Visit& visit) {
   return visit.template operator()<WeightType::kInt4Minimum>();
 }
 
-// Where in a tile a number lies: `shift` bits up from byte `offset`; the shift is 0 but for
-// four-bit codes, which share bytes.
+// Where a number is in a tile: `shift` bits up from byte `byte`. The shift is 0 except for four-bit
+// codes, which share bytes.
 struct TileOffset {
   int byte;
   int shift;
 };
 
-// Of the number at `row` in [0, kTileRows), `col` in [0, kTileCols) of a tile.
+// Of the number at `row` in [0, kTileRows) and `col` in [0, kTileCols) of a tile.
 constexpr TileOffset offset_in_tile(WeightType type, int row, int col) {
   const int lane = row % 8 * 4 + col % 8 / 2;
   const int step = col / kStepCols, half = col % kStepCols / 8, lower = row / 8, second = col % 2;
@@ -133,18 +132,18 @@ constexpr TileOffset offset_in_tile(WeightType type, int row, int col) {
   return {0, 0};
 }
 
-// Byte offset in a tile of the float16 scale of `row` for the group that `col` is in; its minimum
-// stands 4 bytes behind it.
+// Byte offset in a tile of the float16 scale of `row` for the group that `col` is in. Its minimum
+// is 4 bytes after it.
 constexpr int scale_in_tile(WeightType type, int row, int col) {
   const int group = col / int{kGroup};
   const int scales = scales_per_group(type) * 2;  // of one group, for two rows
   return int(tile_code_bytes(type)) + ((row % 8 * kTileGroups + group) * scales + row / 8) * 2;
 }
 
-// Writes the rows of `part` as rows [first_row, first_row + part.rows) of a matrix of tiles of the
-// same type and number of columns: the parts that read one input (q, k and v; gate and up) become
-// one matrix. `tiles` was zero before the first part (what lies past the end stays zero) and is in
-// host memory. Threads may take different parts of a matrix as long as no 16 rows are shared.
+// Writes the rows of `part` as rows [first_row, first_row + part.rows) of a tiled matrix of the
+// same type and number of columns: parts that read one input (q, k and v; gate and up) become one
+// matrix. `tiles` is in host memory and zero before the first part, so that padding stays zero.
+// Threads may write different parts of a matrix if no tile is shared.
 void tile_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles);
 
 }  // namespace sinkstream::cuda

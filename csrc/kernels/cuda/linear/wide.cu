@@ -9,23 +9,22 @@ namespace sinkstream::cuda {
 
 namespace {
 
-// A block takes 128 rows of weights and 128 of inputs; each of its eight warps 32 rows of weights,
-// for which fragments are unpacked once, and 64 inputs.
-constexpr int kRowTiles = 2;    // of a warp
-constexpr int kInputTiles = 8;  // fragments of eight inputs of a warp
-constexpr int kInputWarps = 2;  // beside each other
+// A block takes 128 rows of weights and 128 inputs; each of its eight warps takes 32 rows of
+// weights, whose fragments are unpacked once, and 64 inputs.
+constexpr int kRowTiles = 2;    // per warp
+constexpr int kInputTiles = 8;  // fragments of eight inputs per warp
+constexpr int kInputWarps = 2;  // next to each other along the inputs
 constexpr int kThreads = kWideRows / (kRowTiles * kTileRows) * kInputWarps * kWarpSize;
 
 // A row of inputs in shared memory is 16 bytes longer than a tile, so that the eight rows of a
-// fragment lie in different banks.
+// fragment are in different banks.
 constexpr int kInputStride = kTileCols + 8;
 
-constexpr int kWarpTiles = kRowTiles * kInputTiles;  // a thread has quad sums of each
+constexpr int kWarpTiles = kRowTiles * kInputTiles;  // a thread has four sums of each
 constexpr int kInterleaved = 2;  // fragments of inputs: add_numbers of linear/products.cuh
 
-// What a block has in shared memory: a ring of stages for tiles along K, the weights' and beside
-// them the inputs' columns, all but one of them on their way; and behind it those totals of its
-// threads that their registers have no room for.
+// A block's shared memory: a ring of stages, each a tile along K of weights and inputs, all but one
+// being copied; then the totals that do not fit in registers.
 template <WeightType kType>
 struct Shared {
   // Codes need registers for the sums of a group, float32 for its pieces.
@@ -35,7 +34,7 @@ struct Shared {
 
   static constexpr int kInputsAt = kWideRows / kTileRows * int(tile_bytes(kType));
   static constexpr int kStageBytes = kInputsAt + kWideInputs * kInputStride * int(sizeof(bf16));
-  static constexpr int kMost = 163 * 1024;  // what an A100 has for a block
+  static constexpr int kMost = 163 * 1024;  // per block on an A100
   static constexpr int kStages = std::min(4, (kMost - kTotals) / kStageBytes);
   static_assert(kStages >= 2);
 
@@ -43,12 +42,12 @@ struct Shared {
   static constexpr size_t kBytes = kTotalsAt + kTotals;
 };
 
-// This block's run of tiles along K, as one alone takes them: along, along + kWarpsAlongK, ... for
-// each `along` in turn. Note: [One order along K].
+// Walks over a block's run of tiles along K: k_warp, k_warp + kWarpsAlongK, ... for each k_warp.
+// Note: [One order along K].
 struct TileOrder {
   int begin, end;
   int k_warp = 0;
-  int tile;  // the next one; `end` after all of them
+  int tile;  // the next one; `end` after the last
 
   __device__ explicit TileOrder(const LinearArgs& args)
       : begin(first_tile(args.weights.cols, int(blockIdx.z), args.splits)),
@@ -61,10 +60,10 @@ struct TileOrder {
   }
 };
 
-// Brings tiles along K to shared memory: a warp the tile of 16 rows of weights, eight threads 64
-// columns of a row of inputs. Columns past the last one become zeros, as the weights there are.
-// What is not there at all, rows of inputs and whole tiles of weights, stays what it was: a number
-// of a product depends on its own row and column alone.
+// Copies tiles along K to shared memory: each warp a tile of 16 rows of weights, every eight
+// threads 64 columns of an input row. Columns past the last become zeros, like the weights there.
+// Missing input rows and missing weight tiles stay garbage: an element of a product depends only on
+// its own row and column.
 template <WeightType kType>
 class Loader {
  public:
@@ -88,7 +87,7 @@ class Loader {
         if (i + lane * kCopy < kTile) copy_async(to + i, from + i);
       }
     }
-    const int left = int(args_.weights.cols) - tile * kTileCols - column();  // of a row
+    const int left = int(args_.weights.cols) - tile * kTileCols - column();  // columns remaining
     const bf16* from = inputs_ + int64_t{tile} * kTileCols;
     bf16* to = reinterpret_cast<bf16*>(stage + Shared<kType>::kInputsAt) +
                thread / kRowThreads * kInputStride + column();
@@ -113,15 +112,15 @@ class Loader {
  private:
   static constexpr int kTile = int(tile_bytes(kType));
   static constexpr int kCopy = 16;                            // bytes
-  static constexpr int kNumbers = kCopy / int(sizeof(bf16));  // of inputs
+  static constexpr int kNumbers = kCopy / int(sizeof(bf16));  // inputs per copy
   static constexpr int kRowThreads = kTileCols / kNumbers;
 
   static __device__ int column() { return int(threadIdx.x) % kRowThreads * kNumbers; }
 
   const LinearArgs& args_;
-  const std::byte* weights_;  // what this thread brings of the first tile along K
+  const std::byte* weights_;  // this thread's part of the first tile along K
   const bf16* inputs_;        // likewise
-  int rows_;                  // of inputs that there are, from this thread's first on
+  int rows_;                  // existing input rows, from this thread's first on
   bool has_weights_;
 };
 
@@ -137,7 +136,8 @@ __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
   const bf16* inputs = reinterpret_cast<const bf16*>(stage + Shared<kType>::kInputsAt) +
                        (warp % kInputWarps * kInputTiles * 8 + lane % 8) * kInputStride +
                        lane / 8 * 8;
-  // The compiler may mix groups of columns; one of codes at a time needs registers enough.
+  // The compiler may interleave groups of columns; groups of codes need too many registers for
+  // that.
   constexpr int kMixed = is_quantized(kType) ? 1 : kTileGroups;
 #pragma unroll kMixed
   for (int group = 0; group < kTileGroups; ++group) {
@@ -150,7 +150,7 @@ __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
   }
 }
 
-// What a thread's sums for one `along` after the other add up to.
+// A thread's totals over the sums of each k_warp.
 template <WeightType kType>
 class Totals {
  public:
@@ -184,11 +184,10 @@ class Totals {
   static constexpr int kSharedQuads = Shared<kType>::kSharedQuads;
 
   float4 registers_[kWarpTiles - kSharedQuads];
-  float4* shared_;  // in shared memory, where nobody else has them
+  float4* shared_;  // in shared memory, private to this thread
 };
 
-// Eight rows of weights lie beside each other in `out`: 32 bytes at a time, what the second cache
-// keeps as one.
+// Eight rows of weights are adjacent in `out`: 32 bytes, one sector of the L2 cache.
 template <WeightType kType>
 __device__ inline void write_totals(const Totals<kType>& totals, const LinearArgs& args) {
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
@@ -214,7 +213,7 @@ __device__ inline void write_totals(const Totals<kType>& totals, const LinearArg
 }
 
 // A block takes kWideInputs rows of inputs (x), kWideRows rows of weights (y) and one split of K
-// (z): blocks that run at the same time share the weights.
+// (z): concurrent blocks share weights.
 template <WeightType kType>
 __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs args) {
   using S = Shared<kType>;
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
 #pragma unroll 1
     for (int tile = ahead.begin + k_warp; tile < ahead.end; tile += kWarpsAlongK) {
       copy_async_wait<S::kStages - 2>();
-      __syncthreads();  // the tile is there, and nobody reads the one before it any more
+      __syncthreads();  // the tile has arrived, and the previous one is no longer read
       load_next(stage > 0 ? stage - 1 : S::kStages - 1);
       if (has_work) add_tile<kType>(sums, shared + stage * S::kStageBytes);
       stage = stage + 1 < S::kStages ? stage + 1 : 0;

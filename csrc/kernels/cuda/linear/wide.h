@@ -1,5 +1,5 @@
-// `linear` for many rows of input, with the bits that each of them alone would have: what `linear`
-// calls where there are more than kFewInputs and the GPU has the shared memory.
+// `linear` for more than kFewInputs rows of input, on GPUs with enough shared memory. Each row has
+// the same bits as alone.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace sinkstream::cuda {
 
 Status linear_wide(const LinearArgs& args, Stream stream);
 
-// Bytes of shared memory of a block.
+// Shared memory per block, in bytes.
 size_t linear_wide_bytes(WeightType type);
 
 }  // namespace sinkstream::cuda

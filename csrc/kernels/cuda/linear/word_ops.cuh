@@ -1,5 +1,5 @@
-// Words as linear maps need them: read once from device memory, and two bf16 at a time in one.
-// With SINKSTREAM_CUDA_EMULATED, plain twins.
+// 32-bit words for linear maps: streaming loads from device memory, and arithmetic on two bf16 at a
+// time. Plain C++ with SINKSTREAM_CUDA_EMULATED.
 #pragma once
 
 #include "kernels/cuda/portable.h"
@@ -13,8 +13,8 @@ inline uint2 load_streaming(const uint2* address) { return *address; }
 
 #else
 
-// Of what nobody writes while the kernel runs and no one reads again soon: it does not push out of
-// the first cache what is used again.
+// For data that is constant while the kernel runs and not reused soon: it does not evict reused
+// data from L1.
 __device__ inline uint4 load_streaming(const uint4* address) {
   uint4 words;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -9,20 +9,20 @@ namespace sinkstream::cuda {
 namespace {
 
 constexpr int64_t kSlice = SamplingLayout::kSlice;
-constexpr int kEach = int(kSlice / kSamplingThreads);  // tokens of a thread
+constexpr int kEach = int(kSlice / kSamplingThreads);  // tokens per thread
 constexpr int kRounds = 2;                             // of a warp over one group
 static_assert(kRounds * kWarpSize == SamplingLayout::kGroup && kEach % kRounds == 0);
 
 __device__ inline float within_range(float x) { return fmaxf(fminf(x, FLT_MAX), -FLT_MAX); }
 
-__device__ inline float penalised(float x, int32_t count, const SamplingRow& params) {
+__device__ inline float penalized(float x, int32_t count, const SamplingRow& params) {
   x = within_range(x < 0 ? x * params.repetition_penalty : x / params.repetition_penalty);
-  // A float product, rounded by itself: the compiler cannot join it with the sum.
+  // A float product, rounded separately: the compiler cannot fuse it with the sum.
   const auto frequent = float(double{params.frequency_penalty} * float(count));
   return within_range(x - (params.presence_penalty + frequent));
 }
 
-// The largest over the block. `shared` [kSamplingWarps] is for one call.
+// Maximum over the block. Each call needs its own `shared` [kSamplingWarps].
 __device__ inline uint64_t block_max(uint64_t x, uint64_t* shared) {
   x = warp_max(x);
   if (threadIdx.x % kWarpSize == 0) shared[threadIdx.x / kWarpSize] = x;
@@ -37,10 +37,10 @@ __device__ inline uint64_t block_sum(uint64_t x, uint64_t* shared) {
   return warp_sum(shared[threadIdx.x % kWarpSize]);
 }
 
-// Changes those logits of a slice, [kSlice] in shared memory, that bias or penalties name: in each
-// pass every thread has tokens of its own, for ids stand once in either list.
-__device__ inline void change_named(const LogitsArgs& args, const SamplingRow& params,
-                                    int64_t begin, float* slice) {
+// Applies bias and penalties to a slice, [kSlice] in shared memory. In each pass threads write
+// different logits, because ids are unique in either list.
+__device__ inline void apply_bias_and_penalties(const LogitsArgs& args, const SamplingRow& params,
+                                                int64_t begin, float* slice) {
   const TokenBias* bias = args.bias + params.bias_begin;
   for (int i = threadIdx.x; i < params.bias_count; i += kSamplingThreads) {
     const uint64_t offset = uint64_t(bias[i].id - begin);
@@ -54,11 +54,11 @@ __device__ inline void change_named(const LogitsArgs& args, const SamplingRow& p
     for (int i = threadIdx.x; i < distinct; i += kSamplingThreads) {
       const TokenCount entry = table.counts[i];
       const uint64_t offset = uint64_t(entry.id - begin);
-      if (offset < uint64_t{kSlice}) slice[offset] = penalised(slice[offset], entry.count, params);
+      if (offset < uint64_t{kSlice}) slice[offset] = penalized(slice[offset], entry.count, params);
     }
     __syncthreads();
   }
-  // Comes last: nothing after it brings a forbidden token back.
+  // Last, so that nothing brings a forbidden token back.
   for (int i = threadIdx.x; i < params.bias_count; i += kSamplingThreads) {
     const uint64_t offset = uint64_t(bias[i].id - begin);
     if (offset < uint64_t{kSlice} && bias[i].bias == -INFINITY) slice[offset] = -INFINITY;
@@ -66,8 +66,8 @@ __device__ inline void change_named(const LogitsArgs& args, const SamplingRow& p
   __syncthreads();
 }
 
-// Adds up the splits of a thread's tokens; −infinity behind the vocabulary. All loads of a split
-// are on their way before the first is waited for.
+// Sums the splits of a thread's tokens; −infinity past the vocabulary. All loads of a split are
+// issued before the first is used.
 __device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, float (&x)[kEach]) {
   const Partials& logits = args.logits;
   for (int split = 0; split < logits.splits; ++split) {
@@ -81,7 +81,7 @@ __device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, 
   }
 }
 
-// One block makes one slice of one row. A warp has whole groups: token i of a thread is its lane's
+// A block handles one slice of one row, a warp complete groups: token i of a thread is its lane's
 // in round i of the warp.
 __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs args) {
   SHARED(float, slice, [kSlice]);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   const int own = warp * kEach * kWarpSize + lane;  // of the slice: the thread's first token
 
   float x[kEach];
-  uint64_t raw = 0;  // the largest key, and in bit 32 whether a number is not finite
+  uint64_t raw = 0;  // the largest key; bit 32: some number is not finite
   load(args, row, begin + own, x);
   for (int i = 0; i < kEach; ++i) {
     if (begin + own + i * kWarpSize >= args.vocab) continue;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   if (params.bias_count > 0 || params.penalties >= 0) {
     for (int i = 0; i < kEach; ++i) slice[own + i * kWarpSize] = x[i];
     __syncthreads();
-    change_named(args, params, begin, slice);
+    apply_bias_and_penalties(args, params, begin, slice);
     for (int i = 0; i < kEach; ++i) x[i] = slice[own + i * kWarpSize];
   }
 
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
     }
     group_key = warp_max(group_key);
     const int64_t group = (begin + own + i * kWarpSize) / SamplingLayout::kGroup;
-    if (group * SamplingLayout::kGroup >= args.vocab) continue;  // the same for the warp
+    if (group * SamplingLayout::kGroup >= args.vocab) continue;  // uniform across the warp
     for (int round = i; round < i + kRounds; ++round) {
       scratch.values[begin + own + round * kWarpSize] = x[round];
     }
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   best = block_max(best, bests);
   if (threadIdx.x == 0) scratch.slices[blockIdx.x] = {best, raw_mass, raw_key, is_finite};
 
-  // sample.cu begins with an empty histogram.
+  // Clears the histogram for sample.cu.
   const int stride = int(gridDim.x) * kSamplingThreads;
   for (int b = int(blockIdx.x) * kSamplingThreads + threadIdx.x; b < SamplingLayout::kBuckets;
        b += stride) {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
   const PenaltyTable table = penalty_table(args.tables, args.table);
   const PenaltyHead head = *table.head;
   const int64_t length = head.length + args.count;
-  // Of the tokens, those that stay.
+  // Store the tokens that stay live.
   for (int64_t i = threadIdx.x; i < args.count; i += kThreads) {
     const int64_t index = head.length + i;
     if (index >= head.sinks && index < length - head.window) continue;
@@ -57,8 +57,7 @@ __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args
   }
   __syncthreads();
 
-  // The order of the dense list is that of chance; nothing depends on it, for every id is one
-  // entry.
+  // The dense list has no fixed order; nothing depends on it, because every id has one entry.
   for (uint32_t at = threadIdx.x; at <= table.mask; at += kThreads) {
     PenaltyHashEntry& entry = table.hash[at];
     if (entry.id < 0) continue;

@@ -1,4 +1,4 @@
-// The penalty table of one sequence, as one thread changes it and others read it.
+// Device view of one sequence's penalty table, which one thread changes and others read.
 #pragma once
 
 #include "kernels/cuda/portable.h"
@@ -67,13 +67,13 @@ __device__ inline void uncount_token(const PenaltyTable& table, int32_t id) {
   table.hash[hole].id = -1;
 }
 
-// Where the token of an index lies among `tokens`.
+// Where the token of an index is in `tokens`.
 __device__ inline int64_t token_offset(const PenaltyHead& head, int64_t index) {
   if (index < head.sinks) return index;
   return head.sinks + (index - head.sinks) % head.window;
 }
 
-// For one thread: the next token; the oldest one of a full window goes.
+// Appends a token, in one thread; a full window evicts its oldest.
 __device__ inline void append_token(const PenaltyTable& table, int32_t id) {
   const PenaltyHead head = *table.head;
   table.head->length = head.length + 1;

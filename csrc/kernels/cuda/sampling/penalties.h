@@ -1,8 +1,8 @@
-// The tokens that penalties look at, in device memory: sampling/penalty_ring.h for a GPU. A
-// sequence has a table of a fixed size: its live tokens (the first `sinks` and the last `window`)
-// and a sparse count of each id. A decoded token costs O(1) for ever: sample.h appends it.
+// The tokens that penalties count, in device memory: sampling/penalty_ring.h for a GPU. A sequence
+// has a table of fixed size: its live tokens (the first `sinks` and the last `window`) and a sparse
+// count per id. sample.h appends a decoded token in O(1).
 //
-// The two functions below are for what happens seldom, outside of a captured graph.
+// The two functions below are for rare events, outside captured graphs.
 #pragma once
 
 #include <bit>
@@ -19,17 +19,17 @@ struct PenaltyHead {
   int64_t length;  // tokens appended, evicted ones included
   int64_t sinks;
   int64_t window;    // at least 1; sinks + window <= PenaltyTables::capacity
-  int32_t distinct;  // ids that are live
+  int32_t distinct;  // live ids
   int32_t unused;
 };
 
-// A slot of a table that is searched by id.
+// An entry of the hash table from ids to counts.
 struct PenaltyHashEntry {
-  int32_t id;           // −1: the slot is empty
+  int32_t id;           // −1: empty
   int32_t count_index;  // where its count is in the dense list
 };
 
-// Where one sequence's table has what.
+// Layout of one sequence's table.
 struct PenaltyLayout {
   int64_t capacity;
 
@@ -53,7 +53,7 @@ struct PenaltyLayout {
 struct PenaltyTables {
   std::byte* memory = nullptr;  // in device memory, 16-byte aligned: table `t` begins at
                                 // memory + t · PenaltyLayout{capacity}.bytes()
-  int64_t capacity = 0;         // the most tokens of a sequence that are live; at least 1
+  int64_t capacity = 0;         // the most live tokens of a sequence; at least 1
 };
 
 struct PenaltyResetArgs {
@@ -70,10 +70,10 @@ struct PenaltyAppendArgs {
   int64_t count = 0;             // at least 1
 };
 
-// Makes a table empty, whatever it held.
+// Empties a table, whatever it held.
 Status penalties_reset(const PenaltyResetArgs& args, Stream stream);
 
-// Appends many tokens: what is live afterwards is counted anew, in parallel, O(capacity + count).
+// Appends many tokens and recounts the live ones in parallel: O(capacity + count).
 Status penalties_append(const PenaltyAppendArgs& args, Stream stream);
 
 }  // namespace sinkstream::cuda

@@ -18,21 +18,21 @@ constexpr int kOwnBuckets = kBuckets / kSamplingThreads;
 constexpr int kListed = 2048;  // candidates that are kept in shared memory
 
 // Note: [Keys by digits]
-// A threshold is found as in a dictionary: a key has three digits, of 11, 11 and 10 bits. A
-// histogram over the first digit of all keys says in which bucket the threshold lies; one over the
-// second digit of the keys in that bucket says more, and the third all. Once a bucket has few keys
-// they are listed in shared memory, and the row is not read again.
+// A threshold is found digit by digit, as in a radix sort: a key has three digits, of 11, 11 and 10
+// bits. A histogram over the first digit of all keys gives the threshold's bucket, one over the
+// second digit of that bucket's keys narrows it down, and the third gives the key. Once a bucket
+// has few keys they are listed in shared memory, and the row is not read again.
 constexpr int kDigits = 3;
 __device__ inline int shift_of(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
 
 // A histogram in shared memory. Bucket 0 is that of the largest digit.
 struct Histogram {
   uint32_t* counts;      // [kBuckets]
-  uint32_t* mass_lows;   // [kBuckets]: masses of 64 bits in two words, because 32-bit additions
-  uint32_t* mass_highs;  // are what shared memory does by itself
+  uint32_t* mass_lows;   // [kBuckets]: 64-bit masses in two words, because shared memory
+  uint32_t* mass_highs;  // has only 32-bit atomic additions
 };
 
-// How much lies in some buckets.
+// Number and mass of the keys in some buckets.
 struct CountAndMass {
   uint64_t count;
   uint64_t mass;
@@ -65,7 +65,7 @@ __device__ inline uint64_t warp_prefix_sum(uint64_t x) {
   return x;
 }
 
-// The sum over all threads before this one, and over all of them in `total`.
+// The sum over all threads before this one; over all threads in `total`.
 __device__ inline CountAndMass sum_before(CountAndMass own, CountAndMass& total,
                                           CountAndMass* warp_sums) {
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
@@ -104,14 +104,14 @@ __device__ inline CountAndMass bucket_of(const Histogram& histogram, int b) {
   return {histogram.counts[b], uint64_t{histogram.mass_highs[b]} << 32 | histogram.mass_lows[b]};
 }
 
-// Calls body(group, x) for each group from `first` to before `last` that has a key of at least
-// `lowest`, with all lanes of one warp; x[i] is the lane's logit in round i. Groups that have none
-// are not read: skip(group) is called instead, by one lane.
+// Calls body(group, x), in all lanes of a warp, for each group in [first, last) with a key of at
+// least `lowest`; x[i] is the lane's logit in round i. Other groups are not read: one lane calls
+// skip(group).
 template <typename Body, typename Skip>
 __device__ inline void visit_groups(const Row& row, int first, int last, uint32_t lowest,
                                     const Body& body, const Skip& skip) {
   constexpr int kRounds = kGroup / kWarpSize;
-  constexpr int kAtOnce = 4;  // groups whose loads are on their way together
+  constexpr int kAtOnce = 4;  // groups whose loads are issued together
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   for (int base = first + warp * kWarpSize; base < last; base += kSamplingThreads) {
     const int own = base + lane;
@@ -186,8 +186,8 @@ __device__ inline uint64_t amount(const CountAndMass& x, By by) {
   return by == By::kCount ? x.count : x.mass;
 }
 
-// The first bucket with which `target`, at most the sum of all, is reached; `above` grows by what
-// lies before it.
+// The first bucket that reaches `target`, which is at most the total. Adds what lies before it to
+// `above`.
 __device__ inline int find_bucket(By by, uint64_t target, CountAndMass& above,
                                   const SharedMemory& shared) {
   CountAndMass own[kOwnBuckets], sum = {0, 0}, total;
@@ -231,11 +231,11 @@ __device__ inline void for_each_key(const Row& row, const SharedMemory& shared, 
 
 struct Threshold {
   uint32_t key;
-  uint64_t mass;  // of all tokens from it up
+  uint64_t mass;  // of all tokens with this key or a larger one
 };
 
-// The largest key such that it and those above amount to `target`, which is above 0 and at most
-// what the whole row amounts to: Note [Keys by digits].
+// The largest key such that it and larger keys amount to `target`, which is above 0 and at most the
+// row's total: Note [Keys by digits].
 __device__ inline Threshold select(const Row& row, By by, uint64_t target,
                                    const SharedMemory& shared) {
   CountAndMass above = {0, 0};
@@ -278,7 +278,7 @@ __device__ inline uint64_t part_of(uint64_t mass, double fraction) {
   return uint64_t(ceil(fraction * double(mass)));
 }
 
-// The key of the smallest logit that top-k and top-p leave.
+// The key of the smallest logit that top-k and top-p keep.
 __device__ inline uint32_t select_threshold(const Row& row, const SamplingRow& params,
                                             const SharedMemory& shared) {
   load_first_digits(row, shared);
@@ -304,7 +304,7 @@ __device__ inline uint32_t min_p_threshold(float largest, double log_min_p) {
   return key_of(rounded_least < least ? nextafterf(rounded_least, INFINITY) : rounded_least);
 }
 
-// Notes for groups [first, last) the mass of their tokens from `lowest` up.
+// Stores for groups [first, last) the mass of their tokens from key `lowest` up.
 __device__ inline void weigh_groups(const Row& row, int first, int last, uint32_t lowest) {
   const auto weigh = [&](int group, const float(&x)[kGroup / kWarpSize]) {
     uint64_t mass = 0;
@@ -318,8 +318,8 @@ __device__ inline void weigh_groups(const Row& row, int first, int last, uint32_
                [&](int group) { row.scratch.group_mass[group] = 0; });
 }
 
-// The first token from `lowest` up, by rising id, at which the mass exceeds `uniform` of all. The
-// masses of the groups are known.
+// The first token from key `lowest` up, by ascending id, at which the running mass exceeds
+// `uniform` of the total. The groups' masses are known.
 __device__ inline int32_t draw(const Row& row, uint32_t lowest, double uniform,
                                const SharedMemory& shared) {
   const uint64_t* group_mass = row.scratch.group_mass;
@@ -349,17 +349,17 @@ __device__ inline int32_t draw(const Row& row, uint32_t lowest, double uniform,
     if (beyond != 0) return int32_t(group * kGroup + i * kWarpSize + __ffs(int(beyond)) - 1);
     up_to = __shfl_sync(kWarp, reached, kWarpSize - 1);
   }
-  return -1;  // cannot be: the group's mass is that of these tokens
+  return -1;  // unreachable: the group's mass is that of these tokens
 }
 
-// What all slices of a row say together.
+// The combined results of a row's slices.
 struct Maxima {
   uint64_t best;
   uint32_t raw_key;
   uint32_t is_finite;
 };
 
-// All lanes of a warp.
+// Called by all lanes of a warp.
 __device__ inline Maxima maxima_of(const SamplingScratch& scratch, int slices) {
   Maxima maxima = {0, 0, 1};
   for (int s = threadIdx.x % kWarpSize; s < slices; s += kWarpSize) {
@@ -372,7 +372,7 @@ __device__ inline Maxima maxima_of(const SamplingScratch& scratch, int slices) {
           uint32_t(__all_sync(kWarp, maxima.is_finite != 0))};
 }
 
-// All lanes of a warp; slices are added in one order.
+// Called by all lanes of a warp; slices are added in one order.
 __device__ inline double log_sum_exp(const SamplingScratch& scratch, int slices, float largest) {
   double sum = 0;
   for (int s = threadIdx.x % kWarpSize; s < slices; s += kWarpSize) {
@@ -382,7 +382,7 @@ __device__ inline double log_sum_exp(const SamplingScratch& scratch, int slices,
   return largest + log(warp_sum(sum));
 }
 
-// Tells the row's result; for the first warp.
+// Writes the row's result. Called by the first warp.
 __device__ inline void write_result(const SampleArgs& args, const SamplingRow& params, int64_t row,
                                     const Maxima& maxima, int32_t token, uint32_t threshold) {
   const int slices = int(SamplingLayout{args.vocab}.slices());
@@ -401,7 +401,7 @@ __device__ inline void write_result(const SampleArgs& args, const SamplingRow& p
   }
 }
 
-// Whether all other blocks of the row have ended their part, and what they wrote may be read.
+// Whether all other blocks of the row have finished, so that their results can be read.
 __device__ inline bool is_last_block(const SamplingScratch& scratch, uint64_t* shared) {
   __syncthreads();
   if (is_first_thread()) {

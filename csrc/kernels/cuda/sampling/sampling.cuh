@@ -1,4 +1,4 @@
-// The memory between logits.cu and sample.cu as kernels see it, and the order of logits in it.
+// Device view of the scratch memory between logits.cu and sample.cu, and the order of logits.
 #pragma once
 
 #include <cfloat>
@@ -11,8 +11,8 @@ namespace sinkstream::cuda {
 constexpr int kSamplingThreads = 1024;
 constexpr int kSamplingWarps = kSamplingThreads / kWarpSize;
 
-// A key rises with its float, so that equal keys are equal logits. Denormals are zeros, and zeros
-// have no sign, as the processor's kernels see them.
+// A key sorts like its float; equal keys are equal logits. Denormals count as zero and zeros have
+// no sign, as in the CPU kernels.
 __device__ inline uint32_t key_of(float x) {
   const uint32_t bits = fabsf(x) < FLT_MIN ? 0u : __float_as_uint(x);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -22,7 +22,8 @@ __device__ inline float value_of(uint32_t key) {
 }
 constexpr uint32_t kForbiddenKey = 0x007fffffu;  // of −infinity; every other key is above
 
-// Note: [Weights are integers]. Truncated: the unit is small beside the exponential's own error.
+// Note: [Weights are integers]. Truncated: the unit is small compared with the exponential's own
+// error.
 __device__ inline uint64_t weight_of(float x, float largest) {
   return uint64_t(expf(x - largest) * 0x1p44f);
 }
@@ -30,21 +31,21 @@ constexpr double kWeightUnit = 0x1p-44;
 
 // What one block found in its slice.
 struct Slice {
-  uint64_t best;      // of those that are sampled from: key << 32 | ~id
-  uint64_t raw_mass;  // Σ of the weights of the model's own logits, beside the slice's largest
+  uint64_t best;      // of the logits to sample from: key << 32 | ~id
+  uint64_t raw_mass;  // Σ weight of the model's own logits, relative to the slice's largest
   uint32_t raw_key;   // the largest of the model's own logits
   uint32_t is_finite;
 };
 static_assert(sizeof(Slice) == 24);
 
 struct SamplingScratch {
-  uint64_t* group_mass;  // [groups], of those tokens of a group that are kept
+  uint64_t* group_mass;  // [groups], of a group's kept tokens
   uint64_t* masses;      // [kBuckets], of the histogram over the highest bits of the keys
   Slice* slices;         // [slices]
   uint32_t* counts;      // [kBuckets]
-  uint32_t* ticket;      // blocks that have ended the first part of sample.cu
+  uint32_t* ticket;      // blocks that have finished the first part of sample.cu
   uint32_t* group_keys;  // [groups], the largest of each group
-  float* values;         // [groups][kGroup], filled up with −infinity
+  float* values;         // [groups][kGroup], padded with −infinity
 };
 
 __device__ inline SamplingScratch sampling_scratch(std::byte* scratch, int64_t vocab, int64_t row) {

@@ -1,23 +1,22 @@
-// What the two ops of sampling, logits.h and sample.h, share: what each row asks for, what it gets,
-// and the memory between them.
+// What the two sampling ops, logits.h and sample.h, share: each row's parameters, its result, and
+// the scratch memory between them.
 //
 // Note: [Sampling on a GPU]
-// The first launch turns logits into those that are sampled from and notes the largest of each
-// group; the second one weighs them against the largest of the row, so no block may begin it before
-// all blocks have ended the first one. A row has one block for every 8,192 logits. In the second
-// launch they share the first look at the row, and the last of them to end draws the token.
+// The first launch computes the logits to sample from and records each group's maximum. The second
+// weighs them against the row's maximum, so it cannot start before all blocks of the first have
+// finished. A row has one block per 8,192 logits. In the second launch they share the first pass
+// over the row, and the last one to finish samples the token.
 //
 // Note: [Weights are integers]
-// A token weighs e^(logit − largest) as an integer, in units of 2^-44 of the largest one's weight:
-// sums are exact, whatever their order, and atomic additions give the same bits on every run. So a
-// row depends on nothing but itself. Beside the reference, which adds doubles:
-//   - one weight is off by the float exponential's rounding, about 2^-23 of itself, and by the
-//   unit;
-//   - tokens whose logits are 30.5 below the largest weigh nothing. All of 2^19 together would have
-//     less than 3e-8 of the probability;
-//   - so top-p keeps what the reference keeps, unless the probability from some token up is within
-//     some 1e-6 of p, and a draw may be the neighbouring kept token if it falls within 1e-6 of the
-//     border between them. top-k, min-p and greedy are the same exactly.
+// A token's weight is e^(logit − largest) as an integer, in units of 2^-44 of the largest weight.
+// Sums are exact in any order, so atomic additions give the same bits on every run and a row
+// depends only on itself. Compared with the reference, which adds doubles:
+//   - a weight is off by the float exponential's rounding, about 2^-23 of itself, and by the unit;
+//   - tokens whose logits are 30.5 below the largest weigh nothing. All 2^19 of them together would
+//     have less than 3e-8 of the probability;
+//   - so top-p keeps what the reference keeps unless the probability from some token up is within
+//     about 1e-6 of p, and a draw within 1e-6 of the border between two kept tokens may pick the
+//     other one. top-k, min-p and greedy are identical.
 #pragma once
 
 #include <cmath>
@@ -32,36 +31,36 @@ namespace sinkstream::cuda {
 
 constexpr int64_t kMostVocab = int64_t{1} << 19;  // sums of weights stay below 2^64
 
-// What one row asks of sampling. Every default changes nothing.
+// Sampling parameters of one row. The defaults change nothing.
 struct SamplingRow {
-  uint64_t seed = 0;             // keys the draws of common/philox.h
+  uint64_t seed = 0;             // key of common/philox.h
   double top_p = 1;              // in (0, 1]; 1 keeps all
   double log_min_p = -HUGE_VAL;  // of min_p; −infinity keeps all
   int64_t top_k = 0;             // at least 0; 0 keeps all
   float repetition_penalty = 1;  // above 0
   float presence_penalty = 0;
   float frequency_penalty = 0;
-  float temperature = 1;   // above 0
-  int32_t greedy = 0;      // 1: the largest logit, the lowest id among equals; temperature
-                           // is then 1, and the filters do not count
-  int32_t penalties = -1;  // its table; −1: the three penalties change nothing
+  float temperature = 1;  // above 0
+  int32_t greedy = 0;     // 1: the largest logit, the lowest id among equals; temperature is then 1
+                          // and filters are ignored
+  int32_t penalties = -1;  // its table; −1: no penalties
   int32_t bias_begin = 0;  // its entries in LogitsArgs::bias
   int32_t bias_count = 0;
-  int32_t seat = 0;  // at least 0: entry of SampleArgs::ids that its token goes to
+  int32_t seat = 0;  // at least 0: entry of SampleArgs::ids for its token
 };
 
-// What a row got, for the host.
+// A row's result, for the host.
 struct SampledRow {
   double log_sum_exp;  // log Σ exp of the model's own logits
   float logprob;       // of the token, among the model's own logits
   int32_t token;       // −1: bias forbids every token, or a logit is not finite
-  int32_t is_finite;   // whether every logit is; if not, nothing else holds
+  int32_t is_finite;   // whether every logit is; if not, all else is invalid
   int32_t unused;
 };
 
-// Where one row of the memory between the launches has what.
+// Layout of one row of the scratch memory between the launches.
 struct SamplingLayout {
-  static constexpr int64_t kGroup = 64;      // tokens that share an entry of the index of maxima
+  static constexpr int64_t kGroup = 64;      // tokens that share one recorded maximum
   static constexpr int64_t kSlice = 8192;    // tokens of one block
   static constexpr int64_t kBuckets = 2048;  // of the histogram
 
