@@ -1,4 +1,4 @@
-"""A GPU, real or emulated, and checkpoints; without a GPU nothing here can pass."""
+"""Fixtures: a GPU, real or emulated, and checkpoints. Without a GPU the session ends."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ WriteOnce = Callable[[str], Path]
 
 
 def pytest_sessionstart() -> None:
-    """End at once where there is no GPU: tests that are skipped would look like a success."""
-    # A key that is read though it is not live then shows in every result.
+    """Exit if there is no GPU: skipped tests would look like success."""
+    # A read of a key that is not live then shows in every result.
     os.environ.setdefault("SINKSTREAM_POISON_PAGES", "1")
     if isinstance(found := devices.find_gpu(), str):
-        pytest.exit(f"tests/gpu: there must be a GPU, but {found}", returncode=1)
+        pytest.exit(f"tests/gpu: a GPU is required, but {found}", returncode=1)
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> WriteOnce:
-    """Give the folder of a tiny checkpoint by name."""
+    """Return the folder of a tiny checkpoint by name."""
     root = tmp_path_factory.mktemp("folders")
 
     def folder(name: str) -> Path:
@@ -40,7 +40,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> WriteOnce:
 
 @pytest.fixture
 def load(tiny_folder: WriteOnce) -> Load:
-    """Load a tiny checkpoint by name, or a file by path, onto the GPU unless told otherwise."""
+    """Load a tiny checkpoint by name, or a file by path; on the GPU by default."""
 
     def load_one(name: str | Path = "llama", **options: Any) -> sinkstream.Model:
         asked: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""What every result has to name: the GPU, its driver, the tools, and the commit.
+"""Facts that every result must name: the GPU, its driver, the tools and the commit.
 
     python -m tests.gpu.facts FILE [--rehearse]
 
-Ends with 1 if there is no GPU, or not what the other parts need.
+Exits with 1 if there is no GPU or a package that other parts need is missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ASKED = (
 
 
 def output(*command: str) -> str:
-    """Return what a program prints, or why it does not."""
+    """Return a program's output, or why there is none."""
     if shutil.which(command[0]) is None:
         return f"{command[0]} is not on PATH"
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -45,7 +45,7 @@ def output(*command: str) -> str:
 
 
 def line_with(word: str, text: str) -> str:
-    """Return the first line that has a word, or else the whole."""
+    """Return the first line with a word, or the whole text."""
     return next((line for line in text.splitlines() if word in line), text)
 
 
@@ -58,12 +58,12 @@ def version(package: str) -> str:
 
 
 def tree() -> str:
-    """Return the commit; $COMMIT where the tree is a copy that has no history."""
+    """Return the commit, or $COMMIT if the tree is a copy without history."""
     return os.environ.get("COMMIT") or commit()
 
 
 def gather() -> dict[str, object]:
-    """Return all facts; none of them starts anything on the GPU."""
+    """Return all facts, without running anything on the GPU."""
     smi = output("nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader")
     return {
         "commit": tree(),
@@ -80,7 +80,7 @@ def gather() -> dict[str, object]:
 
 
 def main() -> int:
-    """Write the facts, and judge them."""
+    """Write the facts, and check them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rehearse", action="store_true", help="a GPU may be missing")
@@ -94,10 +94,10 @@ def main() -> int:
     assert isinstance(packages, dict)
     missing = [name for name, found in packages.items() if found == "missing"]
     if missing:
-        print(f"facts: packages must be installed, but are missing: {', '.join(missing)}.")
+        print(f"facts: packages must be installed, but these are missing: {', '.join(missing)}.")
     has_gpu = shutil.which("nvidia-smi") is not None
     if not has_gpu:
-        print("facts: there must be a GPU, but there is no nvidia-smi.")
+        print("facts: a GPU is required, but nvidia-smi was not found.")
     return 1 if missing or not has_gpu else 0
 
 

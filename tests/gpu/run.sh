@@ -5,23 +5,23 @@
 #   tests/gpu/run.sh [--only PART,…] [--tests EXPRESSION] [--bench WORD,…] [--wheels FOLDER]
 #                    [--rehearse]
 #
-#   --only      of facts, build, tests, sanitizer, bench; else all. A build is kept for the next run.
-#   --tests     what `pytest -k` takes
-#   --bench     figures whose subject and name have one of the words: "8b", "trace", "rate 64 at"
-#   --wheels    packages that this machine lacks; installed beside the build, not into the system
-#   --rehearse  on an emulated GPU (build/tests/cpp/_cuda_emulated.so, or what
-#               $SINKSTREAM_CUDA_LIBRARY names), with the package that $PYTHON finds, a tiny model and
-#               a few tokens; nothing is built
+#   --only      some of facts, build, tests, sanitizer, bench; default all. A build is kept for the
+#               next run.
+#   --tests     an expression for `pytest -k`
+#   --bench     figures whose subject and name contain one of the words: "8b", "trace", "rate 64 at"
+#   --wheels    packages that this machine lacks; installed next to the build, not into the system
+#   --rehearse  on an emulated GPU (build/tests/cpp/_cuda_emulated.so or $SINKSTREAM_CUDA_LIBRARY),
+#               with the package that $PYTHON finds, a tiny model and a few tokens; builds nothing
 #
-# Every part has a limit of its own and goes on after one that has failed; the exit status is 1 if
-# any did. $OUT (else build/gpu) gets gpu.json, gpu.txt and a log of each part, and has them after
-# every part, also if this is killed; bench.json grows with every figure. $PYTHON names another python3, $COMMIT the commit of a tree
-# without history.
+# Every part has its own limit and runs even if an earlier one failed; the exit status is 1 if any did.
+# $OUT (default build/gpu) gets gpu.json, gpu.txt and a log of each part after every part, so they
+# survive a kill; bench.json grows with every figure. $PYTHON selects another python3, $COMMIT the
+# commit of a tree without history.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root" || exit 2
-readonly kAllOfIt=530 # seconds: of the ten minutes that such a machine may give a command
+readonly kAllOfIt=530 # seconds: such a machine may allow ten minutes per command
 readonly kParts=facts,build,tests,sanitizer,bench
 only=$kParts tests='' figures='' wheels='' rehearse=()
 while (($#)); do
@@ -43,12 +43,12 @@ while (($#)); do
 done
 
 for name in ${only//,/ }; do
-  [[ ,$kParts, == *,$name,* ]] || { echo "run.sh: no part $name; there are $kParts" >&2; exit 2; }
+  [[ ,$kParts, == *,$name,* ]] || { echo "run.sh: no part is named $name; parts are $kParts" >&2; exit 2; }
 done
 
 python=${PYTHON:-python3}
 out=${OUT:-build/gpu}
-kept=$root/build/gpu-kept # what a second run need not make again
+kept=$root/build/gpu-kept # reused by the next run
 mkdir -p "$out" "$kept" || exit 2
 out=$(cd "$out" && pwd)
 work=$(mktemp -d) || exit 2
@@ -69,22 +69,22 @@ else
   [[ -d /usr/local/cuda/bin ]] && export PATH="$PATH:/usr/local/cuda/bin"
 fi
 
-# record NAME STATUS EXIT_CODE SECONDS: keeps what became of a part.
+# record NAME STATUS EXIT_CODE SECONDS: records the result of a part.
 record() {
   printf '%s\t%s\t%s\t%s\n' "$@" >>"$work/parts.tsv"
   "$python" -m tests.gpu.summary "$work" "$out" || failures=$((failures + 1))
   echo "$1: $2, $4 s"
 }
 
-# part NAME LIMIT COMMAND…: runs it with its output in a log, for at most LIMIT seconds and what is
-# left of all. NAME up to its hyphen is the log's. A part that fails shows the end of its log.
+# part NAME LIMIT COMMAND…: runs a part with its output in a log, for at most LIMIT seconds and the
+# remaining time. The log has NAME up to its hyphen. A part that fails prints the end of its log.
 part() {
   local name=$1 limit=$2 code status=ok began=$SECONDS log=$out/${1%%-*}.log
   shift 2
   local left=$((kAllOfIt - SECONDS))
   if ((left < 10)); then
     failures=$((failures + 1))
-    record "$name" 'not begun' 0 0
+    record "$name" 'not started' 0 0
     return 1
   fi
   timeout --kill-after=5 "$((limit < left ? limit : left))" "$@" >>"$log" 2>&1
@@ -110,7 +110,7 @@ if is_asked facts; then
 fi
 
 build() {
-  rm -rf "$kept/site" # so that nothing is tested that belongs to another tree
+  rm -rf "$kept/site" # nothing of another tree may be tested
   CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "$python" -m pip install --verbose --no-build-isolation \
     --no-deps --upgrade --target "$kept/site" --config-settings="build-dir=$kept/build" \
     --config-settings=cmake.define.SINKSTREAM_CUDA=ON . &&
@@ -127,7 +127,7 @@ if is_asked tests; then
     ${tests:+-k "$tests"} tests/gpu
 fi
 
-# The tool finds its own word for success; a finding is exit code 9.
+# A finding is exit code 9.
 if is_asked sanitizer; then
   sanitized=("$python" -m tests.gpu.sanitized "$models")
   if ((${#rehearse[@]})); then
@@ -138,7 +138,7 @@ if is_asked sanitizer; then
     done
   else
     echo 'compute-sanitizer is not on PATH' >"$out/sanitizer.log"
-    record sanitizer 'not there' 0 0
+    record sanitizer 'not installed' 0 0
   fi
 fi
 

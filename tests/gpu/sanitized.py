@@ -1,11 +1,11 @@
-"""Small models' twenty tokens on the GPU, for a tool that watches every access.
+"""Generates twenty tokens with small models on the GPU, for tools that check every access.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.sanitized FOLDER
 
-Writes the models into FOLDER if they are not there. Every kernel runs: prompts in chunks past the
-window, of so many rows that `linear` takes blocks and attention scratch pages; replies of two
-streams, a cut, a page that two sessions share, each type of cache; and weights of each type in a
-layer as wide as SmolLM2's.
+Writes the models to FOLDER if they are missing. Every kernel runs: prompts in chunks past the
+window, long enough for blocks in `linear` and scratch pages in attention; replies of two streams,
+an eviction from the middle, a page that two sessions share, each cache type; and weights of each
+type in a layer as wide as SmolLM2's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.gpu.streams import prompt
 TOKENS = 20
 WINDOW = 30
 CHUNK = 80 if IS_REHEARSAL else 160
-PROMPT = CHUNK + 40  # a chunk behind another one finds the ring full
+PROMPT = CHUNK + 40  # the second chunk finds the ring full
 
 
 def load(path: Path, kv_dtype: str) -> sinkstream.Model:
@@ -41,7 +41,7 @@ def load(path: Path, kv_dtype: str) -> sinkstream.Model:
 
 
 def use_every_op(folder: Path, kv_dtype: str) -> None:
-    """Read, generate, cut, fork, close."""
+    """Prefill, generate, evict, fork, close."""
     with load(folder, kv_dtype) as model:
         options = {"max_tokens": TOKENS, "ignore_eos": True, "repetition_penalty": 1.1, "seed": 1}
         streams = [model.stream(prompt(count), **options) for count in (PROMPT, 3)]
@@ -58,7 +58,7 @@ def use_every_op(folder: Path, kv_dtype: str) -> None:
 
 
 def read(path: Path) -> None:
-    """Read a prompt, and one token more."""
+    """Prefill a prompt, and one more token."""
     with load(path, "float16") as model:
         cache = model.new_cache()
         for ids in (prompt(PROMPT), [7]):
@@ -66,7 +66,7 @@ def read(path: Path) -> None:
 
 
 def main() -> None:
-    """Run each type of cache, then each type of weights."""
+    """Run each cache type, then each weight type."""
     folder = Path(sys.argv[1]) / "llama"
     if not folder.exists():
         tiny.write_folder(tiny.build("llama"), folder)

@@ -1,6 +1,6 @@
-"""How much the tests of a GPU do: enough to find something there, or a few tokens in a rehearsal.
+"""Sizes of the GPU tests: full, or a few tokens in a rehearsal.
 
-A rehearsal runs everything on an emulated GPU, which is some ten thousand times slower.
+A rehearsal runs everything on an emulated GPU, about ten thousand times slower.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ IS_REHEARSAL = os.environ.get("SINKSTREAM_REHEARSAL") == "1"
 class Sizes:
     """Numbers of tokens and streams."""
 
-    window: int  # W, beside 4 sinks
-    text: int  # tokens of a text that is read: several windows
+    window: int  # W, with 4 sinks
+    text: int  # tokens of a prompt: several windows
     chunk: int  # of a prompt
-    reply: int  # tokens of a reply: past the window as well
-    neighbours: tuple[int, ...]  # streams beside the one that is looked at
+    reply: int  # tokens of a reply: also past the window
+    neighbours: tuple[int, ...]  # streams next to the tested one
     storm: int  # streams that are cancelled
     names: tuple[str, ...]  # of tests/data/tiny.py
     cache_types: tuple[str, ...]
 
 
 FULL = Sizes(
-    window=156,  # three pages and parts of two
+    window=156,  # three full pages and parts of two
     text=1800,
-    chunk=256,  # `linear` takes blocks from 65 rows on; this many do not fit beside the window
+    chunk=256,  # `linear` uses blocks from 65 rows on; more than the ring has room for
     reply=400,
     neighbours=(1, 7, 20, 63),  # attention changes its kernel at 17 rows, `linear` its shape at 9
     storm=200,

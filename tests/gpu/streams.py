@@ -1,4 +1,4 @@
-"""Prompts, options and comparisons that the tests of a GPU share."""
+"""Prompts, options and comparisons shared by the GPU tests."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ SAMPLED = {"max_tokens": SIZES.reply, "temperature": 0.8, "top_p": 0.95, "ignore
 
 
 def prompt(tokens: int, number: int = 0) -> list[int]:
-    """Return ids that every tiny model has; prompts of different numbers share no beginning."""
+    """Return ids that every tiny model has; prompts with different numbers share no prefix."""
     return [3 + (41 * number + 7 * i) % 113 for i in range(tokens)]
 
 
 def bits(result: sinkstream.Result) -> tuple[Any, ...]:
-    """Return what must be equal bit for bit; a logprob is the sum over a whole row of logits."""
+    """Return what must match bit for bit; a logprob depends on a whole row of logits."""
     return result.token_ids, result.logprobs
 
 
 def error_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Return the largest difference relative to the largest number; infinite for NaN."""
+    """Return the largest difference relative to the largest value; infinite for NaN."""
     worst = (ours - theirs).abs().max() / theirs.abs().max()
     return float(worst) if bool(torch.isfinite(worst)) else float("inf")
 
 
 def wait_until_idle(model: sinkstream.Model, limit_s: float = 60) -> dict[str, Any]:
-    """Return the counters once nothing runs or waits."""
+    """Wait until nothing runs or waits, and return the counters."""
     end = time.monotonic() + limit_s
     while (stats := model.stats())["running"] or stats["waiting"]:
         assert time.monotonic() < end, f"the engine is not idle after {limit_s:g} s: {stats}"

@@ -1,10 +1,10 @@
-"""Puts what the parts of run.sh have left into one JSON and one text.
+"""Combines the results of run.sh's parts into one JSON file and one text.
 
     python -m tests.gpu.summary WORK OUT
 
-WORK has `parts.tsv`, a line for each part that has ended (name, status, exit code, seconds), and
-what parts have written: facts.json, tests.xml; OUT has bench.json. Knows neither torch nor the
-package, so that it works whatever has failed.
+WORK has `parts.tsv`, a line for each finished part (name, status, exit code, seconds), and the
+parts' files: facts.json, tests.xml; OUT has bench.json. Needs neither torch nor the package, so
+it works whatever failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Report = dict[str, Any]
 
 
 def read_parts(work: Path) -> list[Report]:
-    """Return the parts that have ended."""
+    """Return the finished parts."""
     parts = []
     for line in (work / "parts.tsv").read_text(encoding="utf-8").splitlines():
         name, status, code, seconds = line.split("\t")
@@ -32,7 +32,7 @@ def read_parts(work: Path) -> list[Report]:
 
 
 def read_json(path: Path) -> Report | None:
-    """Return what a part has written; None if it has not come so far."""
+    """Return a part's file; None if it is missing or incomplete."""
     try:
         found: Report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -41,7 +41,7 @@ def read_json(path: Path) -> Report | None:
 
 
 def read_tests(path: Path) -> Report | None:
-    """Return the counts of a JUnit file, and the names of what failed or was skipped."""
+    """Return the counts of a JUnit file and the names of failed and skipped tests."""
     try:
         cases = list(ElementTree.parse(path).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError):
@@ -61,7 +61,7 @@ def read_tests(path: Path) -> Report | None:
 
 
 def gather(work: Path, out: Path) -> Report:
-    """Return everything that is there."""
+    """Return all available results."""
     measured = read_json(out / "bench.json")
     return {
         "facts": read_json(work / "facts.json"),
@@ -93,7 +93,7 @@ def as_text(report: Report) -> str:
 
 
 def main(work: Path, out: Path) -> None:
-    """Write both."""
+    """Write both files."""
     report = gather(work, out)
     (out / "gpu.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     (out / "gpu.txt").write_text(as_text(report), encoding="utf-8")

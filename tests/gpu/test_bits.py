@@ -1,4 +1,4 @@
-"""What a token is does not depend on how it was computed, bit for bit."""
+"""Results do not depend, bit for bit, on how they were computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_many_rows_have_the_bits_of_few(load: Load, tmp_path: Path, kind: str) -
     pytest.importorskip("gguf")
     from benchmarks.random_gguf import write
 
-    # Of 9 and 24 tiles along K, each of four turns has several, and each stage comes again.
+    # With 9 and 24 tiles along K, each of the four rounds has several, and each stage is reused.
     path = write("layer", kind, tmp_path)
     ids = torch.tensor([prompt(70 if IS_REHEARSAL else 600)])
     with load(path, prefill_chunk=300) as model:
@@ -53,11 +53,11 @@ def test_the_size_of_chunks_changes_no_reply(load: Load, kv_dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kv_dtype", SIZES.cache_types)
-def test_a_stream_is_the_same_alone_and_in_company(load: Load, kv_dtype: str) -> None:
-    asked = prompt(SIZES.window // 2)
+def test_a_stream_is_the_same_alone_and_in_a_batch(load: Load, kv_dtype: str) -> None:
+    tested = prompt(SIZES.window // 2)
     with load(kv_dtype=kv_dtype, max_sequences=1 + max(SIZES.neighbours)) as model:
-        alone = model.stream(asked, **SAMPLED, seed=3).result()
-        again = model.stream(asked, **SAMPLED, seed=3).result()
+        alone = model.stream(tested, **SAMPLED, seed=3).result()
+        again = model.stream(tested, **SAMPLED, seed=3).result()
         assert bits(again) == bits(alone)
         if not IS_REHEARSAL:
             assert alone.stats.evicted_tokens > SIZES.window
@@ -66,7 +66,7 @@ def test_a_stream_is_the_same_alone_and_in_company(load: Load, kv_dtype: str) ->
                 model.stream(prompt(5 + 3 * i, i + 1), **SAMPLED, seed=100 + i)
                 for i in range(count)
             ]
-            among = model.stream(asked, **SAMPLED, seed=3).result()
+            among = model.stream(tested, **SAMPLED, seed=3).result()
             for other in others:
                 other.close()
             assert bits(among) == bits(alone), count

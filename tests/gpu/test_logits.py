@@ -1,4 +1,4 @@
-"""Whole models on the GPU give the processor's logits, far past the window."""
+"""Complete models on the GPU match the CPU's logits, far past the window."""
 
 from __future__ import annotations
 

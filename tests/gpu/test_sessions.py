@@ -1,4 +1,4 @@
-"""Conversations on a GPU, and between a GPU and a processor."""
+"""Sessions on a GPU, and moved between GPU and CPU."""
 
 from __future__ import annotations
 

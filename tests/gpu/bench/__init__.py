@@ -1,6 +1,5 @@
-"""Measures every figure that has a goal on a GPU, and what transformers does beside it.
+"""Measures every figure with a goal on a GPU, and transformers for comparison.
 
-`python -m tests.gpu.bench` goes through the jobs of `sizes.py`. Each is a process of its own
-(`job.py`), so that a kernel that fails, or one that never ends, takes its own figures and no
-others.
+`python -m tests.gpu.bench` runs the jobs of `sizes.py`, each in a separate process (`job.py`), so
+that a kernel that fails or hangs costs only its own figures.
 """

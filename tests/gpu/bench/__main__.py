@@ -1,10 +1,10 @@
-"""Measures what has a goal on a GPU, job by job, the most worth first.
+"""Measures the figures with goals on a GPU, job by job, most valuable first.
 
     python -m tests.gpu.bench FILE --models build/models [--limit-s 480] [--only WORDS] [--rehearse]
 
-FILE is JSON: for each subject its figures, and why others are missing; it is written anew whenever
-there is something new. Figures that do not fit into the limit are left out and named. `report.py`
-makes tables of it, beside the goals.
+FILE is JSON: each subject's figures, and why others are missing. It is rewritten after every
+figure. Figures that do not fit in the limit are left out and named. `report.py` makes tables of
+the figures and the goals.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.gpu.bench import notes
 from tests.gpu.bench.sizes import FULL, GPU, SHORT, Job
 from tests.gpu.facts import tree
 
-_LEAST_S = 12.0  # for a job: it has to import torch first
-_GRACE_S = 8.0  # beyond its limit, for a process to end by itself
+_LEAST_S = 12.0  # per job: importing torch takes a while
+_GRACE_S = 8.0  # after its limit, for a process to end by itself
 _LOOK_S = 0.25
 
 
 class Bench:
-    """Runs jobs, and keeps the report."""
+    """Runs jobs, and writes the report."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -42,16 +42,16 @@ class Bench:
         }
 
     def keep(self) -> None:
-        """Write the report; whoever reads it meanwhile finds a whole one."""
+        """Write the report atomically."""
         unfinished = self._args.file.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
         unfinished.replace(self._args.file)
 
     def run(self, number: int, job: Job) -> None:
-        """Run a job within its limit and what is left of all."""
+        """Run a job within its limit and the remaining time."""
         limit_s = min(job.limit_s, self._end - time.monotonic() - _GRACE_S)
         if limit_s < _LEAST_S:
-            return self._leave_out(job, "no time was left")
+            return self._leave_out(job, "no time left")
         with tempfile.TemporaryDirectory() as folder:
             self._follow(job, limit_s, Path(folder) / "notes", self._start(number, limit_s, folder))
 
@@ -67,14 +67,14 @@ class Bench:
     def _follow(
         self, job: Job, limit_s: float, path: Path, process: subprocess.Popen[bytes]
     ) -> None:
-        """Keep what a job's process finds, until it ends or has to."""
+        """Collect a job's results until its process ends or is killed."""
         started, known, end = time.monotonic(), -1, ""
         while True:
             code = process.poll()
             if code is None and time.monotonic() - started > limit_s + _GRACE_S:
                 process.kill()
                 code = process.wait()
-                end = f"it was ended after {limit_s + _GRACE_S:.0f} s"
+                end = f"it was killed after {limit_s + _GRACE_S:.0f} s"
             elif code:
                 end = f"its process ended with {code}"
             lines = notes.read(path)
@@ -87,19 +87,19 @@ class Bench:
             time.sleep(_LOOK_S)
 
     def _leave_out(self, job: Job, reason: str) -> None:
-        """Give a reason for those of a job's figures that have neither values nor one."""
+        """Record a reason for a job's figures without values or a reason."""
         for figure in job.figures:
             if figure.name not in self.report["figures"].get(job.subject, {}):
                 self.report["left_out"].setdefault(f"{job.subject}: {figure.name}", reason)
         self.keep()
 
     def has_gpu(self) -> bool:
-        """Say whether the first job has found a GPU."""
+        """Return whether the first job found a GPU."""
         figures = self.report["figures"].get(GPU, {})
         return "name" in figures.get("gpu", {})
 
     def errors(self) -> int:
-        """Return how many figures have failed."""
+        """Return the number of failed figures."""
         return sum(
             "error" in values
             for figures in self.report["figures"].values()
@@ -108,7 +108,7 @@ class Bench:
 
 
 def main() -> int:
-    """Measure what fits into the limit."""
+    """Measure what fits in the limit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -119,7 +119,7 @@ def main() -> int:
     parser.add_argument(
         "--only",
         default="",
-        help="words with commas between: figures whose subject and name have one of them",
+        help="comma-separated words: figures whose subject and name contain one of them",
     )
     parser.add_argument("--rehearse", action="store_true", help="a tiny model and few tokens")
     args = parser.parse_args()
@@ -134,7 +134,7 @@ def main() -> int:
         if job.figures:
             bench.run(number, job)
         if not bench.has_gpu():
-            print("bench: there must be a GPU; see above")
+            print("bench: a GPU is required; see above")
             return 1
     return 1 if bench.errors() else 0
 

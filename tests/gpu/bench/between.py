@@ -1,4 +1,4 @@
-"""The time between the tokens of one long stream at its reader, beside an empty loop's."""
+"""Times between the tokens of one long stream at its reader, compared with an empty loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import Between
 from tests.gpu.streams import prompt
 
-_SHARE = 0.85  # of the limit that the stream may take; the rest is for empty loops
+_SHARE = 0.85  # of the limit, for the stream; the rest is for empty loops
 
 
 def quantiles(milliseconds: Sequence[float]) -> Values:
-    """Return what describes a series of times."""
+    """Return the quantiles of a series of times."""
     p50, p99 = quantile(milliseconds, 0.5), quantile(milliseconds, 0.99)
     return {
         "count": len(milliseconds),
@@ -30,7 +30,7 @@ def quantiles(milliseconds: Sequence[float]) -> Values:
 
 
 def measure_between(model: sinkstream.Model, figure: Between) -> Values:
-    """Read a stream from an empty cache on: it fills, and wraps many times."""
+    """Read a stream that starts with an empty cache, which fills and wraps many times."""
     end = time.perf_counter() + _SHARE * figure.limit_s
     stamps = array("d")
     with model.stream(
@@ -44,7 +44,7 @@ def measure_between(model: sinkstream.Model, figure: Between) -> Values:
         evicted = stream.stats.evicted_tokens
     gaps = [1000 * (later - earlier) for earlier, later in itertools.pairwise(stamps)]
     if evicted <= model.capacity.window:
-        raise RuntimeError(f"between tokens: {evicted} evicted tokens are no more than a window")
+        raise RuntimeError(f"between tokens: {evicted} evicted tokens are not more than a window")
     found = quantiles(gaps)
     loops = empty_loops(loop_iterations(found["p50_ms"]), figure.loops)
     return {

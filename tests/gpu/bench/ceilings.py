@@ -1,6 +1,6 @@
 """What torch reaches on this GPU in the same run: the ceilings that figures are shares of.
 
-In a rehearsal it is the processor that copies, reads and multiplies.
+In a rehearsal the CPU copies, reads and multiplies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.gpu.bench.sizes import Copy, Product, Read
 
 _WARM_S = 0.3  # until the GPU's clocks are up
 _ROUNDS = 11
-_REPEATS = 5  # of a round
+_REPEATS = 5  # per round
 
 
 def device() -> str:
@@ -25,13 +25,13 @@ def device() -> str:
 
 
 def wait() -> None:
-    """Wait until the GPU has done all that torch gave it."""
+    """Wait until the GPU has finished torch's work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return the median time of a piece of work."""
+    """Return the median time of `work`."""
     seconds = []
     end = time.perf_counter() + _WARM_S
     while time.perf_counter() < end:
@@ -60,7 +60,7 @@ def read(figure: Read) -> Values:
 
 
 def product(figure: Product) -> Values:
-    """Measure a product of random numbers: zeros would cost less power, and so be faster."""
+    """Measure a product of random numbers: zeros would use less power and be faster."""
     shape = (figure.side, figure.side)
     left = torch.randn(shape, device=device()).to(torch.bfloat16)
     right = torch.randn(shape, device=device()).to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""How many operations a prompt takes: what its linear maps and its attention must multiply."""
+"""Operations of a prompt: multiply-adds of its linear maps and its attention."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from sinkstream.checkpoint.spec import DecoderSpec
 
 
 def pairs(tokens: int, capacity: int) -> int:
-    """Return the pairs of a query and a key that it sees, the query's own included."""
+    """Return the number of (query, visible key) pairs, including the query's own key."""
     growing = min(tokens, capacity)
     return growing * (growing + 1) // 2 + (tokens - growing) * capacity
 
 
 def prefill_flops(spec: DecoderSpec, tokens: int, capacity: int) -> int:
-    """Return the operations from an empty cache to the logits behind a prompt; two to a product.
+    """Return the operations from an empty cache to the logits after a prompt; two per product.
 
     Args:
-        spec: A gated MLP.
-        tokens: Of the prompt; only the last one has logits.
-        capacity: Keys that a query sees at most, S + W.
+        spec: With a gated MLP.
+        tokens: Of the prompt; logits only for the last.
+        capacity: The most keys that a query sees, S + W.
     """
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     weights = spec.hidden_size * (2 * query + 2 * kv + 3 * spec.intermediate_size)

@@ -1,4 +1,4 @@
-"""What figures on an H100 or H200 are to reach, as data. Knows no torch."""
+"""Goals for figures on an H100 or H200, as data. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Goal:
-    """One number, at least or at most."""
+    """A lower or upper bound for one number."""
 
     what: str
-    number: str  # of `report.numbers`
+    number: str  # key of `report.numbers`
     wanted: float
-    unit: str  # "%": a share, written as percent; "×": a ratio
+    unit: str  # "%": a share; "×": a ratio
     is_least: bool = True
-    gpu: str = ""  # part of the name of the only GPU that it is for
+    gpu: str = ""  # part of the GPU's name, if the goal is for one GPU
 
     def is_reached(self, found: float) -> bool:
-        """Say whether a number is as good as that."""
+        """Return whether a number reaches the goal."""
         return found >= self.wanted if self.is_least else found <= self.wanted
 
 

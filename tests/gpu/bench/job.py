@@ -1,4 +1,4 @@
-"""Measures one job: the process that `python -m tests.gpu.bench` starts for each.
+"""Measures one job, in a process started by `python -m tests.gpu.bench`.
 
 python -m tests.gpu.bench.job NUMBER NOTES --models FOLDER --traces FOLDER --limit-s 60
 """
@@ -44,24 +44,24 @@ WRITE_S, LOAD_S = 120.0, 120.0
 
 
 class Runner:
-    """Measures figures one after another, each within its limit; none keeps the next from it."""
+    """Measures figures one by one, each within its limit; a failure does not stop the next."""
 
     def __init__(self, notes: Notes, limit_s: float) -> None:
         self._notes = notes
         self._end = time.monotonic() + limit_s
 
     def measure(self, name: str, limit_s: float, work: Callable[[], Values]) -> bool:
-        """Measure one figure, and say whether that went well."""
+        """Measure one figure, and return whether it succeeded."""
         limit_s = min(limit_s, self._end - time.monotonic())
         if limit_s < 1:
-            self._notes.add("left out", name, "no time was left")
+            self._notes.add("left out", name, "no time left")
             return False
         self._notes.add("begun", name)
         try:
             with at_most(limit_s):
                 values = work()
         except OutOfTime:
-            self._notes.add("failed", name, f"it takes longer than {limit_s:.0f} s")
+            self._notes.add("failed", name, f"it took longer than {limit_s:.0f} s")
         except LeftOut as reason:
             self._notes.add("left out", name, str(reason))
         except Exception as error:
@@ -73,13 +73,13 @@ class Runner:
         return False
 
     def leave_out(self, figures: tuple[Figure, ...], reason: str) -> None:
-        """Say why these are not begun."""
+        """Record why these figures are not started."""
         for figure in figures:
             self._notes.add("left out", figure.name, reason)
 
 
 def measure_gpu(job: Job, runner: Runner) -> None:
-    """Look at the GPU, and measure its ceilings."""
+    """Identify the GPU, and measure its ceilings."""
 
     def look() -> Values:
         gpu = devices.find_gpu()
@@ -103,7 +103,7 @@ def measure_gpu(job: Job, runner: Runner) -> None:
 
 
 def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
-    """Write a model where it is not there, load it, and measure it."""
+    """Write a model if it is missing, load it, and measure it."""
     loaded: list[sinkstream.Model] = []
 
     def write() -> Values:
@@ -145,7 +145,7 @@ def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
 
 
 def measure_peers(job: Job, runner: Runner) -> None:
-    """Make a model of transformers, and measure its methods."""
+    """Build a transformers model, and measure its methods."""
     if not torch.cuda.is_available() and not IS_REHEARSAL:
         return runner.leave_out(job.figures, "torch has no CUDA here")
     built: list[Any] = []
@@ -175,7 +175,7 @@ def measure_peers(job: Job, runner: Runner) -> None:
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure the requested job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("number", type=int, help="of the job, in sizes.py")
     parser.add_argument("notes", type=Path)

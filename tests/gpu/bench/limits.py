@@ -1,4 +1,4 @@
-"""Limits of time that hold whatever is waited for, as long as signals are looked at."""
+"""Time limits that interrupt any wait in which Python handles signals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class OutOfTime(BaseException):
-    """A limit is over. No Exception, so that no library takes it for an error of its own."""
+    """A limit has passed. Not an Exception, so that no library handles it as its own error."""
 
 
 class LeftOut(Exception):
@@ -17,7 +17,7 @@ class LeftOut(Exception):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in the block after so many seconds; for the main thread, not nested."""
+    """Raise OutOfTime in the block after `seconds`; for the main thread, not nested."""
 
     def end(*_: object) -> None:
         raise OutOfTime

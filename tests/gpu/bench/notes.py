@@ -1,7 +1,7 @@
-"""What a job's process tells the one that started it: a line of JSON for each thing that happens.
+"""Notes from a job's process to its parent: one line of JSON per event.
 
-Lines that are written stay, whatever becomes of the process; a figure that has begun and is not
-told about afterwards is the one that it ended in.
+Written lines survive the process. A figure that has begun and has no later line is the one during
+which the process ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Notes:
         self._subject = subject
 
     def add(self, kind: Kind, figure: str, said: Values | str = "") -> None:
-        """Add a line, and print it: values, or a reason."""
+        """Write and print a line with values or a reason."""
         line = json.dumps({"kind": kind, "figure": figure, "said": said})
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -30,7 +30,7 @@ class Notes:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the lines that are whole."""
+    """Return the complete lines."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -38,14 +38,14 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def add_to_report(report: Values, subject: str, lines: list[dict[str, Any]], end: str) -> None:
-    """Put a job's lines into the report.
+    """Add a job's lines to the report.
 
     Args:
-        report: Its "figures" has, for each subject and figure, values, or an "error"; its
-            "left_out" a reason for each figure that was not begun.
+        report: "figures" maps subject and figure to values or an "error"; "left_out" maps each
+            figure that was not started to a reason.
         subject: The job's.
-        lines: All of the job's, as `read` returns them; may be given again, with more.
-        end: How the process ended, if badly: the error of the figure that was under way.
+        lines: All of the job's lines so far, as `read` returns them; may be passed repeatedly.
+        end: How the process failed, if it did: becomes the error of the figure in progress.
     """
     figures = report["figures"].setdefault(subject, {})
     in_flight = ""

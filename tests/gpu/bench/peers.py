@@ -1,12 +1,12 @@
-"""What transformers does on the same GPU, with random weights that are made there.
+"""Transformers on the same GPU, with random weights created there.
 
-Each figure is of one sequence with `live` keys for every token, greedy; a token's id goes from
-logits to the next forward on the GPU, and the host waits for the last one only.
+Each figure is for one greedy sequence in which every token sees `live` keys. Token ids stay on the
+GPU between forwards, and the host waits only for the last one.
 
-- recomputed: a window without a cache; every token is a forward of all of it.
-- streaming_llm: the original method, `sinkstream.streaming_llm`; it evicts a token at each token.
-- static: transformers' static cache, of as many tokens as are live, up to its end.
-- static compiled: the same with a forward by `torch.compile(mode="reduce-overhead")`.
+- recomputed: a window without a cache; every token is a forward over the full window.
+- streaming_llm: the original method, `sinkstream.streaming_llm`; every token evicts one.
+- static: transformers' static cache of `live` tokens, up to its end.
+- static compiled: the same with a forward compiled by `torch.compile(mode="reduce-overhead")`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.gpu.streams import prompt
 
 
 def config_of(shape: Shape) -> Any:
-    """Return transformers' description of one of our shapes."""
+    """Return transformers' config for one of our shapes."""
     kinds = {"llama": transformers.LlamaConfig, "qwen3": transformers.Qwen3Config}
     return kinds[shape.arch](
         vocab_size=shape.vocab,
@@ -45,7 +45,7 @@ def config_of(shape: Shape) -> Any:
 
 
 def build(name: str) -> Any:
-    """Return a model in bfloat16, made where it computes."""
+    """Return a bfloat16 model, created on its device."""
     torch.manual_seed(1)
     with torch.device(device()):
         return transformers.AutoModelForCausalLM.from_config(
@@ -54,12 +54,12 @@ def build(name: str) -> Any:
 
 
 def ids_of(tokens: int) -> torch.Tensor:
-    """Return a prompt of one row."""
+    """Return a prompt as a batch of one."""
     return torch.tensor([prompt(tokens)], device=device())
 
 
 def seconds_per_token(step: Callable[[torch.Tensor], torch.Tensor], figure: Peer) -> float:
-    """Return the mean time of a token, some having gone before."""
+    """Return the mean time per token, after warm-up."""
     ids = ids_of(1)
     for _ in range(figure.warm):
         ids = step(ids)
@@ -73,7 +73,7 @@ def seconds_per_token(step: Callable[[torch.Tensor], torch.Tensor], figure: Peer
 
 @torch.inference_mode()
 def recomputed(model: Any, figure: Peer) -> float:
-    """Return the seconds of a token."""
+    """Return the seconds per token."""
     ids, seconds = ids_of(figure.live), []
     for _ in range(figure.tokens + 1):
         wait()
@@ -86,7 +86,7 @@ def recomputed(model: Any, figure: Peer) -> float:
 
 @torch.inference_mode()
 def streaming_llm(model: Any, figure: Peer) -> float:
-    """Return the seconds of a token."""
+    """Return the seconds per token."""
     recent = figure.live - SINKS - 1  # a query sees these, the sinks and itself
     kv_cache = enable_streaming_llm(model, SINKS, recent)
     try:
@@ -109,12 +109,12 @@ def streaming_llm(model: Any, figure: Peer) -> float:
 
 
 def static(model: Any, figure: Peer) -> float:
-    """Return the seconds of a token."""
+    """Return the seconds per token."""
     return _static(model, figure, model)
 
 
 def static_compiled(model: Any, figure: Peer) -> float:
-    """Return the seconds of a token."""
+    """Return the seconds per token."""
     compiled = torch.compile(model.__call__, mode="reduce-overhead", dynamic=False)
     return _static(model, figure, compiled)
 

@@ -1,9 +1,9 @@
-"""Tokens a second of a model's streams, and of its prompts.
+"""Tokens per second of a model's streams, and of its prompts.
 
-Steps are counted as the engine counts them, and nobody reads the streams meanwhile: each waits
-for its reader some 2,000 tokens on, which all spans together stay well below. Prompts are read by
-sessions before any of them decodes, since else the first streams would be 2,000 tokens ahead when
-the last prompt has been read.
+Steps are the engine's own count, and the streams are not read meanwhile: each would wait for its
+reader after about 2,000 tokens, and all spans together stay well below that. Sessions read all
+prompts before any of them decodes, because otherwise the first streams would be 2,000 tokens ahead
+before the last prompt is finished.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import Prefill, Rate
 from tests.gpu.streams import prompt, wait_until_idle
 
-MOST_TOKENS = 1900  # of a stream that nobody reads
+MOST_TOKENS = 1900  # of a stream that is not read
 _WARM_STEPS = 4
 _PREFILLS = 4  # the first one warms up
 
 
 def prompt_of(figure: Rate, capacity: int) -> int:
-    """Return the tokens to read, so that `live` are in the cache on average while it is measured.
+    """Return the prompt length for an average of `live` cached tokens during the measurement.
 
-    A full cache stays full; any other grows by a token a step.
+    A full cache stays full; any other grows by one token per step.
     """
     if figure.live >= capacity:
         return capacity
@@ -35,9 +35,9 @@ def prompt_of(figure: Rate, capacity: int) -> int:
 
 
 def wait_for_step(model: sinkstream.Model, step: int) -> tuple[dict[str, Any], float]:
-    """Return the counters as soon as so many steps have been done, and when that was."""
+    """Wait until `step` steps are done; return the counters and the time."""
     while (stats := model.stats())["steps"] < step:
-        # Looking keeps the engine from its counters: often only where it matters.
+        # Polling blocks the engine's counters, so it is frequent only near the end.
         time.sleep(0.0001 if step - stats["steps"] < 8 else 0.002)
     return stats, time.perf_counter()
 
@@ -46,7 +46,7 @@ def measure_rate(model: sinkstream.Model, figure: Rate) -> Values:
     """Measure consecutive spans of the same streams."""
     tokens = prompt_of(figure, model.capacity.tokens)
     if (more := figure.spans * figure.steps + _WARM_STEPS) > MOST_TOKENS:
-        raise ValueError(f"rate: a stream that nobody reads does not make {more} tokens")
+        raise ValueError(f"rate: a stream that is not read cannot generate {more} tokens")
     with ExitStack() as at_the_end:
         sessions = [at_the_end.enter_context(model.session()) for _ in range(figure.streams)]
         started = time.perf_counter()
@@ -89,12 +89,12 @@ def measure_rate(model: sinkstream.Model, figure: Rate) -> Values:
 
 
 def live_tokens(streams: list[sinkstream.Stream]) -> int:
-    """Return what all caches hold."""
+    """Return the tokens in all caches."""
     return sum(stream.stats.live_tokens for stream in streams)
 
 
 def measure_prefill(model: sinkstream.Model, figure: Prefill) -> Values:
-    """Measure how fast a prompt is read, by requests that come one after another."""
+    """Measure prefill speed with sequential requests."""
     seconds = []
     for number in range(_PREFILLS):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Tables of what was measured, beside the goals. Knows neither torch nor the package."""
+"""Tables of the measured figures and the goals. Needs neither torch nor the package."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests.gpu.bench.goals import GOALS, Goal
 
 Report = dict[str, Any]
 
-# Dense bfloat16 operations a second that data sheets name; the first name that fits counts.
+# Dense bfloat16 operations per second from data sheets; the first matching name counts.
 _NOMINAL = (("H100 PCIe", 756e12), ("H100", 989e12), ("H200", 989e12))
-_KERNELS = 14  # lines of a trace
+_KERNELS = 14  # listed per trace
 
 
 def numbers(bench: Report) -> dict[str, float]:
-    """Return every number by name, "subject: figure: value", derived ones included.
+    """Return every number by name, "subject: figure: value", including derived ones.
 
-    - share: of a rate, the bytes that steps must read over what a copy or a sum by torch moves in
-      the same time, whichever is more; of a prompt, its operations over those of a product.
+    - share: for a rate, the bytes that steps must read over what a torch copy or sum moves in the
+      same time, whichever is more; for a prompt, its operations over those of a product.
     - growth: tokens/s of n streams over n times those of one.
-    - ratio: our tokens/s in bfloat16 over transformers', both with as many live tokens.
+    - ratio: our tokens/s in bfloat16 over transformers', with the same number of live tokens.
     """
     found: dict[str, float] = {}
     for subject, figures in bench["figures"].items():
@@ -92,7 +92,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def verdicts(bench: Report) -> list[dict[str, str]]:
-    """Return what became of each goal: "reached", "missed", or why that cannot be said."""
+    """Return each goal's verdict: "reached", "missed", or why it is unknown."""
     found = {} if bench["is_rehearsal"] else numbers(bench)
     return [
         {
@@ -136,11 +136,11 @@ def _figure_lines(
         yield line(rate, f"{number('share of nominal', '%')} of the data sheet's")
     elif kind == "rate":
         growth = number("growth", "%")
-        beside = [] if growth == "–" else [f"{growth} of so many times one stream"]
+        parts = [] if growth == "–" else [f"{growth} of linear growth"]
         yield line(
             f"{values['tokens_per_s']:,.1f} tokens/s",
             f"{number('share', '%')} of bandwidth",
-            *beside,
+            *parts,
             f"{values['live_tokens']:,.0f} live each",
             f"prompts {values['prompts_tokens_per_s']:,.0f} tokens/s",
         )
@@ -171,8 +171,8 @@ def _figure_lines(
 
 
 def _trace_parts(values: Report) -> Iterator[str]:
-    if values["is_made_up"]:
-        yield "made up"
+    if values["is_simulated"]:
+        yield "simulated"
     yield f"{values['steps']} steps of {values['step_p50_us']:,.1f} µs"
     yield f"{values['untraced_step_us']:,.1f} µs untraced"
     yield f"busy {100 * values['busy_share']:.2f} %"

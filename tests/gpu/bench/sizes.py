@@ -1,4 +1,4 @@
-"""What is measured, as data: figures, and the jobs that they make up, the most worth first.
+"""What is measured, as data: figures, grouped into jobs, most valuable first.
 
 A figure's name is the same in the report, in `--only` and in `goals.py`.
 """
@@ -15,7 +15,7 @@ LIVE = SINKS + WINDOW
 
 @dataclass(frozen=True)
 class Copy:
-    """Bytes a second, read and written, of torch's copy within the GPU."""
+    """Bytes per second, read and written, of a torch copy on the GPU."""
 
     count: int  # bytes
     name: str = "copy"
@@ -24,7 +24,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Read:
-    """Bytes a second of a sum by torch, which writes nothing."""
+    """Bytes per second of a torch sum, which only reads."""
 
     count: int  # bytes
     name: str = "read"
@@ -33,7 +33,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Product:
-    """Operations a second of torch's bfloat16 product of two square matrices."""
+    """Operations per second of a torch product of two square bfloat16 matrices."""
 
     side: int
     name: str = "product"
@@ -46,7 +46,7 @@ class Rate:
 
     streams: int
     live: int
-    steps: int = 128  # of a span
+    steps: int = 128  # per span
     spans: int = 3
     limit_s: float = 60
 
@@ -58,7 +58,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Prefill:
-    """Seconds from a request to its first token, for prompts that share nothing."""
+    """Seconds from a request to its first token, for prompts without a common prefix."""
 
     tokens: int
     limit_s: float = 30
@@ -71,7 +71,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the GPU does in steady decode of one stream, by its own clock."""
+    """GPU activity during steady decode of one stream, by the GPU's clock."""
 
     live: int
     steps: int
@@ -86,10 +86,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Between:
-    """Times between the tokens of one stream, from an empty cache on."""
+    """Times between the tokens of one stream, starting with an empty cache."""
 
     tokens: int
-    loops: int  # empty ones on the host, each as long as a token
+    loops: int  # empty loops on the host, each as long as a token
     limit_s: float
 
     name: str = "between tokens"
@@ -97,13 +97,13 @@ class Between:
 
 @dataclass(frozen=True)
 class Peer:
-    """Tokens/s of a model of transformers at `live` tokens, by one of the methods in `peers.py`."""
+    """Tokens/s of a transformers model at `live` tokens, by one of the methods in `peers.py`."""
 
     method: str
     live: int
     tokens: int
     limit_s: float
-    warm: int = 8  # tokens before those: some compile, some record graphs
+    warm: int = 8  # warm-up tokens: some methods compile, some record graphs
 
     @property
     def name(self) -> str:
@@ -128,20 +128,20 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What one process measures, in this order."""
+    """The figures that one process measures, in this order."""
 
-    subject: str  # the GPU, a model of ours, or transformers with a model
+    subject: str  # the GPU, one of our models, or transformers with a model
     figures: tuple[Figure, ...]
     limit_s: float
-    shape: str = ""  # of benchmarks/random_gguf.py; none for the GPU
+    shape: str = ""  # in benchmarks/random_gguf.py; empty for the GPU
     kind: str = ""  # of its TYPES
     window: int = WINDOW
     max_sequences: int = 1
 
     def only(self, words: str) -> Job:
-        """Return the job with the figures that have one of these words, commas between, in names.
+        """Return the job with only the figures whose names contain one of these words.
 
-        The GPU's are what others are shares of: they are always measured. No words: all.
+        The GPU's own figures are always measured, because others are shares of them. No words: all.
         """
         if not words or self.subject == GPU:
             return self
@@ -162,14 +162,14 @@ GPU, PEER = "gpu", "transformers"
 def model(
     shape: str, kind: str, figures: tuple[Figure, ...], limit_s: float, **options: int
 ) -> Job:
-    """Return the job of one of our models."""
+    """Return the job for one of our models."""
     streams = [figure.streams for figure in figures if isinstance(figure, Rate)]
     options.setdefault("max_sequences", max(streams, default=1))
     return Job(f"{shape} {kind}", figures, limit_s, shape, kind, **options)
 
 
 def peers(shape: str, figures: tuple[Figure, ...], limit_s: float) -> Job:
-    """Return the job of transformers with a model."""
+    """Return the job for transformers with a model."""
     return Job(f"{PEER} {shape}", figures, limit_s, shape)
 
 
@@ -234,7 +234,7 @@ FULL = (
     model("qwen3-0.6b", "Q8_0", (Rate(1, 256), Rate(64, 256)), 45),
 )
 
-# Everything once, on a machine without a GPU: a rehearsal of the above.
+# A rehearsal of the above on a machine without a GPU: everything once.
 _SHORT_WINDOW = 12
 _SHORT_LIVE = SINKS + _SHORT_WINDOW
 SHORT = (

@@ -1,7 +1,7 @@
-"""The arithmetic of a GPU's timeline. Knows neither the GPU nor who recorded it.
+"""Arithmetic on a GPU's timeline. Knows neither the GPU nor the profiler.
 
-A step is what runs from behind the kernel that draws a token to the end of the next such kernel.
-Work may overlap, within a step and beyond its end: busy is a time in which anything runs.
+A step is what runs after one sampling kernel until the end of the next. Work may overlap, within a
+step and past its end: busy is the time in which anything runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from benchmarks.figures import quantile
 
-LOGITS, LAST = "logits_kernel", "sample_kernel"  # of a step; parts of their names
+LOGITS, LAST = "logits_kernel", "sample_kernel"  # parts of kernel names
 _FEWEST = 2  # steps
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Something that ran on the GPU; microseconds of its own clock."""
+    """Something that ran on the GPU, in microseconds of the GPU's clock."""
 
     name: str
     begin_us: float
@@ -35,7 +35,7 @@ Step = list[Record]
 
 
 def read_trace(trace: dict[str, Any]) -> list[Record]:
-    """Return what a trace in Chrome's format says of the GPU; the host's part is left out."""
+    """Return the GPU records of a Chrome trace; the host's are ignored."""
     return [
         Record(
             short_name(event["name"]),
@@ -70,20 +70,20 @@ def as_trace(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name without result, parameters and our own namespaces."""
+    """Return a kernel's name without result type, parameters and our namespaces."""
     for part in ("(anonymous namespace)::", "sinkstream::cuda::"):
         name = name.replace(part, "")
     name = name.removeprefix("void ")
     depth = 0
-    for place, letter in enumerate(name):
+    for i, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")
-        if letter == "(" and depth == 0 and place > 0:
-            return name[:place].rstrip()
+        if letter == "(" and depth == 0 and i > 0:
+            return name[:i].rstrip()
     return name
 
 
 def divide(records: Sequence[Record]) -> list[Step]:
-    """Return whole steps, the first and the last as they were recorded in part left out."""
+    """Return the complete steps, without the first and last, which may be partial."""
     steps: list[Step] = [[]]
     for record in sorted(records, key=lambda record: record.begin_us):
         steps[-1].append(record)
@@ -93,12 +93,12 @@ def divide(records: Sequence[Record]) -> list[Step]:
 
 
 def end_of(step: Step) -> float:
-    """Return when the last one of a step's records ended."""
+    """Return when the last of a step's records ended."""
     return max(record.end_us for record in step)
 
 
 def busy_us(records: Iterable[Record], begin: float, end: float) -> float:
-    """Return how long anything ran between two moments."""
+    """Return how long anything ran between two times."""
     busy, reached = 0.0, begin
     for record in sorted(records, key=lambda record: record.begin_us):
         until = min(record.end_us, end)
@@ -108,7 +108,7 @@ def busy_us(records: Iterable[Record], begin: float, end: float) -> float:
 
 
 def kernels_us(steps: Sequence[Step]) -> dict[str, float]:
-    """Return the microseconds that a step spends in each kernel, the longest first."""
+    """Return the microseconds per step in each kernel, longest first."""
     sums: defaultdict[str, float] = defaultdict(float)
     for record in itertools.chain.from_iterable(steps):
         sums[record.name] += record.end_us - record.begin_us
@@ -119,22 +119,22 @@ def kernels_us(steps: Sequence[Step]) -> dict[str, float]:
 
 
 def sampling_us(step: Step) -> float:
-    """Return how long a step takes from the beginning of `logits` to the end of `sample`."""
-    drawing = [record for record in step if LOGITS in record.name or LAST in record.name]
-    return end_of(drawing) - min(record.begin_us for record in drawing)
+    """Return the time from the start of `logits` to the end of `sample`."""
+    sampling = [record for record in step if LOGITS in record.name or LAST in record.name]
+    return end_of(sampling) - min(record.begin_us for record in sampling)
 
 
 def summarize(records: Sequence[Record]) -> dict[str, Any]:
-    """Return what a steady decode did on the GPU.
+    """Return statistics of a steady decode on the GPU.
 
     Raises:
-        ValueError: There are no whole steps to speak of.
+        ValueError: There are too few complete steps.
     """
     steps = divide(records)
     if len(steps) < _FEWEST:
         raise ValueError(
-            f"timeline: {len(records)} records must hold {_FEWEST} whole steps, but hold "
-            f"{len(steps)}: they end with {LAST}"
+            f"timeline: {len(records)} records must contain {_FEWEST} complete steps, but contain "
+            f"{len(steps)}; a step ends with {LAST}."
         )
     ends = [end_of(step) for step in steps]
     gaps, inside = [], []

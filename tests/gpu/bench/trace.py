@@ -1,8 +1,8 @@
-"""Records what the GPU does while a stream decodes, through torch's profiler.
+"""Records GPU activity while a stream decodes, with torch's profiler.
 
-The profiler sees the work of the whole process, our graphs' kernels too, whoever launched them.
-What it records makes launches slower and spreads kernels a little: `step_p50_us` stands beside
-`untraced_step_us`, which was taken from the same stream just before.
+The profiler sees the work of the process, including the kernels in our graphs. Recording makes
+launches slower and spreads kernels a little, so `step_p50_us` is reported with `untraced_step_us`,
+measured on the same stream just before.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tests.gpu.bench.timeline import Record, as_trace, divide, read_trace, summa
 from tests.gpu.sizes import IS_REHEARSAL
 from tests.gpu.streams import prompt
 
-_KEPT = 12  # steps of the trace that stays
+_KEPT = 12  # steps in the trace file
 _WARM_STEPS = 4
 
 
 def measure_trace(model: sinkstream.Model, figure: Trace, kept: Path) -> Values:
-    """Record a stream that somebody reads; `kept` gets some of it as a Chrome trace."""
+    """Record a stream while it is read; write a part to `kept` as a Chrome trace."""
     if not can_record() and not IS_REHEARSAL:
-        raise LeftOut("torch's profiler knows no GPU here")
+        raise LeftOut("torch's profiler sees no GPU here")
     if can_record():
-        profiled(lambda: torch.ones(8, device="cuda").sum().item())  # it takes its time once
+        profiled(lambda: torch.ones(8, device="cuda").sum().item())  # the first use is slow
     stream = model.stream(
         prompt(max(figure.live - figure.steps, 1)), ignore_eos=True, **SAMPLINGS[figure.sampling]
     )
@@ -48,29 +48,29 @@ def measure_trace(model: sinkstream.Model, figure: Trace, kept: Path) -> Values:
             def decode() -> None:
                 wait_for_step(model, model.stats()["steps"] + figure.steps)
 
-            records = profiled(decode) if can_record() else made_up(figure.steps)
+            records = profiled(decode) if can_record() else simulated(figure.steps)
             live = stream.stats.live_tokens
         finally:
             stream.cancel()
             reader.join()
     if not records:
-        raise RuntimeError("trace: torch's profiler has seen nothing run on the GPU")
+        raise RuntimeError("trace: torch's profiler recorded nothing on the GPU")
     keep(records, kept)
     return {
         "untraced_step_us": 1e6 * (ended - began) / (after["steps"] - step["steps"]),
         "live_tokens": live,
-        "is_made_up": not can_record(),
+        "is_simulated": not can_record(),
         **summarize(records),
     }
 
 
 def can_record() -> bool:
-    """Say whether torch's profiler would see a GPU."""
+    """Return whether torch's profiler sees a GPU."""
     return torch.cuda.is_available() and ProfilerActivity.CUDA in supported_activities()
 
 
 def profiled(work: Callable[[], object]) -> list[Record]:
-    """Return what ran on the GPU meanwhile."""
+    """Run `work` and return what ran on the GPU meanwhile."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         work()
     with tempfile.TemporaryDirectory() as folder:
@@ -85,11 +85,11 @@ def keep(records: list[Record], path: Path) -> None:
     path.write_text(json.dumps(as_trace(some)), encoding="utf-8")
 
 
-def made_up(steps: int) -> list[Record]:
-    """Return records of a GPU that nobody has, for a rehearsal without one."""
+def simulated(steps: int) -> list[Record]:
+    """Return simulated records, for a rehearsal without a GPU."""
     names = ("embedding_kernel", "linear_kernel<1>", "logits_kernel", "sample_kernel")
     return [
-        Record(name, begin := 100.0 * step + 20.0 * place, begin + 15)
+        Record(name, begin := 100.0 * step + 20.0 * number, begin + 15)
         for step in range(steps + 2)
-        for place, name in enumerate(names)
+        for number, name in enumerate(names)
     ]

@@ -1,4 +1,4 @@
-"""`tests/gpu/bench/`: a figure, or a process, that fails or never ends costs no other figure."""
+"""`tests/gpu/bench/`: a figure or process that fails or hangs costs no other figure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_figures_go_on_after_those_that_fail_or_never_end(tmp_path: Path) -> Non
     notes.add_to_report(found, "a model", notes.read(tmp_path / "notes"), "")
     assert found["figures"]["a model"] == {
         "fails": {"error": "ValueError: it does not work"},
-        "waits": {"error": "it takes longer than 1 s"},
+        "waits": {"error": "it took longer than 1 s"},
         "works": {"tokens_per_s": 7},
     }
     assert found["left_out"] == {"a model: is left out": "there is no such thing here"}
@@ -75,7 +75,7 @@ notes.add("begun", "prefill 2")
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, limit_s: float) -> notes.Values:
-    """Return the report of a process that stops within its second figure."""
+    """Return the report of a process that ends during its second figure."""
 
     def start(self: program.Bench, number: int, limit_s: float, folder: str) -> object:
         return subprocess.Popen([sys.executable, "-c", NOTES + end, f"{folder}/notes"])
@@ -94,7 +94,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, limit_s: floa
     ("end", "limit_s", "error"),
     [
         ("os.kill(os.getpid(), 11)", 60, "its process ended with -11"),
-        ("time.sleep(60)", 5, "it was ended after"),
+        ("time.sleep(60)", 5, "it was killed after"),
     ],
 )
 def test_a_process_that_crashes_or_hangs_leaves_what_it_had_found(
@@ -112,5 +112,5 @@ def test_a_job_that_no_time_is_left_for_is_not_started(
 ) -> None:
     report = run(tmp_path, monkeypatch, "", limit_s=0.5)
     assert report["figures"] == {}
-    assert set(report["left_out"].values()) == {"no time was left"}
+    assert set(report["left_out"].values()) == {"no time left"}
     assert len(report["left_out"]) == 3

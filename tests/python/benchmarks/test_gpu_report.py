@@ -1,4 +1,4 @@
-"""`tests/gpu/bench/`: what a report says of figures and goals, and how it comes together."""
+"""`tests/gpu/bench/`: what a report says about figures and goals, and how it is assembled."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_without_a_ceiling_there_is_no_share() -> None:
     assert f"{LARGE}: rate 1 at 256: share" not in report.numbers(found)
 
 
-def test_growth_is_beside_as_many_times_one_stream() -> None:
+def test_growth_is_relative_to_as_many_single_streams() -> None:
     figures = {"rate 1 at 256": rate(100), "rate 16 at 256": rate(1200, 16)}
     found = bench({LARGE: figures | {"rate 16 at 1024": rate(1200, 16)}})
     numbers = report.numbers(found)
@@ -83,7 +83,7 @@ def test_ratios_are_of_the_same_live_tokens() -> None:
     assert verdict(found, "8B bf16, over a window recomputed")["verdict"] == "reached"
 
 
-def test_a_prompt_is_beside_a_product() -> None:
+def test_a_prompt_is_relative_to_a_product() -> None:
     found = bench({LARGE: {"prefill 4096": {"tokens_per_s": 2e4, "flops_per_s": 300e12}}})
     found["figures"]["gpu"]["product"] = {"flops_per_s": 750e12}
     numbers = report.numbers(found)
@@ -102,8 +102,8 @@ def test_what_is_not_measured_says_why() -> None:
     goal = "8B bf16, one stream, of bandwidth"
     found = bench({})
     assert verdict(found, goal)["verdict"] == "not measured"
-    found["left_out"][f"{LARGE}: rate 1 at 256"] = "no time was left"
-    assert verdict(found, goal)["verdict"] == "not measured: no time was left"
+    found["left_out"][f"{LARGE}: rate 1 at 256"] = "no time left"
+    assert verdict(found, goal)["verdict"] == "not measured: no time left"
     found["figures"][LARGE] = {"rate 1 at 256": {"error": "its process ended with -11"}}
     assert verdict(found, goal)["verdict"] == "not measured: its process ended with -11"
     assert "its process ended with -11" in "\n".join(report.lines(found))
@@ -137,7 +137,7 @@ def test_words_choose_figures_and_the_gpus_stay() -> None:
     }
 
 
-def test_a_figure_under_way_when_its_process_ends_has_an_error(tmp_path: Path) -> None:
+def test_a_figure_in_progress_when_its_process_ends_has_an_error(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     job = notes.Notes(path, "a model")
     job.add("begun", "one")
@@ -150,8 +150,8 @@ def test_a_figure_under_way_when_its_process_ends_has_an_error(tmp_path: Path) -
     found: Report = {"figures": {}, "left_out": {}}
     notes.add_to_report(found, "a model", notes.read(path), "")
     assert found["figures"]["a model"] == {"one": {"tokens_per_s": 3.0}}
-    notes.add_to_report(found, "a model", notes.read(path), "it was ended after 9 s")
-    assert found["figures"]["a model"]["three"] == {"error": "it was ended after 9 s"}
+    notes.add_to_report(found, "a model", notes.read(path), "it was killed after 9 s")
+    assert found["figures"]["a model"]["three"] == {"error": "it was killed after 9 s"}
     assert found["left_out"] == {"a model: two": "there is no GPU"}
     json.dumps(found)
 

@@ -1,4 +1,4 @@
-"""`tests/gpu/bench/timeline.py`: what is said of a GPU's timeline, on made-up records."""
+"""`tests/gpu/bench/timeline.py`: statistics of a GPU's timeline, on simulated records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gpu.bench.timeline import (
 
 
 def step(begin: float, *, stream: int = 7) -> list[Record]:
-    """A copy, two kernels that overlap by 2 µs, 3 µs of nothing, and the two that draw: 40 µs."""
+    """A copy, two kernels that overlap by 2 µs, 3 µs idle, and the two sampling kernels: 40 µs."""
     return [
         Record("Memcpy HtoD", begin, begin + 2, stream, "copy"),
         Record("embedding_kernel", begin + 2, begin + 7, stream),
@@ -32,7 +32,7 @@ def steady(steps: int, period: float = 44) -> list[Record]:
     return [record for number in range(steps) for record in step(period * number)]
 
 
-def test_steps_end_with_the_drawn_token_and_parts_of_steps_are_left_out() -> None:
+def test_steps_end_with_the_sampled_token_and_partial_steps_are_left_out() -> None:
     records = steady(4)[2:-1]  # the first begins late, the last does not end
     assert [len(each) for each in divide(records)] == [5, 5]
     assert divide(records)[0][0].begin_us == 44
@@ -41,7 +41,7 @@ def test_steps_end_with_the_drawn_token_and_parts_of_steps_are_left_out() -> Non
 
 def test_a_steady_decode_is_described() -> None:
     found = summarize(steady(12))
-    assert found["steps"] == 11  # of the first one, nobody knows whether it is whole
+    assert found["steps"] == 11  # the first may be partial
     assert found["records_per_step"] == 5
     assert found["step_p50_us"] == found["step_p99_us"] == 44
     assert found["gap_p50_us"] == found["gap_p99_us"] == 4
@@ -74,7 +74,7 @@ def test_a_step_that_begins_before_the_one_before_has_ended_leaves_no_gap() -> N
     found = summarize(steady(5, period=38))
     assert found["gap_p50_us"] == 0
     assert found["step_p50_us"] == 38
-    # Of 38 µs, 2 are of both steps: 36 of a step alone, less its 4 of nothing, and those 2 once.
+    # Of 38 µs, two steps share 2: 36 of one step alone, minus its 4 idle, plus the shared 2.
     assert found["busy_us"] == pytest.approx(34)
 
 
@@ -94,7 +94,7 @@ def test_busy_counts_a_moment_once_and_only_within_the_span() -> None:
 
 
 def test_too_few_steps_are_an_error_and_not_a_figure() -> None:
-    with pytest.raises(ValueError, match="must hold 2 whole steps, but hold 1"):
+    with pytest.raises(ValueError, match="must contain 2 complete steps, but contain 1"):
         summarize(steady(2))
     with pytest.raises(ValueError, match="0 records"):
         summarize([])

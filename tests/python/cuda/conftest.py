@@ -1,4 +1,4 @@
-"""A GPU that is this processor: the CUDA kernels through the emulator of tests/cpp."""
+"""A GPU emulated on the CPU: the CUDA kernels through the emulator of tests/cpp."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _named() -> bool:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put an emulated GPU into the machine and return its library."""
+    """Use an emulated GPU and return its library."""
     library = _newest()
     if library is None:
         pytest.skip("the C++ tests are not built: no emulated GPU in build/tests/cpp")

@@ -1,4 +1,4 @@
-"""tests/gpu/run.sh, rehearsed on an emulated GPU, so that it works on the day of a real one."""
+"""tests/gpu/run.sh, rehearsed on an emulated GPU, so that it works on a real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rehearse(out: Path, *options: str) -> tuple[int, dict[str, Any]]:
         | {
             "OUT": str(out),
             "PYTHON": sys.executable,
-            "OMP_NUM_THREADS": "1",  # torch's threads would wait for processors that are not there
+            "OMP_NUM_THREADS": "1",  # torch's threads would wait for missing processors
             "PYTHONPATH": ":".join(filter(None, sys.path)),
         },
         capture_output=True,
@@ -54,9 +54,9 @@ def test_a_rehearsal_tests_and_measures(gpu: Path, tmp_path: Path) -> None:
     assert model["between tokens"]["evicted_tokens"] > 12
     assert model["trace penalties"]["kernels_us"].keys() > {"sample_kernel"}
     assert (tmp_path / "trace-tiny-BF16-penalties.json").exists()
-    # Nothing that an emulated GPU does may be taken for a figure.
+    # An emulated GPU's results must not count as figures.
     assert bench["is_rehearsal"]
-    assert model["trace penalties"]["is_made_up"]
+    assert model["trace penalties"]["is_simulated"]
     assert {goal["verdict"] for goal in report["goals"]} == {"not measured"}
     assert "a rehearsal: no figures of a GPU" in text
 
@@ -68,7 +68,7 @@ def test_a_part_that_fails_is_said_so_and_the_next_one_goes_on(gpu: Path, tmp_pa
     assert status == 1
     ends = [(part["name"], part["status"]) for part in report["parts"]]
     assert ends == [("facts", "ok"), ("tests", "failed"), ("bench", "ok")]
-    # Of the bench, what was asked for, and what it is a share of.
+    # The requested figures, and the ceilings that they are shares of.
     found = report["bench"]["figures"]
     assert found.keys() == {"gpu", "tiny BF16"}
     assert found["gpu"].keys() == {"gpu", "copy", "read", "product"}
