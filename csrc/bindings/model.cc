@@ -1,4 +1,4 @@
-// The model class: what python/sinkstream/model.py is built on.
+// The native model class that python/sinkstream/model.py wraps.
 #include <malloc.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -17,8 +17,8 @@ namespace sinkstream {
 
 namespace {
 
-// Frees a model without the GIL, because its thread is joined; in a forked child, where the threads
-// do not exist, leaves it behind.
+// Frees a model without the GIL, because it joins the model's thread. In a forked child that thread
+// does not exist, so the model is leaked.
 struct ModelDeleter {
   void operator()(LoadedModel* model) const {
     if (!model->engine().is_owner_process()) return;
@@ -28,7 +28,7 @@ struct ModelDeleter {
 };
 using ModelHolder = std::unique_ptr<LoadedModel, ModelDeleter>;
 
-// The GPU's kernels where one was asked for. Throws InvalidArgument where there is none.
+// The CUDA kernels if `device` is "cuda". Throws InvalidArgument if there is no GPU.
 const cuda::Plugin* gpu_of(const std::string& device, const py::object& library) {
   if (device != "cuda") return nullptr;
   const cuda::GpuSearch found = cuda::find_gpu(library.cast<std::string>());
@@ -53,8 +53,8 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.kernels = options["kernels"].cast<std::string>();
   native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const py::gil_scoped_release release;
-  // What reading the header and building the tokenizer has left free goes back to the system first,
-  // so that a load's peak is its weights and its cache.
+  // First return to the system what reading the header and building the tokenizer has freed, so
+  // that the peak of a load is its weights and its cache.
   malloc_trim(0);
   return ModelHolder(new LoadedModel(builder.spec, std::move(builder.store), native,
                                      std::move(tokens), std::move(end_token_ids)));
@@ -85,13 +85,13 @@ void check_own(const char* where, const LoadedModel& model, const ForwardCache& 
       cat(where, ": `cache` must have been made by this model, but another one made it."), "cache");
 }
 
-// Lets Python see a signal; what its handler raises is thrown.
+// Runs pending Python signal handlers; throws what they raise.
 void look_for_signals() {
   const py::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// numpy's view of a tensor's memory: dense, and never converted or copied on the way.
+// A numpy view of a tensor's memory: dense, and never converted or copied.
 template <typename T>
 using Dense = py::array_t<T, py::array::c_style>;
 

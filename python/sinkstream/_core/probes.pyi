@@ -1,19 +1,19 @@
-"""What this machine reads and multiplies at best, for benchmarks."""
+"""Memory bandwidth and peak arithmetic of this machine, for benchmarks."""
 
 def read_rate(count: int, threads: int) -> float:
-    """Read `count` bytes, asking ahead in two ways; return the bytes a second of the faster."""
+    """Read `count` bytes with two prefetch patterns; return the faster one's bytes per second."""
 
 def sustained_read_rate(count: int, threads: int, seconds: float) -> float:
-    """Read `count` bytes in the faster of two ways, for so long; return the mean bytes a second."""
+    """Read `count` bytes repeatedly for `seconds`; return the mean bytes per second."""
 
 class PlainReads:
-    """Memory that is read whole, again and again."""
+    """Memory that is read repeatedly."""
 
     def __init__(self, count: int) -> None:
-        """Take `count` bytes, and keep them."""
+        """Allocate `count` bytes."""
 
     def times(self, threads: int, reads: int) -> list[float]:
-        """Read all of it in the faster of two ways, so many times; return the seconds of each."""
+        """Read all of it `reads` times; return the seconds of each read."""
 
 def peak_rate(threads: int, tiles: bool = False) -> tuple[str, float]:
-    """Multiply and add in registers, of vectors or tiles; return (instruction, operations a s)."""
+    """Multiply and add in registers; return (instruction, operations per second)."""
