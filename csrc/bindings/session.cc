@@ -1,5 +1,5 @@
-// The session class: what python/sinkstream/sessions/session.py is built on. What needs the engine
-// is a method of the model.
+// The session class, on which python/sinkstream/sessions/session.py is built. Operations that need
+// the engine are methods of the model.
 #include "bindings/session.h"
 
 #include <pybind11/numpy.h>
@@ -79,7 +79,7 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
         shape.live = static_cast<int64_t>(state.ids.size());
         SINKSTREAM_CHECK(shape.bytes() == byte_count &&
                              shape.scale_bytes() == scale_count * int64_t{sizeof(float)},
-                         "a saved session has ", byte_count, " and ", scale_count);
+                         "a saved session has ", byte_count, " bytes and ", scale_count, " scales");
         restore(cache, state.sequence, bytes, scale);
       }));
 }

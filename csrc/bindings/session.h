@@ -1,4 +1,4 @@
-// What the model's binding needs of sessions.
+// Sessions between Python and the engine.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-// A caller's hold on a session: when Python lets go of it, the session ends.
+// A caller's handle to a session: its destruction by Python ends the session.
 class SessionHandle {
  public:
   explicit SessionHandle(std::shared_ptr<Session> session) : session_(std::move(session)) {}
@@ -23,9 +23,9 @@ class SessionHandle {
   std::shared_ptr<Session> session_;
 };
 
-// What a session consists of, as a dictionary that python/sinkstream/sessions/saved.py reads.
+// The contents of a session, as a dictionary that python/sinkstream/sessions/saved.py reads.
 pybind11::dict contents_of(Engine& engine, const SessionHandle& session);
-// A session with such contents. Throws InternalError where sizes do not agree.
+// A session with these contents. Throws InternalError if sizes do not match.
 std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
                                                const pybind11::dict& contents);
 

@@ -1,4 +1,4 @@
-// The stream class: what python/sinkstream/streams/stream.py is built on.
+// The stream class, on which python/sinkstream/streams/stream.py is built.
 #include "bindings/stream.h"
 
 #include <pybind11/stl.h>
@@ -13,7 +13,7 @@ namespace sinkstream {
 
 namespace {
 
-// Python sees an interrupt when its main thread runs again: soon enough to feel immediate.
+// A wait returns to Python this often to handle an interrupt: soon enough to feel immediate.
 constexpr std::chrono::milliseconds kSignalSlice{50};
 
 // Sets every option of SamplingParams from the value of the same name.
@@ -57,13 +57,21 @@ const char* name_of(StreamMark::Kind kind) {
   return "";
 }
 
-// The NamedTuple Batch of python/sinkstream/streams/batch.py, which says what each field is.
+// The NamedTuple Batch of python/sinkstream/streams/batch.py, which documents its fields.
 const py::object& batch_type() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> type;
   return type
       .call_once_and_store_result(
           [] { return py::module_::import("sinkstream.streams.batch").attr("Batch"); })
       .get_stored();
+}
+
+// tuple.__new__(Batch, fields): faster than Batch's own __new__, which is Python code.
+py::object make_batch(const py::tuple& fields) {
+  auto* type = reinterpret_cast<PyTypeObject*>(batch_type().ptr());
+  PyObject* batch = PyTuple_Type.tp_new(type, py::make_tuple(fields).ptr(), nullptr);
+  if (batch == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(batch);
 }
 
 py::object to_python(const StreamBatch& batch) {
@@ -87,8 +95,8 @@ py::object to_python(const StreamBatch& batch) {
   for (const StreamMark& mark : batch.marks) {
     marks.append(py::make_tuple(name_of(mark.kind), mark.tokens_before, mark.count));
   }
-  return batch_type()(to_str(batch.text.data(), batch.text.size()), ids, logprobs, lengths,
-                      alternatives, marks);
+  return make_batch(py::make_tuple(to_str(batch.text.data(), batch.text.size()), ids, logprobs,
+                                   lengths, alternatives, marks));
 }
 
 py::object finish_reason(const StreamHandle& self) {
@@ -145,7 +153,7 @@ Clock::time_point time_of(double seconds) {
 }  // namespace
 
 py::object StreamHandle::take() {
-  // What is there already is not worth the GIL's way out and back.
+  // An available batch is not worth releasing and reacquiring the GIL.
   TokenStream::Taken taken = stream_->take(std::chrono::nanoseconds(0), &batch_);
   while (taken == TokenStream::Taken::kNothing) {
     {
@@ -227,24 +235,24 @@ py::tuple phase_changes_for_python(const Engine& engine, int64_t from) {
 
 void register_stream(py::module_& module) {
   module.def("request_options", &request_options, "List the options that are read from a request.");
-  py::class_<StreamHandle>(module, "TokenStream", "What one sequence produces, for one consumer.")
+  py::class_<StreamHandle>(module, "TokenStream", "The output of one sequence, for one consumer.")
       .def("take", &StreamHandle::take, "Wait for the next Batch, or None at the end.")
       .def_property_readonly(
           "is_ready", [](const StreamHandle& self) { return self.stream().is_ready(); },
-          "Whether `take` would return at once.")
+          "Whether `take` would return immediately.")
       .def(
           "ring_when_ready",
           [](StreamHandle& self, std::shared_ptr<LoopBell> bell) {
             return self.stream().ring_when_ready(std::move(bell));
           },
           py::arg("bell"),
-          "Have the bell rung, once, when that becomes so; False, and no ring, where it is so "
-          "already.")
+          "Ring the bell once when `is_ready` becomes true; return False, without a ring, if it "
+          "already is.")
       .def("cancel", [](StreamHandle& self) { self.stream().cancel(); })
       .def("close", [](StreamHandle& self) { self.stream().close(); })
       .def(
           "rethrow", [](StreamHandle& self) { self.stream().rethrow(); },
-          "Raise the error that ended the stream, if one did.")
+          "Raise the error that ended the stream, if any.")
       .def("stats", &stream_stats)
       .def_property_readonly("finish_reason", &finish_reason)
       .def_property_readonly("request_id",

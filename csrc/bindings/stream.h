@@ -1,4 +1,4 @@
-// What the model's binding needs of streams: a request out of Python, a stream back to it.
+// Streams between Python and the engine: reads a request, returns a stream.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-// A consumer's hold on a stream: when Python lets go of it, the generation ends.
+// A consumer's handle to a stream: its destruction by Python ends the generation.
 class StreamHandle {
  public:
   explicit StreamHandle(std::shared_ptr<TokenStream> stream) : stream_(std::move(stream)) {}
@@ -19,8 +19,8 @@ class StreamHandle {
 
   TokenStream& stream() const { return *stream_; }
   const std::shared_ptr<TokenStream>& shared() const { return stream_; }
-  // The next batch as Python sees it, None at the end. Waits without the GIL, and looks for
-  // signals every 50 ms; what a signal handler raises is raised here.
+  // The next batch as a Python Batch, None at the end. Waits without the GIL, and checks for
+  // signals every 50 ms; an exception of a signal handler is raised here.
   pybind11::object take();
 
  private:
@@ -33,15 +33,15 @@ class StreamHandle {
 std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const pybind11::object& request,
                                                  const std::shared_ptr<Session>& session);
 
-// Counters, gauges and histograms of one moment as a plain dictionary.
+// Counters, gauges and histograms of one moment, as a dictionary.
 pybind11::dict stats_for_python(const Engine& engine);
 
 // The latest steps from number `from` on, as far as they are kept: tuples of (step, begin,
-// forward_end, end, decoding, prompt_tokens, free_pages), times in seconds as time.monotonic()
-// gives them.
+// forward_end, end, decoding, prompt_tokens, free_pages), times in seconds of the clock of
+// time.monotonic().
 pybind11::list steps_for_python(const Engine& engine, int64_t from);
 
-// The latest phases that requests have entered: (number of the first one, tuples of (request, time,
+// The latest phase changes of requests: (number of the first one, tuples of (request, time,
 // phase, finish reason or None, prompt_tokens, generated_tokens)).
 pybind11::tuple phase_changes_for_python(const Engine& engine, int64_t from);
 

@@ -64,22 +64,22 @@ def request_options() -> list[str]:
     """List the options that are read from a request, by name."""
 
 class TokenStream:
-    """What one sequence produces, for one consumer."""
+    """The output of one sequence, for one consumer."""
 
     def take(self) -> Batch | None:
         """Wait for the next batch; None at the end."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` would return at once."""
+        """Whether `take` would return immediately."""
 
     def ring_when_ready(self, bell: LoopBell) -> bool:
-        """Have the bell rung, once, when that becomes so; False, and no ring, where it is so."""
+        """Ring the bell once when `is_ready` becomes true; return False if it already is."""
 
     def cancel(self) -> None: ...
     def close(self) -> None: ...
     def rethrow(self) -> None:
-        """Raise the error that ended the stream, if one did."""
+        """Raise the error that ended the stream, if any."""
 
     def stats(self) -> dict[str, Any]: ...
     @property
