@@ -1,10 +1,9 @@
 // Times attention in the shapes of SmolLM2-135M and of Qwen3-0.6B.
 //
-// Decoding: one token after n cached ones, layer after layer, so that the caches of all layers
-// together stand where they stand in a real step; the same for a batch of sequences. Prefill: 512
-// tokens in pieces of 64.
-// The table is chosen as everywhere: SINKSTREAM_KERNELS=avx2 forces one. Words choose among the
-// rows: attention_bench batch qwen3-0.6b bfloat16
+// Decode: one token after n cached ones, layer after layer, so that the caches of all layers are in
+// memory as in a real step; also for a batch of sequences. Prefill: 512 tokens in pieces of 64.
+// SINKSTREAM_KERNELS chooses the table, as usual. Arguments select the rows: attention_bench batch
+// qwen3-0.6b bfloat16
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -33,7 +32,7 @@ struct Model {
 constexpr Model kSmollm2 = {"smollm2", 9, 3, 64, 30};
 constexpr Model kQwen3 = {"qwen3-0.6b", 16, 8, 128, 28};
 
-// The pages of some sequences in all layers, with numbers that are finite in every type.
+// The pages of some sequences in all layers, with elements that are finite in every type.
 class Cache {
  public:
   Cache(const Window& window, const PageShape& shape, int64_t layers, int64_t sequences = 1)
@@ -70,7 +69,7 @@ class Cache {
   std::vector<const std::byte*> pages_;
 };
 
-// Seconds of the fastest call: what the machine does when nobody else uses it.
+// Seconds of the fastest call: the one that other load disturbed least.
 template <typename Call>
 double fastest_time(int repeats, const Call& call) {
   double fastest = INFINITY;
@@ -91,7 +90,7 @@ class Bench {
         shape_{.kv_heads = model.kv_heads, .head_dim = model.head_dim, .type = type},
         pool_(threads) {}
 
-  // One token of each sequence that sees `live` keys, in each of `layers` layers.
+  // One token of each sequence, which sees `live` keys, in each of `layers` layers.
   void decode(int64_t live, int64_t layers, int64_t sequences = 1) {
     const Window window = {.sinks = kSinks, .window = live - kSinks};
     const Cache cache(window, shape_, layers, sequences);
@@ -113,7 +112,7 @@ class Bench {
         long(layers), seconds / layers * 1e6, bytes * layers / seconds / 1e9);
   }
 
-  // `count` tokens from an empty cache on, in pieces of a page.
+  // `count` tokens into an empty cache, in pieces of a page.
   void prefill(int64_t count) {
     const Window window = {.sinks = kSinks, .window = 2044};
     const Cache cache(window, shape_, 1);
@@ -133,7 +132,7 @@ class Bench {
   }
 
  private:
-  // `count` tokens from `index` on of each sequence.
+  // `count` tokens of each sequence, starting at `index`.
   void prepare(const Window& window, int64_t index, int64_t count, int64_t sequences = 1) {
     query_.assign(count * sequences * model_.heads * shape_.head_dim, 0.5f);
     out_.resize(query_.size());
@@ -173,7 +172,7 @@ class Bench {
   Buffer scratch_;
 };
 
-// Whether `word` is one of the words on the command line, or none of its kind is.
+// Whether `word` is among the arguments, or no word of its kind is.
 bool is_asked(const std::vector<std::string_view>& words, std::string_view word,
               const std::vector<std::string_view>& kind) {
   const auto has = [&](std::string_view one) {

@@ -1,10 +1,11 @@
-// How far attention is from its definition, by kernel table, cache type and index.
+// The error of attention compared with its definition, by kernel table, cache type and index.
 //
-//   cmake -S . -B build/bench -DSINKSTREAM_BENCH=ON -DSINKSTREAM_TESTS=ON && cmake --build
-//   build/bench build/bench/benchmarks/attention_error
+//   cmake -S . -B build/bench -DSINKSTREAM_BENCH=ON -DSINKSTREAM_TESTS=ON
+//   cmake --build build/bench --target attention_error && build/bench/benchmarks/attention_error
 //
-// Worst |found − definition| over all queries, in units of the largest number of the query's own
-// output; the definition in double, from keys and values that are not rounded. Markdown.
+// The largest |output − definition| over all queries, in units of the largest magnitude of the
+// query's own output. The definition is in double, from keys and values that are not rounded.
+// Prints Markdown.
 #include <algorithm>
 #include <cstdio>
 

@@ -1,8 +1,9 @@
-// How near `linear` comes to what the machine can do: to a plain read of the same bytes for a
-// few tokens, to a loop of dots or multiply-adds in registers for many.
+// `linear` as a share of the machine's limits: for a few tokens, of a plain read of the same bytes;
+// for many, of a loop of dot products or multiply-adds in registers.
 //
-//   linear_bench [table] [threads] [inputs]     default: the best table, 1 and 2 threads, and the
-//                                               inputs that the table takes by itself
+//   linear_bench [table] [threads] [inputs]
+//
+// Defaults: the best table, 1 and 2 threads, and the table's native input type.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,16 +20,16 @@ namespace {
 
 using namespace sinkstream;
 
-// The best of several short runs: what else the machine does can only take away.
+// The best of several short runs: other load only slows a run down.
 double best(const std::vector<double>& rates) {
   return *std::max_element(rates.begin(), rates.end());
 }
 
-// A few tokens, weights from memory; the plain read alternates with them.
+// A few tokens, weights from memory, interleaved with the plain read.
 void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
   constexpr int64_t kCols = 1536;
   constexpr int64_t kBytes = int64_t{320} << 20;
-  const Buffer panels(kBytes, "panels");  // as a model has them: in huge pages, where there are any
+  const Buffer panels(kBytes, "panels");  // in huge pages where available, as in a model
   std::printf(" %lld tokens, 320 MB of weights, %lld columns:\n", static_cast<long long>(tokens),
               static_cast<long long>(kCols));
   for (const WeightType type : kTypes) {
@@ -47,7 +48,7 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
   }
 }
 
-// What multiplies weights of this type.
+// The unit that multiplies weights of this type.
 PeakUnit unit_of(const Kernels& kernels, WeightType type) {
   const bool is_for_tiles = type == WeightType::kBFloat16 || is_quantized(type);
   const bool has_tiles = std::string(kernels.name) == "amx";
@@ -56,7 +57,7 @@ PeakUnit unit_of(const Kernels& kernels, WeightType type) {
              : PeakUnit::kVectors;
 }
 
-// Many tokens, weights of one layer; the peak alternates with it.
+// Many tokens, weights of one layer, interleaved with the peak.
 void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, int64_t rows,
                      int64_t cols) {
   std::printf(" %lld tokens, %lld x %lld:\n", static_cast<long long>(tokens),

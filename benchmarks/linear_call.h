@@ -1,4 +1,4 @@
-// A call of `linear` on weights that are made up, for benchmarks.
+// A call of `linear` on synthetic weights, for benchmarks.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Memory<T> allocate(int64_t count) {
   return Memory<T>(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
 }
 
-// Panels whose numbers are small and finite: one block's pattern, repeated.
+// Fills panels with small, finite numbers: one block's pattern, repeated.
 inline void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
   constexpr int64_t kPattern = 1 << 16;
   std::vector<std::byte> pattern(kPattern);

@@ -1,10 +1,11 @@
-// `linear` of two builds of one kernel table by turns, in one process. linear_duel.py makes it.
+// Compares `linear` of two builds of one kernel table, interleaved in one process. linear_duel.py
+// builds it.
 //
 //   linear_duel [threads]
 //
-// A processor that others use, too, changes its pace within seconds, so only what ran side by side
-// can be compared to a few hundredths. Where inputs and outputs happen to lie makes up to a
-// twentieth, so both use the same. Ratios above 1: the new one is faster.
+// A shared processor changes its speed within seconds, so only interleaved runs can be compared to
+// a few per cent. The addresses of inputs and outputs change the time by up to 5 %, so both builds
+// use the same ones. Ratios above 1: the new build is faster.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +17,7 @@
 
 namespace sinkstream {
 
-const Kernels& SINKSTREAM_TABLE();  // the new one
+const Kernels& SINKSTREAM_TABLE();  // the new build
 const Kernels& base_kernels();
 
 }  // namespace sinkstream
@@ -25,7 +26,7 @@ namespace {
 
 using namespace sinkstream;
 
-// Quartiles of ratios, so that one disturbed turn shows as little as it should.
+// Prints quartiles of ratios, so that one disturbed turn changes little.
 void print_ratios(const char* what, std::vector<double> ratios, bool same_bits) {
   std::sort(ratios.begin(), ratios.end());
   const size_t n = ratios.size();
@@ -53,7 +54,7 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
         std::memcmp(calls[0].out.get(), calls[1].out.get(), count * sizeof(float)) == 0;
     std::vector<double> ratios;
     for (int turn = 0; turn < turns; ++turn) {
-      double seconds[2] = {};  // each in the memory of both calls, once first and once last
+      double seconds[2] = {};  // each build in both calls' memory, once first and once last
       for (int i = 0; i < 4; ++i) {
         const int which = (i ^ i >> 1 ^ turn) & 1;
         seconds[which] += calls[i / 2].seconds(*tables[which], pool);
@@ -67,17 +68,17 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!SINKSTREAM_TABLE().supported()) {  // which is what asks for a tile unit's registers, too
+  if (!SINKSTREAM_TABLE().supported()) {  // this also requests the tile unit's registers
     std::fprintf(stderr, "linear_duel: this processor cannot run %s\n", SINKSTREAM_TABLE().name);
     return 1;
   }
   if (SINKSTREAM_TABLE().native_input != base_kernels().native_input) {
-    std::fprintf(stderr, "linear_duel: the two take other inputs; they cannot be compared\n");
+    std::fprintf(stderr, "linear_duel: the builds have different native input types\n");
     return 1;
   }
   ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 1);
-  std::printf("%s, threads: %d, base over new (middle half of the turns)\n",
-              SINKSTREAM_TABLE().name, pool.threads());
+  std::printf("%s, threads: %d, base time over new time (middle half)\n", SINKSTREAM_TABLE().name,
+              pool.threads());
   for (const int64_t tokens : {1, 2, 4, 8, 16, 32}) {
     compare(&pool, tokens, int64_t{320} << 20, 1536, 16);
   }

@@ -1,9 +1,9 @@
-// What it costs an engine to record a step for `Model.stats` and `sinkstream.trace`.
+// The cost of recording a step for `Model.stats` and `sinkstream.trace`.
 //
 //   record_bench
 //
-// The step's two buckets, the copy of all counters and the record in the ring, as
-// Engine::record_step does them; then a request's change of phase.
+// Updates the step's two buckets, copies all counters and adds the record to the ring, as
+// Engine::record_step does; then records a request's change of phase.
 #include <chrono>
 #include <cstdio>
 

@@ -1,9 +1,9 @@
-// What choosing a token costs beside a model's forward: `logits` and `sample` on one row.
+// The cost of choosing a token: `logits` and `sample` on one row.
 //
 //   sample_bench [vocab]     default: 49152; every table that this processor supports
 //
-// Two kinds of rows: as language models give them (few likely tokens, a long normal tail), and
-// flat ones, where filters that keep much have most to do.
+// Two kinds of rows: as language models produce them (few probable tokens, a long normal tail), and
+// flat ones, on which filters that keep much have most to do.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

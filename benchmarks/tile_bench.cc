@@ -1,5 +1,5 @@
-// What the tile unit's instructions take, alone and together: nanoseconds for one product, on one
-// thread. Registers are whole: 16 rows of 64 bytes.
+// The time of the tile unit's instructions, alone and together: nanoseconds per product, on one
+// thread. Registers are full: 16 rows of 64 bytes.
 //
 //   tile_bench
 #include <cstdint>
@@ -23,7 +23,7 @@ using namespace sinkstream;
 
 constexpr int64_t kRegister = kTileRows * kTileRowBytes;
 
-// The best of nine runs of `body(i)`, which does `products` of whatever is counted.
+// Prints the best of nine runs of `body(i)`, divided by its `products`.
 template <typename Body>
 void measure(const char* what, int64_t repeats, int products, const Body& body) {
   double best = 1e9;
@@ -35,7 +35,7 @@ void measure(const char* what, int64_t repeats, int products, const Body& body) 
   std::printf("%-60s %6.2f ns\n", what, best / static_cast<double>(repeats * products) * 1e9);
 }
 
-// Two registers of inputs meet two of weights.
+// Two registers of inputs times two of weights.
 void two_by_two(const std::byte* inputs, const std::byte* weights) {
   tiles::load<6>(weights);
   tiles::load<4>(inputs);
@@ -47,7 +47,7 @@ void two_by_two(const std::byte* inputs, const std::byte* weights) {
   tiles::multiply<3, 5, 7>();
 }
 
-// Three registers of inputs meet one of weights.
+// Three registers of inputs times one of weights.
 void three_by_one(const std::byte* inputs, const std::byte* weights) {
   tiles::load<6>(weights);
   tiles::load<3>(inputs);
@@ -58,7 +58,7 @@ void three_by_one(const std::byte* inputs, const std::byte* weights) {
   tiles::multiply<2, 5, 6>();
 }
 
-// What a group of codes needs beside its vectors.
+// What a group of codes needs in addition to its vectors.
 void one_and_store(const std::byte* inputs, const std::byte* weights, std::byte* sums) {
   tiles::clear<0>();
   tiles::load<6>(weights);
@@ -73,7 +73,7 @@ void measure_all() {
     shapes.row_bytes[i] = kTileRowBytes;
     shapes.rows[i] = kTileRows;
   }
-  constexpr int64_t kInputs = int64_t{1} << 20;  // too large for the first cache
+  constexpr int64_t kInputs = int64_t{1} << 20;  // too large for L1
   const Buffer memory(kInputs + 8 * kRegister, "registers");
   std::memset(memory.data(), 0, kInputs + 8 * kRegister);
   std::byte* const near = memory.data();
@@ -81,27 +81,26 @@ void measure_all() {
   const auto at = [&](int64_t i, int64_t step) { return far + i * step % (kInputs - step); };
   constexpr int64_t kRepeats = 200000;
   tiles::configure(shapes);
-  measure("a load from the first cache", kRepeats, 1, [&](int64_t) { tiles::load<4>(near); });
-  measure("a load from the second", kRepeats, 1,
-          [&](int64_t i) { tiles::load<4>(at(i, kRegister)); });
-  measure("a store", kRepeats, 1, [&](int64_t) { tiles::store<0>(near); });
-  measure("a product, four in flight", kRepeats, 4, [](int64_t) {
+  measure("load from L1", kRepeats, 1, [&](int64_t) { tiles::load<4>(near); });
+  measure("load from L2", kRepeats, 1, [&](int64_t i) { tiles::load<4>(at(i, kRegister)); });
+  measure("store", kRepeats, 1, [&](int64_t) { tiles::store<0>(near); });
+  measure("product, four in flight", kRepeats, 4, [](int64_t) {
     tiles::multiply<0, 4, 6>();
     tiles::multiply<1, 4, 6>();
     tiles::multiply<2, 4, 6>();
     tiles::multiply<3, 4, 6>();
   });
-  measure("two by two, from the first cache", kRepeats, 4,
+  measure("two by two, from L1", kRepeats, 4,
           [&](int64_t) { two_by_two(near, near + 2 * kRegister); });
-  measure("two by two, inputs from the second", kRepeats, 4,
+  measure("two by two, inputs from L2", kRepeats, 4,
           [&](int64_t i) { two_by_two(at(i, 2 * kRegister), near); });
-  measure("three by one, from the first cache", kRepeats, 3,
+  measure("three by one, from L1", kRepeats, 3,
           [&](int64_t) { three_by_one(near, near + 3 * kRegister); });
-  measure("three by one, inputs from the second", kRepeats, 3,
+  measure("three by one, inputs from L2", kRepeats, 3,
           [&](int64_t i) { three_by_one(at(i, 3 * kRegister), near); });
-  measure("one with its sums stored, from the first cache", kRepeats, 1,
+  measure("one with its sums stored, from L1", kRepeats, 1,
           [&](int64_t) { one_and_store(near, near + kRegister, near + 2 * kRegister); });
-  measure("one with its sums stored, inputs from the second", kRepeats, 1,
+  measure("one with its sums stored, inputs from L2", kRepeats, 1,
           [&](int64_t i) { one_and_store(at(i, kRegister), near, near + kRegister); });
   tiles::release();
 }

@@ -1,5 +1,5 @@
-// Writes tokens into their slots: each key is turned once, by its own index, rounded to the
-// cache's type and never touched again. Rows of the page that are not written keep their bytes.
+// Writes tokens into their slots. A key is rotated once, by its own index, rounded to the cache's
+// type and never touched again. Rows of the page that are not written keep their bytes.
 #pragma once
 
 #include "kernels/launch.h"
@@ -15,11 +15,11 @@ struct Slot {
 };
 
 struct AppendArgs {
-  const float* keys = nullptr;  // [rows, stride], a row holds [kv_heads, head_dim], not turned yet
-  const float* values = nullptr;  // [rows, stride], likewise
+  const float* keys = nullptr;  // [rows, key_stride], a row holds [kv_heads, head_dim]; not rotated
+  const float* values = nullptr;  // [rows, value_stride], likewise
   int64_t key_stride = 0;         // floats from one row to the next
   int64_t value_stride = 0;
-  const Slot* slots = nullptr;  // [rows], all different
+  const Slot* slots = nullptr;  // [rows], no two alike
   int64_t rows = 0;
   PageShape shape;
   Rotation rotation;  // of each row's index

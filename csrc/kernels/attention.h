@@ -1,22 +1,21 @@
-// Attention over sinks and window in the two-query form, for one token or many, one sequence or
-// many. Every key that a query sees is in its page already, those of the same call included.
+// Attention over sinks and window in the two-query form, for any number of tokens and sequences.
+// Every key that a query sees is already in its page, including those of the same call.
 //
 // Note: [One order of addition]
 // A split is one page. For each query and page: m = the largest visible score, then
-// l = Σ exp(s − m) and o = Σ exp(s − m) · v from fresh accumulators in an order that depends on
-// the page's rows alone; then a left fold over the pages, sinks first, then window blocks in
-// rising order. What a table rounds on the way is fixed for that table. So a query's result does
-// not depend on the other queries of the call, on how tokens were cut into calls, or on threads.
+// l = Σ exp(s − m) and o = Σ exp(s − m) · v from fresh accumulators, in an order that depends only
+// on the page's rows. Then a left fold over the pages: sinks first, then window blocks in ascending
+// order. Each table rounds at fixed points. So a query's result does not depend on the other
+// queries of the call, on how tokens were split into calls, or on threads.
 //
-// Rows that a query does not see may hold anything, NaN too, and never reach an accumulator. The
-// same goes for their scales, where a page has them (Note [Int8] of page.h): the key's scale
-// multiplies the score of its row, the value's scale the row's weight, after l has taken it.
+// Rows that a query does not see may hold anything, including NaN, and never reach an accumulator.
+// Neither do their scales, where a page has them (Note [Int8] of page.h): a key's scale multiplies
+// its row's score; a value's scale multiplies its row's weight, after the weight was added to l.
 //
 // Note: [Scores]
-// A score is scale · (q · k). A soft-cap c bends it to c · tanh(score / c). ALiBi then takes
-// slope · distance from it, where the distance is one of positions in the cache: t − i to window
-// key i, rank − j to sink j. A learned sink logit takes part in the softmax as one more score,
-// after all pages, and brings no value.
+// A score is scale · (q · k). A soft-cap c turns it into c · tanh(score / c). ALiBi then subtracts
+// slope · distance, measured in positions of the cache: t − i to window key i, rank − j to sink j.
+// A learned sink logit is one more score in the softmax, after all pages, and has no value.
 #pragma once
 
 #include "kernels/launch.h"
@@ -36,8 +35,8 @@ struct AttentionSpan {
 };
 
 struct AttentionArgs {
-  const float* query_window = nullptr;  // [rows, heads, head_dim], turned by the token's index
-  const float* query_sink = nullptr;    // [rows, heads, head_dim], turned by its rank
+  const float* query_window = nullptr;  // [rows, heads, head_dim], rotated by the token's index
+  const float* query_sink = nullptr;    // [rows, heads, head_dim], rotated by its rank
   float* out = nullptr;                 // [rows, heads, head_dim]; aliases nothing
   // [rows]: query t also sees the keys first[t] <= i <= t; S <= first[t]. None if first[t] > t.
   // Live window keys never span more than `window_page_count` blocks.
@@ -47,22 +46,22 @@ struct AttentionArgs {
   int64_t span_count = 0;
   int64_t rows = 0;   // tokens of all spans
   int64_t heads = 0;  // a multiple of shape.kv_heads; head h reads key head h / (heads / kv_heads)
-  PageShape shape;    // of window pages; sink pages differ in their type alone
+  PageShape shape;    // of window pages; sink pages may differ in type only
   DType sink_type = DType::kFloat32;
   float scale = 0;                     // multiplies q · k, usually 1 / sqrt(head_dim)
   float soft_cap = 0;                  // c > 0, or 0: none
   const float* slopes = nullptr;       // ALiBi: [heads], finite; null: none
   const float* sink_logits = nullptr;  // learned: [heads], finite or −∞; null: none
   std::byte* scratch = nullptr;        // attention_scratch_bytes(...), 64-byte aligned
-  int64_t scratch_pages = 0;           // that it was made for; more can be seen, only slower
+  int64_t scratch_pages = 0;           // that it was sized for; a query may see more, but slower
 };
 
-// Rows up to which a call is split over pages as well as over heads and rows: with so few, heads
-// alone do not keep all threads busy.
+// Calls of up to this many rows are split over pages as well as heads and rows: heads alone would
+// not keep all threads busy.
 constexpr int64_t kSplitRows = 16;
 
-// Enough for every table. `pages`: the most that each query of a call of kSplitRows rows may see if
-// the call is to be split over them; fewer rows may see more.
+// Enough for every table. `pages`: how many pages each query of a call of kSplitRows rows may see
+// for the call to be split over them; with fewer rows, each may see more.
 constexpr int64_t attention_scratch_bytes(int64_t heads, int64_t head_dim, int64_t pages,
                                           int threads) {
   const int64_t partial = kSplitRows * heads * pages * (head_dim + 16) * 4;

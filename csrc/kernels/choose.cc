@@ -22,7 +22,7 @@ std::string supported_names(const std::vector<const Kernels*>& tables) {
   return names;
 }
 
-// Gives `op` of the first table from `from` on that has it.
+// Takes `op` from the first supported table, starting at `from`, that has it.
 template <typename Op>
 void fill(const std::vector<const Kernels*>& tables, size_t from, const char* op_name,
           Op Kernels::*op, ChosenKernels* chosen) {

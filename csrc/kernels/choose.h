@@ -1,5 +1,4 @@
-// Which kernel table serves a model: the best that the processor supports, or the one that is
-// forced.
+// Chooses the kernel table of a model: the best that the processor supports, or a forced one.
 #pragma once
 
 #include <string>
@@ -14,15 +13,15 @@ namespace sinkstream {
 // Every table of this build, best first, whether or not the processor supports it.
 std::vector<const Kernels*> all_kernels();
 
-// A table without null entries, and for each op the name of the table that serves it.
+// A table without null entries, and for each op the name of the table that it comes from.
 struct ChosenKernels {
   Kernels kernels;
   std::vector<std::pair<std::string, std::string>> served_by;  // op, table
 };
 
-// Takes the best supported table, or the one that `forced` names (empty: no wish).
-// Throws InvalidArgument for a name that is unknown or not supported here; it lists what is.
-// `tables`: what there is to choose from, best first.
+// Chooses the table named `forced`, or the best supported one if it is empty. `tables`: the
+// candidates, best first. Throws InvalidArgument, which lists the supported names, if `forced` is
+// unknown or not supported.
 ChosenKernels choose_kernels(std::string_view forced,
                              const std::vector<const Kernels*>& tables = all_kernels());
 

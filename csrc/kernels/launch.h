@@ -1,4 +1,4 @@
-// Where a kernel runs. On a processor: the threads that share its outputs.
+// Where a kernel runs. On a CPU: the threads that share its outputs.
 #pragma once
 
 #include "common/thread_pool.h"

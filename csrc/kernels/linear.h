@@ -1,16 +1,17 @@
-// out[t, r] = Σ_k weights[r, k] · input[t, k] (+ bias[r]) (+ what `out` held before).
+// out[t, r] = Σ_k weights[r, k] · input[t, k] (+ bias[r]) (+ the previous out[t, r]).
 //
-// One order along K: for one table and one input type, the operations that make out[t, r] are
-// the same whatever `tokens`, the other rows, the other parts or the number of threads, so a
-// token's result does not depend on its company, bit for bit.
+// One order along K: for one table and one input type, out[t, r] is computed by the same
+// operations whatever `tokens`, the other rows, the other parts or the number of threads. So a
+// token's result is bit-identical in any batch.
 //
 // Note: [Inputs in 16 bits]
-// With InputType::kInt16 each group of 32 inputs of a token that meets codes becomes whole numbers
-// and one scale: largest = max |x|, scale = largest / 32767, and x stands for scale · the whole
-// number nearest to x · (32767 / largest), ties to even, in float. That is 2^-16 of the group's
-// largest number at worst, where bfloat16 loses 2^-9 of each. A group below kMinGroupMagnitude is
-// zeros; one that is not finite is NaN. Codes times whole numbers, summed over a group, are exact
-// in 32 bits, in any order. Weights that are no codes meet the inputs as they are.
+// With InputType::kInt16, each group of 32 inputs of a token that is multiplied by codes becomes
+// integers and one scale: largest = max |x|, scale = largest / 32767, and x is replaced by scale ·
+// the integer nearest to x · (32767 / largest), ties to even, in float. The error is at most 2^-16
+// of the group's largest input; bfloat16 loses up to 2^-9 of each. If `largest` is below
+// kMinGroupMagnitude the group is zeros; if it is not finite the group is NaN. Codes times
+// integers, summed over a group, are exact in 32 bits in any order. Weights that are not codes are
+// multiplied by the inputs unchanged.
 #pragma once
 
 #include "common/divide_up.h"
@@ -23,7 +24,7 @@ namespace sinkstream {
 enum class InputType : uint8_t {
   kFloat32,   // not at all
   kBFloat16,  // each by itself
-  kInt16,     // groups of 32 beside codes: Note: [Inputs in 16 bits]
+  kInt16,     // in groups of 32, where weights are codes: Note: [Inputs in 16 bits]
 };
 
 inline constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16,
@@ -39,16 +40,16 @@ constexpr const char* name_of(InputType type) {
 }
 
 constexpr float kMaxInt16 = 32767;
-constexpr float kMinGroupMagnitude =
-    0x1p-100f;  // kMaxInt16 / it is finite, and nothing is subnormal
+// kMaxInt16 / kMinGroupMagnitude is finite, and nothing becomes subnormal.
+constexpr float kMinGroupMagnitude = 0x1p-100f;
 
-// One matrix of several that read the same input in one call (q, k and v; gate and up).
+// One of the matrices that read the same input in one call (q, k and v; gate and up).
 struct LinearPart {
   PackedMatrix weights;         // cols equal to LinearArgs::cols
   const float* bias = nullptr;  // [weights.rows], or null
   float* out = nullptr;         // [tokens, out_stride]; aliases neither the input nor other parts
   int64_t out_stride = 0;       // floats from one token to the next, at least weights.rows
-  bool accumulate = false;      // adds to what `out` holds (a residual) after the bias was added
+  bool accumulate = false;      // adds to what `out` holds (a residual), after the bias
 };
 
 struct LinearArgs {
@@ -62,17 +63,17 @@ struct LinearArgs {
   std::byte* scratch = nullptr;  // linear_scratch_bytes(tokens, cols, threads), 64-byte aligned
 };
 
-// Note: [A token alone]
-// Each thread lays a single token out for itself, in a copy of its own. What one thread has written
-// another one fetches from its cache, line by line; so to have the token laid out by one thread for
-// all would cost that way twice, one after the other: the outputs of the last call to that thread,
-// and what it makes of them to the rest.
+// Note: [Single token]
+// With one token, each thread lays out the inputs in a copy of its own. A thread reads what another
+// thread wrote from that core's cache, line by line. If one thread laid out the token for all, that
+// transfer would happen twice in sequence: the last call's outputs to that thread, and the laid-out
+// inputs from it to the others.
 
-// One token's inputs, for every table and every weight type: as the dot instructions want them, and
-// their sums over groups.
+// Scratch for one token's inputs, enough for every table and weight type: in the layout of the dot
+// instructions, and their sums over groups.
 constexpr int64_t linear_token_bytes(int64_t cols) { return divide_up(cols, 64) * 64 * 4 * 3; }
 
-// Enough for `tokens` or fewer on a pool of `threads`: padded to tiles, or a token alone.
+// Enough for `tokens` or fewer on a pool of `threads`: padded to tiles, or a copy per thread.
 constexpr int64_t linear_scratch_bytes(int64_t tokens, int64_t cols, int64_t threads) {
   const int64_t rows = tokens + 16 > threads ? tokens + 16 : threads;
   return rows * linear_token_bytes(cols) + 4096;

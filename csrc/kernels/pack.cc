@@ -16,7 +16,7 @@ T read_as(const std::byte* from) {
   return value;
 }
 
-// Numbers of kBytes bytes, `pair` of them side by side along K: 1 or 2.
+// Weights of kBytes bytes, `pair` of them adjacent along K: 1 or 2.
 template <size_t kBytes>
 void pack_plain_row(const std::byte* source, int64_t cols, int64_t pair, std::byte* panel,
                     int64_t r) {

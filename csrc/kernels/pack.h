@@ -1,5 +1,5 @@
-// Moves rows from a checkpoint's own layout into panels. Quantised blocks keep their codes, scales
-// and minima bit for bit. Runs once, at load; plain code on every machine.
+// Packs rows of a checkpoint into panels. Quantized blocks keep their codes, scales and minima bit
+// for bit. Runs once, at load; plain code on every machine.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace sinkstream {
 
-// How numbers lie in a file. The quantised ones are GGUF's blocks of 32 along a row: a float16
-// scale (then, for kQ4_1, a float16 minimum), then the codes; in 4-bit blocks the low half-bytes
-// hold columns 0 .. 15 and the high ones columns 16 .. 31.
+// The number formats of a file. The quantized ones are GGUF's blocks of 32 along a row: a float16
+// scale (for kQ4_1 also a float16 minimum), then the codes. In 4-bit blocks the low half-bytes hold
+// columns 0 .. 15, the high ones columns 16 .. 31.
 enum class Storage : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1 };
 
-// The panel type that keeps a storage's numbers exactly.
+// The panel type that represents a storage's numbers exactly.
 WeightType weight_type_of(Storage storage);
 
-// Bytes of one row in the file; `cols` must be a multiple of 32 for the quantised ones.
+// Bytes of one row in the file; `cols` must be a multiple of 32 for the quantized formats.
 int64_t row_bytes_of(Storage storage, int64_t cols);
 
 // Packs rows [row, row + count) of a matrix whose panels start at `panels`.
-// `source` holds `count` rows as they lie in the file, at any alignment. The panels were zero
-// before the first call (rows past the end stay zero).
+// `source` holds `count` rows in the file's format, at any alignment. The panels must be zero
+// before the first call: rows past the end stay zero.
 void pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels);
 

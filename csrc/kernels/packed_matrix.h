@@ -1,10 +1,9 @@
-// Weights of a linear map in the one layout that every CPU table reads.
+// Weights of a linear map, in the layout that all CPU tables read.
 // Knows nothing of files; pack.h fills it.
 //
 // Note: [Panels]
-// Rows (output features) are taken 16 at a time; such a panel is contiguous and holds all of K
-// (cols, input features), so that one pass streams one address range. Rows past the end and
-// columns past the end are zero. Inside a panel, with r the row in the panel:
+// A panel is 16 rows (output features) with all of K (cols, input features). It is contiguous, so
+// that one pass streams one address range. Rows and columns past the end are zero. Inside a panel:
 //
 //   float32          [K][16]
 //   float16          [K][16]
@@ -16,8 +15,8 @@
 // In an int4 word, the code at bits 4n .. 4n+3 belongs to column 8·word + 2n for n < 4 and to
 // column 8·word + 2(n − 4) + 1 for n >= 4: each 16-bit half holds one element of four pairs.
 //
-// The number that a code stands for is: int8 scale · code; int4 scale · (code − 8);
-// int4 + minimum scale · code + minimum. These are GGUF's Q8_0, Q4_0 and Q4_1, bit for bit.
+// A code's value is: int8, scale · code; int4, scale · (code − 8); int4 + minimum, scale · code +
+// minimum. These are GGUF's Q8_0, Q4_0 and Q4_1, bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +45,7 @@ constexpr const char* name_of(WeightType type) {
   return "";
 }
 
-// Bytes of one block of kGroup columns in a panel (quantised types only).
+// Bytes of one block of kGroup columns in a panel (quantized types only).
 constexpr int64_t block_bytes(WeightType type) {
   const int64_t scales = kPanelRows * 2;
   switch (type) {
@@ -57,7 +56,7 @@ constexpr int64_t block_bytes(WeightType type) {
   }
 }
 
-// `cols` must be a multiple of kGroup for the quantised types.
+// `cols` must be a multiple of kGroup for the quantized types.
 constexpr int64_t panel_bytes(WeightType type, int64_t cols) {
   switch (type) {
     case WeightType::kFloat32: return kPanelRows * cols * 4;

@@ -9,7 +9,7 @@ struct RmsNormArgs {
   const float* input = nullptr;   // [rows, input_stride]
   int64_t input_stride = 0;       // floats from one row to the next, at least dim
   const float* weight = nullptr;  // [dim]
-  float* out = nullptr;           // [rows, out_stride]; may be `input` itself
+  float* out = nullptr;           // [rows, out_stride]; may be `input`
   int64_t out_stride = 0;
   int64_t rows = 0;
   int64_t dim = 0;

@@ -1,15 +1,15 @@
-// Turns heads by given angles. Computes no angle: positions live in cache/angles.h.
+// Rotates heads by given angles. Computes no angles: cache/angles.h does.
 #pragma once
 
 #include "kernels/launch.h"
 
 namespace sinkstream {
 
-// Which two dimensions turn together, of the first `rotary_dim`: d with d + rotary_dim/2, or
-// 2d with 2d + 1. Dimensions behind `rotary_dim` pass through.
+// Which two of the first `rotary_dim` dimensions are rotated together: d with d + rotary_dim/2, or
+// 2d with 2d + 1. The other dimensions pass through.
 enum class Pairing : uint8_t { kHalf, kInterleaved };
 
-// One rotation for each row (token): pair d of row r turns by the angle with this cos and sin.
+// One rotation per row (token): cosines and sines of the angles of its pairs.
 struct Rotation {
   const float* cos = nullptr;  // [rows, rotary_dim / 2]
   const float* sin = nullptr;  // [rows, rotary_dim / 2]

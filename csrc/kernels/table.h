@@ -1,5 +1,5 @@
-// The kernel tables: one name and one function per op. Choosing a table is choosing numerics;
-// inside one table every result is the same on every run.
+// The kernel tables: one name and one function per op. A table fixes the numerics: within one table
+// every result is the same on every run.
 #pragma once
 
 #include "kernels/activation.h"
@@ -19,7 +19,8 @@ namespace sinkstream {
 struct Kernels {
   const char* name = nullptr;
   bool (*supported)() = nullptr;  // whether this machine can run the table
-  // Why the system withholds it from a processor that could run it; gives null if it does not.
+  // Why the operating system refuses the table on a processor that has its instructions; returns
+  // null if it does not refuse.
   const char* (*refusal)() = nullptr;
   EmbeddingOp* embedding = nullptr;
   RmsNormOp* rms_norm = nullptr;
@@ -31,7 +32,7 @@ struct Kernels {
   SwigluOp* swiglu = nullptr;
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;
-  // The fastest input type of `linear` here.
+  // The input type with which `linear` is fastest.
   InputType native_input = InputType::kFloat32;
 };
 

@@ -1,4 +1,4 @@
-"""Plant every mistake, or those that are named, and say which tests notice it.
+"""Plant all mistakes, or the named ones, and report whether the tests notice each.
 
 python -m tests.mutants                  # all, in C++ and in Python
 python -m tests.mutants angles_in_float32
@@ -20,7 +20,7 @@ from tests.mutants.workshop import ROOT, Workshop
 
 
 def main() -> int:
-    """Print a line for each mistake; return 1 if one survives."""
+    """Print a line per mistake; return 1 if one survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="[all]")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")

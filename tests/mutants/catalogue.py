@@ -1,9 +1,9 @@
-"""The planted mistakes: for each what is wrong, where, and which tests must notice.
+"""The planted mistakes: what is wrong, where, and which tests must fail.
 
-Those with a number are the museum's: mistakes that other projects shipped. Where a mistake cannot
-exist here in its original form, the sentence says what stands for it. The others are ours to make.
-The old text must occur exactly once in its file, so a change that moves it makes a test fail, and
-the mistake is planted anew. A killer is a program of tests/cpp and the name of a test in it.
+Those with a number belong to the museum: mistakes that other projects shipped. Where a mistake
+cannot exist here in its original form, its sentence says what stands for it. The others are ours.
+The old text must occur exactly once in its file. A change that moves it fails a test, and the
+mistake must then be planted again. A killer is a program of tests/cpp and a test in it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Mutant:
     old: str
     new: str
     killers: tuple[str, ...]
-    """Tests that must fail; each on its own."""
+    """Tests of which each must fail."""
     museum: int | None = None
 
     def apply(self, text: str) -> str:
@@ -106,7 +106,7 @@ class Mutant:
         if found != 1:
             raise ValueError(
                 f"mutant {self.name}: `old` must occur once in {self.file}, but occurs {found} "
-                "times. Plant the mistake anew."
+                "times. Plant the mistake again."
             )
         return text.replace(self.old, self.new)
 
@@ -127,8 +127,8 @@ MUSEUM = (
     Mutant(
         museum=2,
         name="query_at_its_index",
-        sentence="Against sinks, too, the query is turned by its index: keys and query disagree "
-        "about where the cache begins.",
+        sentence="The query is rotated by its index even for sinks: keys and query disagree about "
+        "where the cache begins.",
         file=DECODER,
         old="angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);",
         new="angles_.fill(plan_.index.data(), rows_, sink_cos_, sink_sin_);",
@@ -137,8 +137,8 @@ MUSEUM = (
     Mutant(
         museum=3,
         name="plain_frequencies",
-        sentence="A key that moves is turned by plain rotary frequencies instead of the model's "
-        "own. Keys move only in a cut of the middle here.",
+        sentence="A key that moves is rotated by plain rotary frequencies instead of the model's "
+        "own. Here keys move only when tokens in the middle are evicted.",
         file=DECODER,
         old="      shift_angles_(spec.inverse_frequencies),",
         new="""      shift_angles_([&] {
@@ -153,8 +153,8 @@ MUSEUM = (
     Mutant(
         museum=4,
         name="causal_from_the_upper_left",
-        sentence="The causal mask of a chunk is laid from the oldest key, as if queries and keys "
-        "were equally many.",
+        sentence="The causal mask of a chunk starts at the oldest key, as if there were as many "
+        "queries as keys.",
         file=ATTENTION,
         old="span.index + token + 1 - base};",
         new="(span.count == 1 ? span.index : args.first[span.row]) + token + 1 - base};",
@@ -163,7 +163,7 @@ MUSEUM = (
     Mutant(
         museum=5,
         name="window_aligned_down",
-        sentence="The kernel begins the window at its block's first row, which the cache has "
+        sentence="The kernel begins the window at the first row of its block, which the cache has "
         "freed.",
         file=ATTENTION,
         old="Rows rows = {args.first[span.row + token] - base,",
@@ -173,7 +173,7 @@ MUSEUM = (
     Mutant(
         museum=6,
         name="sinks_ignored",
-        sentence="Sinks are kept in their pages, and no query behind them reads them.",
+        sentence="Sinks stay in their pages, and no query after them reads them.",
         file=ATTENTION,
         old="pages.sink_pages = divide_up(visible_sinks(span, end - 1), kPageRows);",
         new="pages.sink_pages = span.index < span.sinks ? (span.sinks + 63) / kPageRows : 0;",
@@ -182,8 +182,8 @@ MUSEUM = (
     Mutant(
         museum=7,
         name="sinks_ignored_in_16_bits",
-        sentence="Sinks are ignored where the cache is narrower than float32. Quantised types "
-        "do not exist yet; float16 and bfloat16 stand for them.",
+        sentence="Sinks are ignored where the cache is narrower than float32. Planted for every "
+        "narrow type.",
         file=ATTENTION,
         old="pages.sink_pages = divide_up(visible_sinks(span, end - 1), kPageRows);",
         new="""const bool reads_sinks =
@@ -195,7 +195,7 @@ MUSEUM = (
         museum=8,
         name="sinks_of_the_first_chunk",
         sentence="Only sinks that came before the chunk count as sinks, so a prompt whose sinks "
-        "come in several chunks loses some.",
+        "arrive in several chunks loses some.",
         file=DECODER,
         old=".sinks = piece.cache->window().sinks,",
         new=""".sinks = piece.cache->length() == 0
@@ -219,7 +219,7 @@ MUSEUM = (
     Mutant(
         museum=10,
         name="shift_keeps_the_old_scale",
-        sentence="A quantised key that moves has new codes and the scale that it had before.",
+        sentence="A quantized key that moves gets new codes and keeps its old scale.",
         file=EVICT,
         old="            [&](int64_t d) { return shape.key_element(to.row, d); });\n",
         new="""            [&](int64_t d) { return shape.key_element(to.row, d); });
@@ -233,7 +233,8 @@ MUSEUM = (
     Mutant(
         museum=11,
         name="a_piece_of_nothing",
-        sentence="Where a block begins, no token fits into the piece, and reading never ends.",
+        sentence="At the start of a block, no token fits into the piece, and the prefill never "
+        "ends.",
         file=WINDOW,
         old="block(std::max(t, sinks)) + 1 + more;",
         new="(std::max(t, sinks) - sinks + kPageRows - 1) / kPageRows + more;",
@@ -242,7 +243,7 @@ MUSEUM = (
     Mutant(
         museum=12,
         name="window_of_the_first_sequence",
-        sentence="All sequences of a step see back as far as the first one does.",
+        sentence="All sequences of a step see as far back as the first one.",
         file=PLAN,
         old="first.push_back(cache.window().first(t));",
         new="""first.push_back(
@@ -252,7 +253,7 @@ MUSEUM = (
     Mutant(
         museum=13,
         name="no_sinks_after_the_first_round",
-        sentence="Once the ring has been filled for the first time, sinks are seen no more.",
+        sentence="Once the ring has been filled for the first time, sinks are no longer seen.",
         file=ATTENTION,
         old="return t + 1 < span.sinks ? t + 1 : span.sinks;",
         new="""if (t >= span.sinks + span.window_page_count * kPageRows) return 0;
@@ -262,8 +263,8 @@ MUSEUM = (
     Mutant(
         museum=14,
         name="sinks_turned_in_place",
-        sentence="Each step turns the stored sink keys on and back again in their own slots. It "
-        "stands for keys that are rotated in place as the window moves.",
+        sentence="Each step rotates the stored sink keys forwards and back again in their own "
+        "slots. This stands for keys that are rotated in place as the window moves.",
         file=DECODER,
         old="  kernels_.append(args, launch_);",
         new="""  for (const float direction : {1.0f, -1.0f}) {
@@ -329,7 +330,7 @@ OURS = (
     # --- who is live, and where -------------------------------------------------------------
     Mutant(
         name="window_without_the_current",
-        sentence="The window is W tokens besides the current one.",
+        sentence="The window is W tokens in addition to the current one.",
         file=WINDOW,
         old="std::max({sinks, begin, t - window + 1})",
         new="std::max({sinks, begin, t - window})",
@@ -337,7 +338,7 @@ OURS = (
     ),
     Mutant(
         name="begin_ignored",
-        sentence="Tokens that were cut away early are seen again.",
+        sentence="Tokens that were evicted early are seen again.",
         file=WINDOW,
         old="std::max({sinks, begin, t - window + 1})",
         new="std::max(sinks, t - window + 1)",
@@ -348,7 +349,7 @@ OURS = (
     ),
     Mutant(
         name="rank_ignores_cuts",
-        sentence="A query's position does not fall when tokens are cut away.",
+        sentence="A query's position does not decrease when tokens are evicted.",
         file=WINDOW,
         old="return t < sinks ? t : sinks + t - first(t);",
         new="return std::min(t, capacity() - 1);",
@@ -367,8 +368,8 @@ OURS = (
     ),
     Mutant(
         name="blocks_from_index_zero",
-        sentence="Blocks are counted from the text's first token, not from the first behind the "
-        "sinks.",
+        sentence="Blocks are counted from the first token of the stream, not from the first one "
+        "after the sinks.",
         file=WINDOW,
         old="int64_t block(int64_t i) const { return (i - sinks) / kPageRows; }",
         new="int64_t block(int64_t i) const { return i / kPageRows; }",
@@ -384,7 +385,7 @@ OURS = (
     ),
     Mutant(
         name="pieces_of_two_blocks",
-        sentence="A piece ends with the next block but one, and overwrites live keys.",
+        sentence="A piece extends one block too far, and overwrites live keys.",
         file=WINDOW,
         old="block(std::max(t, sinks)) + 1 + more;",
         new="block(std::max(t, sinks)) + 2 + more;",
@@ -403,7 +404,7 @@ OURS = (
     ),
     Mutant(
         name="copy_without_cuts",
-        sentence="A copy sees what was cut from the original.",
+        sentence="A copy sees what was evicted from the original.",
         file=SEQUENCE,
         old="  window_ = other.window_;\n",
         new="",
@@ -411,7 +412,7 @@ OURS = (
     ),
     Mutant(
         name="restart_keeps_the_cut",
-        sentence="A sequence that starts anew still has the cut of the one before.",
+        sentence="A sequence that starts anew still has the eviction of the one before.",
         file=SEQUENCE,
         old="  length_ = 0;\n  window_.begin = 0;",
         new="  length_ = 0;",
@@ -420,7 +421,7 @@ OURS = (
     # --- shared pages -----------------------------------------------------------------------
     Mutant(
         name="a_page_of_its_own_is_empty",
-        sentence="Whoever writes to a shared page first gets another one without its content.",
+        sentence="The first write to a shared page goes to a new page without the old content.",
         file=POOL,
         old="  memory_->copy(page(own), page(id), shape_.bytes());\n",
         new="",
@@ -428,7 +429,7 @@ OURS = (
     ),
     Mutant(
         name="sinks_are_full_too_early",
-        sentence="A page of sinks that are still to come is shared as if nobody would write to it.",
+        sentence="A page whose sinks are not all written yet is shared as if it were complete.",
         file=SEQUENCE,
         old="count >= window.sinks ? window.sink_pages() : count / kPageRows;",
         new="count > 0 ? window.sink_pages() : 0;",
@@ -436,7 +437,7 @@ OURS = (
     ),
     Mutant(
         name="writes_to_the_others_page",
-        sentence="Of a piece that reaches into a second page, only the first becomes its own.",
+        sentence="Of a piece that reaches into a second page, only the first page is made private.",
         file=SEQUENCE,
         old="t < next_index() + count; t = window_.page_end(t)) {\n",
         new="t <= next_index(); t = window_.page_end(t)) {\n",
@@ -444,7 +445,7 @@ OURS = (
     ),
     Mutant(
         name="begins_with_what_was_evicted",
-        sentence="A full sequence is taken as a beginning whose first tokens are still there.",
+        sentence="A full sequence counts as a prefix whose first tokens are still present.",
         file=PLACE,
         old="if (window_.first(next_index()) == window_.sinks) return length_;",
         new="if (evicted() == 0) return length_;",
@@ -453,7 +454,7 @@ OURS = (
     # --- angles -----------------------------------------------------------------------------
     Mutant(
         name="frequency_of_24_bits",
-        sentence="A frequency's lower part is dropped.",
+        sentence="The lower part of a frequency is dropped.",
         file=ANGLES,
         old=" + position * frequency.lower) * kTurn;",
         new=") * kTurn;",
@@ -461,7 +462,7 @@ OURS = (
     ),
     Mutant(
         name="no_attention_factor",
-        sentence="The attention factor of YaRN is forgotten.",
+        sentence="YaRN's attention factor is forgotten.",
         file=DECODER,
         old="angles_(spec.inverse_frequencies, spec.attention_factor),",
         new="angles_(spec.inverse_frequencies),",
@@ -469,17 +470,16 @@ OURS = (
     ),
     Mutant(
         name="keys_turned_by_rank",
-        sentence="Keys are written at their rank, which later ranks do not agree with.",
+        sentence="Keys are rotated by their rank, which later ranks do not match.",
         file=DECODER,
         old="rotation(window_cos_ + round.row * pairs, window_sin_ + round.row * pairs);",
         new="rotation(sink_cos_ + round.row * pairs, sink_sin_ + round.row * pairs);",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
-    # --- the last layer computes only the rows whose logits are wanted ----------------------
+    # --- the last layer computes only rows whose logits are wanted --------------------------
     Mutant(
         name="kept_rows_see_what_others_see",
-        sentence="A row that is kept for its logits sees the window of the row whose place it "
-        "takes.",
+        sentence="A row that is kept for its logits sees the window of the row that it replaces.",
         file=DECODER,
         old="      move_rows(first_.data(), first_.data(), 1);\n",
         new="",
@@ -493,10 +493,11 @@ OURS = (
         new="std::min<int64_t>(wanted_of(span), count)",
         killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
-    # --- a cut in the middle ----------------------------------------------------------------
+    # --- eviction in the middle -------------------------------------------------------------
     Mutant(
         name="cut_moves_the_oldest_first",
-        sentence="A cut moves the oldest token first, over others that have not moved yet.",
+        sentence="Eviction in the middle moves the oldest token first, over others that have not "
+        "moved yet.",
         file=DECODER,
         old="""      from[i] = cache->slot(layer, first + older - 1 - i);
       to[i] = cache->slot(layer, first + older - 1 - i + distance);""",
@@ -506,7 +507,7 @@ OURS = (
     ),
     Mutant(
         name="cut_scales_keys",
-        sentence="A key that moves is multiplied by the attention factor a second time.",
+        sentence="A key that moves is multiplied by the attention factor again.",
         file=DECODER,
         old="      shift_angles_(spec.inverse_frequencies),",
         new="      shift_angles_(spec.inverse_frequencies, spec.attention_factor),",
@@ -514,7 +515,7 @@ OURS = (
     ),
     Mutant(
         name="cut_in_halves",
-        sentence="A key that moves is turned in halves whatever the model's pairing.",
+        sentence="A key that moves is rotated in halves whatever the model's pairing.",
         file=DECODER,
         old="args.rotation = rotation(cos.data(), sin.data());",
         new="args.rotation = rotation(cos.data(), sin.data());\n"
@@ -531,7 +532,7 @@ OURS = (
     ),
     Mutant(
         name="cut_forgets_the_oldest",
-        sentence="A cut frees the right number of places, but at the wrong end.",
+        sentence="Eviction in the middle frees the right number of slots, but at the wrong end.",
         file=DECODER,
         old="  cache->cut(first + distance);",
         new="  cache->cut(first);",
@@ -539,7 +540,7 @@ OURS = (
     ),
     Mutant(
         name="evict_in_reverse",
-        sentence="The op moves its rows in the opposite order.",
+        sentence="The op moves its rows in reverse order.",
         file=EVICT,
         old="for (int64_t r = 0; r < args.rows; ++r) evict_head<T>(args, r, head);",
         new="for (int64_t r = args.rows - 1; r >= 0; --r) evict_head<T>(args, r, head);",
@@ -547,7 +548,7 @@ OURS = (
     ),
     Mutant(
         name="evict_leaves_values",
-        sentence="Keys move, and their values stay behind.",
+        sentence="Keys move, and their values do not.",
         file=EVICT,
         old="= from_values[shape.value_element(from.row, d)];",
         new="= values[shape.value_element(to.row, d)];",
@@ -556,7 +557,7 @@ OURS = (
     # --- narrow types -----------------------------------------------------------------------
     Mutant(
         name="shift_garbles_paired_keys",
-        sentence="A key that moves is read in float32's layout whatever its type, which garbles "
+        sentence="A key that moves is read in float32's layout whatever its type, which corrupts "
         "bfloat16.",
         file=EVICT,
         old="narrow[d] = from_keys[shape.key_element(from.row, d)];",
@@ -565,7 +566,7 @@ OURS = (
     ),
     Mutant(
         name="scale_of_the_neighbour",
-        sentence="Two neighbouring rows share a scale, that of the one written last.",
+        sentence="Two adjacent rows share a scale: that of the one written last.",
         file=CACHE_TYPE,
         old="scales_of(half, head_dim)[row] =",
         new="scales_of(half, head_dim)[row / 2 * 2] =",
@@ -573,7 +574,7 @@ OURS = (
     ),
     Mutant(
         name="codes_of_what_is_no_number",
-        sentence="A head with an infinite number is stored as one of zeros.",
+        sentence="A head with an infinite element is stored as zeros.",
         file=CACHE_TYPE,
         old="""return __builtin_nanf("");""",
         new="return 0;",
@@ -590,7 +591,7 @@ OURS = (
     # --- scores -----------------------------------------------------------------------------
     Mutant(
         name="alibi_by_text",
-        sentence="ALiBi's distance to a sink is one of the text, not of the cache.",
+        sentence="ALiBi's distance to a sink is measured in the stream, not in the cache.",
         file=ATTENTION,
         old="is_sink ? args.rank[span.row + token] : span.index + token;",
         new="span.index + token;",
@@ -598,7 +599,7 @@ OURS = (
     ),
     Mutant(
         name="alibi_by_text_in_the_reference",
-        sentence="The same mistake in the slow table, which defines the others.",
+        sentence="The same mistake in the reference, which defines the other tables.",
         file=REFERENCE,
         old=".distance = rank - j});",
         new=".distance = t - j});",
@@ -606,7 +607,7 @@ OURS = (
     ),
     Mutant(
         name="soft_cap_after_alibi",
-        sentence="The soft-cap bends ALiBi's bias, too.",
+        sentence="The soft-cap is applied to ALiBi's bias, too.",
         file=PAGE,
         old="      score = fma(broadcast(-slope), distances, score);\n    }\n",
         new="""      score = load(scores + row) * scoring.scale;
@@ -618,7 +619,7 @@ OURS = (
     ),
     Mutant(
         name="no_sink_logit_when_split",
-        sentence="Where the work is split by pages, learned sink logits are forgotten.",
+        sentence="Learned sink logits are forgotten in the walk by page.",
         file=ATTENTION,
         old="join_sink_logit(fold, sums, args.sink_logits[head], vectors);",
         new="{}",
@@ -643,7 +644,7 @@ OURS = (
     # --- pages and the order of addition ----------------------------------------------------
     Mutant(
         name="split_folds_backwards",
-        sentence="Where the work is split by pages, they are added from the newest to the oldest.",
+        sentence="The walk by page adds pages from the newest to the oldest.",
         file=ATTENTION,
         old="""    for (int64_t n = 0; n < tasks.pages(s).count(); ++n) {
       const Rows rows""",
@@ -653,8 +654,8 @@ OURS = (
     ),
     Mutant(
         name="unseen_rows_times_zero",
-        sentence="Scores of rows that a query does not see are added to minus infinity, which "
-        "leaves a NaN a NaN.",
+        sentence="Minus infinity is added to the scores of rows that a query does not see, which "
+        "keeps a NaN.",
         file=PAGE,
         old="scaled = select(visible_lanes(row, begin, end), scaled, nothing);",
         new="scaled += select(visible_lanes(row, begin, end), Vec{}, nothing);",
@@ -688,8 +689,8 @@ OURS = (
     ),
     Mutant(
         name="order_by_batch",
-        sentence="Tiles of several tokens add straight into their outputs, which saves a register: "
-        "a token in company is added up in another order than alone.",
+        sentence="Tiles of several tokens add directly into their outputs, which saves a "
+        "register: a token in a batch is summed in another order than a single one.",
         file=TILE,
         old="""  sum_group<kType, kTokens>(group, x, sum);
 """,
@@ -707,7 +708,7 @@ OURS = (
     # --- inputs in 16 bits ------------------------------------------------------------------
     Mutant(
         name="scale_of_the_first_token",
-        sentence="All tokens of a tile are taken to have the first one's scale.",
+        sentence="All tokens of a tile use the first one's scale.",
         file=INT16,
         old="broadcast(scales[t]);",
         new="broadcast(scales[0]);",
@@ -715,7 +716,7 @@ OURS = (
     ),
     Mutant(
         name="middle_codes_left_in_place",
-        sentence="A token alone adds codes masked where they stand, and does not shift the sums.",
+        sentence="A single token adds codes masked in place, and does not shift the sums.",
         file=INT16,
         old="chain[c][t][v] >> (4 * c)",
         new="chain[c][t][v]",
@@ -723,7 +724,7 @@ OURS = (
     ),
     Mutant(
         name="last_tile_of_a_block_left_out",
-        sentence="Many tokens are taken in blocks, and a block leaves out its last ones.",
+        sentence="Many tokens are processed in blocks, and a block omits its last ones.",
         file=PANELS,
         old="tile + block < tiles ? tile + block : tiles",
         new="tile + block < tiles ? tile + block - 1 : tiles",
@@ -731,7 +732,7 @@ OURS = (
     ),
     Mutant(
         name="pairs_taken_in_halves",
-        sentence="One chain of dots is over the first half of a group, the other over the second.",
+        sentence="One chain of dot products takes the first half of a group, the other the second.",
         file=DOT,
         old="pair / (kPairs / 2) : pair % 2;",
         new="pair / (kPairs / 2) : pair / (kPairs / 2);",
@@ -739,7 +740,7 @@ OURS = (
     ),
     Mutant(
         name="upper_codes_of_a_word_swapped",
-        sentence="Of four codes of 8 bits in a word the third and the fourth change places.",
+        sentence="Of four codes of 8 bits in a word, the third and the fourth are swapped.",
         file=PAIRS,
         old="float_of_byte<2>(words) >> 16 | float_of_byte<3>(words)",
         new="float_of_byte<3>(words) >> 16 | float_of_byte<2>(words)",
@@ -747,7 +748,7 @@ OURS = (
     ),
     Mutant(
         name="padded_tiles_ask_for_nothing",
-        sentence="A tile of five to seven tokens, which is padded to eight, asks for no weights.",
+        sentence="A tile of five to seven tokens, which is padded to eight, prefetches no weights.",
         file=PREFETCH,
         old="(rest > 0 && tile_size(rest) == kMaxTile)",
         new="(rest > 0 && tile_size(rest) > kMaxTile)",
@@ -755,7 +756,7 @@ OURS = (
     ),
     Mutant(
         name="the_panel_at_hand_is_asked_for_again",
-        sentence="Tiles that ask together ask for the panel that they meet, not for the next one.",
+        sentence="Tiles that prefetch together prefetch their own panel, not the next one.",
         file=PREFETCH,
         old="prefetch_parts(at(next), bytes_of(next),",
         new="prefetch_parts(at(panel), bytes_of(next),",
@@ -766,7 +767,7 @@ OURS = (
     ),
     Mutant(
         name="a_part_is_asked_for_at_once",
-        sentence="A tile asks for all of its part with the first group.",
+        sentence="A tile prefetches all of its part with the first group.",
         file="csrc/kernels/cpu/prefetch_lines.inl",
         old="divide_up(lines, steps > 0 ? steps : 1) * kLineBytes",
         new="divide_up(lines, 1) * kLineBytes",
@@ -774,7 +775,7 @@ OURS = (
     ),
     Mutant(
         name="the_other_cache_is_asked",
-        sentence="Weights are asked for into the cache that serves them worse.",
+        sentence="Weights are prefetched to the slower cache level.",
         file="csrc/kernels/cpu/simd.inl",
         old="__builtin_prefetch(address, 0, kToL1 ? 3 : 2);",
         new="__builtin_prefetch(address, 0, kToL1 ? 2 : 3);",
@@ -782,7 +783,7 @@ OURS = (
     ),
     Mutant(
         name="one_copy_for_all_threads",
-        sentence="Threads that lay out a token alone do so in the same place.",
+        sentence="Threads that lay out a single token do so in the same memory.",
         file=PANELS,
         old="return args.tokens == 1 ? thread : 0;",
         new="return args.tokens == 1 ? 0 : 0;",
@@ -790,7 +791,7 @@ OURS = (
     ),
     Mutant(
         name="only_the_caller_begins",
-        sentence="Of the threads of a loop only the caller makes ready what its tasks read.",
+        sentence="Of the threads of a loop, only the caller prepares what its tasks read.",
         file="csrc/common/thread_pool.cc",
         old="bool has_begun = loop_.call_begin == nullptr;",
         new="bool has_begun = loop_.call_begin == nullptr || thread > 0;",
@@ -798,7 +799,7 @@ OURS = (
     ),
     Mutant(
         name="workers_keep_their_cores",
-        sentence="Only the thread that asks offers its core; a worker goes on computing.",
+        sentence="Only the calling thread yields its core; a worker continues to compute.",
         file="csrc/common/thread_pool.cc",
         old="if (offers == std::exchange(*seen, offers)) return;",
         new="if (offers >= std::exchange(*seen, offers)) return;",
@@ -806,7 +807,7 @@ OURS = (
     ),
     Mutant(
         name="int8_codes_in_file_order",
-        sentence="Inputs meet int8 codes in pairs of neighbours, as int4 codes want them.",
+        sentence="Inputs are paired with int8 codes by adjacent columns, as for int4 codes.",
         file=INPUT,
         old="store_halfwords(quads + i, as_quads(halves));",
         new="store_halfwords(quads + i, halves);",
@@ -814,7 +815,7 @@ OURS = (
     ),
     Mutant(
         name="infinity_becomes_zeros",
-        sentence="A group with a number that is not finite counts as zeros.",
+        sentence="A group with an input that is not finite counts as zeros.",
         file=INPUT,
         old='scale = is_finite ? 0 : __builtin_nanf("");',
         new="scale = 0;",
@@ -823,7 +824,8 @@ OURS = (
     # --- the tile unit ----------------------------------------------------------------------
     Mutant(
         name="tail_read_past_the_panel",
-        sentence="The last columns of a panel are read as a whole group, its neighbour's included.",
+        sentence="The last columns of a panel are read as a whole group, with part of the next "
+        "panel.",
         file=AMX,
         old="multiply_group<kPanels, kBands>(padded[0], kGroupBytes, x, band_stride);",
         new="multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);",
@@ -831,7 +833,7 @@ OURS = (
     ),
     Mutant(
         name="band_upside_down",
-        sentence="The tokens of a band lie in their register from the last to the first.",
+        sentence="The tokens of a band are in their register in reverse order.",
         file=BANDS,
         old="const int64_t token = band * bands.size + t;",
         new="const int64_t token = (band + 1) * bands.size - 1 - t;",
@@ -842,7 +844,7 @@ OURS = (
     ),
     Mutant(
         name="sums_of_the_group_before",
-        sentence="Sums over a group of codes begin with those of the group before.",
+        sentence="Sums over a group of codes begin with those of the previous group.",
         file=AMX,
         old="    clear_sums<1, 1>();\n",
         new="",
@@ -850,7 +852,7 @@ OURS = (
     ),
     Mutant(
         name="first_panel_twice",
-        sentence="Two panels that meet bands together are the first one twice.",
+        sentence="Two panels that are multiplied by bands together are the first one twice.",
         file=AMX,
         old="    tiles::load<kFirstWeights + 1>(weights + panel_stride);",
         new="    tiles::load<kFirstWeights + 1>(weights);",
@@ -858,7 +860,7 @@ OURS = (
     ),
     Mutant(
         name="sums_of_a_block_lost",
-        sentence="With codes, each block of groups begins its sums anew.",
+        sentence="With codes, each block of groups resets its sums.",
         file=AMX,
         old="  for (int t = 0; t < kTokens; ++t) acc[t][0] = load(sums[t]);",
         new="  for (int t = 0; t < kTokens; ++t) acc[t][0] = Vec{};",
@@ -866,7 +868,7 @@ OURS = (
     ),
     Mutant(
         name="pair_across_parts",
-        sentence="The last panel of a part is taken together with the first of the next.",
+        sentence="The last panel of a part is paired with the first of the next part.",
         file=AMX,
         old="const int64_t panels = left < most ? left : most;",
         new="const int64_t panels = left < 0 ? left : most;",
@@ -874,7 +876,7 @@ OURS = (
     ),
     Mutant(
         name="one_chain_for_a_token_alone",
-        sentence="A token alone adds the products of even and odd columns in one chain.",
+        sentence="A single token adds the products of even and odd columns in one chain.",
         file=ALONE,
         old="odd = fma(weights.odd, broadcast(x[2 * pair + 1]), odd);",
         new="even = fma(weights.odd, broadcast(x[2 * pair + 1]), even);",
@@ -882,7 +884,7 @@ OURS = (
     ),
     Mutant(
         name="tiles_kept",
-        sentence="A thread keeps its tile registers after its task.",
+        sentence="A thread does not release its tile registers after its task.",
         file=AMX,
         old="  if (is_configured) tiles::release();\n",
         new="",

@@ -1,7 +1,7 @@
-"""Mistakes for the Python parts that compute by themselves: `streaming_llm` and `evaluate`.
+"""Mistakes for the Python code that computes by itself: `streaming_llm` and `evaluate`.
 
-As in catalogue.py, with a killer that is a test as pytest names it. Most are mistakes that the
-method's first implementations shipped, or that evaluations of it are known for.
+As in catalogue.py, except that a killer is a pytest node id. Most are mistakes that the method's
+first implementations shipped, or that evaluations of it are known for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _evaluate(test: str) -> str:
 STREAMING_LLM = (
     Mutant(
         name="evicts_before_the_forward",
-        sentence="What is too much leaves the cache before the new token has seen it.",
+        sentence="Excess tokens leave the cache before the new token has seen them.",
         file=LAYER,
         old="        sinks, sink_values = self._sinks(key_states.shape[-2])\n",
         new="        self._drop(self.first_of(self.seen + key_states.shape[-2]) - self.first)\n"
@@ -43,7 +43,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="current_token_is_recent",
-        sentence="The current token counts as one of the recent ones, so that one is lost.",
+        sentence="The current token counts as a recent one, so that one is lost.",
         file=LAYER,
         old="return max(self.first, index - self.recent_size)",
         new="return max(self.first, index - self.recent_size + 1)",
@@ -53,7 +53,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="sinks_stay_at_their_index",
-        sentence="Positions are those of the text: sinks never move towards the query.",
+        sentence="Positions are indices of the stream: sinks never move towards the query.",
         file=LAYER,
         old="self.rotation.table((self.first - self.start_size,), wide)",
         new="self.rotation.table((0,), wide)",
@@ -63,7 +63,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="sinks_one_place_too_near",
-        sentence="Sinks are turned by one position more than was evicted.",
+        sentence="Sinks are rotated by one position more than was evicted.",
         file=LAYER,
         old="self.rotation.table((self.first - self.start_size,), wide)",
         new="self.rotation.table((self.first - self.start_size + 1,), wide)",
@@ -73,7 +73,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="sinks_rounded_at_every_step",
-        sentence="Sinks are turned where they lie, step after step, and rounded each time.",
+        sentence="Sinks are rotated in place at every step, and rounded each time.",
         file=LAYER,
         old="            return rotated.to(self.sink_keys.dtype), self.sink_values\n",
         new="            self.sink_keys = rotated.to(self.sink_keys.dtype)\n"
@@ -89,7 +89,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="one_turn_of_the_sinks_for_a_chunk",
-        sentence="All tokens of a chunk see the sinks where its last token should.",
+        sentence="All tokens of a chunk see the sinks where only its last token should.",
         file=LAYER,
         old="distances = [self.first_of(index) - self.start_size for index in indices]",
         new="distances = [self.first_of(indices[-1]) - self.start_size for _ in indices]",
@@ -102,7 +102,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="room_beside_the_sinks",
-        sentence="Room for a turn is made as if the sinks' places were free, too.",
+        sentence="Room for a turn is made as if the sinks' slots were free, too.",
         file=LAYER,
         old="self._drop(self.seen - max(self.recent_size - count, 0) - self.first)",
         new="room = self.start_size + self.recent_size - count\n"
@@ -115,7 +115,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="cut_leaves_a_gap",
-        sentence="Tokens older than a cut keep their positions, and the cut stays as a gap.",
+        sentence="Tokens older than an eviction keep their positions, and a gap remains.",
         file=LAYER,
         old="            moved = self.rotation.rotate(moved, end - start)\n",
         new="            moved = self.rotation.rotate(moved, 0)\n",
@@ -127,7 +127,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="numbered_anew_the_wrong_way",
-        sentence="Where the window gets small indices again, its keys are turned away from them.",
+        sentence="Where the window gets small indices again, its keys are rotated away from them.",
         file=LAYER,
         old="self.rotation.rotate(self.keys, -distance)",
         new="self.rotation.rotate(self.keys, distance)",
@@ -140,7 +140,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="legacy_keeps_one_less",
-        sentence="Of legacy tuples the oldest recent token is cut away.",
+        sentence="Of legacy tuples, the oldest recent token is evicted.",
         file=KV_CACHE,
         old="return self._cut(past, self.start_size, length - self.recent_size)",
         new="return self._cut(past, self.start_size, length - self.recent_size + 1)",
@@ -150,7 +150,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="sink_angles_in_float32",
-        sentence="The angle that sinks are turned by is computed in float32.",
+        sentence="The angle by which sinks are rotated is computed in float32.",
         file=ROTATION,
         old="torch.tensor(wanted, dtype=torch.float64)[:, None] * self._frequencies",
         new="torch.tensor(wanted, dtype=torch.float32)[:, None] * self._frequencies.float()",
@@ -163,7 +163,7 @@ STREAMING_LLM = (
     ),
     Mutant(
         name="sinks_by_plain_frequencies",
-        sentence="Sinks are turned by plain rotary frequencies instead of the model's own.",
+        sentence="Sinks are rotated by plain rotary frequencies instead of the model's own.",
         file=FAMILIES,
         old="KeyRotation(model.base_model.rotary_emb.inv_freq)",
         new="KeyRotation(model.base_model.rotary_emb.compute_default_rope_parameters(model.config)[0])",
@@ -179,7 +179,7 @@ STREAMING_LLM = (
 EVALUATE = (
     Mutant(
         name="window_without_the_sinks_share",
-        sentence="A plain window is as long as the model's window without its sinks, so that it "
+        sentence="A plain window has the size of the model's window without its sinks, so that it "
         "sees fewer tokens than what it is compared with.",
         file=PLAN,
         old="sinks, usual = 0, capacity.tokens",
@@ -193,7 +193,7 @@ EVALUATE = (
     ),
     Mutant(
         name="sample_from_the_start",
-        sentence="A sample is drawn from tokens, too, whose window has not begun to slide.",
+        sentence="A sample includes tokens whose window has not begun to slide.",
         file=PLAN,
         old="first = min(window, read) + 1 if sample is not None else 1",
         new="first = 1",
@@ -233,8 +233,8 @@ EVALUATE = (
     ),
     Mutant(
         name="border_token_read_in_the_block_before",
-        sentence="A piece goes one token over a block's border: the block before is charged with "
-        "the time of the next one's first token.",
+        sentence="A piece extends one token over a block's border: the previous block is charged "
+        "with the time of the next one's first token.",
         file=FORWARDS,
         old="border = ((begin + 1) // plan.block + 1) * plan.block - 1",
         new="border = ((begin + 1) // plan.block + 1) * plan.block",
@@ -244,7 +244,7 @@ EVALUATE = (
     ),
     Mutant(
         name="refilled_from_one_layer_less",
-        sentence="A resumed run fills its cache with what all layers but one reach back for.",
+        sentence="A resumed run fills its cache with the reach of all layers but one.",
         file=FORWARDS,
         old="begin = length - model.spec.layers * (plan.window - 1)",
         new="begin = length - (model.spec.layers - 1) * (plan.window - 1)",
@@ -257,7 +257,7 @@ EVALUATE = (
     ),
     Mutant(
         name="border_token_in_the_block_before",
-        sentence="A block's first token counts for the block before.",
+        sentence="A block's first token counts for the previous block.",
         file=SCORING,
         old="state.nll.astype(np.float64), plan.scored // plan.block",
         new="state.nll.astype(np.float64), (plan.scored - 1) // plan.block",
@@ -267,8 +267,8 @@ EVALUATE = (
     ),
     Mutant(
         name="mean_of_block_means",
-        sentence="The mean is that of the blocks' means, although the first and the last block "
-        "have fewer tokens.",
+        sentence="The mean is the mean of the blocks' means, although the first and the last "
+        "block have fewer tokens.",
         file=SCORING,
         old="mean = float(nll.sum()) / len(nll)",
         new="mean = float(np.mean([s / n for s, n in zip(sums, counts, strict=True) if n]))",
@@ -280,7 +280,8 @@ EVALUATE = (
     ),
     Mutant(
         name="mean_of_block_means_from_an_index",
-        sentence="The perplexity of a text's rest is taken from the mean of its blocks' means.",
+        sentence="The perplexity of the rest of a text is taken from the mean of its blocks' "
+        "means.",
         file=RESULT,
         old="return perplexity_of(math.fsum((mean or 0.0) * count for mean, count in blocks)"
         " / tokens)",
@@ -294,7 +295,7 @@ EVALUATE = (
     ),
     Mutant(
         name="last_token_counts_as_evicted",
-        sentence="The last token counts as read, so that one more is said to have been evicted.",
+        sentence="The last token counts as read, so that one too many is reported as evicted.",
         file=SCORING,
         old="read = int(plan.scored[-1])",
         new="read = int(plan.scored[-1]) + 1",
@@ -305,7 +306,7 @@ EVALUATE = (
     ),
     Mutant(
         name="beginning_of_text_has_bytes",
-        sentence="Control tokens count as bytes of the text, the beginning of text among them.",
+        sentence="Control tokens, including the beginning of text, count as bytes of the text.",
         file=TOKENS,
         old="    sizes[sorted(table.special)] = 0\n",
         new="",
@@ -331,7 +332,7 @@ EVALUATE = (
     ),
     Mutant(
         name="answers_stay_in_the_stream",
-        sentence="A question is asked in the stream's own cache, where the model's answer stays.",
+        sentence="A question is asked in the stream's own cache, where the model's answer remains.",
         file=ASKED,
         old="cache = self._cache.copy()",
         new="cache = self._cache",

@@ -1,7 +1,7 @@
-"""A plugin of pytest that writes down how each test ended: "passed", "failed" or "crashed".
+"""A pytest plugin that records how each test ended: "passed", "failed" or "crashed".
 
-A test has failed only where an assertion did not hold, or an error that should be raised was not: a
-mistake that makes a test stumble over something else was not noticed by what the test promises.
+A test has failed only if an assertion did not hold, or an expected error was not raised. Any other
+error is a crash: the mistake was not noticed by what the test asserts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _outcomes: dict[str, str] = {}
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note the worst of a test's setup, call and teardown."""
+    """Record the worst of a test's setup, call and teardown."""
     report = yield
     if call.excinfo is not None and not report.skipped:
         noticed = call.when == "call" and issubclass(call.excinfo.type, _NOTICED)
@@ -33,5 +33,5 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish() -> None:
-    """Write the file; there is none if pytest comes to no end."""
+    """Write the file; it is missing if pytest does not finish."""
     Path(os.environ[FILE_VARIABLE]).write_text(json.dumps(_outcomes), encoding="utf-8")

@@ -1,7 +1,7 @@
 """A copy of the Python package with one mistake in it, and the tests that run on the copy.
 
-What is compiled is taken from wherever the package is installed; no mistake is planted there. Each
-run is a process of its own, forked from one that has imported torch and transformers already: that
+Compiled modules come from the installed package; no mistake is planted there. Each run is its own
+process, forked from one that has already imported torch and transformers, because importing them
 takes longer than most tests. Knows no mistake by name; see catalogue_python.py.
 """
 
@@ -30,7 +30,7 @@ from tests.mutants.workshop import ROOT, Outcome
 PACKAGE = "python/sinkstream"
 COMPILED = ("*.so",)
 NEEDED = ("sinkstream", "torch", "transformers")
-# What tests import, but nothing of the package, of which every run has its own.
+# What tests import, except the package, of which every run has its own copy.
 IMPORTED_ONCE = ["pytest", "torch", "transformers.models.llama.modeling_llama", "hypothesis"]
 TIMEOUT_S = 240
 
@@ -40,7 +40,7 @@ class ScratchPackage:
     """Runs tests of tests/python on copies of the package. Threads may share one.
 
     Args:
-        killers: Tests that will be asked for; their first run, without a mistake, is one for all.
+        killers: All tests that will be needed; they run once together without a mistake.
     """
 
     killers: Iterable[str] = ()
@@ -48,10 +48,10 @@ class ScratchPackage:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, killer: str, mutant: Mutant | None = None) -> Outcome:
-        """Run one test on the package as it is (once) or with a mistake planted.
+        """Run one test on the unchanged package (once) or with a mistake planted.
 
         Args:
-            killer: As pytest names it: "tests/python/evaluate/test_recall.py::test_…".
+            killer: A pytest node id: "tests/python/evaluate/test_recall.py::test_…".
             mutant: The mistake.
         """
         if mutant is not None:
@@ -62,7 +62,7 @@ class ScratchPackage:
             return self._plain[killer]
 
     def missing(self) -> str | None:
-        """Return what this Python lacks to run the tests, None if nothing."""
+        """Return what this Python lacks to run the tests, or None."""
         lacking = [name for name in NEEDED if find_spec(name) is None]
         return f"{sys.executable} has no {', '.join(lacking)}" if lacking else None
 
@@ -80,7 +80,7 @@ def _run(killers: list[str], mutant: Mutant | None) -> dict[str, Outcome]:
         if process.is_alive():
             process.kill()
             process.join()
-        ended, output = {}, f"no end, or exit code {process.exitcode}\n"
+        ended, output = {}, f"did not finish, or exit code {process.exitcode}\n"
         if (folder / "outcomes.json").exists():
             ended = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
         if (folder / "output.txt").exists():
@@ -103,13 +103,13 @@ def _forks() -> ForkServerContext:
 
 
 def _run_tests(folder: Path, killers: list[str]) -> None:
-    """Run tests on the package in `folder`, in a process of their own."""
+    """Run tests on the package in `folder`; called in a process of its own."""
     output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(ROOT)
     sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = str(folder)  # for what tests start
+    os.environ["PYTHONPATH"] = str(folder)  # for processes that tests start
     os.environ[pytest_outcomes.FILE_VARIABLE] = str(folder / "outcomes.json")
     # Markers are overridden: a killer may be a slow test.
     options = ["-q", "-m", "", "-p", "no:cacheprovider", "-p", pytest_outcomes.__name__]
@@ -117,7 +117,7 @@ def _run_tests(folder: Path, killers: list[str]) -> None:
 
 
 def _copy_package(folder: Path) -> None:
-    """Write the sources of this tree and the compiled parts of the installed package."""
+    """Copy the sources of this tree and the compiled modules of the installed package."""
     package = folder / Path(PACKAGE).name
     shutil.copytree(ROOT / PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     spec = find_spec("sinkstream")

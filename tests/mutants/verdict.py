@@ -13,26 +13,26 @@ from tests.mutants.workshop import BuildError, Outcome
 
 
 class Runner(Protocol):
-    """Runs a test with and without a mistake: a `Workshop`, or a `ScratchPackage`."""
+    """Runs a test with and without a mistake: a `Workshop` or a `ScratchPackage`."""
 
     def run(self, killer: str, mutant: Mutant | None = None) -> Outcome:
-        """Run one test; BuildError: what it tests cannot be made."""
+        """Run one test; BuildError: its program does not compile."""
         ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mistake."""
+    """The result of planting a mistake."""
 
     word: str
-    """"caught", or else "survived", "crashed" or "broken": it does not compile, or its tests do
-    not pass without it."""
+    """"caught", "survived", "crashed" or "broken" (it does not compile, or its tests fail without
+    it)."""
     report: str
-    """Output of the run that decided."""
+    """Output of the deciding run."""
 
     @property
     def is_caught(self) -> bool:
-        """Return whether every test that must notice it has failed, and passes without it."""
+        """Return whether every killer failed with the mistake and passes without it."""
         return self.word == "caught"
 
 
@@ -56,7 +56,7 @@ def verdict_on(mutant: Mutant, runner: Runner) -> Verdict:
 def verdicts_on(
     mutants: Iterable[Mutant], runner: Runner, jobs: int = 2
 ) -> Iterator[dict[str, Future[Verdict]]]:
-    """Try some mistakes, `jobs` at a time, and give by name what becomes of each."""
+    """Try mistakes, `jobs` at a time, and yield their verdicts by name."""
     with ThreadPoolExecutor(jobs) as pool:
         yield {mutant.name: pool.submit(verdict_on, mutant, runner) for mutant in mutants}
         pool.shutdown(cancel_futures=True)

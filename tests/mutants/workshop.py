@@ -1,9 +1,9 @@
 """A small build of kernels, cache and decoder, and copies of it with one mistake each.
 
-Sources are compiled where they lie. A mistake is one changed file in a folder that stands before
-the sources on the include path, so what does not depend on that file is not compiled again. An
-object is named by a hash of its command and of every file it was made from: nothing is ever stale,
-and a second run compiles only what has changed. Knows no mistake by name; see catalogue.py.
+Sources are compiled in place. A mistake is one changed file in a folder that precedes the sources
+on the include path, so what does not depend on that file is not compiled again. An object is named
+by a hash of its command and of all its input files: no object is ever stale, and a second run
+compiles only what has changed. Knows no mistake by name; see catalogue.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parents[2]
-# With -O1 a file takes seconds, and the tests run nearly as fast as with -O3.
+# With -O1 a file compiles in seconds, and the tests run nearly as fast as with -O3.
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-pthread"]
 INCLUDES = ["csrc", "tests/cpp"]
 TABLES = [
@@ -35,7 +35,7 @@ PREFIX = "tests/mutants/cpp/prefix.h"
 
 CACHE = ["common/*", "device/*", "kernels/cuda/*", "kernels/cuda/linear/*", "cache/*"]
 KERNELS = ["common/*", "cache/angles", "kernels/choose", "kernels/pack", "kernels/reference/*"]
-# For each folder of tests/cpp what its programs are made of, besides one <name>_test.cc.
+# The sources of the programs of each folder of tests/cpp, in addition to one <name>_test.cc.
 PARTS = {
     "common": ["common/*"],
     "cache": CACHE,
@@ -46,15 +46,15 @@ TIMEOUT_S = 120
 
 
 class BuildError(Exception):
-    """A source does not compile; its text is the compiler's."""
+    """A source does not compile; the text is the compiler's."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run of one test ended."""
+    """The outcome of running one test."""
 
     passed: bool
-    failed: bool  # the test ran to an end and said so; a crash has neither passed nor failed
+    failed: bool  # the test finished and reported failure; a crash has neither passed nor failed
     output: str
 
 
@@ -62,10 +62,10 @@ class Outcome:
 class Workshop:
     """Builds and runs test programs.
 
-    Threads may share one; what two of them need is compiled once.
+    Thread-safe; what two threads need is compiled once.
 
     Args:
-        folder: Keeps everything that is made; may exist already.
+        folder: Keeps all objects and programs; may already exist.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class Workshop:
         self.folder = self.folder.resolve()
 
     def run(self, killer: str, mutant: Mutant | None = None) -> Outcome:
-        """Run one test, of the sources as they are (once) or with a mistake planted.
+        """Run one test on the unchanged sources (once) or with a mistake planted.
 
         Args:
             killer: A program and a GoogleTest name: "cache/window:Window.SeesWhatItShould".
@@ -94,7 +94,7 @@ class Workshop:
             return self._plain[killer]
 
     def missing(self) -> str | None:
-        """Return what this machine lacks to build anything, None if nothing."""
+        """Return what this machine lacks to build anything, or None."""
         try:
             command = [self.compiler, *FLAGS, "-E", "-include", "gtest/gtest.h", "-x", "c++", "-"]
             done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
@@ -141,7 +141,7 @@ class Workshop:
         return [f"tests/cpp/{program}_test.cc", *shared, *sorted(products)]
 
     def compile(self, source: str, mutant: Mutant | None = None) -> Path:
-        """Return the object of a source; with the mistake only if it depends on that file."""
+        """Return the object of a source, with the mistake only if it depends on that file."""
         if mutant is not None:
             self.compile(source)
             if mutant.file not in (self._dependencies(self._command(source, None)) or ()):
@@ -168,7 +168,7 @@ class Workshop:
         return [*command, "-c", str(place)]
 
     def _plant(self, mutant: Mutant) -> Path:
-        """Write the one changed file; return the folder that stands for the root."""
+        """Write the one changed file; return the folder that replaces the root."""
         text = mutant.apply((ROOT / mutant.file).read_text(encoding="utf-8"))
         folder = self.folder / "planted" / _digest(mutant.file, text)
         path = folder / mutant.file
@@ -179,7 +179,7 @@ class Workshop:
         return folder
 
     def _prefix(self) -> Path:
-        """Compile the header that all tests begin with; the compiler finds it beside the copy."""
+        """Precompile the header that all tests include first, next to its copy."""
         text = (ROOT / PREFIX).read_text(encoding="utf-8")
         path = self.folder / "prefix" / _digest(text, self._version) / "prefix.h"
         with self._locks[str(path)]:
@@ -199,7 +199,7 @@ class Workshop:
     def _dependencies(self, command: list[str]) -> list[str] | None:
         """List what the source included when it was last compiled; None if it never was.
 
-        Files of the project stand under their own names, also those with a mistake in them.
+        Files of the project have their own names, even those with a mistake.
         """
         record = self.folder / "dependencies" / _digest(*command)
         if not record.exists():
@@ -207,7 +207,7 @@ class Workshop:
         return record.read_text(encoding="utf-8").splitlines()
 
     def _object_path(self, command: list[str], files: list[str], mutant: Mutant | None) -> Path:
-        """Name the object by all that it is made from."""
+        """Name the object by a hash of all its inputs."""
         contents = []
         for file in files:
             path = ROOT / file
@@ -226,7 +226,7 @@ class Workshop:
         return fresh.rename(self._object_path(command, files, mutant))
 
     def _make(self, path: Path, command: list[str]) -> None:
-        """Run a command that writes `path`, which is there whole or not at all."""
+        """Run a command that writes `path`, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         done = subprocess.run(
@@ -238,13 +238,13 @@ class Workshop:
 
 
 def _listed(rule: Path) -> list[Path]:
-    """Read what a Makefile's rule depends on; spaces in names are escaped there."""
+    """Read the prerequisites of a Makefile's rule, in which spaces are escaped."""
     text = rule.read_text(encoding="utf-8").replace("\\\n", " ")
     return [Path(word.replace("\\ ", " ")) for word in re.split(r"(?<!\\)\s+", text.strip())[1:]]
 
 
 def _own_name(path: Path, folder: Path) -> str:
-    """Return a file's path in the project, also if it is a changed copy; "" for other files."""
+    """Return a file's path in the project, also for a changed copy; "" for other files."""
     if path.is_relative_to(folder / "planted"):
         return str(Path(*path.relative_to(folder / "planted").parts[1:]))
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""

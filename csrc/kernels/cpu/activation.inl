@@ -2,14 +2,14 @@
 
 #include "kernels/cpu/math.inl"
 
-// x / (1 + e^−x), by e^−|x|, which cannot overflow.
+// x / (1 + e^−x), computed from e^−|x|, which cannot overflow.
 SINKSTREAM_INLINE Vec silu(Vec x) {
   const Vec e = exp_nonpositive(select(x > 0.0f, -x, x));
   return select(x > 0.0f, x, x * e) / (e + 1.0f);
 }
 
 void swiglu(const SwigluArgs& args, const Launch& launch) {
-  // A row of up to so many columns is not worth another thread's waking; a wider one is divided
+  // Waking another thread does not pay for a row of up to kColumns columns; a wider row is divided
   // evenly.
   constexpr int64_t kColumns = 4096;
   const int64_t chunks = divide_up(args.dim, kColumns);

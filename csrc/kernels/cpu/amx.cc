@@ -1,5 +1,5 @@
-// The table for x86-64 with AMX-TILE and AMX-BF16 beside what the table avx512 needs. It has
-// `linear` alone; all else, and the products that are not for the tile unit, are avx512's.
+// The table for x86-64 with AMX-TILE and AMX-BF16, in addition to what avx512 needs. It has only
+// `linear`; the other ops, and products that do not use the tile unit, are avx512's.
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,10 +24,9 @@ void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
 
 #include "kernels/cpu/linear/amx.inl"
 
-// Linux gives a process the tile registers only when it asks, since they make the frames of its
-// signals 8 KB larger; it refuses if a thread has an alternate stack too small for them. What it
-// grants holds for all threads and cannot be taken back, so a process asks once.
-// Returns 0, or why not: an error number.
+// Linux grants the tile registers only on request, because they make signal frames 8 KB larger; it
+// refuses if a thread's alternate stack is too small for that. The grant holds for all threads and
+// cannot be revoked, so a process requests it once. Returns 0, or the error number of the refusal.
 int ask_for_registers() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of Linux 5.16 and newer
   constexpr long kTileRegisters = 18;          // XFEATURE_XTILEDATA

@@ -23,7 +23,7 @@ SINKSTREAM_INLINE void append_head(const AppendArgs& args, int64_t r, int64_t he
 }
 
 void append(const AppendArgs& args, const Launch& launch) {
-  // Neighbouring rows share cache lines of keys, so a task takes several rows of one head.
+  // Adjacent rows share cache lines of keys, so a task takes several rows of one head.
   constexpr int64_t kRows = 16;
   const int64_t chunks = divide_up(args.rows, kRows);
   with_cache_type(args.shape.type, [&]<typename T>(T*) {

@@ -1,9 +1,9 @@
-// What the ops append, evict and attention know about the number types of a cache.
+// The number types of a cache, for the ops append, evict and attention.
 #pragma once
 
 constexpr int64_t kMostHeadDim = 256;
 
-// Elements of T that stand for rows (or dimensions) 2k and 2k + 1 of one column: see page.h.
+// Whether rows (or dimensions) 2k and 2k + 1 of a column are adjacent: see page.h.
 template <typename T>
 constexpr bool kPaired = false;
 template <>
@@ -18,7 +18,7 @@ constexpr DType kTypeOf<bf16> = DType::kBFloat16;
 template <>
 constexpr DType kTypeOf<int8_t> = DType::kInt8;
 
-// Elements that are codes, to be multiplied with their row's scale.
+// Whether elements are codes, to be multiplied by their row's scale.
 template <typename T>
 constexpr bool kScaled = false;
 template <>
@@ -79,7 +79,7 @@ SINKSTREAM_INLINE float scale_of(const float* from, int64_t head_dim) {
   return scale < __FLT_MIN__ ? 0 : scale;
 }
 
-// Likewise, to codes; returns their scale. `from` has zeros in the rest of its last vector.
+// The same, to codes; returns their scale. `from` is zero in the rest of its last vector.
 SINKSTREAM_INLINE float round_head(const float* from, int64_t head_dim, int8_t* to) {
   const float scale = scale_of(from, head_dim);
   for (int64_t d = 0; d < head_dim; d += kLanes) {
@@ -88,9 +88,9 @@ SINKSTREAM_INLINE float round_head(const float* from, int64_t head_dim, int8_t* 
   return scale;
 }
 
-// Writes `exact` [head_dim] into a row of a head's keys or values, which lie at `half`; element
-// `dim` is number `index_of(dim)`. `exact` has room for whole vectors, and zeros in it.
-// Single elements only: a neighbouring row of the same pair may be written by another thread.
+// Writes `exact` [head_dim] into a row of a head's keys or values, which begin at `half`; element
+// `dim` has index `index_of(dim)`. `exact` has room for whole vectors, zero past head_dim. Writes
+// single elements: another thread may be writing the adjacent row of the same pair.
 template <typename T, typename Index>
 SINKSTREAM_INLINE void write_row(T* half, int64_t row, const float* exact, int64_t head_dim,
                                  const Index& index_of) {

@@ -1,5 +1,5 @@
 // One row of the table for each token. A row is a column of a panel, so this reads a few bytes of
-// each of its lines; numbers are exact or rounded once, alike in every table.
+// each of the panel's lines. Results are exact or rounded once, and the same in every table.
 #pragma once
 
 // Element `row` of sixteen float16, as float32.

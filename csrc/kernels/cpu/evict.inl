@@ -13,7 +13,7 @@ SINKSTREAM_INLINE void evict_head(const EvictArgs& args, int64_t r, int64_t head
   const Slot to = args.to[r];
   alignas(64) T narrow[kMostHeadDim + kLanes] = {};
   alignas(64) float stored[kMostHeadDim + kLanes];
-  alignas(64) float turned[kMostHeadDim + kLanes] = {};
+  alignas(64) float rotated[kMostHeadDim + kLanes] = {};
 
   const T* from_keys = reinterpret_cast<const T*>(from.page + shape.key_offset(head));
   for (int64_t d = 0; d < head_dim; ++d) {
@@ -24,8 +24,8 @@ SINKSTREAM_INLINE void evict_head(const EvictArgs& args, int64_t r, int64_t head
   } else {
     widen_head(narrow, head_dim, stored);
   }
-  rotate(args.rotation, 0, stored, head_dim, turned);
-  write_row(reinterpret_cast<T*>(to.page + shape.key_offset(head)), to.row, turned, head_dim,
+  rotate(args.rotation, 0, stored, head_dim, rotated);
+  write_row(reinterpret_cast<T*>(to.page + shape.key_offset(head)), to.row, rotated, head_dim,
             [&](int64_t d) { return shape.key_element(to.row, d); });
 
   const T* from_values = reinterpret_cast<const T*>(from.page + shape.value_offset(head));
@@ -38,7 +38,7 @@ SINKSTREAM_INLINE void evict_head(const EvictArgs& args, int64_t r, int64_t head
   }
 }
 
-// A task takes one head and all its rows in their order.
+// A task moves all rows of one head, in their order.
 void evict(const EvictArgs& args, const Launch& launch) {
   with_cache_type(args.shape.type, [&]<typename T>(T*) {
     launch.pool->run(args.shape.kv_heads, [&](int64_t head, int) {

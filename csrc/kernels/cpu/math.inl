@@ -1,13 +1,13 @@
 // Functions that have no instruction.
 #pragma once
 
-// e^x for x <= 0, right to 2 units in the last place; NaN stays NaN, and what would be below the
-// smallest normal number is 0. e^0 is 1 exactly.
+// e^x for x <= 0, within 2 units in the last place. NaN stays NaN; results below the smallest
+// normal number are 0. e^0 is exactly 1.
 SINKSTREAM_INLINE Vec exp_nonpositive(Vec x) {
-  constexpr float kShifter = 0x1.8p23f;  // a sum with it has steps of 1, and n in its low bits
+  constexpr float kShifter = 0x1.8p23f;  // adding it rounds to an integer, n, in the low bits
   const Vec shifted = fma(x, broadcast(0x1.715476p+0f), broadcast(kShifter));  // n + r/ln 2
   const Vec n = shifted - kShifter;
-  // ln 2 in two parts; the upper one has so few bits that its product with n is exact.
+  // ln 2 in two parts; the upper has so few bits that its product with n is exact.
   Vec r = fma(n, broadcast(-0.693359375f), x);
   r = fma(n, broadcast(2.12194440e-4f), r);
   // |r| <= ln(2)/2. Coefficients: Cephes, expf.
@@ -22,7 +22,7 @@ SINKSTREAM_INLINE Vec exp_nonpositive(Vec x) {
   return select(x < -87.3365f, Vec{}, y * power);
 }
 
-// tanh x, right to 4 units in the last place; NaN stays NaN. Coefficients: Cephes, tanhf.
+// tanh x, within 4 units in the last place; NaN stays NaN. Coefficients: Cephes, tanhf.
 SINKSTREAM_INLINE Vec tanh(Vec x) {
   const Vec size = as_float(as_words(x) & 0x7fffffff);
   const Vec square = x * x;

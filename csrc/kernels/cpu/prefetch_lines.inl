@@ -1,9 +1,9 @@
-// Memory that is asked for before it is read.
+// Prefetches memory by cache line, at once or at an even pace.
 #pragma once
 
 constexpr int64_t kLineBytes = 64;  // of a cache line
 
-// Runs of cache lines, `stride` bytes from one to the next, `lines` side by side in each.
+// Runs of cache lines: `lines` adjacent lines in each, `stride` bytes from one run to the next.
 struct Lines {
   const std::byte* begin = nullptr;
   int64_t runs = 0;
@@ -11,7 +11,7 @@ struct Lines {
   int64_t stride = 0;
 };
 
-// The lines that hold the bytes [begin, end) of each of some runs.
+// The lines that hold the bytes [begin, end) of each run.
 SINKSTREAM_INLINE Lines lines_of(const std::byte* at, int64_t runs, int64_t stride, int64_t begin,
                                  int64_t end) {
   const int64_t first = begin / kLineBytes * kLineBytes;
@@ -21,7 +21,7 @@ SINKSTREAM_INLINE Lines lines_of(const std::byte* at, int64_t runs, int64_t stri
           .stride = stride};
 }
 
-// Those that hold the bytes [begin, end), in short runs.
+// The lines that hold the bytes [begin, end), as short runs.
 SINKSTREAM_INLINE Lines lines_between(const std::byte* at, int64_t begin, int64_t end) {
   constexpr int64_t kRunLines = 4;
   const int64_t bytes = kRunLines * kLineBytes;
@@ -39,14 +39,14 @@ SINKSTREAM_INLINE void prefetch_now(const Lines& lines) {
   }
 }
 
-// Asks for lines at an even pace: a processor keeps only so many requests, and drops what comes in
-// a burst.
+// Prefetches runs at an even pace: a processor holds few outstanding requests, and drops those of a
+// burst.
 struct PrefetchRuns {
   const std::byte* at = nullptr;  // the next run
   const std::byte* end = nullptr;
   int64_t bytes = 0;  // of a run
   int64_t stride = 0;
-  int64_t pace = 0;  // runs of a step
+  int64_t pace = 0;  // runs per step
 
   SINKSTREAM_INLINE void step() {
     for (int64_t run = 0; run < pace && at < end; ++run, at += stride) {
@@ -55,11 +55,11 @@ struct PrefetchRuns {
   }
 };
 
-// The same for lines that lie side by side.
+// The same for adjacent lines.
 struct PrefetchLines {
   const std::byte* at = nullptr;  // the next line
   const std::byte* end = nullptr;
-  int64_t pace = 0;  // bytes of a step
+  int64_t pace = 0;  // bytes per step
 
   SINKSTREAM_INLINE void step() {
     if (at >= end) return;
@@ -71,13 +71,13 @@ struct PrefetchLines {
   }
 };
 
-// Lines side by side in parts, each for a loop of its own: equal ones, but for what the last have
-// less.
+// Adjacent lines in equal parts, one for each of several loops; the last parts may be shorter or
+// empty.
 struct PrefetchParts {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
   int64_t bytes = 0;  // of a part
-  int64_t pace = 0;   // bytes of a step
+  int64_t pace = 0;   // bytes per step
 
   SINKSTREAM_INLINE PrefetchLines part(int64_t index) const {
     const std::byte* const from = begin + index * bytes;
@@ -85,7 +85,7 @@ struct PrefetchParts {
   }
 };
 
-// The lines of `bytes`, of none if that is below 1, in so many parts, for loops of `steps`.
+// The lines of `bytes` (none if below 1) in `parts` parts, for loops of `steps` steps.
 SINKSTREAM_INLINE PrefetchParts prefetch_parts(const std::byte* begin, int64_t bytes, int64_t parts,
                                                int64_t steps) {
   if (bytes < 1) return {};
@@ -96,7 +96,8 @@ SINKSTREAM_INLINE PrefetchParts prefetch_parts(const std::byte* begin, int64_t b
           .pace = divide_up(lines, steps > 0 ? steps : 1) * kLineBytes};
 }
 
-// A part of each run for a loop of `steps`: that of loop `part` of so many, none behind the last.
+// Part `part` of `parts` of each run, for a loop of `steps` steps; nothing if `part` is out of
+// range.
 SINKSTREAM_INLINE PrefetchRuns prefetch_runs(const Lines& lines, int part, int parts,
                                              int64_t steps) {
   if (lines.runs == 0 || part >= parts) return {};

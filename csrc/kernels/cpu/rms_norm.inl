@@ -1,6 +1,6 @@
 #pragma once
 
-// Σ x² in one order: four sums of vectors, which take turns, then a tree over sums and lanes.
+// Σ x² in one order: four vector sums in rotation, then a tree over sums and lanes.
 SINKSTREAM_INLINE float sum_of_squares(const float* x, int64_t count) {
   Vec sums[4] = {};
   int64_t i = 0;
@@ -30,7 +30,7 @@ SINKSTREAM_INLINE void normalize_row(const RmsNormArgs& args, int64_t r) {
 }
 
 void rms_norm(const RmsNormArgs& args, const Launch& launch) {
-  constexpr int64_t kFloats = 8192;  // of a task: fewer are not worth another thread's waking
+  constexpr int64_t kFloats = 8192;  // per task: waking another thread does not pay for fewer
   const int64_t pieces = divide_up(args.rows * args.dim, kFloats);
   const int64_t tasks = pieces < args.rows ? pieces : args.rows;
   launch.pool->run(tasks, [&](int64_t task, int) {

@@ -1,8 +1,8 @@
-// The rotation of one head, for rope and append. Plain loops: the compiler makes vectors of them,
-// and elementwise expressions, never contracted, have the same bits either way.
+// The rotation of one head, for rope, append and evict. Plain loops: the compiler vectorizes them,
+// and elementwise expressions that are never contracted have the same bits either way.
 #pragma once
 
-// Turns `head` [head_dim] by row r of `rotation` into `out` [head_dim], which must not alias it.
+// Rotates `head` [head_dim] by row r of `rotation` into `out` [head_dim], which must not alias it.
 SINKSTREAM_INLINE void rotate(const Rotation& rotation, int64_t r, const float* __restrict head,
                               int64_t head_dim, float* __restrict out) {
   const int64_t pairs = rotation.rotary_dim / 2;

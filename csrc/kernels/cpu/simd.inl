@@ -1,20 +1,20 @@
 // Vectors of kLanes floats: what all tables share, written with GCC's vector operators, so that
-// bodies use + − * / < & | << >> and ?: on them directly. A table's own simd_*.inl defines kLanes
-// first, includes this file, and adds the few operations that need an instruction of its own:
+// bodies use + − * / < & | << >> and ?: directly. A table's own simd_*.inl defines kLanes first,
+// includes this file, and adds the few operations that need an instruction:
 //
 //   fma  max  min  load_f16  store_f16  load_codes  dot_pairs
 //
 // Included inside an anonymous namespace. Everything is always inlined: code compiled with wide
-// instructions must leave no symbol that the linker could choose for the rest of the program.
+// instructions must leave no symbol that the linker could pick for the rest of the program.
 
 #define SINKSTREAM_INLINE inline __attribute__((always_inline))
 
 using Vec = float __attribute__((vector_size(4 * kLanes)));
 using IntVec = int32_t __attribute__((vector_size(4 * kLanes)));
 using UintVec = uint32_t __attribute__((vector_size(4 * kLanes)));
-using HalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes)));  // sixteen bits a lane
-using CodeVec = int8_t __attribute__((vector_size(kLanes)));            // eight bits a lane
-using PairVec = int16_t __attribute__((vector_size(4 * kLanes)));       // two numbers a lane
+using HalfwordVec = uint16_t __attribute__((vector_size(2 * kLanes)));  // 16 bits per lane
+using CodeVec = int8_t __attribute__((vector_size(kLanes)));            // 8 bits per lane
+using PairVec = int16_t __attribute__((vector_size(4 * kLanes)));       // two integers per lane
 
 // The same at any address; may_alias, because bytes of panels and pages are read through them.
 using LooseVec = float __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
@@ -35,7 +35,7 @@ SINKSTREAM_INLINE void store_halfwords(void* to, HalfwordVec x) {
   *static_cast<LooseHalfwordVec*>(to) = x;
 }
 
-// The first `count` lanes, in [0, kLanes]; the others are read as zero and not written.
+// The first `count` lanes, in [0, kLanes]; the others read as zero and are not written.
 SINKSTREAM_INLINE Vec load_first(const float* from, int64_t count) {
   Vec x{};
   for (int64_t lane = 0; lane < count; ++lane) x[lane] = from[lane];
@@ -55,34 +55,34 @@ SINKSTREAM_INLINE UintVec as_words(Vec x) { return reinterpret_cast<UintVec>(x);
 SINKSTREAM_INLINE Vec as_float(IntVec x) { return reinterpret_cast<Vec>(x); }
 SINKSTREAM_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
 
-// Numbers.
+// Conversions.
 SINKSTREAM_INLINE Vec to_float(IntVec x) { return __builtin_convertvector(x, Vec); }
 
-// To nearest even; |x| < 2^22. A sum with the shifter has steps of 1, and the result in its low
-// bits.
+// To the nearest integer, ties to even; |x| < 2^22. Adding the shifter rounds to an integer, in the
+// low bits.
 SINKSTREAM_INLINE IntVec round_to_int(Vec x) {
   constexpr float kShifter = 0x1.8p23f;
   return as_int(x + kShifter) - as_int(broadcast(kShifter));
 }
 
-// Codes of int8. `load_codes`, which widens them, is each table's own.
+// int8 codes. `load_codes`, which widens them, is in each table's own file.
 SINKSTREAM_INLINE void store_codes(int8_t* to, IntVec codes) {
   *reinterpret_cast<LooseCodeVec*>(to) = __builtin_convertvector(codes, CodeVec);
 }
 
-// Shifts each half of each word down and fills with zeros.
+// Shifts each half of each word right, filling with zeros.
 template <int kCount>
 SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
   using Halves = uint16_t __attribute__((vector_size(4 * kLanes)));
   return reinterpret_cast<UintVec>(reinterpret_cast<Halves>(x) >> kCount);
 }
 
-// `mask` comes from a comparison: all bits or none in a lane.
+// `mask` comes from a comparison: all bits or none of a lane.
 SINKSTREAM_INLINE Vec select(IntVec mask, Vec chosen, Vec otherwise) {
   return mask ? chosen : otherwise;
 }
 
-// bfloat16, rounded to nearest even; NaN stays NaN. The rounded sixteen bits stand on top.
+// bfloat16 in the upper half of each word, rounded to nearest even; NaN stays NaN.
 SINKSTREAM_INLINE UintVec bf16_words(Vec x) {
   const UintVec bits = as_words(x);
   const UintVec rounded = bits + 0x7fff + ((bits >> 16) & 1);
@@ -98,12 +98,12 @@ SINKSTREAM_INLINE void store_bf16(bf16* to, Vec x) {
   store_halfwords(to, __builtin_convertvector(bf16_words(x) >> 16, HalfwordVec));
 }
 
-// Pairs lie side by side, the even element first: [kLanes][2].
+// Adjacent pairs, the even element first: [kLanes][2].
 SINKSTREAM_INLINE UintVec bf16_pairs(Vec even, Vec odd) {
   return (bf16_words(even) >> 16) | bf16_words(odd);
 }
 
-// The vector with its lanes exchanged: lane i holds what lane i ^ distance held.
+// The vector with its lanes exchanged: lane i gets lane i ^ distance.
 template <int kDistance, typename V>
 SINKSTREAM_INLINE V exchange(V x) {
   IntVec source{};
@@ -111,8 +111,8 @@ SINKSTREAM_INLINE V exchange(V x) {
   return __builtin_shuffle(x, source);
 }
 
-// Sum and maximum over lanes in one fixed tree: the upper half joins the lower, and again. Sums of
-// whole numbers must fit.
+// Sum and maximum over lanes in one fixed tree: the upper half is added to the lower, repeatedly.
+// Sums of integers must not overflow.
 template <int kDistance = kLanes / 2, typename V>
 SINKSTREAM_INLINE auto reduce_add(V x) {
   if constexpr (kDistance > 0) {
@@ -131,9 +131,9 @@ SINKSTREAM_INLINE auto reduce_max(V x) {
   }
 }
 
-// The largest |x| of `count` numbers, whole vectors of them; NaN if there is one.
+// The largest |x| of `count` floats, a multiple of kLanes; NaN if there is one.
 SINKSTREAM_INLINE float largest_magnitude(const float* from, int64_t count) {
-  IntVec largest{};  // as bit patterns magnitudes keep their order, with NaN above infinity
+  IntVec largest{};  // magnitudes keep their order as bit patterns, with NaN above infinity
   for (int64_t i = 0; i < count; i += kLanes) {
     const IntVec magnitude = as_int(load(from + i)) & 0x7fffffff;
     largest = magnitude > largest ? magnitude : largest;
@@ -141,12 +141,12 @@ SINKSTREAM_INLINE float largest_magnitude(const float* from, int64_t count) {
   return __builtin_bit_cast(float, reduce_max(largest));
 }
 
-// Whether to ask for memory into the first cache. With sixteen lanes the second one served up to
-// twice as well on Zen 4, the first one up to 1.5 times as well on Zen 5 (docs/performance.md, What
-// is prefetched); not measured on others that have sixteen.
+// Whether prefetches go to L1 rather than L2. With sixteen lanes, L2 was up to twice as fast on Zen
+// 4 and L1 up to 1.5 times as fast on Zen 5 (docs/performance.md, What is prefetched); not measured
+// on other processors with sixteen.
 SINKSTREAM_INLINE bool prefetches_to_l1() { return kLanes < 16 || kPrefetchToL1; }
 
-// Asks for a line of memory that is read soon.
+// Prefetches a line of memory that is read soon.
 template <bool kToL1>
 SINKSTREAM_INLINE void prefetch_to(const void* address) {
   __builtin_prefetch(address, 0, kToL1 ? 3 : 2);

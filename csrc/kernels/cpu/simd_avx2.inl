@@ -20,11 +20,11 @@ SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
 }
 
-// acc + the sum of both products of a lane's numbers, of which none is −32768.
+// acc + both products of each lane; no integer is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   acc += reinterpret_cast<IntVec>(
       _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-  // The compiler would rather form all products first and add them as a tree, in memory.
+  // The compiler would otherwise form all products first and add them as a tree, in memory.
   asm("" : "+x"(acc));
   return acc;
 }

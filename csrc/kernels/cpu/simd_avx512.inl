@@ -20,8 +20,8 @@ SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
 }
 
-// acc + Σ over the two bfloat16 of each word: the upper one's product is added first, then the
-// lower one's. Denormals count as zero, in and out.
+// acc + both products of each word's bfloat16: first the upper ones', then the lower ones'.
+// Denormals count as zero, in and out.
 SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {
   return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
@@ -32,7 +32,7 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
                                                             reinterpret_cast<__m512i>(table)));
 }
 
-// Byte kByte of each word, moved to the top, where byte 3 is; zeros below. One operation for each.
+// Byte kByte of each word, moved to the top byte; zeros below. One operation each.
 template <int kByte>
 SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
   if constexpr (kByte == 0) return words << 24;
@@ -43,7 +43,7 @@ SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
       _mm512_shuffle_epi8(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(sources)));
 }
 
-// acc + the sum of both products of a lane's numbers, of which none is −32768.
+// acc + both products of each lane; no integer is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));

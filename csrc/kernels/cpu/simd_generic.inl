@@ -8,8 +8,9 @@ SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN
 SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }  // likewise
 
-// By integers: the exponent moves by 112, that of infinity and NaN by 224. A subnormal's fraction
-// is converted as a number, because as the bits of a float it would be flushed to zero.
+// With integers: the exponent increases by 112, that of infinity and NaN by 224. A subnormal's
+// fraction is converted from an integer, because as the bits of a float it would be flushed to
+// zero.
 SINKSTREAM_INLINE Vec load_f16(const f16* from) {
   const UintVec bits = __builtin_convertvector(load_halfwords(from), UintVec);
   const UintVec magnitude = bits & 0x7fff;
@@ -23,8 +24,8 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
   for (int lane = 0; lane < kLanes; ++lane) to[lane] = to_f16(x[lane]);
 }
 
-// Each code becomes the four bytes of its lane, and the copies below the top one are shifted out:
-// the compiler's own conversion goes lane by lane.
+// Each code becomes the four bytes of its lane, and all copies but the top one are shifted out: the
+// compiler's own conversion goes lane by lane.
 SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
   using Bytes = int8_t __attribute__((vector_size(16)));
   using Halfwords = int16_t __attribute__((vector_size(16)));
@@ -38,7 +39,7 @@ SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
   return to_float(reinterpret_cast<IntVec>(four_times) >> 24);
 }
 
-// acc + the sum of both products of a lane's numbers, of which none is −32768.
+// acc + both products of each lane; no integer is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   const auto left = reinterpret_cast<IntVec>(a), right = reinterpret_cast<IntVec>(b);
   return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);

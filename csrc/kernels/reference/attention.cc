@@ -1,4 +1,4 @@
-// One softmax over every key that a query sees, without blocks, in double.
+// One softmax in double over all keys that a query sees, without blocks.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -17,11 +17,11 @@ struct Key {
   const std::byte* page;
   int64_t row;
   DType type;
-  const float* query;  // what it is scored against: the head's query, turned for its group
-  int64_t distance;    // of positions in the cache
+  const float* query;  // the head's query, rotated for sinks or for the window
+  int64_t distance;    // in positions of the cache
 };
 
-// What the query in row `r` sees, sinks first, then rising index. `t` is its index.
+// What the query in row `r` sees: sinks first, then by ascending index. `t` is its index.
 std::vector<Key> visible_keys(const AttentionArgs& args, const AttentionSpan& span, int64_t r,
                               int64_t t, int64_t head) {
   const int64_t query = (r * args.heads + head) * args.shape.head_dim;

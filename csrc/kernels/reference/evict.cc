@@ -14,7 +14,7 @@ using reference::write_row;
 
 namespace {
 
-// A value goes as it is stored: rounding it once more could change it.
+// A value is copied as stored: rounding it again could change it.
 void move_value(const PageShape& shape, int64_t head, const Slot& from, const Slot& to) {
   const std::byte* source = from.page + shape.value_offset(head);
   std::byte* target = to.page + shape.value_offset(head);

@@ -17,7 +17,7 @@ void round_to_int16(double* x) {
   float largest = 0;
   for (int64_t i = 0; i < kGroup; ++i) {
     const float magnitude = std::abs(static_cast<float>(x[i]));
-    if (!(magnitude <= largest)) largest = magnitude;  // NaN, too, and it stays
+    if (!(magnitude <= largest)) largest = magnitude;  // keeps NaN
     if (std::isnan(largest)) break;
   }
   for (int64_t i = 0; i < kGroup; ++i) {
@@ -26,13 +26,13 @@ void round_to_int16(double* x) {
     } else if (largest < kMinGroupMagnitude) {
       x[i] = 0;
     } else {
-      const float whole = std::nearbyint(static_cast<float>(x[i]) * (kMaxInt16 / largest));
-      x[i] = double{largest / kMaxInt16} * whole;
+      const float rounded = std::nearbyint(static_cast<float>(x[i]) * (kMaxInt16 / largest));
+      x[i] = double{largest / kMaxInt16} * rounded;
     }
   }
 }
 
-// What a token's inputs count as beside the weights of `part`.
+// A token's inputs, rounded as for the weights of `part`.
 std::vector<double> rounded_inputs(const LinearArgs& args, const LinearPart& part, int64_t token) {
   const float* input = args.input + token * args.input_stride;
   std::vector<double> x(input, input + args.cols);
@@ -45,7 +45,7 @@ std::vector<double> rounded_inputs(const LinearArgs& args, const LinearPart& par
   return x;
 }
 
-// One output feature for one token, whose inputs count as `x`.
+// One output of one token with the rounded inputs `x`.
 void compute(const LinearPart& part, int64_t row, const std::vector<double>& x, float* out) {
   double sum = 0;
   for (size_t col = 0; col < x.size(); ++col) {

@@ -1,4 +1,4 @@
-// The numbers of one row of a page, whatever the page's type.
+// Reads and writes the elements of one row of a page, of any type.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline int64_t element_of(const PageShape& shape, Half half, int64_t row, int64_
   return half == Half::kKeys ? shape.key_element(row, dim) : shape.value_element(row, dim);
 }
 
-// Number `dim` of a token's key or value.
+// Element `dim` of a token's key or value.
 inline float read_element(const std::byte* page, const PageShape& shape, Half half, int64_t head,
                           int64_t row, int64_t dim) {
   const std::byte* from = page + offset_of(shape, half, head);
@@ -35,7 +35,7 @@ inline float read_element(const std::byte* page, const PageShape& shape, Half ha
   return 0;
 }
 
-// The scale of numbers in an int8 page: Note [Int8].
+// The scale of an int8 page's row: Note [Int8].
 inline float scale_of(const float* numbers, int64_t count) {
   float largest = 0;
   for (int64_t i = 0; i < count; ++i) {

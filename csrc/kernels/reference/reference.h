@@ -1,4 +1,4 @@
-// The definition of every op: plain loops, sums in double. Slow on purpose.
+// The definition of every op: plain loops, sums in double. Slow by design.
 #pragma once
 
 #include "kernels/table.h"

@@ -5,7 +5,7 @@
 
 namespace sinkstream::reference {
 
-// Turns `head` [head_dim] by row r of `rotation` into `out` [head_dim], which may be `head`.
+// Rotates `head` [head_dim] by row r of `rotation` into `out` [head_dim], which may be `head`.
 inline void rotate(const Rotation& rotation, int64_t r, const float* head, int64_t head_dim,
                    float* out) {
   const int64_t pairs = rotation.rotary_dim / 2;

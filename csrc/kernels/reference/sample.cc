@@ -10,7 +10,7 @@ namespace sinkstream {
 
 namespace {
 
-// Not forbidden, likeliest first.
+// The logits that are not forbidden, largest first.
 std::vector<float> allowed_descending(const float* logits, int64_t vocab) {
   std::vector<float> values;
   std::copy_if(logits, logits + vocab, std::back_inserter(values),
@@ -19,8 +19,8 @@ std::vector<float> allowed_descending(const float* logits, int64_t vocab) {
   return values;
 }
 
-// The smallest of `descending` that top-p keeps: the rest, from there up, reach p for the first
-// time.
+// The smallest of `descending` that top-p keeps: the first at which the cumulative probability
+// reaches p.
 float top_p_threshold(const std::vector<float>& descending, double top_p) {
   double sum = 0;
   for (const float x : descending) sum += std::exp(double{x} - descending.front());

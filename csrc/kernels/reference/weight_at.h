@@ -1,4 +1,4 @@
-// One number out of a packed matrix, exactly. Slow; the definition of Note: [Panels].
+// One weight of a packed matrix, exactly. Slow; the definition of Note: [Panels].
 #pragma once
 
 #include <cstring>

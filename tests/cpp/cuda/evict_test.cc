@@ -25,7 +25,7 @@ Moves cut(int64_t first, int64_t older, int64_t distance) {
   return moves;
 }
 
-void evict_by_reference(TestStream* stream, const Moves& moves, const Turn& turn) {
+void evict_by_reference(TestStream* stream, const Moves& moves, const ShiftAngles& turn) {
   std::vector<Slot> from, to;
   for (const int64_t i : moves.from) from.push_back(stream->slot(i));
   for (const int64_t i : moves.to) to.push_back(stream->slot(i));
@@ -51,7 +51,7 @@ std::vector<SequenceSlot> slots_of(const Window& window, const std::vector<int64
 // Moves tokens of a sequence whose layers 1 and 2 are these streams. Another sequence has a
 // different layout.
 void evict_on_gpu(const std::vector<const TestStream*>& layers, const Moves& moves,
-                  const Turn& turn) {
+                  const ShiftAngles& turn) {
   StreamSpec other_spec = layers[0]->spec();
   other_spec.window.sinks += 64;
   const TestStream bystander(other_spec, reference_kernels());
@@ -108,7 +108,7 @@ TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
         spec.pairing = other.pairing = pairing;
         other.seed = 9;
         const Moves moves = cut(spec.window.first(kLength), older, distance);
-        const Turn turn(spec, distance);
+        const ShiftAngles turn(spec, distance);
         in_every_order([&](const emulator::Order& order) {
           TestStream found[] = {{spec, reference_kernels()}, {other, reference_kernels()}};
           TestStream expected[] = {{spec, reference_kernels()}, {other, reference_kernels()}};
@@ -141,7 +141,7 @@ TEST(CudaEvict, KeepsNanAsNan) {
     feed(&stream, 0, 300, &pool);
     const int64_t first = spec.window.first(300);
     stream.poison(first + 1);
-    evict_on_gpu({&stream, &other}, cut(first, 3, 10), Turn(spec, 10));
+    evict_on_gpu({&stream, &other}, cut(first, 3, 10), ShiftAngles(spec, 10));
     for (const Half half : {Half::kKeys, Half::kValues}) {
       for (int64_t i = 0; i < 3; ++i) {
         for (const float x : stored_row(stream.slot(first + 10 + i), spec.shape, half, 0)) {

@@ -25,7 +25,7 @@ TEST_P(SwigluTest, MatchesTheReference) {
     for (const int64_t rows : {1, 3}) {
       const int64_t stride = dim + 3;
       auto gate = random_floats(rows * stride + 1, 7);
-      for (float& x : gate) x *= 4;  // as far as silu bends, and outliers of 80
+      for (float& x : gate) x *= 4;  // covers the curved part of silu; outliers of 80
       const auto up = random_floats(rows * stride + 1, 8);
       Guarded out(rows * stride, 5), expected(rows * stride);
       SwigluArgs args = {.gate = gate.data() + 1,
@@ -41,7 +41,7 @@ TEST_P(SwigluTest, MatchesTheReference) {
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t d = 0; d < dim; ++d) {
           const int64_t i = r * stride + d;
-          // Element by element: silu has no cancellation.
+          // Compared element by element: silu has no cancellation.
           EXPECT_NEAR(out[i], expected[i], 1e-6 * std::abs(expected[i]) + 1e-35) << "dim " << dim;
         }
         EXPECT_TRUE(std::isnan(out[r * stride + dim])) << "writes between rows, dim " << dim;
@@ -69,7 +69,7 @@ TEST_P(SwigluTest, IsRightFromEndToEndOfTheNumbers) {
   for (int64_t i = 0; i < count; ++i) {
     if (gate[i] == expected[i]) {
       EXPECT_EQ(out[i], expected[i]) << "silu(" << gate[i] << ")";
-    } else {  // e^−87.4 is no normal float; 87.4 times that may be 0
+    } else {  // e^−87.4 is subnormal; 87.4 times that may be 0
       EXPECT_NEAR(out[i], expected[i], 5e-7 * std::abs(expected[i]) + 1.1e-36)
           << "silu(" << gate[i] << ")";
     }

@@ -1,4 +1,4 @@
-// The amx table over an emulated tile unit and emulated vectors, for tests alone: the same body as
+// The amx table over an emulated tile unit and emulated vectors, for tests only: the same body as
 // csrc/kernels/cpu/amx.cc.
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
 
 #include "kernels/cpu/linear/amx.inl"
 
-// A call leaves no registers configured behind.
+// A call must release the tile registers.
 void linear_and_release(const LinearArgs& args, const Launch& launch) {
   linear_amx(args, launch);
   SINKSTREAM_CHECK(!tiles::unit().is_configured, "the tile unit is still configured");

@@ -1,5 +1,5 @@
-// The body of the amx table over the tile unit's own instructions, as the compiler arranges them:
-// on the real unit where the processor has it, trapped where not (tile_trap.inl).
+// The body of the amx table with the tile unit's own instructions, as the compiler orders them: on
+// the real unit where the processor has one, otherwise trapped (tile_trap.inl).
 #if defined(__x86_64__)
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -73,7 +73,7 @@ TEST(TrappedAmx, GivesTheBitsOfTheEmulatedTable) {
   }
 }
 
-// On the real unit nobody counts; that it takes the loop as it is shows there.
+// On the real unit products are not counted; it shows that the unit runs the loop as compiled.
 TEST(TrappedAmx, ThePeakOfTilesIsOfAsManyProductsAsWereAskedFor) {
   std::optional<emulated::TileTrap> trap;
   if (!amx_kernels().supported()) trap.emplace();

@@ -41,8 +41,8 @@ class AppendTest : public TableTest<&Kernels::append> {
   }
 };
 
-// What `type` can tell apart beside a number of such a size, in a row of which `largest` is the
-// largest.
+// The spacing of `type` near a number of magnitude `size`, in a row whose largest magnitude is
+// `largest`.
 double step_of(DType type, double size, double largest) {
   switch (type) {
     case DType::kFloat32: return size * 0x1p-23;
@@ -53,8 +53,8 @@ double step_of(DType type, double size, double largest) {
   return 0;
 }
 
-// Values are rounded once. A turned key may lie on the other side of a rounding border; where its
-// two products cancel, of a number near 20.
+// Values are rounded once. A rotated key may round the other way; where its two products cancel, by
+// the spacing of a number near 20.
 void expect_rounded(const Slot& slot, const Slot& expected, const PageShape& shape, int64_t head) {
   EXPECT_EQ(stored_row(slot, shape, Half::kValues, head),
             stored_row(expected, shape, Half::kValues, head))
@@ -69,7 +69,7 @@ void expect_rounded(const Slot& slot, const Slot& expected, const PageShape& sha
   }
 }
 
-// Whether every byte of a row is as `nan_bytes` gave it.
+// Every byte of a row must still be as `nan_bytes` set it.
 void expect_untouched(const Slot& slot, const PageShape& shape, int64_t head) {
   for (const Half half : {Half::kKeys, Half::kValues}) {
     const std::byte* stored = slot.page + reference::offset_of(shape, half, head);
@@ -113,7 +113,7 @@ TEST_P(AppendTest, WritesEveryRowAsTheReferenceAndNothingElse) {
           }
         }
         for (int64_t i = shape.bytes(); i < shape.bytes() + kGuard; ++i) {
-          ASSERT_EQ(page[i], std::byte{0xff}) << "writes behind the page";
+          ASSERT_EQ(page[i], std::byte{0xff}) << "writes past the page";
         }
       }
     }
@@ -137,7 +137,7 @@ TEST_P(AppendTest, GivesTheSameBitsOneByOneAndOnAnyThread) {  // tsan
   }
 }
 
-// A page may be read while its other rows are written: nothing of a row may change once written.
+// A page may be read while its other rows are written: a row must not change once written.
 TEST_P(AppendTest, LeavesNeighboursAlone) {
   for (const DType type : kTypes) {
     const PageShape shape = {2, 20, type};
@@ -155,7 +155,7 @@ TEST_P(AppendTest, LeavesNeighboursAlone) {
   }
 }
 
-// Appends the same numbers, [kv_heads, head_dim], as key and as value, unturned.
+// Appends the same numbers, [kv_heads, head_dim], as key and as value, not rotated.
 void append_unturned(AppendOp* op, const PageShape& shape, const Slot& slot, const float* numbers) {
   ThreadPool pool(1);
   op({.keys = numbers,
@@ -192,7 +192,7 @@ TEST_P(AppendTest, RoundsToNearestEvenAndKeepsInfinityAndNan) {
   }
 }
 
-// Numbers of a head, and what becomes of them in int8.
+// A head's numbers, and their int8 scale and codes.
 struct Quantized {
   std::array<float, 6> numbers;
   float scale;

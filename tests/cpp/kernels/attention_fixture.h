@@ -1,4 +1,4 @@
-// What the tests of attention share: streams to read, the definition, and how to compare with it.
+// Shared by the tests of attention: streams, the definition, and comparison with it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ inline double largest_of(const std::vector<float>& numbers) {
   return largest;
 }
 
-// What the query of token t reads, by definition: every live key is rotated to its
-// place in the cache, in double; no page, no ring, no rounding. [heads, head_dim]
+// The output of token t by definition: every live key is rotated to its position in the cache, in
+// double, with no page, no ring and no rounding. [heads, head_dim]
 inline std::vector<double> literal_row(const StreamSpec& spec, int64_t t) {
   const Window& window = spec.window;
   const int64_t head_dim = spec.shape.head_dim;
@@ -51,14 +51,14 @@ inline std::vector<double> literal_row(const StreamSpec& spec, int64_t t) {
       const double angle = static_cast<double>(position) * frequencies[d];
       const double cos = std::cos(angle) * spec.attention_factor;
       const double sin = std::sin(angle) * spec.attention_factor;
-      const double turned = a * cos - b * sin;
+      const double rotated_a = a * cos - b * sin;
       b = b * cos + a * sin;
-      a = turned;
+      a = rotated_a;
     }
     return x;
   };
 
-  std::vector<int64_t> live;  // its ranks are the positions
+  std::vector<int64_t> live;  // the index in this list is the position
   for (int64_t j = 0; j < window.sinks && j <= t; ++j) live.push_back(j);
   const int64_t oldest = std::max({window.sinks, window.begin, t - window.window + 1});
   for (int64_t i = oldest; i <= t; ++i) live.push_back(i);
@@ -98,7 +98,7 @@ inline std::vector<double> literal_row(const StreamSpec& spec, int64_t t) {
   return out;
 }
 
-// Feeds the tokens [begin, end) in pieces of at most `cut` and returns what all of them read.
+// Feeds the tokens [begin, end) in pieces of at most `cut`, and returns all outputs.
 inline std::vector<float> read_all(TestStream* stream, const Kernels& kernels, ThreadPool* pool,
                                    int64_t begin, int64_t end, int64_t cut) {
   std::vector<float> all;
@@ -125,19 +125,19 @@ class AttentionTest : public TableTest<&Kernels::attention> {
     }
   }
 
-  // Feeds a stream by turns one token, a few, and as many as fit, and compares all that they read.
+  // Feeds a stream alternately one token, five, and as many as fit; compares all outputs.
   void expect_reference_until(int64_t end, const StreamSpec& spec, ThreadPool* pool) {
     TestStream stream(spec, table());
-    for (int64_t t = 0, turn = 0, count; t < end; t += count, ++turn) {
+    for (int64_t t = 0, round = 0, count; t < end; t += count, ++round) {
       constexpr int64_t kCuts[] = {1, 5, 64};
-      count = spec.window.piece(t, std::min(kCuts[turn % 3], end - t));
+      count = spec.window.piece(t, std::min(kCuts[round % 3], end - t));
       stream.append(t, count, pool);
       AttentionCall call({{&stream, t, count}}, pool);
       expect_reference(call, call.run(table().attention), 1, cat(text_of(spec), " from ", t));
     }
   }
 
-  // Whether a row's literal definition is met, as well as the cache's types allow.
+  // Compares a row with its literal definition, as closely as the cache's types allow.
   void expect_literal(const StreamSpec& spec, int64_t t, const float* out) {
     const std::vector<double> literal = literal_row(spec, t);
     const std::vector<float> expected(literal.begin(), literal.end());

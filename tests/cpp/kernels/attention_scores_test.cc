@@ -6,7 +6,7 @@
 namespace sinkstream {
 namespace {
 
-// The slopes of ALiBi for a power of two of heads; a negative one and none are as good.
+// ALiBi slopes for a power of two of heads; negative slopes and 0 are also valid.
 std::vector<float> slopes_of(int64_t heads) {
   std::vector<float> slopes;
   for (int64_t h = 0; h < heads; ++h) {
@@ -15,12 +15,12 @@ std::vector<float> slopes_of(int64_t heads) {
   return slopes;
 }
 
-// Three queries of one key head, and one thing each that makes scores special; the last has all.
+// Three queries of one key head, each spec with one special kind of score; the last with all.
 std::vector<StreamSpec> special_specs(int64_t sinks, int64_t window, DType type) {
   const StreamSpec plain = make_spec(sinks, window, 3, 1, 16, type);
   std::vector<StreamSpec> specs(5, plain);
   specs[0].slopes = slopes_of(3);
-  specs[0].rotary_dim = 0;  // as such models have it
+  specs[0].rotary_dim = 0;  // as in models with ALiBi
   specs[1].soft_cap = 1.5f;
   specs[2].sink_logits = {0.5f, -3, 4};
   specs[3].sink_type = type == DType::kFloat32 ? DType::kInt8 : DType::kFloat32;

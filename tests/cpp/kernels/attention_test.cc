@@ -84,7 +84,7 @@ TEST_P(AttentionTest, IsAsExactAtIndexTenMillion) {
   for (const DType type : kTypes) {
     for (const int64_t start : {int64_t{10'000'000}, int64_t{1'000'000'000}}) {
       StreamSpec spec = make_spec(4, 90, 3, 1, 32, type);
-      spec.window.begin = start;  // what lies between the sinks and `start` was cut away
+      spec.window.begin = start;  // what was between the sinks and `start` was evicted
       TestStream stream(spec, table());
       stream.append(0, 4, &pool);
       const auto out = read_all(&stream, table(), &pool, start, start + 200, 64);
@@ -103,7 +103,7 @@ TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {  // tsan
       ThreadPool one(1);
       TestStream stream(spec, table());
       const auto one_by_one = read_all(&stream, table(), &one, 0, end, 1);
-      // kSplitRows and one more are where the work is shared out differently.
+      // The work is split differently above kSplitRows.
       for (const auto& [threads, cut] :
            {std::pair{1, 2}, {1, 64}, {2, 1}, {2, 7}, {2, 16}, {2, 17}, {3, 5}, {3, 64}}) {
         ThreadPool pool(threads);

@@ -1,4 +1,4 @@
-// The avx512 table in plain code, for tests alone: the same bodies as csrc/kernels/cpu/avx512.cc.
+// The avx512 table in plain code, for tests only: the same bodies as csrc/kernels/cpu/avx512.cc.
 #include <cmath>
 
 #include "common/divide_up.h"

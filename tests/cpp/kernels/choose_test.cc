@@ -88,7 +88,7 @@ TEST(ChooseKernels, RefusesATableThatTheProcessorLacksAndListsTheOthers) {
   }
 }
 
-// As on a processor that has nothing but SSE2.
+// As on a processor with only SSE2.
 TEST(ChooseKernels, TakesTheGenericTableWhereTheProcessorHasNoVectorSets) {
   std::vector<Kernels> lacking;
   for (const Kernels* table : all_kernels()) {

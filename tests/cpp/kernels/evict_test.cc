@@ -11,8 +11,8 @@ namespace {
 
 class EvictTest : public TableTest<&Kernels::evict> {};
 
-// Takes `distance` tokens behind the oldest `older` ones of the window out of a stream that has
-// seen `length` tokens.
+// Evicts the `distance` tokens that follow the oldest `older` ones of the window, from a stream of
+// `length` tokens.
 void cut(TestStream* stream, EvictOp* op, int64_t length, int64_t older, int64_t distance,
          ThreadPool* pool) {
   const int64_t first = stream->spec().window.first(length);
@@ -21,12 +21,12 @@ void cut(TestStream* stream, EvictOp* op, int64_t length, int64_t older, int64_t
     from.push_back(stream->slot(first + i));
     to.push_back(stream->slot(first + i + distance));
   }
-  const Turn turn(stream->spec(), distance);
+  const ShiftAngles shift(stream->spec(), distance);
   op({.from = from.data(),
       .to = to.data(),
       .rows = older,
       .shape = stream->spec().shape,
-      .rotation = turn.rotation()},
+      .rotation = shift.rotation()},
      {pool});
 }
 
@@ -56,7 +56,7 @@ TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
 
         for (int64_t i = 0; i < older; ++i) {
           EXPECT_EQ(stored(stream, first + i + distance, Half::kValues, 1), values[i]);
-          // The token's own key, turned to its new index in double.
+          // The token's own key, rotated to its new index in double.
           const std::vector<float> plain = random_part(spec, Part::kKey, first + i);
           std::vector<float> expected(plain.begin() + 18, plain.end());
           const auto frequencies = spec.frequencies();
@@ -94,7 +94,7 @@ TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {  // tsan
           EXPECT_EQ(stored(stream, i, Half::kValues, h), stored(expected, i, Half::kValues, h));
           const auto found = stored(stream, i, Half::kKeys, h),
                      wanted = stored(expected, i, Half::kKeys, h);
-          // A number may lie on the other side of a rounding border.
+          // A number may round the other way.
           EXPECT_LE(worst_error(found.data(), wanted.data(), 20, largest_of(wanted)),
                     type == DType::kFloat32 ? 1e-6 : tolerance_of(type) / 4)
               << name_of(type) << " token " << i;
@@ -104,7 +104,7 @@ TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {  // tsan
   }
 }
 
-TEST_P(EvictTest, LeavesWhatIsNoNumberNoNumber) {
+TEST_P(EvictTest, KeepsNan) {
   ThreadPool pool(1);
   for (const DType type : kTypes) {
     StreamSpec spec = make_spec(4, 130, 2, 1, 16, type);

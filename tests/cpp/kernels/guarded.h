@@ -1,5 +1,5 @@
-// A buffer for a kernel's output: NaN everywhere before the kernel, canaries on both sides, and
-// as badly aligned as the test likes.
+// A buffer for a kernel's output: NaN before the kernel runs, canaries on both sides, and any
+// misalignment.
 #pragma once
 
 #include <cmath>
@@ -43,7 +43,7 @@ class Guarded {
   std::vector<float> memory_;
 };
 
-// Whether two stretches of floats have the same bits, NaN included.
+// Whether two arrays of floats have the same bits, NaN included.
 inline bool same_bits(const float* a, const float* b, int64_t count) {
   return count == 0 || std::memcmp(a, b, count * sizeof(float)) == 0;
 }

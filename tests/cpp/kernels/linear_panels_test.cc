@@ -117,7 +117,7 @@ TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {  // tsan
     EXPECT_EQ(made.load(), tokens == 1 ? 0 : 1);
     const Grain grain = {.tile_tokens = kTileTokens, .token_bytes = 128};
     share_panels(args, launch, grain, begin, [&](const Share&, int thread) {
-      while (tokens == 1 && made < kThreads) std::this_thread::yield();  // all take part
+      while (tokens == 1 && made < kThreads) std::this_thread::yield();  // all threads take part
       const int64_t copy = input_copy_of(args, thread);
       const std::thread::id by = maker.at(copy);
       if (by == std::thread::id()) ++missing;

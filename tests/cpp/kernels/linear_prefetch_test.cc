@@ -1,5 +1,5 @@
-// Which weights linear asks memory for before it reads them: with the body of the avx512 table in
-// plain code, whose requests are written down instead of made.
+// Which weights linear prefetches: the body of the avx512 table in plain code, with its prefetches
+// recorded instead of executed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,15 +18,15 @@ namespace {
 
 struct Request {
   const std::byte* address;
-  int locality;  // 3 asks into the first cache, 2 into the second
+  int locality;  // 3 is to L1, 2 to L2
 };
-std::vector<Request> requests;  // in the order in which they are made
+std::vector<Request> requests;  // in program order
 
-void write_down(const void* address, int locality) {
+void record(const void* address, int locality) {
   requests.push_back({static_cast<const std::byte*>(address), locality});
 }
 
-#define __builtin_prefetch(address, is_write, locality) write_down(address, locality)
+#define __builtin_prefetch(address, is_write, locality) record(address, locality)
 
 #include "kernels/simd_avx512_emulated.inl"
 
@@ -35,7 +35,7 @@ void write_down(const void* address, int locality) {
 
 #undef __builtin_prefetch
 
-// Matrices of so many panels each.
+// Matrices of the given numbers of panels.
 std::vector<Matrix> matrices_of(Storage storage, const std::vector<int64_t>& panels) {
   std::vector<Matrix> matrices;
   for (const int64_t count : panels) {
@@ -44,7 +44,7 @@ std::vector<Matrix> matrices_of(Storage storage, const std::vector<int64_t>& pan
   return matrices;
 }
 
-// One call of one thread, whose requests are written down.
+// One call on one thread; records its prefetches.
 void call(const std::vector<Matrix>& matrices, int64_t tokens, InputType input_type) {
   ThreadPool pool(1);
   const int64_t cols = matrices[0].cols;
@@ -69,7 +69,7 @@ void call(const std::vector<Matrix>& matrices, int64_t tokens, InputType input_t
              {&pool});
 }
 
-// How often the last call has asked for each line of a matrix.
+// How often the last call prefetched each line of a matrix.
 std::vector<int> requests_of_lines(const Matrix& matrix) {
   const PackedMatrix weights = matrix.packed();
   const int64_t bytes = packed_bytes(weights.type, matrix.rows, matrix.cols);
@@ -81,7 +81,7 @@ std::vector<int> requests_of_lines(const Matrix& matrix) {
   return found;
 }
 
-// Lines of a matrix that nobody can ask for ahead, because they come first.
+// The first lines of a matrix, which cannot be prefetched.
 int64_t first_lines(const Matrix& matrix) {
   const WeightType type = matrix.packed().type;
   return std::max(prefetch_distance(type, true), prefetch_distance(type, false)) / kLineBytes;
@@ -100,8 +100,8 @@ TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTiles) {
       for (size_t line = first_lines(matrices[0]); line < found.size(); ++line) {
         ASSERT_GE(found[line], 1) << name_of(matrices[0].packed().type) << " tokens " << tokens
                                   << " line " << line;
-        // The first panel of a share is asked for twice; a small tile asks for what others have
-        // asked for; and where panels end inside a line two of them ask for it.
+        // The first panel of a share is prefetched twice; a small tile repeats others' prefetches;
+        // and a line that holds the border of two panels is prefetched for both.
         ASSERT_LE(found[line], has_small ? 6 : 4)
             << name_of(matrices[0].packed().type) << " tokens " << tokens << " line " << line;
       }
@@ -164,7 +164,7 @@ TEST(PrefetchLines, CoverAPieceOnceAtAnEvenPace) {
   }
 }
 
-// A share of 4 panels from the second on, and 4 tiles.
+// A share of 4 panels, starting at the second, and 4 tiles.
 struct Call {
   Matrix matrix = random_matrix(Storage::kBF16, kPanelRows * 6, 576, 1);
   LinearPart part = {.weights = matrix.packed()};
@@ -182,10 +182,10 @@ TEST(PanelPrefetch, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
   const int64_t bytes = panel_bytes(WeightType::kBFloat16, 576);
   const PanelPrefetch first = call.prefetch(1);
   EXPECT_TRUE(first.own_panel);
-  EXPECT_EQ(first.of_tile(0).end, call.panel(2));  // what follows is for the others
+  EXPECT_EQ(first.of_tile(0).end, call.panel(2));  // the rest is for the other tiles
   EXPECT_EQ(first.of_tile(1).at, call.panel(2));
   EXPECT_EQ(first.of_tile(3).end, call.panel(3));
-  for (const int64_t number : {2, 3, 4}) {  // the last of them goes on to the share behind it
+  for (const int64_t number : {2, 3, 4}) {  // the last one continues into the next share
     const PanelPrefetch found = call.prefetch(number);
     EXPECT_FALSE(found.own_panel);
     for (int64_t tile = 0; tile < 4; ++tile) {
@@ -204,7 +204,8 @@ TEST(PanelPrefetch, PrefetchesNothingAfterTheLastPanel) {
 
 TEST(PanelPrefetch, LeavesPanelsThatTheCacheCannotHoldToTheFirstTile) {
   Call call;
-  call.args.cols = call.part.weights.cols = kCacheBytes;  // numbers alone; nothing is read
+  call.args.cols = call.part.weights.cols =
+      kCacheBytes;  // only for the arithmetic; nothing is read
   const PanelPrefetch found = call.prefetch(2);
   EXPECT_TRUE(found.own_panel);
   EXPECT_NE(found.of_tile(0).at, nullptr);

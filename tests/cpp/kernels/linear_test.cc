@@ -16,7 +16,7 @@
 namespace sinkstream {
 namespace {
 
-// What one call reads, and who computes it.
+// The inputs of one call.
 struct Inputs {
   std::vector<float> numbers;  // [tokens, stride], from `offset` floats past the start
   int64_t tokens;
@@ -74,7 +74,7 @@ std::vector<float> run(const Kernels& table, const Inputs& inputs, const Matrix&
   return {out.get(), out.get() + out.count()};
 }
 
-// The largest Σ |weight · x| of any output: what rounding errors are measured by.
+// The largest Σ |weight · x| of any output: the unit of rounding errors.
 double scale_of(const Matrix& matrix, const Inputs& inputs) {
   double largest = 0;
   for (int64_t token = 0; token < inputs.tokens; ++token) {
@@ -96,7 +96,7 @@ std::vector<int64_t> cols_of(Storage storage) {
 
 class LinearTest : public TableTest<&Kernels::linear> {
  protected:
-  // One shape against the reference, with gaps between the rows of input and output.
+  // Compares one shape with the reference, with gaps between the rows of input and output.
   void compare(const Matrix& matrix, const Inputs& inputs, bool has_bias, bool accumulates) {
     const int64_t gap = 2;
     const int64_t stride = matrix.rows + gap;
@@ -115,7 +115,7 @@ class LinearTest : public TableTest<&Kernels::linear> {
     compute(table(), &actual);
     compute(reference_kernels(), &expected);
     EXPECT_TRUE(actual.is_intact());
-    const double scale = scale_of(matrix, inputs) + 20;  // of bias and of what was there
+    const double scale = scale_of(matrix, inputs) + 20;  // for the bias and the previous outputs
     for (int64_t token = 0; token < inputs.tokens; ++token) {
       const int64_t at = token * stride;
       ASSERT_LE(share_of_tolerance(actual.get() + at, expected.get() + at, matrix.rows, scale,
@@ -123,7 +123,7 @@ class LinearTest : public TableTest<&Kernels::linear> {
                 1)
           << name_of(matrix.packed().type) << " rows " << matrix.rows << " cols " << matrix.cols
           << " token " << token << " of " << inputs.tokens << " input " << name_of(inputs.type);
-      for (int64_t i = 0; i < gap; ++i) {  // the gap is nobody's
+      for (int64_t i = 0; i < gap; ++i) {  // the gap must not be written
         const float left = actual[at + matrix.rows + i];
         ASSERT_TRUE(accumulates ? left == before[at + matrix.rows + i] : std::isnan(left));
       }
@@ -173,8 +173,8 @@ bool same_or_both_nan(float a, float b) {
   return std::isnan(a) ? std::isnan(b) : same_bits(&a, &b, 1);
 }
 
-// What vectors and a tile unit might not agree on: numbers that vanish, that overflow, infinities
-// and NaN, which is NaN whatever its payload. A token has small ones or large ones, no others.
+// Where vectors and a tile unit might differ: underflow, overflow, infinities, and NaN of any
+// payload. A token has only small or only large special numbers.
 TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr int64_t kTokens = 17, kSmall = 9, kCols = 96, kRows = 33;
@@ -187,7 +187,8 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
     Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 25);
     for (int64_t token = 0; token < kTokens; ++token) {
       float* const x = &inputs.numbers[inputs.offset + token * inputs.stride];
-      const uint32_t most = token % 3 == 0 ? 4 : 6;  // of the large ones: infinity and NaN or not
+      const uint32_t most =
+          token % 3 == 0 ? 4 : 6;  // of the large ones: with infinity and NaN or without
       for (int64_t i = 0; i < kCols; ++i) {
         if (token < kSmall) {
           x[i] = token == 0 ? small[random() % 2] : small[random() % 7];  // token 0: denormals
@@ -221,8 +222,8 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
   EXPECT_GT(nan, 10);
 }
 
-// So many rows and tokens for one thread that a task has more bands than meet codes together, and
-// more groups than are unpacked together.
+// Enough rows and tokens on one thread that a task has more bands than codes are multiplied by
+// together, and more groups than are converted together.
 TEST_P(LinearTest, GivesATokenTheSameBitsInALongTask) {
   constexpr int64_t kRows = 513, kCols = 416, kTokens = 273, kFew = 7;
   for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
@@ -238,7 +239,7 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInALongTask) {
   }
 }
 
-// So many tokens, and so long rows, that threads take them in several blocks.
+// Enough tokens, and long enough rows, that threads take them in several blocks.
 TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
   struct Shape {
     int64_t tokens, cols;
@@ -268,7 +269,7 @@ TEST_P(LinearTest, GivesARowTheSameBitsWithAnyOtherRows) {
   for (const Storage storage : kStorages) {
     const Matrix matrix = random_matrix(storage, 33, 64, 5);
     Matrix last = random_matrix(storage, 33, 64, 5);
-    // The last row alone in a matrix.
+    // A matrix of only the last row.
     const int64_t row_bytes = row_bytes_of(storage, 64);
     last.rows = 1;
     last.panels = make_panels(packed_bytes(weight_type_of(storage), 1, 64));
@@ -297,7 +298,7 @@ TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {  // tsan
   }
 }
 
-// More threads than the rows that a tile is padded to: each has room for a token of its own.
+// More threads than rows that a tile is padded to: each has room for its own copy of a token.
 TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
   constexpr int kThreads = 40;
   constexpr int64_t kRows = 3000, kGuard = 4096;
@@ -312,13 +313,13 @@ TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
     for (uint32_t repeat = 0; repeat < 30; ++repeat) {
       const Inputs inputs = random_inputs(1, cols, kInputTypes[repeat % 3], repeat);
       const std::vector<float> expected = run(table(), inputs, matrix);
-      std::memset(scratch.get(), 0xff, bytes + kGuard);  // NaN, whatever reads it as floats
+      std::memset(scratch.get(), 0xff, bytes + kGuard);  // NaN as floats of any type
       std::vector<float> out(kRows, std::numeric_limits<float>::quiet_NaN());
       run(table(), inputs, {{.weights = matrix.packed(), .out = out.data(), .out_stride = kRows}},
           pool, scratch.get());
       ASSERT_TRUE(same_bits(out.data(), expected.data(), kRows)) << cols << ", " << repeat;
       for (int64_t i = bytes; i < bytes + kGuard; ++i) {
-        ASSERT_EQ(scratch[i], std::byte{0xff}) << "writes behind the scratch";
+        ASSERT_EQ(scratch[i], std::byte{0xff}) << "writes past the scratch";
       }
     }
   }
@@ -350,7 +351,7 @@ TEST_P(LinearTest, GivesAPartTheSameBitsWithAnyOtherParts) {
   }
 }
 
-// Panels that a part has too few of to go in pairs.
+// Parts whose number of panels is odd, so that panels cannot all go in pairs.
 TEST_P(LinearTest, WritesEachPartOfAnOddNumberOfPanelsAlone) {
   constexpr int64_t kCols = 96;
   const Matrix matrices[] = {
@@ -376,7 +377,7 @@ TEST_P(LinearTest, WritesEachPartOfAnOddNumberOfPanelsAlone) {
 }
 
 TEST_P(LinearTest, RoundsInputsOnlyWhenAsked) {
-  // 1 + 2^-9 rounds to 1 in bfloat16; a sum that cancels the ones shows which was used.
+  // 1 + 2^-9 rounds to 1 in bfloat16; a sum in which the ones cancel shows which was used.
   const float weights[2] = {1.0f, -1.0f};
   const Panels panels = make_panels(packed_bytes(WeightType::kFloat32, 1, 2));
   pack_rows(Storage::kF32, reinterpret_cast<const std::byte*>(weights), 0, 1, 2, panels.get());
@@ -472,7 +473,7 @@ TEST_P(LinearTest, ReadsNothingOutsideItsPanels) {
       const int64_t bytes = packed_bytes(weight_type_of(storage), 17, cols);
       constexpr int64_t kMargin = 8192;
       const Panels memory = make_panels(bytes + 2 * kMargin);
-      std::memset(memory.get(), 0xff, bytes + 2 * kMargin);  // NaN, in every type that has one
+      std::memset(memory.get(), 0xff, bytes + 2 * kMargin);  // NaN in every type that has one
       std::memcpy(memory.get() + kMargin, matrix.panels.get(), bytes);
       PackedMatrix moved = matrix.packed();
       moved.panels = memory.get() + kMargin;
@@ -499,7 +500,7 @@ TEST_P(LinearTest, WritesNothingForNoTokensAndNoParts) {
 }
 
 #if defined(__x86_64__)
-// What the tests elsewhere hold against the reference is then what such a processor computes.
+// Makes the tests of the emulation hold for such a processor.
 void expect_the_emulation_to_equal(const Kernels& table, const Kernels& emulated) {
   if (!table.supported()) GTEST_SKIP() << "this processor cannot run " << table.name;
   for (const Storage storage : kStorages) {
@@ -527,7 +528,7 @@ TEST(LinearEmulation, OfTilesEqualsTheInstructionsBitForBit) {
   expect_the_emulation_to_equal(amx_kernels(), amx_emulated_kernels());
 }
 
-// 32 weights of one.
+// 32 weights that are 1.
 std::vector<std::byte> row_of_ones(Storage storage) {
   if (storage == Storage::kBF16) {
     std::vector<std::byte> row(64);
@@ -542,7 +543,7 @@ std::vector<std::byte> row_of_ones(Storage storage) {
   return row;
 }
 
-// The sum of a group in the order that linear/dot.inl promises, of inputs that meet ones.
+// The sum of a group in the order that linear/dot.inl promises, for weights that are 1.
 float sum_of_two_chains(const std::vector<float>& inputs, bool by_halves) {
   float chain[2] = {};
   for (int pair = 0; pair < 16; ++pair) {
@@ -553,8 +554,8 @@ float sum_of_two_chains(const std::vector<float>& inputs, bool by_halves) {
   return chain[0] + chain[1];
 }
 
-// A one between 2^24 and its negative is lost in the chain that holds 2^24 and kept in the other,
-// so that each order gives sums of its own.
+// A 1 between 2^24 and its negative is lost in the chain that holds 2^24, and kept in the other, so
+// each order gives a different sum.
 TEST(LinearOrder, OfDotsIsThatOfItsTwoChains) {
   constexpr float kLarge = 0x1p24f;
   for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0}) {
@@ -591,7 +592,7 @@ TEST(LinearOrder, OfDotsIsThatOfItsTwoChains) {
 
 SINKSTREAM_TEST_ALL_TABLES(LinearTest);
 
-// What `cols` inputs count as. Of whole numbers, the nearest one is found by trying.
+// The inputs after rounding. The nearest integer is found by trying all.
 std::vector<double> counted_inputs(const float* input, int64_t cols, InputType type,
                                    bool meets_codes) {
   std::vector<double> x(input, input + cols);
@@ -617,7 +618,7 @@ std::vector<double> counted_inputs(const float* input, int64_t cols, InputType t
   return x;
 }
 
-// The reference itself, against sums over numbers that never saw a panel.
+// The reference itself, compared with sums over weights that were never packed.
 TEST(ReferenceLinear, EqualsPlainSums) {
   for (const Storage storage : kStorages) {
     for (const InputType type : kInputTypes) {

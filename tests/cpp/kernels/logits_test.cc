@@ -31,8 +31,8 @@ struct Result {
   std::vector<float> out;
 };
 
-// `args` without its pointers to rows and results. Row and output lie `offset` floats after an
-// aligned address, and the output between canaries.
+// `args` without its pointers to rows and results. Row and output begin `offset` floats after an
+// aligned address; the output has canaries on both sides.
 Result run(const Kernels& table, LogitsArgs args, const std::vector<float>& row, int offset = 0,
            int threads = 1) {
   constexpr float kCanary = 12345;
@@ -112,7 +112,7 @@ TEST_P(Logits, ApplyBiasThenRepetitionThenPresenceAndFrequencyThenTemperature) {
                            .frequency_penalty = 0.25f,
                            .temperature = 0.5f};
   const Result result = run(table(), args, {4, 4, 4, 4, -4});
-  EXPECT_EQ(result.out[0], ((4 - 5) * 2 - 0.5f - 0.25f) / 0.5f);  // negative by its bias
+  EXPECT_EQ(result.out[0], ((4 - 5) * 2 - 0.5f - 0.25f) / 0.5f);  // negative because of its bias
   EXPECT_EQ(result.out[1], (4.0f / 2 - 0.5f - 3 * 0.25f) / 0.5f);
   EXPECT_EQ(result.out[2], -INFINITY);
   EXPECT_EQ(result.out[3], 4 / 0.5f);

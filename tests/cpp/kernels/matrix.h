@@ -1,6 +1,5 @@
-// Random weights in every storage, as a file holds them, as plain numbers, and packed.
-// The plain numbers come from a scalar reading of GGUF's blocks that shares nothing with the code
-// under test.
+// Random weights in every storage: as in a file, as plain numbers, and packed. The plain numbers
+// come from a scalar decoder of GGUF's blocks that shares nothing with the code under test.
 #pragma once
 
 #include <cstdlib>
@@ -24,7 +23,7 @@ T number_at(const std::byte* at) {
   return value;
 }
 
-// One row of `cols` numbers, the slow way.
+// One row of `cols` numbers, decoded the slow way.
 inline std::vector<double> dequantize_row(Storage storage, const std::byte* row, int64_t cols) {
   std::vector<double> numbers;
   if (storage == Storage::kF32 || storage == Storage::kF16 || storage == Storage::kBF16) {
@@ -64,7 +63,7 @@ struct FreePanels {
 };
 using Panels = std::unique_ptr<std::byte[], FreePanels>;
 
-// Zeros, aligned as panels are. Exactly as long as promised, so that a sanitizer sees any excess.
+// Zeros, aligned as panels. Exactly as long as needed, so that a sanitizer sees any overrun.
 inline Panels make_panels(int64_t bytes) {
   Panels panels(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
   std::memset(panels.get(), 0, bytes);
@@ -74,7 +73,7 @@ inline Panels make_panels(int64_t bytes) {
 struct Matrix {
   Storage storage;
   int64_t rows, cols;
-  std::vector<std::byte> source;           // rows as a file holds them
+  std::vector<std::byte> source;           // rows in the format of a file
   std::vector<std::vector<double>> plain;  // [rows][cols]
   Panels panels;
 
@@ -101,7 +100,7 @@ inline std::vector<std::byte> random_source(Storage storage, int64_t count, std:
     return source;
   }
   for (int64_t block = 0; block < count / 32; ++block) {
-    // Ordinary scales, and now and then one so small that float16 stores it as a subnormal.
+    // Ordinary scales, and occasionally one that is subnormal in float16.
     put(to_f16(normal(*random) * ((*random)() % 20 == 0 ? 1e-6f : 0.1f * outlier())));
     if (storage == Storage::kQ4_1) put(to_f16(normal(*random)));
     for (int i = 0; i < (storage == Storage::kQ8_0 ? 32 : 16); ++i) {

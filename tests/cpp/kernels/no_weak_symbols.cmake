@@ -1,5 +1,4 @@
-# Lists the symbols of the wide tables' objects in LIBRARY; fails if one of them is weak, or if it
-# finds no table to look at.
+# Fails if an object of a wide table in LIBRARY has a weak symbol, or if LIBRARY lacks such tables.
 execute_process(COMMAND ${NM} -C ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REPLACE "\n" ";" lines "${symbols}")
 set(wide "avx|amx")
@@ -17,7 +16,7 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 if(tables LESS 3)
-  message(FATAL_ERROR "${LIBRARY} holds ${tables} tables with wide instructions, not 3 or more.")
+  message(FATAL_ERROR "${LIBRARY} has ${tables} tables with wide instructions, but must have at least 3.")
 endif()
 if(weak)
   message(FATAL_ERROR "Weak symbols in tables with wide instructions:${weak}")

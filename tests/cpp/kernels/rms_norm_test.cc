@@ -88,7 +88,7 @@ TEST_P(RmsNormTest, KeepsZerosFinite) {
 }
 
 TEST_P(RmsNormTest, GivesARowTheSameBitsWithAnyOtherRows) {
-  constexpr int64_t kDim = 577, kRows = 100;  // several tasks, not all as long
+  constexpr int64_t kDim = 577, kRows = 100;  // several tasks of different lengths
   const auto input = random_floats(kRows * kDim, 9), weight = random_floats(kDim, 8);
   std::vector<float> together(kRows * kDim), alone(kDim);
   RmsNormArgs args = {.input = input.data(),

@@ -44,14 +44,15 @@ TEST_P(RopeTest, TurnsEveryPairByItsAngle) {
         EXPECT_TRUE(out.is_intact());
         args.out = expected.get();
         reference_kernels().rope(args, {&pool});
-        // Some numbers are 20, times an angle's 20: that is the scale of what is rounded.
+        // Some inputs are 20, and some cosines and sines are 20: this is the scale of rounding
+        // errors.
         EXPECT_LE(share_of_tolerance(out.get(), expected.get(), out.count(), 400, DType::kFloat32),
                   1)
             << rows << " x " << heads << " x " << head_dim << ", rotary " << rotary_dim;
         for (int64_t i = 0; i < out.count(); ++i) {
           if (i % head_dim < rotary_dim) continue;
           EXPECT_EQ(out[i], input[1 + i / (heads * head_dim) * stride + i % (heads * head_dim)])
-              << "dimensions behind rotary_dim pass through";
+              << "dimensions past rotary_dim pass through";
         }
       }
     }

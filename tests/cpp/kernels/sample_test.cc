@@ -16,12 +16,12 @@
 namespace sinkstream {
 namespace {
 
-// Probabilities are compared within this: float weights, summed in blocks.
+// The tolerance of probabilities: weights are floats, summed in blocks.
 constexpr double kTolerance = 1e-5;
 constexpr double kLastUniform = 1 - 0x1p-53;
 
 class Sample : public TableTest<&Kernels::sample> {
-  // Kernels see denormal logits as zeros, so what they keep is judged so too.
+  // Kernels flush denormal logits to zero, so the tests do too.
   const FlushDenormals flush_;
 };
 
@@ -30,8 +30,8 @@ struct Result {
   float threshold = NAN;
 };
 
-// `args` without its pointers. The row lies `offset` floats after an aligned address, and nothing
-// behind the scratch memory may change.
+// `args` without its pointers. The row begins `offset` floats after an aligned address; memory past
+// the scratch must not change.
 Result run(const Kernels& table, SampleArgs args, const std::vector<float>& row, int offset = 0,
            int threads = 1) {
   struct alignas(64) Line {
@@ -41,7 +41,7 @@ Result run(const Kernels& table, SampleArgs args, const std::vector<float>& row,
   const auto scratch = std::make_unique<Line[]>(bytes / 64 + 2);
   std::byte* const begin = scratch[0].bytes;
   std::fill(begin, begin + bytes + 64, std::byte{0xff});  // NaN
-  std::vector<float> logits(offset, 1e30f);               // would win, were it read
+  std::vector<float> logits(offset, 1e30f);               // would win if it were read
   logits.insert(logits.end(), row.begin(), row.end());
   logits.push_back(1e30f);
 
@@ -78,7 +78,7 @@ struct Row {
   std::vector<float> logits;
 };
 
-// Every kind of row that has a way of its own to go wrong.
+// Rows that each test another way to fail.
 std::vector<Row> rows(int64_t vocab) {
   std::vector<Row> rows = {{"spread", normal_row(vocab, 5, 1)},
                            {"flat", normal_row(vocab, 0.01f, 2)},
@@ -119,8 +119,8 @@ std::vector<SampleArgs> filters(int64_t vocab) {
   return filters;
 }
 
-// Whether top-p may keep from either value up: the probability of what lies above the lower one,
-// among what top-k leaves, is p, to rounding.
+// Whether top-p may stop at either value: the probability above the lower one, of what top-k
+// leaves, is p within rounding.
 bool top_p_may_stop_at_either(const std::vector<float>& row, const SampleArgs& args, float a,
                               float b) {
   std::vector<float> falling = row;
@@ -155,7 +155,7 @@ TEST_P(Sample, EveryTableKeepsWhatTheReferenceKeeps) {
   }
 }
 
-// The draw rises with `uniform`, so the reference brackets it.
+// The draw increases with `uniform`, so the reference brackets it.
 TEST_P(Sample, EveryTableDrawsWhatTheReferenceDraws) {
   std::mt19937_64 random(7);
   for (const int64_t vocab : {1, 5, 64, 65, 1000}) {
@@ -200,7 +200,7 @@ TEST_P(Sample, GreedyTakesTheLowestIdAmongEquals) {
       ASSERT_EQ(run(table(), {.greedy = true}, row, place % 3).token, place);
     }
   }
-  // Equal to a kernel, which flushes denormals.
+  // Equal for a kernel, which flushes denormals.
   EXPECT_EQ(run(table(), {.greedy = true}, {-1, -0.0f, 0.0f, 1e-45f}).token, 1);
   EXPECT_EQ(run(table(), {.greedy = true}, {-INFINITY, -FLT_MAX}).token, 1);
 }

@@ -1,10 +1,10 @@
 // Sixteen lanes in plain code: the interface of csrc/kernels/cpu/simd_avx512.inl and, bit for bit,
-// its arithmetic. So the bodies' AVX-512 paths are tested on machines that lack it.
+// its arithmetic. So the bodies' AVX-512 paths are tested on machines without it.
 constexpr int kLanes = 16;
 
 #include "kernels/cpu/simd.inl"
 
-// Not inlined: sixteen calls into the C library at each use would swamp the compiler.
+// Not inlined: sixteen calls into the C library at each use would overwhelm the compiler.
 __attribute__((noinline)) void fma_lanes(const Vec& a, const Vec& b, Vec& c) {
   for (int lane = 0; lane < kLanes; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
 }
@@ -33,8 +33,8 @@ SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
 // Denormals become zeros of their sign.
 float flushed(float x) { return (float_bits(x) & 0x7f800000) == 0 ? x * 0.0f : x; }
 
-// VDPBF16PS: the odd product joins first, then the even one, each with one rounding; it ignores
-// the processor's float mode.
+// VDPBF16PS: adds the odd product first, then the even one, each with one rounding; ignores the
+// processor's float mode.
 __attribute__((noinline)) void dot_bf16_lanes(Vec& acc, const UintVec& a, const UintVec& b) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto odd = [](uint32_t word) { return flushed(float_from_bits(word & 0xffff0000)); };
@@ -63,7 +63,7 @@ SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
   return words >> (8 * kByte) << 24;
 }
 
-// acc + the sum of both products of a lane's numbers, of which none is −32768.
+// acc + both products of each lane; no integer is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   const auto left = reinterpret_cast<IntVec>(a), right = reinterpret_cast<IntVec>(b);
   return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);

@@ -1,5 +1,5 @@
 // The kernel tables that a test loops over: those of this build that the processor supports, and
-// the bodies of avx512 and amx in plain code.
+// the emulated avx512 and amx.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace sinkstream {
 const Kernels& avx512_emulated_kernels();
 const Kernels& amx_emulated_kernels();
 
-// All that have the op, whether or not the processor can run them.
+// All tables that have the op, whether or not the processor can run them.
 template <typename Op>
 std::vector<const Kernels*> tables_with(Op Kernels::*op) {
   std::vector<const Kernels*> tables = all_kernels();
@@ -26,8 +26,8 @@ std::vector<const Kernels*> tables_with(Op Kernels::*op) {
   return tables;
 }
 
-// A test of one op with a table as its parameter. A table that the processor lacks is skipped by
-// name.
+// A test of one op with a table as its parameter. Tables that the processor cannot run are skipped
+// by name.
 template <auto kTestedOp>
 class TableTest : public testing::TestWithParam<const Kernels*> {
  public:

@@ -1,5 +1,5 @@
-// One endless stream as the attention tests see it: random queries, keys and values of any token,
-// the pages of a sequence, and a ring in which everything that is not live is NaN.
+// An endless stream for the attention tests: random queries, keys and values of any token, the
+// pages of a sequence, and a ring in which everything that is not live is NaN.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ using Bytes = std::unique_ptr<std::byte[], FreeBytes>;
 inline constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                                    DType::kInt8};
 
-// Every float, float16 and bfloat16 in it is NaN, and so is every scale of int8.
+// All floats of any type in it are NaN, and so are the scales of int8.
 inline Bytes nan_bytes(int64_t count) {
   Bytes memory(static_cast<std::byte*>(std::aligned_alloc(64, (count + 63) / 64 * 64)));
   std::memset(memory.get(), 0xff, count);
@@ -47,7 +47,7 @@ inline std::vector<float> stored_row(const Slot& slot, const PageShape& shape, H
   return numbers;
 }
 
-// What a stream is made of.
+// The parameters of a stream.
 struct StreamSpec {
   Window window;
   int64_t heads = 1;
@@ -58,7 +58,7 @@ struct StreamSpec {
   double attention_factor = 1;
   float scale = 0.3f;
   uint64_t seed = 1;
-  std::optional<DType> sink_type = std::nullopt;  // where it is not that of the window
+  std::optional<DType> sink_type = std::nullopt;  // if different from the window
   float soft_cap = 0;
   std::vector<float> slopes = {};       // [heads], or none
   std::vector<float> sink_logits = {};  // [heads], or none
@@ -80,7 +80,7 @@ struct StreamSpec {
 
 enum class Part : uint64_t { kQuery, kKey, kValue };
 
-// The same numbers for the same token, whenever they are asked for: about ±1, with outliers.
+// Numbers that depend only on the token: about ±1, with outliers.
 inline std::vector<float> random_part(const StreamSpec& spec, Part part, int64_t token) {
   const int64_t heads = part == Part::kQuery ? spec.heads : spec.shape.kv_heads;
   uint64_t state = (spec.seed * 3 + static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15 +
@@ -127,11 +127,11 @@ class TestStream {
     return {pages_[window.sink_pages() + window.block(i) % window.window_pages()], window.row(i)};
   }
 
-  // Writes the tokens [t, t + count), after everything that the query of t does not see any more
-  // has become NaN.
+  // Sets everything that the query of t no longer sees to NaN, then writes the tokens [t, t +
+  // count).
   void append(int64_t t, int64_t count, ThreadPool* pool) {
     const Window& window = spec_.window;
-    // Older ones have been overwritten: the ring is that long.
+    // Older ones were overwritten: the ring is that long.
     forgotten_ = std::max({forgotten_, window.sinks, t - window.window_pages() * kPageRows});
     for (; forgotten_ < std::min(window.first(t), t); ++forgotten_) poison(forgotten_);
     const int64_t sinks = std::clamp<int64_t>(window.sinks - t, 0, count);
@@ -139,7 +139,7 @@ class TestStream {
     if (count > sinks) write(t + sinks, count - sinks, spec_.shape, pool);
   }
 
-  // The queries of [t, t + count), turned by the tokens' indices or by their ranks.
+  // The queries of [t, t + count), rotated by the tokens' indices or by their ranks.
   std::vector<float> queries(int64_t t, int64_t count, bool by_rank, ThreadPool* pool) const {
     std::vector<float> plain;
     std::vector<int64_t> positions;
@@ -148,17 +148,17 @@ class TestStream {
       plain.insert(plain.end(), query.begin(), query.end());
       positions.push_back(by_rank ? spec_.window.rank(i) : i);
     }
-    std::vector<float> turned(plain.size());
-    const Turns turns(*this, positions);
+    std::vector<float> rotated(plain.size());
+    const PositionAngles angles(*this, positions);
     kernels_.rope({.input = plain.data(),
                    .input_stride = spec_.heads * spec_.shape.head_dim,
-                   .out = turned.data(),
+                   .out = rotated.data(),
                    .rows = count,
                    .heads = spec_.heads,
                    .head_dim = spec_.shape.head_dim,
-                   .rotation = turns.rotation()},
+                   .rotation = angles.rotation()},
                   {pool});
-    return turned;
+    return rotated;
   }
 
   AttentionSpan span(int64_t row, int64_t t, int64_t count) const {
@@ -171,7 +171,7 @@ class TestStream {
             .window_page_count = spec_.window.window_pages()};
   }
 
-  // What token i left behind becomes NaN.
+  // Sets token i to NaN.
   void poison(int64_t i) {
     const PageShape shape = spec_.window.is_sink(i) ? spec_.sink_shape() : spec_.shape;
     const Slot at = slot(i);
@@ -184,7 +184,7 @@ class TestStream {
   }
 
  private:
-  // The op append, for tokens of one kind.
+  // Runs the op append for tokens of one kind.
   void write(int64_t t, int64_t count, const PageShape& shape, ThreadPool* pool) {
     std::vector<float> keys, values;
     std::vector<Slot> slots;
@@ -197,7 +197,7 @@ class TestStream {
       slots.push_back(slot(i));
       positions.push_back(i);
     }
-    const Turns turns(*this, positions);
+    const PositionAngles angles(*this, positions);
     kernels_.append({.keys = keys.data(),
                      .values = values.data(),
                      .key_stride = spec_.shape.kv_heads * spec_.shape.head_dim,
@@ -205,14 +205,14 @@ class TestStream {
                      .slots = slots.data(),
                      .rows = count,
                      .shape = shape,
-                     .rotation = turns.rotation()},
+                     .rotation = angles.rotation()},
                     {pool});
   }
 
   // Cosines and sines of some positions.
-  class Turns {
+  class PositionAngles {
    public:
-    Turns(const TestStream& stream, const std::vector<int64_t>& positions)
+    PositionAngles(const TestStream& stream, const std::vector<int64_t>& positions)
         : stream_(stream), cos_(positions.size() * stream.angles_.pairs()), sin_(cos_.size()) {
       stream.angles_.fill(positions.data(), static_cast<int64_t>(positions.size()), cos_.data(),
                           sin_.data());
@@ -244,7 +244,7 @@ struct Piece {
   int64_t count;
 };
 
-// One call of attention over pieces of one or several streams, which have been appended before.
+// One call of attention over pieces of one or several streams, whose tokens were appended before.
 // All streams share heads, shape and scale.
 class AttentionCall {
  public:
@@ -299,10 +299,10 @@ class AttentionCall {
     return {out.get(), out.get() + out.count()};
   }
 
-  // From now on as if the scratch had room for so many pages only.
+  // Makes later calls assume that the scratch has room for `pages` pages only.
   void set_scratch_pages(int64_t pages) { args_.scratch_pages = pages; }
 
-  // One row alone, by the reference.
+  // One row, by the reference.
   std::vector<float> expected(int64_t row) const {
     size_t s = 0;
     while (row >= spans_[s].row + spans_[s].count) ++s;
@@ -341,8 +341,8 @@ class AttentionCall {
 };
 
 // One row of cosines and sines: the angles of a distance.
-struct Turn {
-  Turn(const StreamSpec& spec, int64_t distance) : spec(spec) {
+struct ShiftAngles {
+  ShiftAngles(const StreamSpec& spec, int64_t distance) : spec(spec) {
     const Angles angles(spec.frequencies());
     cos.resize(angles.pairs());
     sin.resize(angles.pairs());

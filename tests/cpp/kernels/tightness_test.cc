@@ -1,5 +1,5 @@
-// No tolerance is twice as wide as anything needs. Only a program that has run the tests which come
-// nearest can say so: CMakeLists.txt has it run them, and asks.
+// No tolerance may be twice as wide as needed. Only a program that ran the tests that come closest
+// can check this: CMakeLists.txt runs them with SINKSTREAM_TIGHTNESS set.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

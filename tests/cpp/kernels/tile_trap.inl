@@ -1,10 +1,9 @@
-// Lets a processor without a tile unit run AMX instructions: each is an illegal one, and the
-// handler of that signal decodes it and has the emulated unit do its work. So what the compiler
-// made of csrc/kernels/cpu/linear/amx_instructions.inl is tested on any x86-64, operands and all.
-// Included behind tiles_emulated.inl; anything else that is illegal ends the program.
+// Runs AMX instructions on a processor without a tile unit: each raises SIGILL, whose handler
+// decodes it and executes it on the emulated unit. So the compiled code of
+// csrc/kernels/cpu/linear/amx_instructions.inl is tested on any x86-64, operands included. Include
+// after tiles_emulated.inl; any other illegal instruction ends the program.
 
-// One instruction with a VEX prefix of three bytes, and what it refers to. Names as in Intel's
-// manual.
+// One instruction with a VEX prefix of three bytes, and its operands. Names as in Intel's manual.
 struct TileInstruction {
   int opcode, prefix;  // prefix: 0 none, 2 F3, 3 F2
   int reg, rm, vvvv;   // registers
@@ -21,7 +20,7 @@ inline int64_t general_register(const ucontext_t& context, int number) {
   return context.uc_mcontext.gregs[kPlaces[number]];
 }
 
-// Reads the memory operand behind the ModRM byte at code[4]; `extend_*` are the prefix's bits.
+// Decodes the memory operand after the ModRM byte at code[4]; `extend_*` are the prefix's bits.
 inline void decode_memory(const ucontext_t& context, const uint8_t* code, int extend_index,
                           int extend_base, TileInstruction* instruction) {
   const int mode = code[4] >> 6;
@@ -66,7 +65,7 @@ inline TileInstruction decode(const ucontext_t& context) {
 
 inline int64_t trapped_products = 0;
 
-// Returns whether it was one of ours.
+// Returns whether it is an AMX instruction.
 inline bool perform(const TileInstruction& instruction) {
   const auto is = [&](int prefix, int opcode, bool has_memory) {
     return instruction.prefix == prefix && instruction.opcode == opcode &&
@@ -97,13 +96,14 @@ inline void on_illegal_instruction(int, siginfo_t*, void* where) {
   auto& context = *static_cast<ucontext_t*>(where);
   const TileInstruction instruction = decode(context);
   if (!perform(instruction)) {
-    signal(SIGILL, SIG_DFL);  // and again, for good
+    signal(SIGILL, SIG_DFL);  // the same fault again ends the program
     return;
   }
   context.uc_mcontext.gregs[REG_RIP] += instruction.length;
 }
 
-// While it lives, AMX instructions of this process are emulated, unless the processor has them.
+// During its lifetime, AMX instructions of this process are emulated, unless the processor has
+// them.
 class TileTrap {
  public:
   TileTrap() {

@@ -1,6 +1,6 @@
-// A tile unit in plain code: the interface of csrc/kernels/cpu/linear/amx_instructions.inl and the
-// arithmetic of Note: [What the tile unit adds]. Each thread has one, as each thread of a processor
-// does. What the processor would refuse with a fault is an InternalError.
+// A tile unit in plain code: the interface of csrc/kernels/cpu/linear/amx_instructions.inl, and the
+// arithmetic of Note: [What the tile unit adds]. Each thread has its own, as on a processor. What
+// would be a fault on the processor is an InternalError.
 #include "kernels/cpu/linear/amx_tiles.inl"
 
 namespace tiles {
@@ -38,7 +38,7 @@ inline void release() {
   unit().shapes = {};
 }
 
-// The number of rows of a register that may be used.
+// The number of rows in use of a register.
 inline int rows_of(int at) {
   SINKSTREAM_CHECK(unit().is_configured && unit().shapes.rows[at] > 0, "register ", at,
                    " has no shape");

@@ -1,4 +1,4 @@
-// The emulated tile unit against numbers worked out by hand, and against a real one where the
+// Compares the emulated tile unit with numbers computed by hand, and with a real one where the
 // processor has it.
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ emulated::TileShapes shapes_of(int rows) {
   return shapes;
 }
 
-// Sums after one multiplication with registers of so many rows.
+// Multiplies once, with registers of `rows` rows.
 void multiply(Product* product, int rows) {
   namespace tiles = emulated::tiles;
   tiles::configure(shapes_of(rows));
@@ -61,7 +61,7 @@ void multiply(Product* product, int rows) {
 }
 
 TEST(EmulatedTiles, AddEvenAndOddColumnsApartAndTheirSumToWhatWasThere) {
-  // 2^24 swallows a 1 that is added to it, so each order of addition leaves another number.
+  // A 1 added to 2^24 is lost, so each order of addition gives another number.
   Product product;
   product.set(0, 0x1p24f, 1);  // even: 2^24 + 1 = 2^24, − 2^24 = 0
   product.set(2, 1, 1);
@@ -72,7 +72,7 @@ TEST(EmulatedTiles, AddEvenAndOddColumnsApartAndTheirSumToWhatWasThere) {
   multiply(&product, 1);
   EXPECT_EQ(product.sums[0][0], 103);
 
-  Product late;  // what was there is not the beginning of a chain
+  Product late;  // the previous sum does not start a chain
   late.sums[0][0] = 0x1p24f;
   late.set(0, 1, 1);
   late.set(2, 1, 1);
@@ -83,7 +83,7 @@ TEST(EmulatedTiles, AddEvenAndOddColumnsApartAndTheirSumToWhatWasThere) {
 TEST(EmulatedTiles, RoundEachStepToNearestEven) {
   Product above;
   above.set(0, 1, 1);
-  above.set(2, 0x1.02p-12f, 0x1.02p-12f);  // a little more than half of 1's last bit
+  above.set(2, 0x1.02p-12f, 0x1.02p-12f);  // slightly more than half of 1's last bit
   multiply(&above, 1);
   EXPECT_EQ(above.sums[0][0], 1 + 0x1p-23f);
   Product half;
@@ -161,7 +161,7 @@ void multiply_really(Product* product, int rows) {
   tiles::release();
 }
 
-// Any finite number, of exponents that make sums overflow, cancel and vanish now and then.
+// A finite number, with exponents that make sums overflow, cancel or vanish now and then.
 float any_number(std::mt19937* random) {
   const int exponent =
       static_cast<int>((*random)() % 8 == 0 ? (*random)() % 200 : 100 + (*random)() % 40);

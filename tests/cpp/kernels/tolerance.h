@@ -1,6 +1,7 @@
-// How far a kernel may be from its reference: one table for all kernel tests, relative to the
-// output's scale. The type is the narrowest that a table rounds to where the reference does not.
-// Each is less than twice the worst that the tests find (tightness_test.cc asserts it).
+// How far a kernel may be from its reference: one table for all kernel tests, relative to the scale
+// of the output. The type is the narrowest that a table rounds to and the reference does not. Each
+// tolerance is less than twice the largest error that the tests find (asserted by
+// tightness_test.cc).
 #pragma once
 
 #include <atomic>
@@ -36,10 +37,10 @@ inline double worst_error(const float* actual, const float* expected, int64_t co
   return worst;
 }
 
-// The largest share of each type's tolerance that any test of this program has used.
+// The largest share of each type's tolerance that any test of this program used.
 inline std::atomic<double> worst_shares[4] = {};
 
-// `worst_error` in units of the type's tolerance: 1 is as far as may be.
+// `worst_error` in units of the type's tolerance: at most 1 is allowed.
 inline double share_of_tolerance(const float* actual, const float* expected, int64_t count,
                                  double scale, DType type) {
   const double share = worst_error(actual, expected, count, scale) / tolerance_of(type);

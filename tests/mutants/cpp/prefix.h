@@ -1,4 +1,4 @@
-// What every test includes, compiled once.
+// Headers that every test includes, compiled once.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -21,7 +21,7 @@ SINKSTREAM_INLINE int64_t visible_sinks(const AttentionSpan& span, int64_t token
   return t + 1 < span.sinks ? t + 1 : span.sinks;
 }
 
-// What the tokens [begin, end) of a span see, counted within the span.
+// What the tokens [begin, end) of a span see; they are counted within the span.
 SINKSTREAM_INLINE VisiblePages visible_pages(const AttentionArgs& args, const AttentionSpan& span,
                                              int64_t begin, int64_t end) {
   VisiblePages pages;
@@ -38,7 +38,7 @@ SINKSTREAM_INLINE VisiblePages visible_pages(const AttentionArgs& args, const At
   return pages;
 }
 
-// The token in row 0 of page n of `pages`: its index, which for a sink is its position, too.
+// The index of the token in row 0 of page n of `pages`; for a sink also its position.
 SINKSTREAM_INLINE int64_t first_row_of(const AttentionSpan& span, const VisiblePages& pages,
                                        int64_t n) {
   if (n < pages.sink_pages) return n * kPageRows;
@@ -72,7 +72,7 @@ SINKSTREAM_INLINE void clear(Fold& fold, float* sums, int64_t vectors) {
   for (int64_t v = 0; v < vectors; ++v) store(sums + v * kLanes, Vec{});
 }
 
-// The next page joins.
+// Adds the next page.
 SINKSTREAM_INLINE void join(Fold& fold, float* sums, const Fold& next, const float* next_sums,
                             int64_t vectors) {
   const float largest = fold.largest > next.largest ? fold.largest : next.largest;
@@ -87,7 +87,7 @@ SINKSTREAM_INLINE void join(Fold& fold, float* sums, const Fold& next, const flo
   }
 }
 
-// A learned sink logit joins: a score without a value.
+// Adds a learned sink logit: a score without a value.
 SINKSTREAM_INLINE void join_sink_logit(Fold& fold, float* sums, float logit, int64_t vectors) {
   alignas(64) static constexpr float kNothing[kMostSums] = {};
   join(fold, sums, {logit, 1}, kNothing, vectors);
@@ -115,7 +115,7 @@ struct HeadQueries {
 
   int64_t token(int64_t pair) const { return pair / group; }
   int64_t head(int64_t pair) const { return kv_head * group + pair % group; }
-  // Of `pair` in an array of [rows, heads].
+  // The row of `pair` in an array of [rows, heads].
   int64_t row(int64_t pair, int64_t heads) const {
     return (span->row + token(pair)) * heads + head(pair);
   }
@@ -128,7 +128,7 @@ struct HeadPage {
   DType type;
 };
 
-// Those of page n.
+// The parts of page n for the key head of `queries`.
 SINKSTREAM_INLINE HeadPage head_page(const AttentionArgs& args, const HeadQueries& queries,
                                      int64_t n) {
   const AttentionSpan& span = *queries.span;
@@ -146,8 +146,8 @@ SINKSTREAM_INLINE HeadPage head_page(const AttentionArgs& args, const HeadQuerie
           .type = shape.type};
 }
 
-// The lines of the keys of page n that the queries read. A guess where a token in the middle sees
-// other rows than the first and the last one.
+// The cache lines of page n's keys that the queries read: a guess if a token in the middle sees
+// other rows than the first and the last do.
 SINKSTREAM_INLINE Lines key_lines(const AttentionArgs& args, const HeadQueries& queries,
                                   int64_t n) {
   const HeadPage page = head_page(args, queries, n);
@@ -162,7 +162,7 @@ SINKSTREAM_INLINE Lines key_lines(const AttentionArgs& args, const HeadQueries& 
                   end * column);
 }
 
-// Attends to page n and calls on_result(pair, fold, sums) for each query that sees a row of it.
+// Attends to page n, and calls on_result(pair, fold, sums) for each query that sees a row of it.
 // `next_keys`: see QueryTile.
 template <typename OnResult>
 SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const HeadQueries& queries, int64_t n,
@@ -208,10 +208,10 @@ SINKSTREAM_INLINE void visit_page(const AttentionArgs& args, const HeadQueries& 
   }
 }
 
-// Queries of a task that folds as it goes: their sums and one head's part of a page fit in 32 KiB.
+// Pairs per task of the walk by query: their sums and one head's part of a page fit in 32 KiB.
 constexpr int64_t kTaskPairs = 24;
 
-// The tasks of a call that is walked by query.
+// The tasks of the walk by query.
 class QueryTasks {
  public:
   explicit QueryTasks(const AttentionArgs& args)
@@ -278,7 +278,7 @@ void attend_by_query(const AttentionArgs& args, const Launch& launch) {
   });
 }
 
-// The tasks of a call that is walked by page: each page that a span sees, for each key head.
+// The tasks of the walk by page: each page that a span sees, for each key head.
 class PageTasks {
  public:
   struct Task {
@@ -333,7 +333,8 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
 
   launch.pool->run(tasks.count(), [&](int64_t index, int) {
     const PageTasks::Task task = tasks.task(index);
-    const auto next = tasks.task(index + 1 < tasks.count() ? index + 1 : index);  // usually ours
+    const int64_t next_index = index + 1 < tasks.count() ? index + 1 : index;
+    const PageTasks::Task next = tasks.task(next_index);  // usually this thread's
     visit_page(args, task.queries, task.page, key_lines(args, next.queries, next.page),
                [&](int64_t pair, const Fold& fold, const float* sums) {
                  float* to = result_at(task.queries.row(pair, args.heads), task.page);
@@ -365,7 +366,7 @@ void attend_by_page(const AttentionArgs& args, const Launch& launch) {
   });
 }
 
-// Whether some query's pages are worth a second loop over threads, and have room in the scratch.
+// Whether some query sees enough pages for a second loop over threads, and the scratch has room.
 SINKSTREAM_INLINE bool is_split_over_pages(const AttentionArgs& args, const Launch& launch) {
   if (args.rows > kSplitRows || launch.pool->threads() == 1) return false;
   int64_t most = 0;

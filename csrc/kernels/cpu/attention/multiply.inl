@@ -1,7 +1,7 @@
-// A few rows times a block of a page: out[q][column] = Σ_k a[q][k] · block[k][column]. Scores and
-// sums of values both are this product, since keys lie across tokens (page.h).
+// A few rows times a block of a page: out[q][column] = Σ_k a[q][k] · block[k][column]. Both scores
+// and sums of values are this product, since keys are transposed (page.h).
 //
-// Each sum is one chain of fused multiply-adds over rising k, whatever is computed beside it.
+// Each sum is one chain of fused multiply-adds in ascending k, whatever else is computed.
 #pragma once
 
 #include "kernels/cpu/cache_type.inl"
@@ -11,17 +11,17 @@
 template <typename T>
 struct Product {
   const float* const* a;  // [rows], each from k = 0 on
-  const T* block;         // even and odd rows side by side if kPaired<T>; codes if kScaled<T>
+  const T* block;         // even and odd rows interleaved if kPaired<T>; codes if kScaled<T>
   int64_t columns;        // of the block, at least kLanes
   int64_t k_begin;
   int64_t k_end;
   float* out;  // [rows][out_stride]
   int64_t out_stride;
-  bool accumulate;  // goes on with the chains that `out` holds
-  Lines prefetch;   // asked for meanwhile
+  bool accumulate;  // continues the chains in `out`
+  Lines prefetch;   // prefetched meanwhile
 };
 
-// One vector of an even row, or of the odd row after it. `at` is its place in the even row.
+// One vector of an even row, or of the odd row after it. `at` points into the even row.
 template <bool kOdd>
 SINKSTREAM_INLINE Vec load_row(const float* at, int64_t columns) {
   return load(kOdd ? at + columns : at);
@@ -40,7 +40,7 @@ SINKSTREAM_INLINE Vec load_row(const bf16* at, int64_t) {
   return as_float(kOdd ? pairs & 0xffff0000 : pairs << 16);
 }
 
-// One row of the block joins the sums.
+// Adds one row of the block to the sums.
 template <bool kOdd, int kRows, int kVectors, typename T>
 SINKSTREAM_INLINE void add_row(const float* const (&a)[kRows], int64_t k, const T* at,
                                int64_t columns, Vec (&sums)[kRows][kVectors]) {
@@ -52,8 +52,8 @@ SINKSTREAM_INLINE void add_row(const float* const (&a)[kRows], int64_t k, const 
   }
 }
 
-// kRows × kVectors sums in registers, from `column` of the block to `out_column` of `out`. With
-// every two k a step of `prefetch`.
+// kRows × kVectors sums in registers, from `column` of the block to `out_column` of `out`. Every
+// two k, one step of `prefetch`.
 template <int kRows, int kVectors, typename T>
 SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, int64_t out_column,
                                      PrefetchRuns prefetch) {
@@ -80,8 +80,8 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
   for (; k + 1 < end; k += 2, at += 2 * columns) {
     prefetch.step();
     add_row<false>(a, k, at, columns, sums);
-    // Hides that a paired row's words were loaded just now: reading them again from the first
-    // cache costs less than keeping them, for which registers do not suffice.
+    // Hides that a paired row's words were just loaded: reading them from L1 again costs less than
+    // keeping them, for which there are too few registers.
     asm("" : "+r"(at));
     add_row<true>(a, k + 1, at, columns, sums);
   }
@@ -93,10 +93,10 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
   }
 }
 
-// The most rows of one product, and vectors per tile: enough chains to hide the latency of fma,
-// and no more than the registers hold (16, or 32 with AVX-512). On Zen 3 with bfloat16, 3 × 4
-// instead of 3 × 3 halves the speed. On Zen 4, 2 × 8 reads heads of 128 in one piece, 3 to 7 %
-// faster than in two.
+// The most rows of one product, and vectors per tile: enough chains to hide the latency of fma, and
+// no more than fit in registers (16, or 32 with AVX-512). On Zen 3 with bfloat16, 3 × 4 runs at
+// half the speed of 3 × 3. On Zen 4, 2 × 8 reads heads of 128 in one pass, 3 to 7 % faster than in
+// two.
 constexpr int kMostRows = kLanes == 16 ? 6 : 4;
 constexpr int tile_vectors(int rows) {
   if (rows == 1) return 8;
@@ -104,15 +104,15 @@ constexpr int tile_vectors(int rows) {
   return rows == 2 ? 4 : rows == 3 ? 3 : 2;
 }
 
-// The vectors [begin, end) of `out`. Vector v stands for the columns from v · kLanes on; if the
-// last one would reach past the block, for its last kLanes columns, some of which are then there
-// twice.
+// The vectors [begin, end) of `out`. Vector v covers the columns from v · kLanes; if it would
+// extend past the block, it covers the last kLanes columns instead, some of them for the second
+// time.
 template <int kRows, typename T>
 void multiply_rows(const Product<T>& product, int64_t begin, int64_t end) {
   constexpr int kVectors = tile_vectors(kRows);
-  const int64_t whole = product.columns / kLanes;  // vectors that lie inside
+  const int64_t whole = product.columns / kLanes;  // vectors that fit inside
   const int64_t inside = end < whole ? end : whole;
-  // Each tile asks for a part of each run; some at the edge are narrower, and ask for nothing.
+  // Each tile prefetches a part of each run; narrower tiles at the edge prefetch nothing.
   const int tiles = static_cast<int>(divide_up(end - begin, kVectors));
   const int64_t steps = (product.k_end - product.k_begin) / 2;
   int tile = 0;

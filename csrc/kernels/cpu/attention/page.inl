@@ -4,7 +4,7 @@
 #include "kernels/cpu/attention/multiply.inl"
 #include "kernels/cpu/math.inl"
 
-// A head's sums are kept in whole vectors; see `multiply_rows` for the last one.
+// A head's sums fill whole vectors; see `multiply_rows` for the last one.
 SINKSTREAM_INLINE int64_t vectors_of(int64_t head_dim) { return divide_up(head_dim, kLanes); }
 constexpr int64_t kMostSums = divide_up(kMostHeadDim, kLanes) * kLanes;
 
@@ -12,48 +12,48 @@ constexpr int64_t kMostSums = divide_up(kMostHeadDim, kLanes) * kLanes;
 struct QueryTile {
   int count = 0;
   const float* queries[kMostRows];  // [head_dim]
-  int64_t begin[kMostRows];         // rows [begin, end) are seen
+  int64_t begin[kMostRows];         // rows [begin, end) are visible
   int64_t end[kMostRows];
-  float slope[kMostRows];     // of ALiBi, 0 without
-  float distance[kMostRows];  // to row 0; one less to each later row
-  // Keys that are likely to be read next: asked for while this page is read, behind its values.
-  // Null if the page has been read just before, and nothing is asked for.
+  float slope[kMostRows];     // of ALiBi; unused without
+  float distance[kMostRows];  // to row 0; one less per row
+  // Keys that will probably be read next: prefetched while this page is read, after its values.
+  // Null if the page was read just before; then nothing is prefetched.
   const Lines* next_keys = nullptr;
 };
 
-// What becomes of a product of query and key: Note [Scores].
+// How a product of query and key becomes a score: Note [Scores].
 struct Scoring {
   float scale;
   float soft_cap;  // 0: none
   bool has_slopes;
 };
 
-// What each query of a tile makes of its rows.
+// The results of a tile's queries.
 struct TileResult {
   float largest[kMostRows];                      // m, the largest score
   float total[kMostRows];                        // l = Σ exp(s − m)
   alignas(64) float sums[kMostRows][kMostSums];  // o = Σ exp(s − m) · v
 };
 
-// The rows that the lanes of the vector at `row` stand for.
+// The rows in the lanes of the vector at `row`.
 SINKSTREAM_INLINE IntVec rows_from(int64_t row) {
   IntVec lanes{};
   for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane;
   return lanes + static_cast<int32_t>(row);
 }
 
-// Which lanes of the vector at `row` stand for rows in [begin, end).
+// Which lanes of the vector at `row` are in [begin, end).
 SINKSTREAM_INLINE IntVec visible_lanes(int64_t row, int64_t begin, int64_t end) {
   const IntVec rows = rows_from(row);
   return (rows >= static_cast<int32_t>(begin)) & (rows < static_cast<int32_t>(end));
 }
 
-// The numbers of some rows times the rows' scales, if they have any.
+// Multiplies rows by their scales, if they have any.
 SINKSTREAM_INLINE Vec times_scales(Vec numbers, const float* scales, int64_t row) {
   return scales == nullptr ? numbers : numbers * load(scales + row);
 }
 
-// Makes scores of products, in place, where more is to be done than to scale them.
+// Turns products into scores, in place, where more than a scale is needed.
 SINKSTREAM_INLINE void finish_scores(float* scores, int64_t begin, int64_t end,
                                      const Scoring& scoring, float slope, float distance,
                                      const float* key_scales) {
@@ -68,9 +68,9 @@ SINKSTREAM_INLINE void finish_scores(float* scores, int64_t begin, int64_t end,
   }
 }
 
-// Turns the scores of one query into weights exp(s − m), in place, and those into what the stored
-// values are multiplied by. What stands beside [begin, end) in the same vectors becomes anything,
-// the others are left alone.
+// Turns one query's scores into weights exp(s − m), in place, and multiplies those by the scales of
+// the stored values. In vectors that overlap [begin, end), rows outside of it become undefined;
+// other vectors are not changed.
 SINKSTREAM_INLINE void softmax_weights(float* scores, int64_t begin, int64_t end, float scale,
                                        const float* key_scales, const float* value_scales,
                                        float& largest, float& total) {
@@ -84,7 +84,7 @@ SINKSTREAM_INLINE void softmax_weights(float* scores, int64_t begin, int64_t end
       scaled = select(visible_lanes(row, begin, end), scaled, nothing);
     }
     store(scores + row, scaled);
-    maximum = max(scaled, maximum);  // passes over NaN, which reaches the total
+    maximum = max(scaled, maximum);  // ignores NaN, which reaches the total
   }
   largest = reduce_max(maximum);
   Vec sum{};
@@ -96,8 +96,8 @@ SINKSTREAM_INLINE void softmax_weights(float* scores, int64_t begin, int64_t end
   total = reduce_add(sum);
 }
 
-// Σ weight · value for each query. The rows that all of them see are taken together; those before
-// and after, which only some see, are never multiplied for the others.
+// Σ weight · value for each query. Rows that all queries see are multiplied together. Rows before
+// and after, which only some see, are multiplied only for those.
 template <typename T>
 void add_values(const QueryTile& tile, Product<T> product) {
   const int64_t vectors = vectors_of(product.columns);
@@ -119,7 +119,7 @@ void add_values(const QueryTile& tile, Product<T> product) {
     alone.prefetch = {};
     multiply_rows<1>(alone, 0, vectors);
   };
-  if (begin >= end) {  // nothing in common
+  if (begin >= end) {  // no rows in common
     for (int q = 0; q < tile.count; ++q) add_alone(q, tile.begin[q], tile.end[q], false);
     return;
   }
@@ -135,10 +135,10 @@ void add_values(const QueryTile& tile, Product<T> product) {
   }
 }
 
-// Heads narrower than a vector are widened, so that whole vectors can be read.
+// Widens heads narrower than a vector, so that whole vectors can be read.
 template <typename T>
 void add_narrow_values(const QueryTile& tile, Product<T> product) {
-  constexpr int64_t kLine = kPaired<T> ? 2 : 1;  // elements side by side in a column
+  constexpr int64_t kLine = kPaired<T> ? 2 : 1;  // adjacent elements of a column
   T wide[kPageRows * kLanes] = {};
   const int64_t size = product.columns * kLine;
   for (int64_t line = 0; line < kPageRows / kLine; ++line) {
@@ -152,13 +152,13 @@ void add_narrow_values(const QueryTile& tile, Product<T> product) {
 // The lines that hold the rows [begin, end) of a head's values.
 template <typename T>
 SINKSTREAM_INLINE Lines value_lines(const T* values, int64_t head_dim, int64_t begin, int64_t end) {
-  constexpr int64_t kSide = kPaired<T> ? 2 : 1;  // rows side by side
+  constexpr int64_t kSide = kPaired<T> ? 2 : 1;  // adjacent rows
   const int64_t bytes = kSide * head_dim * int64_t{sizeof(T)};
   return lines_between(reinterpret_cast<const std::byte*>(values), begin / kSide * bytes,
                        divide_up(end, kSide) * bytes);
 }
 
-// So few values are added so fast that little can be asked for meanwhile.
+// Adding so few values leaves little time to prefetch.
 constexpr int64_t kFewRows = 8;
 
 // `keys` and `values` are one head's parts of a page.
@@ -171,7 +171,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
     begin = tile.begin[q] < begin ? tile.begin[q] : begin;
     end = tile.end[q] > end ? tile.end[q] : end;
   }
-  // What is asked for while the keys are read, and while the values are.
+  // What is prefetched while the keys are read, and while the values are.
   Lines during_keys;
   Lines during_values;
   if (tile.next_keys != nullptr) {
@@ -195,7 +195,7 @@ void attend_page(const T* keys, const T* values, int64_t head_dim, const Scoring
                             .prefetch = during_keys};
   multiply(tile.count, score, begin / kLanes, divide_up(end, kLanes));
 
-  // Null, and no code at all, for types without.
+  // Null, at no cost, for types without scales.
   const float* key_scales = nullptr;
   const float* value_scales = nullptr;
   if constexpr (kScaled<T>) {

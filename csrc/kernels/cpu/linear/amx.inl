@@ -1,18 +1,18 @@
-// linear with bfloat16 inputs through the tile unit: bfloat16 weights, and codes of 8 and 4 bits,
-// which become bfloat16 on the way, but for a token alone (linear/single_token.inl). Everything
-// else is for `linear_without_tiles`, which the file that includes this one defines.
+// linear with bfloat16 inputs on the tile unit: bfloat16 weights, and codes of 8 and 4 bits, which
+// are converted to bfloat16 (except for a single token: linear/single_token.inl). Everything else
+// goes to `linear_without_tiles`, which the including file defines.
 //
-// A group of a panel is a register of weights, a group of a band one of inputs. For every output,
-// whatever band its token is in and whatever that band's size:
+// A register of weights is a group of a panel; a register of inputs is a group of a band. For every
+// output, whatever its token's band and that band's size:
 //
 //   bfloat16   acc = acc + (even + odd): Note: [What the tile unit adds]
-//   codes      sum = 0 + (even + odd), and acc takes it as in Note: [One order along K]
+//   codes      sum = 0 + (even + odd), added to acc as in Note: [One order along K]
 //
 // Note: [Registers and blocks]
-// The unit computes faster than the second cache gives. With bfloat16, two panels meet two bands:
-// four products of four registers. Codes take a register of sums each group; so a few groups at a
-// time become bfloat16, in the first cache, and meet all bands of a task, whose sums wait in memory
-// until the next few do. That changes no bit.
+// The unit computes faster than L2 delivers. With bfloat16, two panels are multiplied by two bands:
+// four products from four registers. With codes, each group needs its own register of sums. So a
+// few groups at a time are converted to bfloat16, in L1, and multiplied by all bands of a task,
+// whose sums are kept in memory in between. This does not change any bit.
 #pragma once
 
 #include "kernels/cpu/linear/bands.inl"
@@ -25,11 +25,11 @@
 constexpr int kMostPanels = 2;
 constexpr int kMostBands = 2;
 constexpr int64_t kBlockGroups = 12;
-constexpr int64_t kBlockGroupsOfOne = 3;  // for one band: so memory is asked at an even pace
+constexpr int64_t kBlockGroupsOfOne = 3;  // with one band: prefetches then keep an even pace
 constexpr int kMostBandsOfCodes = 8;
 
-// Inputs that stay in the second cache: half of what processors with the unit have. Each block of
-// tokens reads all weights again, which are soon later than the unit.
+// Inputs that stay in L2: half of what processors with the unit have. Each block of tokens reads
+// all weights again, and memory soon limits the unit.
 constexpr int64_t kTileCacheBytes = 1024 * 1024;
 
 constexpr int64_t kGroupBytes = kTileRows * kTileRowBytes;  // of a group of bfloat16 weights
@@ -39,7 +39,7 @@ static_assert(kGroupBytes == group_bytes(WeightType::kBFloat16));
 constexpr int kFirstInputs = 4;
 constexpr int kFirstWeights = 6;
 
-// The registers' shapes for bands of `size` tokens.
+// Sets the registers' shapes for bands of `size` tokens.
 void configure_tiles(int64_t size) {
   TileShapes shapes;
   for (int i = 0; i < kTileRegisters; ++i) {
@@ -49,7 +49,7 @@ void configure_tiles(int64_t size) {
   tiles::configure(shapes);
 }
 
-// Asks for the places of outputs [begin, end), which are written far apart and soon.
+// Prefetches the outputs of tokens [begin, end), which are far apart and written soon.
 SINKSTREAM_INLINE void prefetch_outputs(const Tile& tile, int64_t begin, int64_t end) {
   const int64_t last = end < tile.tokens ? end : tile.tokens;
   for (int64_t t = begin; t < last; ++t) {
@@ -59,8 +59,8 @@ SINKSTREAM_INLINE void prefetch_outputs(const Tile& tile, int64_t begin, int64_t
   }
 }
 
-// Outputs of one panel, by token. Tokens are written one by one from memory, where the unit leaves
-// them; so vectors of sums are only ever counted through by unrolled loops, and stay in registers.
+// Writes outputs of one panel, token by token from memory, where the unit stores them. So only
+// unrolled loops index vectors of sums, and these stay in registers.
 SINKSTREAM_INLINE void write_rows(Tile tile, const float (*sums)[kPanelRows]) {
   const int64_t tokens = tile.tokens;
   tile.tokens = 1;
@@ -79,7 +79,7 @@ SINKSTREAM_INLINE void clear_sums() {
   if constexpr (kPanels == 2 && kBands == 2) tiles::clear<3>();
 }
 
-// Adds the products of one group. `panel_stride`: bytes; `band_stride`: numbers.
+// Adds the products of one group. `panel_stride`: bytes; `band_stride`: elements.
 template <int kPanels, int kBands>
 SINKSTREAM_INLINE void multiply_group(const std::byte* weights, int64_t panel_stride, const bf16* x,
                                       int64_t band_stride) {
@@ -111,8 +111,8 @@ SINKSTREAM_INLINE void write_panel(const Tile& tile) {
   write_rows(one, sums);
 }
 
-// kPanels panels of bfloat16 weights, one behind the other, times kBands bands; `tile` has the rows
-// and tokens of all of them.
+// kPanels consecutive panels of bfloat16 weights times kBands bands; `tile` has the rows and tokens
+// of all of them.
 template <int kTokens, int kPanels, int kBands>
 void multiply_bf16(const Tile& tile) {
   constexpr int64_t kStep = kTokens * kGroup;
@@ -135,7 +135,7 @@ void multiply_bf16(const Tile& tile) {
     group += kGroupBytes;
     x += kStep;
   }
-  if (left != 0) {  // a whole group again, filled up with zeros
+  if (left != 0) {  // one more group, padded with zeros
     alignas(64) std::byte padded[kPanels][kGroupBytes] = {};
     for (int panel = 0; panel < kPanels; ++panel) {
       __builtin_memcpy(padded[panel], group + panel * panel_stride,
@@ -147,7 +147,7 @@ void multiply_bf16(const Tile& tile) {
   if constexpr (kPanels == 2) write_panel<kTokens, kBands, 1>(tile);
 }
 
-// The codes of one group as bfloat16.
+// Converts the codes of one group to bfloat16.
 template <WeightType kType>
 SINKSTREAM_INLINE void unpack_group(const std::byte* group, UintVec table, std::byte* to) {
 #pragma GCC unroll 16
@@ -156,7 +156,7 @@ SINKSTREAM_INLINE void unpack_group(const std::byte* group, UintVec table, std::
   }
 }
 
-// Groups that are unpacked meet one band; `group`: as they were, with their scales.
+// Multiplies converted groups by one band. `group`: the original groups, with their scales.
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void add_codes(const std::byte* group, const std::byte* weights, int64_t count,
                                  const bf16* x, const float* group_sums,
@@ -197,7 +197,7 @@ void multiply_codes(const Tile& tile) {
     const int64_t count = groups - first < most ? groups - first : most;
     const std::byte* const block = tile.panel + first * group_bytes(kType);
     const int64_t outputs =
-        first + count == groups ? divide_up(tile.tokens, count) : 0;  // to ask for
+        first + count == groups ? divide_up(tile.tokens, count) : 0;  // to prefetch
     for (int64_t g = 0; g < count; ++g) {
       prefetch_outputs(tile, outputs * g, outputs * (g + 1));
       const std::byte* const group = block + g * group_bytes(kType);
@@ -213,7 +213,7 @@ void multiply_codes(const Tile& tile) {
   write_rows(tile, sums);
 }
 
-// A band of one is a token alone: with codes it needs no tiles.
+// A band of one is a single token; with codes it does not use tiles.
 bool needs_tiles(WeightType type, int64_t size) { return size > 1 || !is_quantized(type); }
 
 template <int kTokens, int kPanels>
@@ -257,7 +257,7 @@ TileKernel* kernel_of_type(WeightType type, int64_t size, int64_t panels, int64_
   }
 }
 
-// `panels` panels of one part, from `panel` on, times bands [first, first + count).
+// `panels` panels of one part, starting at `panel`, times bands [first, first + count).
 void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel panel, int64_t panels,
                           int64_t first, int64_t count, bool prefetches_panel) {
   const LinearPart& part = *panel.part;
@@ -285,7 +285,7 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
   });
 }
 
-// How many of the panels from `panel` on, of which a task has `most` left, are taken together.
+// How many panels, starting at `panel`, are multiplied together; the task has `most` left.
 int64_t panels_together(Panel panel, int64_t most) {
   if (panel.part->weights.type != WeightType::kBFloat16) return 1;
   const int64_t left = panel_count(panel.part->weights.rows) - panel.index;
@@ -293,15 +293,15 @@ int64_t panels_together(Panel panel, int64_t most) {
   return panels < kMostPanels ? panels : kMostPanels;
 }
 
-// A task: bands [begin, end) meet its panels.
+// One task: its panels times bands [begin, end).
 void multiply_share(const LinearArgs& args, const Bands& bands, const Share& share, int64_t begin,
                     int64_t end) {
   bool is_configured = false;
   for (int64_t n = share.first_panel, together = 0; n < share.end_panel; n += together) {
     const Panel panel = find_panel(args, n);
     together = panels_together(panel, share.end_panel - n);
-    // For a task, not for the call: a thread gets tasks, and registers that it does not release are
-    // saved and loaded whenever it loses its core.
+    // Per task, not per call: threads take tasks, and registers that are not released are saved and
+    // restored on every context switch.
     if (!is_configured && needs_tiles(panel.part->weights.type, bands.size)) {
       configure_tiles(bands.size);
       is_configured = true;
@@ -316,7 +316,7 @@ void multiply_share(const LinearArgs& args, const Bands& bands, const Share& sha
   if (is_configured) tiles::release();
 }
 
-// A token alone as in Note: [A token alone].
+// See Note: [Single token].
 void run_linear_tiles(const LinearArgs& args, const Launch& launch) {
   const Bands shared = bands_in_scratch(args, 0);
   const auto prepare = [&](int64_t copy, int64_t band) {
@@ -342,7 +342,7 @@ bool uses_tiles(const LinearArgs& args, int64_t part) {
          (type == WeightType::kBFloat16 || is_quantized(type));
 }
 
-// Neighbouring parts that go the same way are one call.
+// Adjacent parts that both use tiles, or both do not, are one call.
 void linear_amx(const LinearArgs& args, const Launch& launch) {
   for (int64_t first = 0, end = 0; first < args.part_count; first = end) {
     const bool with_tiles = uses_tiles(args, first);

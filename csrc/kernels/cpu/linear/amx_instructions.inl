@@ -1,8 +1,8 @@
 // The tile unit of processors with AMX-TILE and AMX-BF16.
 //
-// Not the compiler's intrinsics: they do not say which memory they read, so GCC 12 moves stores
-// across them. Each of these is a barrier for memory. The registers need no mention, since no
-// compiled code uses them otherwise.
+// Not the compiler's intrinsics: they do not declare which memory they read, so GCC 12 moves stores
+// across them. Each function here is a memory barrier for the compiler. Registers are not declared:
+// no other compiled code uses them.
 
 #include "kernels/cpu/linear/amx_tiles.inl"
 

@@ -1,32 +1,32 @@
-// The tile unit's registers: what the real one (linear/amx_instructions.inl) and the emulated one
-// of the tests share. Both offer, in a namespace `tiles`, for register numbers known when
-// compiling:
+// The tile unit's registers, shared by the real unit (linear/amx_instructions.inl) and the tests'
+// emulated one. Both provide, in a namespace `tiles`, with register numbers as template arguments:
 //
 //   configure(shapes)  release()  clear<to>()  load<to>(from)  store<from>(to)
 //   multiply<sums, inputs, weights>()
 //
-// Rows lie one behind the other in memory, as wide as a register is.
+// In memory, rows are contiguous and as wide as a register.
 //
 // Note: [What the tile unit adds]
-// A row of `inputs` holds pairs of bfloat16 along K, row k of `weights` the pairs that meet pair k,
-// one for each column. For every element of `sums` by itself (Intel's manual, TDPBF16PS):
+// A row of `inputs` holds pairs of bfloat16 along K; row k of `weights` holds the pairs that
+// multiply pair k, one per column. For each element of `sums` (Intel's manual, TDPBF16PS):
 //
-//   even = 0, then for rising k one fma with the pair's first numbers; odd likewise, the second;
+//   even = 0, then in ascending k one fma with the first elements of the pairs;
+//   odd  = the same with the second elements;
 //   sum  = sum + (even + odd)
 //
-// rounded to nearest even after each step, denormals in and out as zeros of their sign, whatever
+// rounded to nearest even after each step; denormals, in and out, are zeros of their sign, whatever
 // the processor's float mode.
 
 constexpr int kTileRegisters = 8;
 constexpr int kTileRows = 16;      // of a register, at most
 constexpr int kTileRowBytes = 64;  // likewise
 
-// What `configure` takes, as the processor reads it from memory.
+// The operand of `configure`, as the processor reads it from memory.
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
   uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};  // by register; those past kTileRegisters stay 0
+  uint16_t row_bytes[16] = {};  // by register; 0 from kTileRegisters on
   uint8_t rows[16] = {};
 };
 static_assert(sizeof(TileShapes) == 64);

@@ -1,9 +1,9 @@
-// The inputs of linear for the tile unit, in bands of tokens: a token is a row of a register, and
-// a group of 32 columns as wide as one.
+// linear's inputs for the tile unit, in bands of tokens: a token is a row of a register, and a
+// group of 32 columns is as wide as a register.
 #pragma once
 
-// Tokens of a band. A call takes the smallest size that holds all its tokens, or whole bands of
-// kTileRows; the last one is padded with zeros.
+// Tokens of a band. A call uses the smallest size that holds all its tokens, or bands of kTileRows;
+// the last band is padded with zeros.
 constexpr int kBandSizes[] = {1, 2, 4, 8, kTileRows};
 
 // The inputs of one call in LinearArgs::scratch.
@@ -12,8 +12,8 @@ struct Bands {
   int64_t count;
   int64_t groups;  // of kGroup columns, the last one padded
   bf16* inputs;    // [count][groups][size][kGroup]
-  float* sums;     // [count][groups][size]: Σx of each group, if some part's codes have minima
-  float* floats;   // [groups][kGroup]: the inputs again, of a token alone
+  float* sums;     // [count][groups][size]: Σx of each group, if a part's codes have minima
+  float* floats;   // [groups][kGroup]: the inputs of a single token as floats
   bool has_sums;
 };
 
@@ -24,10 +24,10 @@ int band_size(int64_t tokens) {
   return kTileRows;
 }
 
-// A token's share of the scratch holds its inputs twice, and its sums.
+// The scratch of a token holds its inputs twice, and its sums.
 static_assert(linear_token_bytes(kGroup) >= kGroup * 2 + kGroup * 4 + 4);
 
-// `copy`: of a token alone there are as many as threads.
+// `copy`: a single token has one per thread.
 Bands bands_in_scratch(const LinearArgs& args, int64_t copy) {
   const int64_t size = band_size(args.tokens);
   const int64_t count = divide_up(args.tokens, size);
@@ -48,7 +48,7 @@ Bands bands_in_scratch(const LinearArgs& args, int64_t copy) {
           .has_sums = has_sums};
 }
 
-// Group `entry` of the inputs, rounded. `x`: its kGroup columns.
+// Rounds group `entry` of the inputs. `x`: its kGroup columns.
 SINKSTREAM_INLINE void prepare_group(const Bands& bands, int64_t entry, const float* x) {
   Vec sum{};
   for (int64_t i = 0; i < kGroup; i += kLanes) {
@@ -60,7 +60,7 @@ SINKSTREAM_INLINE void prepare_group(const Bands& bands, int64_t entry, const fl
   if (bands.has_sums) bands.sums[entry] = reduce_add(sum);
 }
 
-// One token's inputs, zeros behind the last token. `t` counts within the band.
+// Rounds one token's inputs; zeros past the last token. `t` counts within the band.
 void prepare_band_token(const LinearArgs& args, const Bands& bands, int64_t band, int64_t t) {
   const int64_t token = band * bands.size + t;
   const bool is_padding = token >= args.tokens;

@@ -1,11 +1,11 @@
-// linear with bfloat16 inputs and dot instructions: bfloat16 weights and codes of 8 and 4 bits,
-// which bfloat16 holds exactly. float32 and float16 weights go the way of linear/tile.inl.
+// linear with bfloat16 inputs and dot instructions: bfloat16 weights, and codes of 8 and 4 bits,
+// which bfloat16 represents exactly. float32 and float16 weights use linear/tile.inl.
 //
-// The order along K, for every output: a group of 32 columns is 16 pairs; two chains of dot
-// products, then their sum; acc takes it as in Note: [One order along K]. One chain is over the
-// even pairs and one over the odd ones, so that with few tokens a dot product need not wait for the
-// one before it; with codes of 8 bits, over the first eight pairs and over the others, with which
-// many tokens are up to 3 % faster. A dot product adds the odd column's product, then the even's.
+// The order along K, for every output: a group of 32 columns is 16 pairs, in two chains of dot
+// products that are then added; the sum is added to acc as in Note: [One order along K]. One chain
+// takes the even pairs and the other the odd ones, so that with few tokens consecutive dot products
+// are independent. With codes of 8 bits, one chain takes the first eight pairs, which is up to 3 %
+// faster for many tokens. A dot product adds the odd column's product, then the even one's.
 #pragma once
 
 #include "kernels/cpu/linear/linear.inl"
@@ -18,7 +18,7 @@ SINKSTREAM_INLINE void add_group_dot(const std::byte* group, const uint32_t* x,
   constexpr int kPairs = static_cast<int>(kGroup) / 2;
   Vec chain[2][kTokens] = {};
 #pragma GCC unroll 16
-  for (int pair = 0; pair < kPairs; ++pair) {  // as they lie: memory is read in one direction
+  for (int pair = 0; pair < kPairs; ++pair) {  // in memory order
     const int to = kType == WeightType::kInt8 ? pair / (kPairs / 2) : pair % 2;
     const UintVec weights = pairs_at<kType>(group, pair, table);
 #pragma GCC unroll 8
@@ -53,7 +53,7 @@ void multiply_tile_dot(const Tile& tile) {
     sums += kTokens;
   }
   if constexpr (!is_quantized(kType)) {
-    if (tile.cols % kGroup != 0) {  // a whole group again, filled up with zeros
+    if (tile.cols % kGroup != 0) {  // one more group, padded with zeros
       alignas(64) std::byte padded[group_bytes(kType)] = {};
       __builtin_memcpy(padded, group, panel_bytes(kType, tile.cols % kGroup));
       add_group_dot<kType, kTokens>(padded, x, sums, table, acc);

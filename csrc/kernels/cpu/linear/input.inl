@@ -1,4 +1,5 @@
-// Lays out the inputs of one call of linear as its kernels walk through them.
+// Rounds the inputs of one call of linear, and lays them out in the order in which its kernels read
+// them.
 #pragma once
 
 #include "kernels/cpu/linear/tile.inl"
@@ -7,15 +8,15 @@
 enum class Way {
   kFma,    // floats: linear/tile.inl
   kDots,   // pairs of bfloat16: linear/dot.inl
-  kInt16,  // whole numbers: linear/int16.inl
+  kInt16,  // integers: linear/int16.inl
 };
 
-// How a kernel wants its input laid out.
+// The layout of a kernel's input.
 enum class Form {
   kPlain,   // [cols / kRun][size][kRun] floats
   kScaled,  // the same in the order of an int4 word's codes, multiplied by 16^-n
-  kPairs,   // [cols / kRun][size][kRun / 2] pairs of bfloat16, or of 16-bit numbers beside int4
-  kQuads,   // the same of 16-bit numbers in the order of an int8 word's codes
+  kPairs,   // [cols / kRun][size][kRun / 2] pairs of bfloat16, or of integers for int4 codes
+  kQuads,   // the same of integers, in the order of an int8 word's codes
 };
 
 template <Way kWay>
@@ -28,17 +29,17 @@ constexpr Form form_of(WeightType type) {
   return type >= WeightType::kInt4 ? Form::kScaled : Form::kPlain;
 }
 
-// The inputs of one call in LinearArgs::scratch. Tile i holds the tokens from i · kMaxTile on;
-// the last one may be smaller. All regions are indexed by first token, then as in Tile. A token
-// alone has as many copies as there are threads.
+// The inputs of one call in LinearArgs::scratch. Tile i holds the tokens from i · kMaxTile on; the
+// last one may be smaller. All regions are indexed by first token, then as in Tile. A single token
+// has one copy per thread.
 struct Inputs {
   int64_t cols;     // padded to kGroup
-  float* plain;     // of a form that no part wants: null
-  float* scaled;    // likewise, and so on
-  uint32_t* pairs;  // half as long: a pair takes the room of one float
+  float* plain;     // null if no part wants this form
+  float* scaled;    // likewise
+  uint32_t* pairs;  // half as long: a pair has the size of one float
   uint32_t* quads;
   float* sums;
-  float* scales;  // of kInt16 alone
+  float* scales;  // for kInt16 only
 };
 
 template <Way kWay>
@@ -63,21 +64,13 @@ Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
   return inputs;
 }
 
-int tile_size(int64_t tokens) {
-  for (const int size : kTileSizes) {
-    if (size >= tokens || size == kMaxTile) return size;
-  }
-  return kMaxTile;
-}
-
-// The first run of a group lies at `first` in a form, in numbers; the next ones `stride` further
-// each.
+// The first run of a group is at `first` in a form, in elements; the next ones follow at `stride`.
 struct RunLayout {
   int64_t first;
   int64_t stride;
 };
 
-// Lays out one group of numbers, if the form that `region` holds is wanted.
+// Copies one group into `region`, unless that form is not wanted.
 template <typename Number>
 SINKSTREAM_INLINE void copy_runs(const Number* group, Number* region, RunLayout layout) {
   if (region == nullptr) return;
@@ -87,7 +80,7 @@ SINKSTREAM_INLINE void copy_runs(const Number* group, Number* region, RunLayout 
   }
 }
 
-// A region of pairs as the numbers of 16 bits that they are, the even one of each pair first.
+// A region of pairs as 16-bit elements, the even one of each pair first.
 SINKSTREAM_INLINE uint16_t* halves_of(uint32_t* pairs) {
   return reinterpret_cast<uint16_t*>(pairs);
 }
@@ -97,7 +90,7 @@ SINKSTREAM_INLINE HalfwordVec low_halves(UintVec words) {
   return __builtin_convertvector(words, HalfwordVec);
 }
 
-// Floats, for kPlain and kScaled.
+// Writes floats, for kPlain and kScaled.
 SINKSTREAM_INLINE void write_floats(const float (&x)[kGroup], const Inputs& inputs,
                                     RunLayout layout) {
   copy_runs(x, inputs.plain, layout);
@@ -111,7 +104,7 @@ SINKSTREAM_INLINE void write_floats(const float (&x)[kGroup], const Inputs& inpu
   copy_runs(scaled, inputs.scaled, layout);
 }
 
-// Pairs of bfloat16, out of inputs that are rounded already.
+// Writes pairs of bfloat16, from inputs that are already rounded.
 SINKSTREAM_INLINE void write_bf16_pairs(const float (&x)[kGroup], const Inputs& inputs,
                                         RunLayout layout) {
   alignas(64) uint16_t rounded[kGroup];
@@ -121,7 +114,7 @@ SINKSTREAM_INLINE void write_bf16_pairs(const float (&x)[kGroup], const Inputs& 
   copy_runs(rounded, halves_of(inputs.pairs), layout);
 }
 
-// The second and the third of every four change places.
+// Swaps the second and the third of every four.
 SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
   HalfwordVec source{};
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -130,7 +123,8 @@ SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
   return __builtin_shuffle(x, source);
 }
 
-// Note: [Inputs in 16 bits]. Returns the group's scale; `sum` becomes the sum of what is written.
+// Note: [Inputs in 16 bits]. Returns the group's scale; sets `sum` to the sum of the rounded
+// inputs.
 SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inputs,
                                     RunLayout layout, float* sum) {
   const float largest = largest_magnitude(x, kGroup);
@@ -156,7 +150,7 @@ SINKSTREAM_INLINE float write_int16(const float (&x)[kGroup], const Inputs& inpu
   return scale;
 }
 
-// One token's inputs, rounded and laid out, and their sums over groups. `t` counts within the tile.
+// Rounds and lays out one token's inputs, and their sums over groups. `t` counts within the tile.
 template <Way kWay>
 void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, int64_t size,
                    int64_t t) {

@@ -1,22 +1,22 @@
-// linear with inputs in 16 bits (Note: [Inputs in 16 bits]): codes of 8 and 4 bits times whole
-// numbers. Other weights go the way of linear/tile.inl.
+// linear with inputs in 16 bits (Note: [Inputs in 16 bits]): codes of 8 and 4 bits times integers.
+// Other weights use linear/tile.inl.
 //
-// The sum over a group is a whole number below 2^31, exact in any order; as a float times the
-// group's scale it takes the place of `sum` in Note: [One order along K].
+// The sum over a group is an integer below 2^31, exact in any order. Converted to float and
+// multiplied by the group's scale, it is `sum` in Note: [One order along K].
 //
 // Note: [Middle codes in place]
-// As in Note: [Codes in place], but for two of the four codes of sixteen bits. A full tile shifts
-// them down; a token alone has registers left for four chains, one for each place. There the middle
-// codes are masked where they stand, as 16 and 256 times the code, and their chains are shifted
-// down once for the group. They stay below 15 · 256 · 32767 · 8 < 2^30. The topmost code is shifted
-// down by itself, as ever.
+// As Note: [Codes in place], for two of the four codes of a halfword. A full tile shifts them down.
+// A single token has registers for four chains, one per position of a code: there the middle codes
+// are masked in place, as 16 and 256 times the code, and their chains are shifted down once per
+// group. Those sums stay below 15 · 256 · 32767 · 8 < 2^30. The topmost code is always shifted
+// down.
 #pragma once
 
 #include "kernels/cpu/linear/tile.inl"
 
-// Two codes of each row, as pairs along K of sixteen bits: pair `pair` in [0, 16) of a group. Of
-// int4 they are the columns 2 · pair and the next one; of int8, word by word of four columns, the
-// first and third, then the second and fourth. `write_int16` lays the inputs out likewise.
+// Two codes of each row, as a pair of 16-bit integers along K; `pair` in [0, 16) of a group. For
+// int4, columns 2 · pair and the next one; for int8, in each word of four columns, the first and
+// third, then the second and fourth. `write_int16` lays out the inputs to match.
 template <WeightType kType, bool kInPlace>
 SINKSTREAM_INLINE PairVec code_pairs(const std::byte* group, int pair, int v) {
   const int row = v * kLanes;
@@ -39,13 +39,13 @@ SINKSTREAM_INLINE void add_group_int16(const std::byte* group, const uint32_t* x
                                        Vec (&acc)[kTokens][kVectors]) {
   constexpr int kSums = kTokens * kVectors;
   constexpr bool kInPlace = kType != WeightType::kInt8 && kSums <= 2;
-  // Chains in flight for each output, enough to hide the latency of a dot product.
+  // Chains in flight per output: enough to hide the latency of a dot product.
   constexpr int kInFlight = kInPlace || kSums == 1 ? 4 : kSums < 4 ? 2 : 1;
   constexpr int kPairs = static_cast<int>(kGroup) / 2;
   IntVec chain[kInFlight][kTokens][kVectors] = {};
 #pragma GCC unroll 16
   for (int pair = 0; pair < kPairs; ++pair) {
-    // As in `sum_group`: a full tile leaves no registers for words of codes.
+    // As in `sum_group`: a full tile has no registers left for words of codes.
     if constexpr (kTokens == kMaxTile) asm("" : "+r"(group));
     PairVec codes[kVectors];
 #pragma GCC unroll 4

@@ -1,4 +1,4 @@
-// linear: with which kernel a panel meets a tile of tokens.
+// linear: chooses the kernel for a panel and a tile, and runs the op.
 #pragma once
 
 #include "kernels/cpu/linear/input.inl"
@@ -7,7 +7,7 @@
 #include "kernels/cpu/linear/prefetch.inl"
 #include "kernels/cpu/linear/tile.inl"
 
-// The same with bfloat16 dot instructions, in linear/dot.inl; only tables that have them use it.
+// In linear/dot.inl; only tables with bfloat16 dot instructions use it.
 template <WeightType kType, int kTokens>
 void multiply_tile_dot(const Tile& tile);
 
@@ -41,7 +41,7 @@ TileKernel* kernel_of(WeightType type, int size) {
   return nullptr;
 }
 
-// Where the inputs of the tile that begins with token `first` lie.
+// The inputs of the tile whose first token is `first`.
 const void* input_of(const Inputs& inputs, Form form, int64_t first) {
   switch (form) {
     case Form::kPlain: return inputs.plain + first * inputs.cols;
@@ -78,7 +78,7 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
   });
 }
 
-// A token alone as in Note: [A token alone].
+// See Note: [Single token].
 template <Way kWay>
 void run_linear(const LinearArgs& args, const Launch& launch) {
   const int64_t tiles = divide_up(args.tokens, kMaxTile);

@@ -1,19 +1,19 @@
-// Weights as pairs of bfloat16 along K: those of bfloat16 as they are, codes of 8 and 4 bits as the
-// whole numbers that they are, which bfloat16 holds exactly.
+// Weights as pairs of bfloat16 along K: bfloat16 weights unchanged, codes of 8 and 4 bits as
+// integers, which bfloat16 represents exactly.
 #pragma once
 
 #include "kernels/cpu/linear/tile.inl"
 
-// The panel is one vector wide: a word holds a pair, a quad or eight codes of one row.
+// A panel is one vector wide: a word holds a pair, a quad or eight codes of one row.
 static_assert(kLanes == kPanelRows);
 
-// Bit patterns of two bfloat16 that are whole numbers of at most eight bits.
+// The bfloat16 of an integer of at most eight bits.
 constexpr uint32_t bf16_of(int code) {
   return __builtin_bit_cast(uint32_t, static_cast<float>(code)) >> 16;
 }
 
-// What each 4-bit code stands for, twice over: the lookup reads five bits, and the fifth, which
-// belongs to the next code, must not matter.
+// The value of each 4-bit code, twice: the lookup reads five bits, and the fifth, which belongs to
+// the next code, must not matter.
 template <WeightType kType>
 SINKSTREAM_INLINE UintVec code_table() {
   constexpr int kFirst = kType == WeightType::kInt4 ? -8 : 0;
@@ -25,14 +25,14 @@ SINKSTREAM_INLINE UintVec code_table() {
   return table;
 }
 
-// Byte kByte of each word, 3 being the top one, as a number 2^24 times as large. It has eight bits,
-// so the lower half of the float is zero.
+// Byte kByte of each word (3 is the top one) as a float, times 2^24. It has eight bits, so the
+// lower half of the float is zero.
 template <int kByte>
 SINKSTREAM_INLINE UintVec float_of_byte(UintVec words) {
   return as_words(to_float(reinterpret_cast<IntVec>(byte_on_top<kByte>(words))));
 }
 
-// Weights of pair `pair` in [0, 16) of a group, as bfloat16.
+// The weights of pair `pair` in [0, 16) of a group, as bfloat16.
 template <WeightType kType>
 SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec table) {
   if constexpr (kType == WeightType::kBFloat16) {
@@ -52,7 +52,7 @@ SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec tab
   }
 }
 
-// acc[t] takes a group's sums of codes.
+// Adds a group's sums of codes to acc[t].
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void accumulate_codes(const std::byte* group, const float* group_sums,
                                         const Vec (&sum)[kTokens][kVectors],

@@ -1,8 +1,8 @@
-// linear's work: the panels of all parts times the tiles of tokens, and how threads share them.
-// Knows nothing of what is multiplied.
+// linear's work: panels of all parts times tiles of tokens, and how threads share it. Does not know
+// what is multiplied.
 #pragma once
 
-// The panels of all parts, counted through.
+// A panel of one part. Panels are numbered across all parts.
 struct Panel {
   const LinearPart* part;
   int64_t index;
@@ -25,11 +25,11 @@ Panel find_panel(const LinearArgs& args, int64_t index) {
   return {part, index};
 }
 
-// Which copy of the inputs a thread reads: Note: [A token alone].
+// Which copy of the inputs a thread reads: Note: [Single token].
 int64_t input_copy_of(const LinearArgs& args, int thread) { return args.tokens == 1 ? thread : 0; }
 
-// Lays the inputs out by `prepare(copy, piece)`. Several tokens now, threads sharing the `pieces`;
-// a token alone, which is one piece, when a thread calls what this returns.
+// Lays out the inputs with `prepare(copy, piece)`. Several tokens: now, with threads sharing the
+// `pieces`. A single token, which is one piece: when a thread calls the returned function.
 template <typename Prepare>
 auto lay_out_inputs(const LinearArgs& args, const Launch& launch, int64_t pieces, Prepare prepare) {
   const bool is_alone = args.tokens == 1;
@@ -39,31 +39,31 @@ auto lay_out_inputs(const LinearArgs& args, const Launch& launch, int64_t pieces
   };
 }
 
-// One task: all of its panels meet all of its tiles.
+// One task: each of its panels is multiplied by each of its tiles.
 struct Share {
-  int64_t first_panel, end_panel;  // counted through all parts
+  int64_t first_panel, end_panel;  // numbered across all parts
   int64_t first_tile, end_tile;
 };
 
-// A block of tokens passes through a task's panels together: so many that their inputs stay in half
-// of a core's second cache (of Zen 4; of Zen 3), but about kMinBlockTokens at least, for each block
-// reads all weights from memory again, and inputs beyond the second cache come from the third.
+// A task's panels are multiplied by a block of tokens at a time. The block's inputs fit in half of
+// a core's L2 (of Zen 4; of Zen 3), but it has at least about kMinBlockTokens: each block reads all
+// weights from memory again, and inputs beyond L2 come from L3.
 constexpr int64_t kCacheBytes = (kLanes == 16 ? 512 : 256) * 1024;
 constexpr int64_t kMinBlockTokens = 32;
-// Tasks for each thread, if there is so much to do: the last one to finish is then late by a few
-// per cent at most.
+// Tasks per thread, if there is enough work: the last one to finish is then at most a few per cent
+// late.
 constexpr int64_t kTasksPerThread = 16;
 
-// What the products of a call ask of its tasks.
+// What a kernel requires of the tasks.
 struct Grain {
-  int64_t tile_tokens;                // in a tile
-  int64_t token_bytes;                // of the inputs of one token
-  int64_t cache_bytes = kCacheBytes;  // for the inputs of a block
-  int64_t panels = 1;                 // that stay together; the last task has what is left
+  int64_t tile_tokens;                // per tile
+  int64_t token_bytes;                // of one token's inputs
+  int64_t cache_bytes = kCacheBytes;  // for a block's inputs
+  int64_t panels = 1;                 // that stay together; the last task has the rest
 };
 
 // Calls `body(share, thread)` for shares that together are all panels times all tiles, and
-// `begin(thread)` before a thread's first one.
+// `begin(thread)` before a thread's first share.
 template <typename Begin, typename Body>
 void share_panels(const LinearArgs& args, const Launch& launch, const Grain& grain,
                   const Begin& begin, const Body& body) {
@@ -75,7 +75,7 @@ void share_panels(const LinearArgs& args, const Launch& launch, const Grain& gra
   const int64_t fitting_tokens = grain.cache_bytes / grain.token_bytes;
   const int64_t max_block = divide_up(
       fitting_tokens > kMinBlockTokens ? fitting_tokens : kMinBlockTokens, grain.tile_tokens);
-  // Of one size, and more of them where panels alone do not make enough tasks.
+  // Blocks of one size; more of them where panels alone make too few tasks.
   const int64_t min_blocks = divide_up(tiles, max_block);
   const int64_t thread_blocks = divide_up(wanted_tasks, grains);
   const int64_t block = divide_up(tiles, min_blocks > thread_blocks ? min_blocks : thread_blocks);

@@ -1,9 +1,9 @@
-// linear: which tile asks memory for which weights, before they are needed.
+// linear: which tile prefetches which weights.
 //
-// The first tile that meets a panel asks for it, a little ahead of itself. But where a share has
-// two tiles of kMaxTile tokens or more, these ask for the panel that is met next, together and each
-// for its part, so that memory is at work all the time and not for the first of them alone. A share
-// cannot tell whether its thread had the one before it, and so asks for its first panel again.
+// The first tile of a panel prefetches that panel, a little ahead of itself. But where a share has
+// two or more tiles of kMaxTile tokens, these prefetch the next panel together, each a part of it,
+// so that memory is busy all the time and not only during the first tile. A share cannot know
+// whether its thread ran the share before it, so it prefetches its first panel again.
 #pragma once
 
 #include "kernels/cpu/linear/panels.inl"
@@ -11,18 +11,18 @@
 
 // The tiles of kMaxTile tokens, padding included, among those of a share. They are its first ones.
 int64_t prefetching_tiles(const LinearArgs& args, const Share& share) {
-  if (kLanes < 16) return 0;  // they ask as a tile alone does
+  if (kLanes < 16) return 0;  // these prefetch as a single tile does
   const int64_t rest = args.tokens % kMaxTile;
   const int64_t end = args.tokens / kMaxTile + (rest > 0 && tile_size(rest) == kMaxTile);
   return (end < share.end_tile ? end : share.end_tile) - share.first_tile;
 }
 
-// What the tiles that meet a panel ask for. Tiles are counted within their share.
+// What the tiles of one panel prefetch. Tiles are counted within their share.
 struct PanelPrefetch {
-  bool own_panel = false;  // whether the first of them asks for the panel itself
-  PrefetchParts panel;     // which lines, if it is one of kMaxTile tokens: in one part
-  PrefetchParts next;      // the panel that is met next, for
-  int64_t begin = 0;       // the tiles [begin, end), a part for each
+  bool own_panel = false;  // whether the first tile prefetches the panel itself
+  PrefetchParts panel;     // its lines, if that tile has kMaxTile tokens: in one part
+  PrefetchParts next;      // the next panel, a part for each of
+  int64_t begin = 0;       // the tiles [begin, end)
   int64_t end = 0;
 
   PrefetchLines of_tile(int64_t tile) const {
@@ -32,7 +32,7 @@ struct PanelPrefetch {
   }
 };
 
-// `number`: of the panel, counted through all parts, of `panels`.
+// `prefetchers`: see prefetching_tiles. `number`: of the panel, in [0, panels), across all parts.
 PanelPrefetch panel_prefetch(const LinearArgs& args, const Share& share, int64_t prefetchers,
                              const Panel& panel, int64_t number, int64_t panels) {
   PanelPrefetch prefetch;
@@ -45,13 +45,13 @@ PanelPrefetch panel_prefetch(const LinearArgs& args, const Share& share, int64_t
   const int64_t groups = args.cols / kGroup;
   const int64_t bytes = bytes_of(panel);
   const Panel next = number + 1 < panels ? find_panel(args, number + 1) : Panel{};
-  // Two panels and a block of inputs stay in a core's second cache together.
+  // Two panels and a block of inputs fit in a core's L2 together.
   const bool fits = bytes <= kCacheBytes / 2;
   prefetch.own_panel |= !fits;
   const bool together = prefetchers > 1 && fits && next.part != nullptr;
   if (prefetch.own_panel) {
     const int64_t distance = prefetch_distance(panel.part->weights.type, prefetches_to_l1());
-    const int64_t wanted = together ? bytes - distance : bytes;  // the others ask for what follows
+    const int64_t wanted = together ? bytes - distance : bytes;  // the others prefetch the rest
     prefetch.panel = prefetch_parts(at(panel) + distance, wanted, 1, groups);
   }
   if (together) {

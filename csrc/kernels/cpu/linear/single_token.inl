@@ -1,20 +1,20 @@
-// A token alone times codes, in vectors: what the tile unit would give, bit for bit, for less than
-// it takes to write every group out as bfloat16 and to read it into a register. The threads of a
+// A single token times codes, in vectors: bit-identical to the tile unit, and cheaper than
+// converting every group to bfloat16 in memory and loading it into a register. The threads of a
 // pool flush denormals, as the unit does.
 #pragma once
 
 #include "kernels/cpu/linear/pairs.inl"
 #include "kernels/cpu/linear/tile.inl"
 
-// Asks for the codes so far behind a group. Into the first cache, unlike others: a group takes
-// about as long to compute as to read, and the second cache's latency would come on top.
+// Prefetches codes kDistance after a group. Always to L1: a group takes about as long to compute as
+// to read, and the latency of L2 would add to that.
 template <WeightType kType>
 SINKSTREAM_INLINE void prefetch_codes(const std::byte* group) {
   constexpr int64_t kDistance = 2048;
   prefetch_group_to<kType, true>(group, kDistance);
 }
 
-// Both numbers of a pair of codes, those of 8 bits 2^24 times as large, as in pairs_at.
+// Both codes of a pair; those of 8 bits times 2^24, as in pairs_at.
 struct FloatPair {
   Vec even, odd;
 };
@@ -33,7 +33,7 @@ SINKSTREAM_INLINE FloatPair floats_at(const std::byte* group, int pair, UintVec 
   }
 }
 
-// acc takes one group, in the order of Note: [What the tile unit adds]. `x`: numbers.
+// Adds one group to acc, in the order of Note: [What the tile unit adds]. `x`: floats.
 template <WeightType kType>
 SINKSTREAM_INLINE void add_group_of_one(const std::byte* group, const float* x,
                                         const float* group_sum, UintVec table,

@@ -1,22 +1,21 @@
-// linear's inner part: one panel of 16 outputs times a tile of tokens, sums in registers.
+// linear's inner loop: one panel of 16 outputs times a tile of tokens, sums in registers.
 //
 // Note: [One order along K]
-// Columns come in groups of 32, a group in two chains of 16. For every output, whatever tile its
-// token is in:
+// A group is 32 columns, in two chains of 16. For every output, whatever tile its token is in:
 //
 //   chain = weight · x of its first column, then one fma for each of the other fifteen;
 //   sum   = 0 + chain 0 + chain 1, from the left;
 //   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the group, acc).
 //
-// A token or two keep both chains in flight, which no single output can see: they must hide the
-// latency of fma. Chains of 8 would hide more of it, but sums of many short chains slow a whole
-// tile down (80 instead of 94 GFLOP/s on Zen 3, of 104).
+// One or two tokens keep both chains in flight, to hide the latency of fma; the result is the same.
+// Chains of 8 would hide more of it, but adding many short chains slows a full tile down (80
+// instead of 94 GFLOP/s on Zen 3, of 104).
 //
 // Note: [Codes in place]
-// A 4-bit code is not shifted down: masked where it stands and converted, it is 16^n times the
-// code, and the input that it meets was multiplied by 16^-n beforehand, which is exact. That
-// saves one of three vector operations for each code. The topmost has the sign bit and is shifted
-// down. 8-bit codes are moved to the top byte, sign and all, and the scale takes the 2^-24.
+// A 4-bit code is not shifted down. Masked in place and converted, it is 16^n times the code; the
+// input that it multiplies was multiplied by 16^-n beforehand, which is exact. This saves one of
+// three vector operations per code. The topmost code includes the sign bit and is shifted down.
+// 8-bit codes are moved to the top byte with their sign, and the scale absorbs the 2^-24.
 #pragma once
 
 #include "kernels/cpu/prefetch_lines.inl"
@@ -24,16 +23,23 @@
 constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;  // of one panel
 constexpr int kChainCols = 16;
 constexpr int kChains = static_cast<int>(kGroup) / kChainCols;
-constexpr int kRun = 8;  // inputs of one token that lie together; the codes of an int4 word
+constexpr int kRun = 8;  // contiguous inputs of one token; the codes of an int4 word
 
 // Tokens in a tile: as many as leave registers for a weight and an input. The last tile of a call
-// is of the next size that holds what is left, padded.
+// has the next size that holds the rest, padded.
 constexpr int kMaxTile = kLanes == 4 ? 2 : kLanes == 8 ? 6 : 8;
 constexpr int kTileSizes[] = {1, 2, 4, kMaxTile};  // those up to kMaxTile are in use
 
-// How far ahead a tile asks for its own weights. Measured by benchmarks/linear_bench.cc: for one
+constexpr int tile_size(int64_t tokens) {
+  for (const int size : kTileSizes) {
+    if (size >= tokens || size == kMaxTile) return size;
+  }
+  return kMaxTile;
+}
+
+// How far ahead a tile prefetches its own weights. Measured by benchmarks/linear_bench.cc: for one
 // token on Zen 3, with sixteen lanes for up to 32 on Zen 4, for up to 8 on Zen 5. The tile unit's
-// bfloat16 weights are asked for likewise, its codes as linear/single_token.inl says.
+// bfloat16 weights use it too; its codes: see linear/single_token.inl.
 constexpr int64_t prefetch_distance(WeightType type, bool to_l1) {
   if (kLanes < 16) return 4096;
   if (to_l1) return 8192;
@@ -46,7 +52,7 @@ constexpr int64_t group_bytes(WeightType type) {
   return is_quantized(type) ? block_bytes(type) : panel_bytes(type, kGroup);
 }
 
-// Asks for what is needed `distance` bytes behind a group.
+// Prefetches the group that is `distance` bytes after this one.
 template <WeightType kType, bool kToL1>
 SINKSTREAM_INLINE void prefetch_group_to(const std::byte* group, int64_t distance) {
   for (int64_t line = 0; line < group_bytes(kType); line += kLineBytes) {
@@ -54,8 +60,8 @@ SINKSTREAM_INLINE void prefetch_group_to(const std::byte* group, int64_t distanc
   }
 }
 
-// The same for a tile of so many tokens. A token alone of bfloat16 waits for memory and nothing
-// else, and then the second cache serves 1.03 times as well on Zen 5, too.
+// The same for a tile of kTokens tokens. A single token with bfloat16 weights only waits for
+// memory; there L2 is 1.03 times as fast on Zen 5, too.
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
   constexpr bool kWaits = kLanes == 16 && kType == WeightType::kBFloat16 && kTokens == 1;
@@ -66,7 +72,7 @@ SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
   }
 }
 
-// Bytes of kRun columns of a panel, scales aside.
+// Bytes of kRun columns of a panel, without scales.
 constexpr int64_t run_bytes(WeightType type) {
   switch (type) {
     case WeightType::kFloat32: return kRun * kPanelRows * 4;
@@ -77,8 +83,8 @@ constexpr int64_t run_bytes(WeightType type) {
   }
 }
 
-// One panel and one tile of tokens. Beside the tile unit: one or two panels, one behind the other,
-// and bands of tokens as linear/bands.inl lays them out.
+// One panel and one tile of tokens. For the tile unit: one or two consecutive panels, and bands of
+// tokens as linear/bands.inl lays them out.
 struct Tile {
   const std::byte* panel;
   int64_t cols;
@@ -91,13 +97,12 @@ struct Tile {
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // [1, size]; the rest of the tile is padding
   bool accumulate;
-  bool prefetches_panel;  // for its own weights, a little ahead; with sixteen lanes the tile unit's
-                          // alone
-  PrefetchLines prefetch;  // what a tile of kMaxTile tokens asks for with sixteen lanes
+  bool prefetches_panel;   // a little ahead of itself; with sixteen lanes only on the tile unit
+  PrefetchLines prefetch;  // of a tile of kMaxTile tokens with sixteen lanes
 };
 using TileKernel = void(const Tile&);
 
-// What a tile asks for with each group.
+// A tile's prefetches for each group.
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void prefetch_weights(bool prefetches_panel, const std::byte* group,
                                         PrefetchLines* prefetch) {
@@ -105,7 +110,7 @@ SINKSTREAM_INLINE void prefetch_weights(bool prefetches_panel, const std::byte* 
     if (prefetches_panel) prefetch_group<kType, kTokens>(group);
   } else if constexpr (kTokens == kMaxTile) {
     prefetch->step();
-  } else {  // nearly always alone: what it asks for in vain costs less than to test with each group
+  } else {  // nearly always the only tile: wasted prefetches cost less than a test per group
     prefetch_group<kType, kTokens>(group);
   }
 }
@@ -138,15 +143,15 @@ SINKSTREAM_INLINE Vec weights_at(const std::byte* group, int col, int v) {
 template <WeightType kType, int kTokens>
 SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
                                  Vec (&sum)[kTokens][kVectors]) {
-  // Chains in flight together: a few tokens leave registers for both.
+  // Chains in flight together: few tokens leave registers for both.
   constexpr int kTogether = kTokens * kVectors <= 4 ? kChains : 1;
 #pragma GCC unroll 1
   for (int first = 0; first < kChains; first += kTogether) {
     Vec chain[kTogether][kTokens][kVectors];
 #pragma GCC unroll 16
     for (int n = 0; n < kChainCols; ++n) {
-      // A full tile leaves no registers for words of codes: they are read again for each code,
-      // or the compiler would keep a sum in memory instead.
+      // A full tile has no registers left for words of codes. They are read again for each code;
+      // otherwise the compiler would keep a sum in memory.
       if constexpr (is_quantized(kType) && kTokens == kMaxTile) asm("" : "+r"(group));
 #pragma GCC unroll 2
       for (int c = 0; c < kTogether; ++c) {
@@ -179,7 +184,8 @@ SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
   }
 }
 
-// acc[t][v] takes the sum of one group: its scale, and its minimum or the codes' offset of −8.
+// Adds the sum of one group to acc[t][v]: times its scale, plus its minimum or the codes' offset of
+// −8.
 template <WeightType kType, int kTokens, bool kHasOffset>
 SINKSTREAM_INLINE void accumulate_group(const std::byte* group, float unit, const float* group_sums,
                                         const Vec (&sum)[kTokens][kVectors],
@@ -257,7 +263,7 @@ void multiply_tile(const Tile& tile) {
     sums += kTokens;
   }
   if constexpr (!is_quantized(kType)) {
-    if (tile.cols % kGroup != 0) {  // a whole group again, filled up with zeros
+    if (tile.cols % kGroup != 0) {  // one more group, padded with zeros
       alignas(64) std::byte padded[group_bytes(kType)] = {};
       __builtin_memcpy(padded, group, panel_bytes(kType, tile.cols % kGroup));
       add_group<kType, kTokens>(padded, x, sums, acc);

@@ -9,7 +9,7 @@ SINKSTREAM_INLINE float within_range(float x) {
   return x > kLargestFloat ? kLargestFloat : x < -kLargestFloat ? -kLargestFloat : x;
 }
 
-// x · 0 is 0 for finite x and NaN for all others, and NaN stays in a sum.
+// x · 0 is 0 for finite x and NaN otherwise, and NaN stays in a sum.
 bool all_finite(const float* x, int64_t count) {
   Vec zeros[4] = {};
   int64_t i = 0;
@@ -42,7 +42,7 @@ double log_sum_exp(const float* x, int64_t count) {
 void add_bias(const LogitsArgs& args) {
   for (int64_t i = 0; i < args.bias_count; ++i) {
     const TokenBias entry = args.bias[i];
-    if (entry.bias < -kLargestFloat) continue;  // forbids: see below
+    if (entry.bias < -kLargestFloat) continue;  // forbids the token: see `forbid`
     args.out[entry.id] = within_range(args.out[entry.id] + entry.bias);
   }
 }
@@ -57,7 +57,7 @@ void penalize(const LogitsArgs& args) {
   }
 }
 
-// Divides as transformers does: the product with 1 / temperature has other last bits.
+// Divides, as transformers does: multiplying by 1 / temperature gives other last bits.
 void divide(float* x, int64_t count, float temperature) {
   const Vec largest = broadcast(kLargestFloat);
   const Vec divisor = broadcast(temperature);
@@ -68,7 +68,7 @@ void divide(float* x, int64_t count, float temperature) {
   for (; i < count; ++i) x[i] = within_range(x[i] / temperature);
 }
 
-// Comes last: nothing after it brings a forbidden token back.
+// Last, so that nothing after it can allow a forbidden token again.
 void forbid(const LogitsArgs& args) {
   for (int64_t i = 0; i < args.bias_count; ++i) {
     if (args.bias[i].bias < -kLargestFloat) args.out[args.bias[i].id] = -__builtin_inff();

@@ -4,16 +4,16 @@
 #include "kernels/cpu/sampling/select.inl"
 #include "kernels/cpu/sampling/vocab_blocks.inl"
 
-// The largest logit of each block is an index: few blocks hold a token that survives the filters,
-// and the others are not read again.
+// The largest logit of each block serves as an index: few blocks hold a token that survives the
+// filters, and the others are not read again.
 struct Sampling {
   const VocabBlocks& logits;
   double* buckets = nullptr;       // [kBuckets]
-  double* block_mass = nullptr;    // [blocks], Σ of the weights that are kept
+  double* block_mass = nullptr;    // [blocks], Σ of the weights that remain
   float* block_max = nullptr;      // [blocks]
   float* weights = nullptr;        // [blocks][64], e^(logit − largest), where the block has mass
   float* values = nullptr;         // [blocks][64], candidates
-  float* value_weights = nullptr;  // [blocks][64], theirs
+  float* value_weights = nullptr;  // [blocks][64], of the candidates
   float largest = 0;
 };
 
@@ -48,7 +48,7 @@ int32_t first_largest(const Sampling& s) {
   return static_cast<int32_t>(b * kVocabBlock + i);
 }
 
-// Copies the values from `cut` up, with their weights if they have any, to the candidates.
+// Copies the logits at or above `cut`, and their weights if wanted, to the candidates.
 Candidates gather(const Sampling& s, float cut, bool with_weights) {
   int64_t count = 0;
   for (int64_t b = 0; b < s.logits.count(); ++b) {
@@ -56,15 +56,15 @@ Candidates gather(const Sampling& s, float cut, bool with_weights) {
     for (int64_t i = 0; i < kVocabBlock; ++i) {
       s.values[count] = s.logits[b][i];
       if (with_weights) s.value_weights[count] = s.weights[b * kVocabBlock + i];
-      count += s.logits[b][i] >= cut;  // else the next one takes its place
+      count += s.logits[b][i] >= cut;  // otherwise the next one overwrites it
     }
   }
   return {s.values, with_weights ? s.value_weights : nullptr, count, s.buckets};
 }
 
-// The k-th largest logit, or the smallest that is allowed if there are fewer.
+// The k-th largest logit, or the smallest allowed one if there are fewer.
 float top_k_threshold(const Sampling& s, int64_t k) {
-  // At least k logits are as large as the k-th largest block maximum.
+  // At least k logits reach the k-th largest block maximum.
   float cut = -kLargestFloat;
   int64_t blocks = 0;
   for (int64_t b = 0; b < s.logits.count(); ++b) {
@@ -81,7 +81,7 @@ float min_p_threshold(float largest, double min_p) {
   return rounded < least ? __builtin_nextafterf(rounded, __builtin_inff()) : rounded;
 }
 
-// Weighs every logit from `floor` up; the others weigh nothing.
+// Sets the weight of every logit at or above `floor`; the others weigh nothing.
 void set_weights(const Sampling& s, float floor) {
   const Vec lowest = broadcast(floor);
   for (int64_t b = 0; b < s.logits.count(); ++b) {
@@ -98,7 +98,7 @@ void set_weights(const Sampling& s, float floor) {
   }
 }
 
-// Takes away the weight of every logit below `floor`.
+// Clears the weight of every logit below `floor`.
 void drop_below(const Sampling& s, float floor) {
   const Vec lowest = broadcast(floor);
   for (int64_t b = 0; b < s.logits.count(); ++b) {
@@ -121,10 +121,10 @@ double total_mass(const Sampling& s) {
   return total;
 }
 
-// The threshold of top-p among the logits that are weighed, or `floor` if that is higher.
+// The threshold of top-p among the logits that have weight, or `floor` if that is higher.
 float top_p_threshold(const Sampling& s, double top_p, float floor, int64_t vocab) {
   const double total = total_mass(s);
-  // All logits below this weigh less than half of what top-p drops.
+  // All logits below this together weigh less than half of what top-p drops.
   const double dropped = (1 - top_p) * total / (2 * static_cast<double>(vocab));
   const float cut = static_cast<float>(s.largest + __builtin_log(dropped));
   const Candidates candidates = gather(s, cut > floor ? cut : floor, true);
@@ -141,7 +141,7 @@ int32_t draw(const Sampling& s, double uniform) {
     if (reached + s.block_mass[b] > target) break;
     reached += s.block_mass[b];
   }
-  // Rounding may leave the target a little beyond the last weight: that token is the choice.
+  // Rounding may leave the target slightly beyond the last weight; that token is then the choice.
   int64_t token = -1;
   for (int64_t i = block * kVocabBlock; i < (block + 1) * kVocabBlock; ++i) {
     if (s.weights[i] == 0) continue;

@@ -1,4 +1,4 @@
-// Finds a threshold among unsorted values by the weight of what lies above it.
+// Finds a threshold among unsorted values by the weight of the values above it.
 #pragma once
 
 constexpr int kBuckets = 512;
@@ -11,15 +11,17 @@ struct Candidates {
 };
 
 SINKSTREAM_INLINE int bucket_of(float value, double highest, double scale) {
-  const int bucket = static_cast<int>((highest - value) * scale);  // rises as the value falls
+  const int bucket =
+      static_cast<int>((highest - value) * scale);  // increases as the value decreases
   return bucket < kBuckets ? bucket : kBuckets - 1;
 }
 
-// The largest value such that it and those above it weigh at least `target` together; the smallest
-// value if all weigh less. Equal values count together.
+// The largest value such that it and the values above it weigh at least `target` together; the
+// smallest value if all weigh less. Equal values count together.
 //
-// The range of the values is cut into equal buckets. The bucket in which the target is reached is
-// cut again, until it holds one value: the highest and the lowest value never share a bucket.
+// The range of the values is divided into equal buckets. The bucket in which the target is reached
+// is divided again, until it holds one value: the highest and the lowest value never share a
+// bucket.
 float select_by_weight(Candidates candidates, double target) {
   float* values = candidates.values;
   float* weights = candidates.weights;

@@ -1,5 +1,5 @@
-// A row of logits as blocks of 64, the last one filled up with −infinity, so that loops need no
-// remainder. Blocks, not vectors, carry every sum: their order depends on the row alone.
+// A row of logits as blocks of 64, the last one padded with −infinity, so that loops need no
+// remainder. Sums are formed by block, not by vector, so their order depends only on the row.
 #pragma once
 
 constexpr int64_t kVocabBlock = 64;
