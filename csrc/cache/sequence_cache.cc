@@ -146,7 +146,8 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
           poison_number(at.page + shape.value_offset(h), shape.value_element(at.row, d));
         }
         if (!shape.has_scales()) continue;
-        for (const int64_t half : {shape.key_offset(h), shape.value_offset(h)}) {  // int8 has no NaN
+        for (const int64_t half :
+             {shape.key_offset(h), shape.value_offset(h)}) {  // int8 has no NaN
           pool_->memory().poison(at.page + half + shape.scale_offset(at.row), sizeof(float));
         }
       }

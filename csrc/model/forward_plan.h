@@ -4,8 +4,8 @@
 // Note: [Scratch pages]
 // A ring has room for one block more than is live, so of a long span only a piece can be written
 // before queries run (Window::piece). For a GPU, 64 rows are too little work. So it has a few extra
-// pages in its scratch memory: blocks of a piece whose pages in the ring still hold visible keys are
-// written to scratch pages, and queries read them there. Once a layer's queries have run, the
+// pages in its scratch memory: blocks of a piece whose pages in the ring still hold visible keys
+// are written to scratch pages, and queries read them there. Once a layer's queries have run, the
 // blocks that stay live are copied to their pages in the ring, and the next layer reuses the
 // scratch pages. A piece has as many blocks as there are scratch pages for, so that with enough of
 // them a chunk is one piece. No result depends on their number.
