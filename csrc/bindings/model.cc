@@ -6,6 +6,7 @@
 #include "bindings/builder.h"
 #include "bindings/register.h"
 #include "bindings/session.h"
+#include "bindings/stats.h"
 #include "bindings/stream.h"
 #include "common/check.h"
 #include "common/errors.h"
@@ -82,7 +83,7 @@ class Borrowed {
 void check_own(const char* where, const LoadedModel& model, const ForwardCache& cache) {
   if (cache.model == model.serial()) return;
   throw InvalidArgument(
-      cat(where, ": `cache` must have been made by this model, but another one made it."), "cache");
+      cat(where, ": `cache` must have been made by this model, but was made by another."), "cache");
 }
 
 // Runs pending Python signal handlers; throws what they raise.

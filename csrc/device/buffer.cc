@@ -20,8 +20,8 @@ Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
   if (bytes == 0) return buffer;
   void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) {
-    throw CapacityError(cat("memory: the system refused ", bytes >> 20, " MiB for ", purpose,
-                            ". Choose a smaller window or fewer sequences."));
+    throw CapacityError(cat("memory: the system cannot allocate ", bytes >> 20, " MiB for ",
+                            purpose, ". Choose a smaller window or fewer sequences."));
   }
   buffer.data_ = static_cast<std::byte*>(start);
   buffer.bytes_ = bytes;

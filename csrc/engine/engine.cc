@@ -9,6 +9,7 @@
 #include "common/fail_point.h"
 #include "common/float_mode.h"
 #include "common/quiet_thread.h"
+#include "engine/stop_conditions.h"
 
 namespace sinkstream {
 
@@ -135,7 +136,7 @@ void Engine::check_fits(const Sequence& sequence) const {
                           "model has ",
                           pages,
                           " in all. Load it with a larger `window` or "
-                          "`max_sequences`, or ask for fewer tokens."));
+                          "`max_sequences`, or lower `max_tokens`."));
 }
 
 void Engine::check(const Request& request) const {
@@ -302,7 +303,7 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
 void Engine::finish_cancelled_and_expired() {
   const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
-    const auto reason = sequence->maybe_early_finish(now);
+    const auto reason = early_finish(*sequence, now);
     if (!reason) continue;
     deliver_all();  // its tokens in flight are delivered, and may end it
     if (sequence->phase != Phase::kFinished) finish(*sequence, *reason, sequence->failure);
@@ -310,7 +311,7 @@ void Engine::finish_cancelled_and_expired() {
   remove_finished();
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
-    std::optional<FinishReason> reason = sequence->maybe_early_finish(now);
+    std::optional<FinishReason> reason = early_finish(*sequence, now);
     // A session prefills its turn even if no reply is wanted.
     if (!reason && !sequence->wants_reply() && !sequence->session) {
       sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, sequence->prompt_tokens);
@@ -398,7 +399,7 @@ void Engine::fail_starved() {
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
     // A cancelled or expired sequence ends for that reason in the next iteration, however late this
     // one runs.
-    if (now < memory_wait_deadline(*sequence) || sequence->maybe_early_finish(now)) return false;
+    if (now < memory_wait_deadline(*sequence) || early_finish(*sequence, now)) return false;
     finish(
         *sequence, FinishReason::kError,
         std::make_exception_ptr(CapacityError(cat(

@@ -45,7 +45,7 @@ void Engine::acquire_session(Session& session) {
     if (!session.is_closed()) return;
     const std::lock_guard lock(mutex_);
     check_open("session");  // an engine that closes also closes all sessions
-    throw InvalidArgument("session: it must be open, but has been closed.");
+    throw InvalidArgument("session: the session must be open, but is closed.");
   };
   check_not_closed();
   while (true) {
@@ -130,8 +130,8 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
     const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
     if (!before) {
       throw InvalidArgument(
-          "cancel: `keep` must be \"partial\", because the turn has been taken back already, but "
-          "is \"drop\".",
+          "cancel: `keep` must be \"partial\", because the turn has already been undone, but is "
+          "\"drop\".",
           "keep");
     }
     if (!session.cache->can_rewind(before->length)) {
@@ -190,7 +190,7 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionSta
 std::vector<int32_t> Engine::ids_of(Session& session) {
   std::vector<int32_t> ids;
   const auto work = [&] {
-    if (!session.cache) throw InvalidArgument("session: it must be open, but has been closed.");
+    if (!session.cache) throw InvalidArgument("session: the session must be open, but is closed.");
     ids = session.tokens.ids();
     if (session.pending) ids.push_back(*session.pending);
   };

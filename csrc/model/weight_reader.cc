@@ -47,7 +47,7 @@ WeightReader::WeightReader(WeightStore* store, std::vector<WeightExtent> extents
     thread_ = start_quiet_thread("sinkstream read", [this] { read_all(); });
   } catch (const std::system_error& error) {
     throw CapacityError(
-        cat("load: the system refused a thread for reading weights: ", error.what(), "."));
+        cat("load: the system cannot start a thread for reading weights: ", error.what(), "."));
   }
 }
 

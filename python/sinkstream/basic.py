@@ -1,6 +1,6 @@
 """Greedy generation in a dozen lines, twice: without a KV cache and with one.
 
-For readers of textbooks: the two functions have the names of Sebastian Raschka's books, and use
+For readers of textbooks: the two functions are named as in Sebastian Raschka's books and call
 `Model.forward`. For streaming, sampling and stop strings, use `Model.stream`.
 """
 
@@ -40,8 +40,8 @@ def generate_text_basic(
         eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
 
     Returns:
-        Only the new tokens, int64 [batch, at most max_new_tokens], without the column in which the
-        last row ends.
+        Only the new tokens, int64 [batch, at most max_new_tokens], excluding the column in which
+        the last row ends.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])
@@ -74,8 +74,8 @@ def generate_text_basic_cache(
         eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
 
     Returns:
-        Only the new tokens, int64 [batch, at most max_new_tokens], without the column in which the
-        last row ends.
+        Only the new tokens, int64 [batch, at most max_new_tokens], excluding the column in which
+        the last row ends.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])

@@ -37,7 +37,7 @@ class Capacity:
 class Cache:
     """Keys and values for `Model.forward`: one sequence for each row of a batch.
 
-    Made by `Model.new_cache`. Its memory is its own, in addition to `Model.capacity`.
+    Made by `Model.new_cache`. Its memory is separate from `Model.capacity`.
     """
 
     def __init__(self, native: _core.ForwardCache, model: _core.Model) -> None:
@@ -80,7 +80,7 @@ class Cache:
     def evict_for_space(self, n: int) -> None:
         """Evict now what the next `n` tokens would evict one by one, as the original code does.
 
-        Does nothing if `n` more tokens fit. It is not needed to stay within memory; it changes
+        Does nothing if `n` more tokens fit. Memory is bounded without it; it changes
         what the first of the `n` tokens attend to. Applies to all rows.
 
         Args:
@@ -98,8 +98,8 @@ class Cache:
         The keys of the moved tokens are rotated by the distance, and rounded once more.
 
         Args:
-            start: The rank of the first token to remove, as the next token will count: sinks from
-                0, then the window from its oldest token. At least S.
+            start: The rank of the first token to remove, as the next token will count them: sinks
+                from 0, then the window from its oldest token. At least S.
             end: The rank after the last token to remove, above `start`.
 
         Raises:

@@ -24,8 +24,8 @@ class Gpu:
 def cuda_library_path() -> str:
     """Return the path of the library with the CUDA kernels, which need not exist.
 
-    The environment variable SINKSTREAM_CUDA_LIBRARY overrides it: tests name a library there that
-    emulates a GPU on this processor.
+    The environment variable SINKSTREAM_CUDA_LIBRARY overrides it: tests set it to a library that
+    emulates a GPU on the CPU.
     """
     default = Path(_core.__file__).with_name("_cuda.so")
     return os.environ.get("SINKSTREAM_CUDA_LIBRARY") or str(default)

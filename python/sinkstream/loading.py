@@ -61,14 +61,14 @@ def load(
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.
-        sinks: S, the first tokens of a text, which always stay in the cache. 0 gives a plain
+        sinks: S, the number of first tokens, which always stay in the cache. 0 gives a plain
             sliding window.
-        window: W, the last tokens, the current one included. None takes the trained length or
-            4,096, whichever is smaller, less the sinks.
+        window: W, the number of last tokens, the current one included. None takes the trained
+            length or 4,096, whichever is smaller, less the sinks.
         max_sequences: Streams that can run at the same time; each has its own fixed cache.
         prefill_chunk: Prompt tokens processed in one step. It does not change any result.
         threads: Compute threads, the generation thread included. None takes as many as the
-            affinity mask and the CPU quota allow. More than that gives a warning.
+            affinity mask and the CPU quota allow; asking for more gives a warning.
         revision: The revision of a checkpoint named `"org/name"`.
         progress: Called with (bytes read, total bytes) while weights are read.
 
@@ -165,7 +165,7 @@ def _choose_threads(threads: int) -> int:
     if threads > cores:
         warn_caller(
             f"load: `threads` should not exceed the {cores} cores that this process may use, but "
-            f"is {threads}. The threads will wait for each other."
+            f"is {threads}. The threads will compete for cores."
         )
     return threads
 
@@ -207,10 +207,10 @@ def _finish_reading(
 
 
 def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> NoReturn:
-    """Raise what is wrong with rows that could not be read; reading them again shows it."""
+    """Raise the error for rows that could not be read, by reading them again."""
     tensor = next(tensor for tensor in checkpoint.tensors if tensor.slot.name == slot)
     checkpoint.source.read_rows(tensor, begin, end)
     raise CheckpointError(
-        f"load: rows [{begin}, {end}) of tensor {quoted(tensor.tensor)} could not be read, and "
-        "then could. The file has changed meanwhile. Load it again."
+        f"load: rows [{begin}, {end}) of tensor {quoted(tensor.tensor)} could not be read at "
+        "first, but then could. The file is changing. Load it again."
     )

@@ -161,7 +161,7 @@ class Model(ClosesOnExit):
     def stats(self) -> dict[str, Any]:
         """Return the engine's counters, gauges and histograms as a plain dictionary.
 
-        All values are of the same moment, so sums agree; only `queue_lag` is read slightly later.
+        All values are from the same moment, so sums agree; only `queue_lag` is read slightly later.
         `docs/monitoring.md` lists them with units.
 
         Returns:
@@ -183,27 +183,27 @@ class Model(ClosesOnExit):
     def stream(
         self, prompt: Prompt, *, sinks: int | None = None, **options: Unpack[StreamOptions]
     ) -> Stream:
-        """Start to generate, and return a stream of the text.
+        """Start generating, and return a stream of the text.
 
-        Generation starts now and runs in a native thread; a consumer that falls behind gets its
-        text merged. Leaving the loop, `close()`, the end of a `with` block and Ctrl-C stop it. Read
-        the stream with `for`, or with `async for` in asyncio.
+        Generation starts immediately and runs in a native thread; a consumer that falls behind
+        gets its text merged. Leaving the loop, `close()`, the end of a `with` block and Ctrl-C stop
+        it. Read the stream with `for`, or with `async for` in asyncio.
 
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`). A string is
                 plain text; only messages and ids can contain control tokens. Any length is
                 allowed: what exceeds the cache passes through it and is counted as evicted.
-            sinks: S of this stream; the capacity stays, so the window shrinks or grows.
+            sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 
-        A sampling argument of None takes the checkpoint's own default, and where it has none
-        temperature 0.7, top_p 0.95 and min_p 0.05; `Started` shows what is in force. Where its
-        generation config says `do_sample: false` outright, the default temperature is 0.
+        A sampling argument of None takes the checkpoint's default. A checkpoint without defaults
+        gets temperature 0.7, top_p 0.95 and min_p 0.05; one whose generation config explicitly says
+        `do_sample: false` gets temperature 0. `Started` shows the values in force.
 
         Raises:
             InvalidArgument: A value is out of range.
             TypeError: A value has the wrong type.
-            CapacityError: It can never fit into the memory taken at load.
+            CapacityError: The request can never fit into the memory reserved at load.
             EngineDead: The model is closed, or its engine has failed.
         """
         called_at = time.monotonic()
@@ -252,11 +252,13 @@ class Model(ClosesOnExit):
         """Generate to the end and return the whole reply.
 
         Args:
-            prompt: As for `stream`, or a list of prompts, or a 2-D array of ids, one prompt a row.
-            max_tokens: The most tokens of each reply, 256 by default. None waits until the model
-                stops by itself, which many models never do.
-            progress: Called with (replies finished, prompts) at the start and after each reply.
-            **options: As for `stream`. All prompts start now, so `timeout_s` limits the whole call.
+            prompt: As for `stream`, or a list of prompts, or a 2-D array of ids with one prompt per
+                row.
+            max_tokens: Maximum number of tokens in each reply. None waits until the model stops by
+                itself, which many models never do.
+            progress: Called with (finished replies, all replies) at the start and after each reply.
+            **options: As for `stream`. All prompts start together, so `timeout_s` limits the
+                whole call.
 
         Returns:
             A result; for a list of prompts, a list of results in the same order.
@@ -289,7 +291,7 @@ class Model(ClosesOnExit):
         """Open a conversation that keeps its cache between turns.
 
         The session holds the memory of one stream for as long as it is open. It reads the system
-        prompt now, or shares the pages of an open session with the same one.
+        prompt immediately, or shares the pages of an open session that has the same one.
 
         Args:
             system: The system prompt; None takes the chat template's default, if there is one.
@@ -297,8 +299,8 @@ class Model(ClosesOnExit):
                 system prompt. The capacity stays the same, so the window shrinks or grows.
 
         Raises:
-            CapacityError: There is no free memory for it.
-            InvalidArgument: The chat template takes no system prompt, or S is not below the
+            CapacityError: There is no free memory for another session.
+            InvalidArgument: The chat template does not allow a system prompt, or S is not below the
                 capacity.
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
@@ -312,9 +314,9 @@ class Model(ClosesOnExit):
         """Open a session that `Session.save` has written; it continues bit for bit.
 
         Raises:
-            CheckpointError: The file is missing, damaged or of another version, or of another
-                model, type of cache, or sinks and window; the message names both sides.
-            CapacityError: There is no free memory for it.
+            CheckpointError: The file is missing or damaged, or was written by another version or
+                for another model, cache type, sinks or window; the message shows both values.
+            CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("load_session")

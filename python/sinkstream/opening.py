@@ -88,6 +88,6 @@ def _check_vocabulary(text: TextFormat, rows: int) -> None:
         wrong = [value for value in values if not 0 <= value < rows]
         if wrong:
             raise CheckpointError(
-                f"load: {name} must lie in [0, {rows}), the model's vocabulary, but reach "
-                f"{max(wrong)}.{sizes}"
+                f"load: {name} must be in [0, {rows}), the model's vocabulary, but {max(wrong)} is "
+                f"not.{sizes}"
             )

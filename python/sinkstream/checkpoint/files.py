@@ -67,7 +67,7 @@ class File:
             if not piece:
                 raise CheckpointError(
                     f"{self.where}: {self.name} must hold {count} bytes for {what} from byte "
-                    f"{begin} on, but ends {missing} bytes earlier. It is incomplete, or it has "
+                    f"{begin} on, but is {missing} bytes too short. It is incomplete, or it has "
                     "changed."
                 )
             pieces.append(piece)

@@ -78,7 +78,7 @@ def parse(text: str) -> Message | Command | None:
         raise InvalidArgument(f"chat: /{name} must be followed by {wanted}, but is not.")
     if argument and not wanted:
         raise InvalidArgument(
-            f"chat: /{name} must stand alone, but is followed by {quoted(argument)}. {_REMEDY}"
+            f"chat: /{name} must have no argument, but has {quoted(argument)}. {_REMEDY}"
         )
     if wanted == "FILE" and "\0" in argument:
         raise InvalidArgument(f"chat: FILE must be a path, but is {quoted(argument)}.")

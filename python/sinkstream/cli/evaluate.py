@@ -54,7 +54,7 @@ def evaluate(
         str, typer.Option(help=f"What a token sees; comma-separated: {', '.join(METHODS)}.")
     ] = "sinks",
     tokens: Annotated[
-        int | None, typer.Option(help="Read only the first tokens of the text. Default: all.")
+        int | None, typer.Option(help="Read only this many tokens of the text. Default: all.")
     ] = None,
     block: Annotated[int, typer.Option(help="Tokens per reported mean.")] = 1000,
     sample: Annotated[
@@ -63,7 +63,7 @@ def evaluate(
     chunk: Annotated[
         int | None, typer.Option(help="Tokens per forward; does not change any result.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     run_stream_eval: Annotated[
         bool, typer.Option("--stream-eval", help="Ask about lines further and further back.")
     ] = False,
@@ -75,9 +75,7 @@ def evaluate(
     ] = "20,40,60,80,100",
     queries: Annotated[int, typer.Option(help="With --stream-eval: questions per distance.")] = 50,
     out: Annotated[Path | None, typer.Option(help="Write all numbers to this JSON file.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Plot them into this .png or .svg file.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot them to this .png or .svg file.")] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Save scores here; the next run continues from them."),
@@ -92,7 +90,7 @@ def evaluate(
     distances = parse_numbers("--back", back)
     if run_stream_eval and run_needle:
         raise InvalidArgument(
-            "evaluate: only one of --stream-eval and --needle must be given, but both are."
+            "evaluate: only one of --stream-eval and --needle may be given, but both are."
         )
     book = None if run_stream_eval or run_needle else read_text(file, title)
     if book is None and file is not None:
@@ -171,8 +169,8 @@ def read_text(file: str | None, title: str | None) -> Book:
     """Return the text to read."""
     if file is None:
         raise InvalidArgument(
-            "evaluate: FILE must be given, but is not. Only --stream-eval and --needle do without "
-            "a text."
+            "evaluate: FILE must be given, but is not. "
+            "Only --stream-eval and --needle need no text."
         )
     return pick_book(read_books(file, where="evaluate"), title, where="evaluate")
 

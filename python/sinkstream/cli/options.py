@@ -23,7 +23,7 @@ ModelPath = Annotated[
         'Default: $SINKSTREAM_MODEL, or "smollm2".',
     ),
 ]
-Sinks = Annotated[int, typer.Option(help="First tokens, which always stay in the cache.")]
+Sinks = Annotated[int, typer.Option(help="Number of first tokens, which always stay in the cache.")]
 Window = Annotated[
     int | None,
     typer.Option(

@@ -45,8 +45,7 @@ def stream_eval(
 
     Args:
         model: The model to ask; it must have a tokenizer.
-        back: Lines between a question and the line that it is about. Each value has its own
-            stream.
+        back: Lines between a question and the line it asks about. Each value has its own stream.
         distance: The same in tokens, instead of `back`. It is rounded to lines;
             `Answer.distance` has the actual number of tokens.
         every: Lines between two questions.

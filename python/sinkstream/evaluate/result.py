@@ -39,7 +39,7 @@ class PerplexityResult(JsonFile):
     block_mean_nll: tuple[float | None, ...]
     """The same for tokens [0, block), [block, 2 * block), …; None if no token was scored."""
     standard_error: float | None
-    """Standard error of `mean_nll`, taking tokens as independent. None for a single token."""
+    """Standard error of `mean_nll`, treating tokens as independent. None for a single token."""
     tokens: int
     """Scored tokens: all except the first, or the sample."""
     method: str
@@ -162,12 +162,12 @@ class Difference:
 def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
     """Compare two methods at the tokens of one text that both have scored.
 
-    The differences are paired, so the difficulty of a token cancels out. The standard error takes
+    The differences are paired, so the difficulty of a token cancels out. The standard error treats
     them as independent: nearly true for sampled positions, but not for neighbouring tokens.
 
     Raises:
-        InvalidArgument: The texts differ, fewer than two tokens are common, or a result came from
-            a file.
+        InvalidArgument: The texts differ, the results share fewer than two tokens, or a result came
+            from a file.
     """
     if of.nll is None or of.scored is None or against.nll is None or against.scored is None:
         raise InvalidArgument(
@@ -180,8 +180,8 @@ def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
     )
     if texts[0] != texts[1] or len(common) < 2:
         raise InvalidArgument(
-            "compare: both results must have scored at least 2 common tokens of one text, but "
-            f"have {len(common)} of texts {texts[0]} and {texts[1]}."
+            "compare: both results must have at least 2 scored tokens of one text in common, but "
+            f"have {len(common)} of the texts {texts[0]} and {texts[1]}."
         )
     difference = of.nll[left].astype(np.float64) - against.nll[right]
     return Difference(

@@ -56,24 +56,24 @@ def perplexity(
             "recompute": the last W tokens, recomputed for each token, so that nothing older has
             left a trace in them: the slow method that "sinks" is meant to match;
             "protocol": as "sinks", but one token per forward, as the original code evaluates
-            (`start_size` = S, `recent_size` = W - 1): the same numbers at another cost.
+            (`start_size` = S, `recent_size` = W - 1): the same results, more slowly.
         sinks: S for "sinks" and "protocol"; None takes the model's. The other methods have none.
         window: W, the current token included. None takes the model's for "sinks" and "protocol",
-            and the model's S + W for "window" and "recompute", so that all see equally many
-            tokens.
-        max_tokens: Reads only the first `max_tokens` tokens of the text.
+            and the model's S + W for "window" and "recompute", so that all methods see the
+            same number of tokens.
+        max_tokens: Read only this many tokens of the text; None reads all.
         chunk: Tokens per forward; it does not change any result. None takes 512; "protocol"
             always takes 1.
         block: Tokens per reported mean.
         sample: For "recompute": the number of tokens to score, sampled from those whose window
-            has started to slide. None scores all, which costs W tokens of work for each.
+            has started to slide. None scores all, and recomputes W tokens for each.
         seed: Seed of the sample.
         progress: Called with (scored tokens, total tokens, perplexity so far) after each forward.
         resume: A file that keeps the scores of an interrupted run (Ctrl-C, or a crash). The same
-            call continues from it, to bit-identical numbers. The file does not hold the cache,
+            call continues from it, with bit-identical results. The file does not hold the cache,
             which is refilled from the sinks and the last layers * (W - 1) tokens, because it
             depends only on these ("dense": from all tokens). For a finished run, the result is
-            returned at once.
+            returned immediately.
 
     Returns:
         The result; sums are float64, of float32 log-probabilities.

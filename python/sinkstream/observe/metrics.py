@@ -27,7 +27,7 @@ def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
     """Return the counters, gauges and histograms of models for Prometheus to scrape.
 
     Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; all samples of a
-    model belong to the same moment.
+    model are taken at the same moment.
 
     Args:
         models: A model, or models by name; then each sample has the label `model`.

@@ -32,7 +32,7 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
     The file is a Chrome trace: open it at https://ui.perfetto.dev or in chrome://tracing. Each step
     is a slice, and so is each request, from its arrival to its end. The file contains no text and
     no tokens. It grows under a temporary name while the block runs, and is complete when the block
-    has ended, even with an exception.
+    ends, even with an exception.
 
     Args:
         path: The file; an existing one is replaced.
@@ -66,7 +66,7 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
     if tracer.lost:
         warn_caller(
             f"trace: {tracer.lost} records were overwritten before this process could read them. "
-            "The trace marks where."
+            "The trace shows where."
         )
 
 
@@ -82,8 +82,7 @@ class _TraceFile:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InvalidArgument(
-                f"trace: `path` must be a file that can be written, but is {str(path)!r}: "
-                f"{reason}.",
+                f"trace: `path` must be a writable file, but is {str(path)!r}: {reason}.",
                 param="path",
             ) from error
         self._separator = ""

@@ -81,18 +81,20 @@ def as_strings(where: str, name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if isinstance(strings, bytes | bytearray | Mapping) or not isinstance(strings, Sequence):
         raise TypeError(
-            f"{where}: `{name}` must be a string or several, but is of type {type(value).__name__}."
+            f"{where}: `{name}` must be a string or a sequence of strings, but is of type "
+            f"{type(value).__name__}."
         )
     for string in strings:
         if not isinstance(string, str):
             raise TypeError(
-                f"{where}: `{name}` must hold strings, but holds {type(string).__name__}."
+                f"{where}: `{name}` must contain only strings, but contains "
+                f"{type(string).__name__}."
             )
         try:
             string.encode()
         except UnicodeEncodeError as error:
             raise InvalidArgument(
-                f"{where}: `{name}` must hold Unicode text, but one has a lone surrogate at index "
+                f"{where}: `{name}` must be valid Unicode, but has a lone surrogate at index "
                 f"{error.start}.",
                 param=name,
             ) from None

@@ -90,7 +90,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """One string or several."""
+    """One string, or a sequence of strings."""
 
     rule = ""
 

@@ -178,8 +178,8 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
         or header.content[begin : begin + CHECKSUM_DIGITS] != checksum.encode()
     ):
         raise CheckpointError(
-            f"load_session: {name}: `checksum` must be {CHECKSUM_DIGITS} hexadecimal digits in "
-            f"lower case, but is {quoted(checksum)}."
+            f"load_session: {name}: `checksum` must be {CHECKSUM_DIGITS} lowercase hexadecimal "
+            f"digits, but is {quoted(checksum)}."
         )
     return SessionHeader(
         model=model,

@@ -64,7 +64,7 @@ def load(
     check_same_model(record, expected, os.fspath(path))
     if record.state.begin != 0 or record.pending_ids.size > 1:
         raise CheckpointError(
-            f"load_session: {quoted(os.fspath(path))} must be a session's file, without cuts and "
+            f"load_session: {quoted(os.fspath(path))} must be a saved session without cuts and "
             f"with at most 1 pending token, but has a cut at {record.state.begin} and "
             f"{record.pending_ids.size} pending tokens."
         )

@@ -48,7 +48,7 @@ class SessionStats:
     """Counts of what a session holds and what it has forgotten."""
 
     turns: int
-    """Replies, not counting those that were taken back."""
+    """Replies, not counting those that were undone."""
     tokens: int
     """Tokens processed since the session was opened."""
     live_tokens: int
@@ -147,8 +147,7 @@ class Session(ClosesOnExit):
 
         Raises:
             InvalidArgument: The template does not allow the role, or the session is closed.
-            CapacityError: The model's maximum number of streams is running, and no consumer is
-                reading them.
+            CapacityError: No memory became free, because the streams that hold it are not read.
             SessionBusy: A turn is running, or the session is being forked or saved.
             EngineDead: The model is closed, or its engine has failed.
         """
@@ -162,8 +161,8 @@ class Session(ClosesOnExit):
         If the task is cancelled, the tokens processed by then stay in the session.
 
         Raises:
-            OSError: The process may open no more files; an event loop needs one for its streams.
-            Exception: What `append` raises.
+            OSError: The process cannot open another file descriptor; each event loop needs one.
+            Exception: Any error that `append` raises.
         """
         with self._one_caller():
             ids = self._ids_of_turn(content, role, replies=False)
@@ -176,7 +175,7 @@ class Session(ClosesOnExit):
         """End the running turn, like `cancel` of its stream.
 
         Raises:
-            InvalidArgument: `keep` is "drop", and the last turn can no longer be taken back.
+            InvalidArgument: `keep` is "drop", and the last turn can no longer be undone.
             SessionBusy: `keep` is "drop", and `append` or `aappend` is running.
         """
         stream = None if self._latest is None else self._latest()
@@ -259,7 +258,8 @@ class Session(ClosesOnExit):
     def _one_caller(self) -> Iterator[None]:
         if not self._caller.acquire(blocking=False):
             raise SessionBusy(
-                "session: one thread or task at a time may use it, but another one is using it."
+                "session: one thread or task at a time may use a session, but another one is using "
+                "this one."
             )
         try:
             yield
@@ -291,7 +291,7 @@ class Session(ClosesOnExit):
         """Write the session to a file that `Model.load_session` continues bit for bit.
 
         The file holds the keys, values and ids of the live tokens: the conversation can be read
-        from it. At every moment, `path` is the complete old file or the complete new one.
+        from it. At any moment, `path` is either the complete old file or the complete new one.
 
         Raises:
             OSError: The file cannot be written there.
@@ -349,12 +349,12 @@ class Session(ClosesOnExit):
 
     @property
     def stats(self) -> SessionStats:
-        """Return its current counts; while a turn is running, as of the last step."""
+        """Return the current counts; while a turn is running, as of the last step."""
         return SessionStats(**self._native.stats())
 
     @property
     def sinks(self) -> int:
-        """Return S, the number of first tokens, which the session never forgets."""
+        """Return S, the number of first tokens, which the session never evicts."""
         return self._native.sinks
 
     @property

@@ -1,4 +1,4 @@
-"""StreamingLLM's interface for transformers: endless text from any of its models.
+"""StreamingLLM's interface for transformers: endless text from an unmodified model.
 
     from sinkstream.streaming_llm import enable_streaming_llm
 
@@ -6,12 +6,12 @@
     model.generate(input_ids, past_key_values=kv_cache.new_cache(), streamer=streamer, …)
 
 The model is not changed: no forward is patched, no hook is set, no attribute is written. Streaming
-is entirely in the cache, which is passed explicitly. To find the cache by itself, generate() would
-need a replaced method on the instance, whose private name changes between releases of transformers.
-Also, a model that streams for one caller would then stream for all.
+happens entirely in the cache, which is passed explicitly. To make generate() find the cache by
+itself, a private method would have to be replaced, whose name changes between releases of
+transformers. A model that streams for one caller would then also stream for all others.
 
 Two limits. First, transformers computes angles in float32, whose error grows with the index: up to
-t × 6e-8 radians at index t, which shows in a float32 model after some thousand tokens. Therefore
+t × 6e-8 radians at index t, which shows in a float32 model after a few thousand tokens. Therefore
 `kv_cache(past)` after a forward, `kv_cache.read` and `kv_cache.inputs_for_generate` renumber the
 live tokens from time to time. This is impossible within one call of generate(); sinkstream's own
 models do not need it. Second, generate() keeps every generated id and, except for MPT, every

@@ -106,7 +106,7 @@ def model_family(where: str, model: Any) -> str:
     if family in LEARNED_POSITIONS:
         raise InvalidArgument(
             f"{where}: `model` must have rotary positions or ALiBi, but is of model_type "
-            f'"{family}", which learned a vector for each absolute position. It cannot stream.',
+            f'"{family}", which has learned absolute positions. It cannot stream.',
             param="model",
         )
     if family not in FAMILIES:

@@ -24,9 +24,9 @@ class StartRecentKVCache:
 
     `past` is one of three things:
 
-    - a `StreamingCache` (from `new_cache`), changed in place: positions are always right;
-    - legacy tuples, `((key, value), …)` per layer: only sliced, as the original does, whatever the
-      positions of the keys;
+    - a `StreamingCache` (from `new_cache`), changed in place: positions are always correct;
+    - legacy tuples, `((key, value), …)` per layer: only sliced, as the original does, without
+      changing the positions of keys;
     - for `__call__`, the cache that a model returned when called without one (a `DynamicCache`).
       Its tokens move into a new `StreamingCache`, which is returned. Loops written for the original
       run unchanged: `past = kv_cache(model(ids, past_key_values=past).past_key_values)`.
@@ -206,8 +206,8 @@ class StartRecentKVCache:
 
         Args:
             input_ids: int64 [batch, tokens], only the new tokens.
-            past: From `new_cache`, changed in place; or None for a new one. For beams, its rows are
-                a multiple of those of `input_ids`, and each input row is read into that many.
+            past: From `new_cache`, changed in place; or None for a new one. For beam search, it
+                has several rows for each row of `input_ids`, which is read into all of them.
             attention_mask: The tokenizer's mask, which must be all ones. Required for more than one
                 row.
         """

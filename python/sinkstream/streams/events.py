@@ -12,7 +12,7 @@ FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The sequence has its memory. Shows the options in force: given, drawn, or defaults."""
+    """The sequence has received its memory. Has the options in force: given, drawn, or default."""
 
     prompt_tokens: int
     seed: int
@@ -34,10 +34,10 @@ class Token:
     """One token."""
 
     text: str
-    """The characters that it completes: often none, sometimes those of earlier tokens."""
+    """The characters that it completes: may be empty, or include parts of earlier tokens."""
     id: int
     logprob: float
-    """The model's own: before bias, penalties, temperature and filters."""
+    """From the model's own distribution, before bias, penalties, temperature and filters."""
     alternatives: tuple[tuple[int, float], ...] = ()
     """(id, logprob) of the `logprobs` most probable tokens, best first."""
 
@@ -85,7 +85,7 @@ class Stats:
     """Median time between tokens, accurate to 3 %."""
     token_p99_s: float | None
     consumer_lag: int
-    """Tokens that are ready and have not been read."""
+    """Tokens that are ready but have not been read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ class Stream(ClosesOnExit):
     """Text as it is generated; made by `Model.stream`.
 
     Generation runs in parallel with the reader, who may fall behind: text is merged, and generation
-    pauses about 2,000 tokens ahead of the reader. It ends with the loop that reads an unnamed
-    stream, with `close()`, `cancel()`, the end of a `with` block, and Ctrl-C.
+    pauses about 2,000 tokens ahead of the reader. `close()`, `cancel()`, the end of a `with` block
+    and Ctrl-C end it; so does leaving a loop over a stream that has no other reference.
 
     In asyncio, `async for`, `async with`, `aevents()`, `aresult()` and `aclose()` do the same and
     let other tasks run. Cancelling a task that waits for a stream, as `asyncio.timeout` does, ends
@@ -62,8 +62,8 @@ class Stream(ClosesOnExit):
     together with something else, use `asyncio.wait`, which does not cancel.
 
     One thread or task at a time may read. Reads of text and of events, by threads and by tasks, may
-    alternate: each piece is returned once. Closing the event loop of a waiting read releases the
-    stream.
+    alternate: each piece is returned once. If an event loop is closed while one of its tasks waits
+    for the stream, another reader may continue.
 
     Example:
         >>> with model.stream("Once upon a time", max_tokens=100) as stream:
@@ -119,7 +119,7 @@ class Stream(ClosesOnExit):
             InvalidArgument: The checkpoint has no tokenizer, so there is no text.
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: It timed out waiting for cache memory held by streams that are not read.
+            CapacityError: No memory became free, because the streams that hold it are not read.
             EngineDead: The generation thread has failed.
         """
         self._check_text()
@@ -135,7 +135,7 @@ class Stream(ClosesOnExit):
         Raises:
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity; after `Finished("error")`.
-            CapacityError: It timed out waiting for cache memory held by streams that are not read.
+            CapacityError: No memory became free, because the streams that hold it are not read.
             EngineDead: The generation thread has failed.
         """
         try:
@@ -154,7 +154,7 @@ class Stream(ClosesOnExit):
         Raises:
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: It timed out waiting for cache memory held by streams that are not read.
+            CapacityError: No memory became free, because the streams that hold it are not read.
             EngineDead: The generation thread has failed.
         """
         self._read(self._inbox.skip)
@@ -170,7 +170,7 @@ class Stream(ClosesOnExit):
 
         Raises:
             StopAsyncIteration: The stream has ended.
-            OSError: The process cannot open more files; an event loop needs one for its streams.
+            OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `next` raises.
         """
         self._check_text()
@@ -181,7 +181,7 @@ class Stream(ClosesOnExit):
         return text
 
     def aevents(self) -> AsyncIterator[Event]:
-        """Return an asynchronous iterator over the same events as `events`; it raises the same."""
+        """Return an asynchronous iterator over the events of `events`, with the same errors."""
         return aio.UntilNone(self._anext_event)
 
     async def aresult(self) -> Result:
@@ -237,7 +237,7 @@ class Stream(ClosesOnExit):
         self._native.close()
 
     async def aclose(self) -> None:
-        """Do the same as `close`, which never waits; for `contextlib.aclosing` and the like."""
+        """Close the stream as `close` does, without waiting; for `contextlib.aclosing`."""
         self.close()
 
     async def __aenter__(self) -> Stream:
@@ -321,7 +321,7 @@ class Stream(ClosesOnExit):
         if reader != me:
             raise SessionBusy(
                 "stream: one thread or task at a time may read a stream, but another one is "
-                "reading."
+                "reading this one."
             )
 
     def _release(self, me: _Reader) -> None:

@@ -158,7 +158,7 @@ def check_characters(text: str, where: str | ArgumentName) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"{where} must be made of Unicode characters, but has the lone surrogate "
+            f"{where} must be valid Unicode, but has the lone surrogate "
             f"U+{ord(text[error.start]):04X} at position {error.start}.",
             param=where.name if isinstance(where, ArgumentName) else "prompt",
         ) from None

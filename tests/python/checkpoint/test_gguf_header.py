@@ -351,7 +351,7 @@ BROKEN = {
     ),
     "an array element that is not UTF-8": (
         broken(lambda f: f.add_array("bad", STRING, ["a", b"b\xe2\x28"])),
-        'element 1 of metadata key "bad" must be UTF-8 text, but is not, at its byte 1',
+        'element 1 of metadata key "bad" must be UTF-8 text, but byte 1 is not',
     ),
     "a scalar tensor": (
         broken(lambda f: f.add_tensor("odd", (), bytes(4))),

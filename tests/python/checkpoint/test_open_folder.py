@@ -154,7 +154,7 @@ def test_a_folder_without_tokenizer_ends_on_the_ids_that_its_configs_name(folder
         ({"repetition_penalty": 0}, "`repetition_penalty` must be a number"),
         ({"eos_token_id": -1}, "`eos_token_id` must be an integer or a list of integers from 0"),
         ({"eos_token_id": [2, "x"]}, "`eos_token_id` must be an integer or a list"),
-        ({"eos_token_id": 100_000}, r"end_token_ids must lie in \[0, 293\).* reach 100000\."),
+        ({"eos_token_id": 100_000}, r"end_token_ids must be in \[0, 293\).* but 100000 is not\."),
         ({"do_sample": "no"}, "`do_sample` must be true or false"),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_an_error(tmp_path: Path) -> N
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(path)
     assert str(caught.value) == (
-        "load: the tokenizer's ids must lie in [0, 128), the model's vocabulary, but reach 285. "
+        "load: the tokenizer's ids must be in [0, 128), the model's vocabulary, but 285 is not. "
         "The model has a vocabulary of 128 tokens, the tokenizer one of 286."
     )
 

@@ -225,7 +225,7 @@ def test_help_and_quit(say: Say) -> None:
         ("/load /missing/talk", 'load_session: file "talk" cannot be opened'),
         ("/load /", "load_session: "),
         (f"/load {__file__}", "load_session: "),
-        ("/undo now", "chat: /undo must stand alone"),
+        ("/undo now", "chat: /undo must have no argument"),
     ],
 )
 def test_an_error_is_one_line_and_loses_nothing(

@@ -44,7 +44,7 @@ def test_every_command_is_known_with_its_argument_and_only_so(name: str) -> None
                 parse(text)
     else:
         assert parse(f"/{name}") == parse(f"/{name} ") == Command(name)
-        with pytest.raises(InvalidArgument, match=f"/{name} must stand alone"):
+        with pytest.raises(InvalidArgument, match=f"/{name} must have no argument"):
             parse(f"/{name} x")
 
 

@@ -172,4 +172,4 @@ def test_a_trace_has_every_step(run: Run, checkpoint: str, tmp_path: Path) -> No
 def test_a_trace_that_cannot_be_written_is_said_before_anything_is_loaded(run: Run) -> None:
     outcome = run("generate", "hello", "-m", "/missing/model.gguf", "--trace", "/missing/t.json")
     assert outcome.code == 2
-    assert outcome.err.startswith("sinkstream: trace: `path` must be a file that can be written")
+    assert outcome.err.startswith("sinkstream: trace: `path` must be a writable file")

@@ -94,7 +94,7 @@ def test_stream_eval_and_needle_write_accuracy_by_distance(
         (["BOOK", "--stream-eval"], "evaluate: FILE must not be given with --stream-eval"),
         (
             ["--stream-eval", "--needle"],
-            "evaluate: only one of --stream-eval and --needle must be given",
+            "evaluate: only one of --stream-eval and --needle may be given",
         ),
         (["BOOK", "--tokens", "1"], "perplexity: `max_tokens` must be in"),
         (["BOOK", "--window", "9999"], "perplexity: sinks + window must be less than"),

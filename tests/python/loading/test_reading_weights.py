@@ -52,7 +52,7 @@ def test_a_file_that_shrinks_before_it_is_read_is_an_error_that_names_the_tensor
     monkeypatch.setattr(loading, "_begin_to_read", shrink)
     with pytest.raises(
         sinkstream.CheckpointError,
-        match=r'm\.gguf must hold \d+ bytes for tensor "\S+" from byte \d+ on, but ends \d+ bytes',
+        match=r'm\.gguf must hold \d+ bytes for tensor "\S+" from byte \d+ on, but is \d+ bytes',
     ):
         sinkstream.load(model_file)
     assert open_files(model_file) == reading_threads() == 0
@@ -66,7 +66,9 @@ def test_a_file_that_could_not_be_read_and_then_could_has_changed(
 
     extent = FileSource.extent
     monkeypatch.setattr(FileSource, "extent", nowhere)
-    with pytest.raises(sinkstream.CheckpointError, match="could not be read, and then could"):
+    with pytest.raises(
+        sinkstream.CheckpointError, match="could not be read at first, but then could"
+    ):
         sinkstream.load(model_file)
 
 

@@ -1,4 +1,4 @@
-"""The law of docs/architecture.md: which folder may include or import which, and no circles."""
+"""The layers of docs/architecture.md: which folder may include or import which, and no circles."""
 
 from __future__ import annotations
 

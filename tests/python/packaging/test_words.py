@@ -1,4 +1,4 @@
-"""No text of the repository has a phrase that was given up: plain English, one word per idea."""
+"""No text of the repository has a retired phrase: plain English, one word per idea."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.python.packaging.words import Phrase, findings
 
 ROOT = Path(__file__).parents[3]
 GLOSSARY = "docs/glossary.md"
-GIVEN_UP = "## Words that were given up"  # the glossary's last section, which names them
+GIVEN_UP = "## Retired words"  # the glossary's last section, which names them
 EXEMPT = {"LICENSE", "tests/data/prose.txt", "tests/python/packaging/test_words.py"}
 RESULTS = "benchmarks/results/"
 GENERATED = {".venv", "build", "dist", "__pycache__"}

@@ -223,7 +223,7 @@ def test_a_template_that_is_not_utf8_is_refused(write: Write) -> None:
     folder = write()
     (folder / "chat_template.jinja").write_bytes(b"ab\xff")
     with pytest.raises(
-        CheckpointError, match=r"chat_template.jinja must be UTF-8 .* at its byte 2"
+        CheckpointError, match=r"chat_template.jinja must be UTF-8 .* but byte 2 is not"
     ):
         text_format_from_folder(folder, {})
 

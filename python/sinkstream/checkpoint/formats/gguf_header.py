@@ -317,6 +317,5 @@ class _Cursor:
 
     def _not_utf8(self, what: str, error: UnicodeDecodeError) -> CheckpointError:
         return CheckpointError(
-            f"load: {self.file.name}: {what} must be UTF-8 text, but is not, at its byte "
-            f"{error.start}."
+            f"load: {self.file.name}: {what} must be UTF-8 text, but byte {error.start} is not."
         )

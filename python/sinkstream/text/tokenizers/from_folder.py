@@ -104,7 +104,7 @@ def _read_text(path: Path, max_bytes: int) -> str:
         return file.read(0, file.size, "its text").decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(
-            f"load: {file.name} must be UTF-8 text, but is not at its byte {error.start}."
+            f"load: {file.name} must be UTF-8 text, but byte {error.start} is not."
         ) from error
     finally:
         file.close()
