@@ -23,7 +23,7 @@ namespace sinkstream {
 // What inputs are rounded to before they are multiplied.
 enum class InputType : uint8_t {
   kFloat32,   // not at all
-  kBFloat16,  // each by itself
+  kBFloat16,  // each individually
   kInt16,     // in groups of 32, where weights are codes: Note: [Inputs in 16 bits]
 };
 
@@ -64,10 +64,10 @@ struct LinearArgs {
 };
 
 // Note: [Single token]
-// With one token, each thread lays out the inputs in a copy of its own. A thread reads what another
-// thread wrote from that core's cache, line by line. If one thread laid out the token for all, that
-// transfer would happen twice in sequence: the last call's outputs to that thread, and the laid-out
-// inputs from it to the others.
+// With one token, each thread lays out the inputs in a copy of its own. What one thread wrote,
+// another fetches from the writer's cache, line by line. If one thread laid out the token for all,
+// that transfer would happen twice in sequence: the last call's outputs to that thread, and the
+// laid-out inputs from it to the others.
 
 // Scratch for one token's inputs, enough for every table and weight type: in the layout of the dot
 // instructions, and their sums over groups.
