@@ -13,8 +13,8 @@
 #include "device/buffer.h"
 #include "kernels/choose.h"
 #include "linear_call.h"
+#include "probes/bandwidth.h"
 #include "probes/peak.h"
-#include "probes/read.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include "common/errors.h"
 #include "device/buffer.h"
 #include "kernels/table.h"
+#include "probes/bandwidth.h"
 #include "probes/peak.h"
-#include "probes/read.h"
 
 namespace py = pybind11;
 

@@ -4,6 +4,7 @@
 
 #include "common/fail_point.h"
 #include "engine/engine.h"
+#include "engine/stop_conditions.h"
 
 namespace sinkstream {
 
@@ -110,21 +111,9 @@ void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
 }
 
 void Engine::stage_token(Sequence& sequence, const Sampled& sampled) {
-  const SamplingParams& params = sequence.sampler.params();
-  const bool is_end_token = end_tokens_.contains(sampled.token);
-  const bool stops =
-      sequence.stop_tokens.contains(sampled.token) || (is_end_token && !params.ignore_eos);
-  const bool has_text = !stops && !is_end_token;
-  const bool hits_stop_string =
-      has_text && sequence.text.push(sampled.token, &sequence.stream->staged().text);
+  const std::optional<FinishReason> reason = finish_at_token(sequence, sampled.token, end_tokens_);
   sequence.stream->stage_token(sampled);
-  if (stops) {
-    finish(sequence, FinishReason::kStop);
-  } else if (hits_stop_string) {
-    finish(sequence, FinishReason::kStopString);
-  } else if (sequence.stats.generated_tokens == params.max_tokens) {
-    finish(sequence, FinishReason::kLength);
-  }
+  if (reason) finish(sequence, *reason);
 }
 
 void Engine::publish(Sequence& sequence) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sampling/detokenizer.h"
-#include "sampling/stop.h"
+#include "sampling/stop_strings.h"
 
 namespace sinkstream {
 

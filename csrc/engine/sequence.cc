@@ -64,11 +64,4 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
   stats.cached_tokens = stats.live_tokens = cache->live();
 }
 
-std::optional<FinishReason> Sequence::maybe_early_finish(Clock::time_point now) const {
-  if (failure) return FinishReason::kError;
-  if (stream->is_cancelled()) return FinishReason::kCancelled;
-  if (now >= deadline) return FinishReason::kTimeout;
-  return std::nullopt;
-}
-
 }  // namespace sinkstream

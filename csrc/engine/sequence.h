@@ -41,8 +41,6 @@ struct Sequence {
 
   bool is_prefilling() const { return prefilled < prompt_tokens; }
   bool wants_reply() const { return sampler.params().max_tokens != 0; }
-  // Why it must end now, whatever its phase, if it must.
-  std::optional<FinishReason> maybe_early_finish(Clock::time_point now) const;
   // Its tokens that steps in flight append to its cache.
   int64_t in_flight() const { return cache == nullptr ? 0 : cache->in_flight(); }
   // Prompt tokens that are not in any launched step.

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/linear/weights.h"
-#include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {
 

@@ -1,3 +1,4 @@
+// The one exported symbol. A new op goes into ops.h and ops.cu.
 #include "kernels/cuda/plugin.h"
 
 extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*

@@ -27,7 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 #if defined(SINKSTREAM_CUDA_EMULATED)
 

@@ -3,8 +3,8 @@
 // Every layer begins and ends with it. Sums are float32, in an order that depends only on `dim`.
 #pragma once
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_types.h"
-#include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda {
 

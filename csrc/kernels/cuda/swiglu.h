@@ -2,8 +2,8 @@
 // one linear map, next to each other.
 #pragma once
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_types.h"
-#include "kernels/cuda/stream.h"
 
 namespace sinkstream::cuda {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda::emulator {
 

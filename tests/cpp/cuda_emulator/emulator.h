@@ -10,7 +10,7 @@
 #include "cuda_emulator/block.h"
 #include "cuda_emulator/capture.h"
 #include "cuda_emulator/numbers.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 #define __global__
 #define __device__

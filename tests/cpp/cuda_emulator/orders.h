@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda::emulator {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "device/buffer.h"
+#include "probes/bandwidth.h"
 #include "probes/peak.h"
-#include "probes/read.h"
 
 namespace sinkstream {
 namespace {

@@ -5,7 +5,7 @@
 // one key head and folds page after page itself.
 #pragma once
 
-#include "kernels/cpu/attention/page.inl"
+#include "kernels/cpu/attention/attend_page.inl"
 
 // The pages that some tokens of one span see: sink pages, then window blocks.
 struct VisiblePages {

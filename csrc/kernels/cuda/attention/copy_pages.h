@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device_types.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda {
 

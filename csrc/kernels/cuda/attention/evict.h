@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device_types.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/rope.h"
 
 namespace sinkstream::cuda {

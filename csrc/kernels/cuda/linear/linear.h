@@ -11,7 +11,7 @@
 #pragma once
 
 #include "kernels/cuda/linear/plan.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "common/divide_up.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/logits.h"
 
 namespace sinkstream::cuda {

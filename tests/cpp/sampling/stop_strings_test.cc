@@ -1,4 +1,4 @@
-#include "sampling/stop.h"
+#include "sampling/stop_strings.h"
 
 #include <gtest/gtest.h>
 

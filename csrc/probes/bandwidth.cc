@@ -1,4 +1,4 @@
-#include "probes/read.h"
+#include "probes/bandwidth.h"
 
 #include <chrono>
 #include <vector>
