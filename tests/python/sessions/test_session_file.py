@@ -210,7 +210,7 @@ def test_a_checksum_that_is_written_in_another_way_is_refused(saved: Path) -> No
     escaped = f"\\u{ord(digits[0]):04x}{digits[1:]}"  # the same string in JSON
     text = content[8 : len(content) - len(tensors)].replace(digits.encode(), escaped.encode())
     saved.write_bytes(len(text).to_bytes(8, "little") + text + tensors)
-    with pytest.raises(CheckpointError, match="`checksum` must be 64 hexadecimal digits"):
+    with pytest.raises(CheckpointError, match="`checksum` must be 64 lowercase hexadecimal digits"):
         read_session_file(saved)
 
 
