@@ -172,7 +172,10 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "another length": (_set("length", "10"), 'tensor "keys_values" must be'),
     "a cut after the end": (_set("begin", "1001"), "`begin` must be at most `length`, 1000"),
     "ids past the vocabulary": (_set("vocab_size", "100"), r"`token_ids` must be in \[0, 99\]"),
-    "a checksum in capitals": (_set("checksum", "A" * 64), "`checksum` must be 64 hexadecimal"),
+    "a checksum in capitals": (
+        _set("checksum", "A" * 64),
+        "`checksum` must be 64 lowercase hexadecimal",
+    ),
     "fields that are no JSON": (_set("fields", "{"), "`fields` of talk.session must be valid JSON"),
     "a field that is a list": (_set("fields", '{"a":[]}'), '"a" is'),
     "a field that is a bool": (_set("fields", '{"a":true}'), '"a" is true'),
