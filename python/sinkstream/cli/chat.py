@@ -37,8 +37,8 @@ def chat(
         str,
         typer.Option(
             metavar="N|system",
-            help='Number of first tokens, which always stay in the cache, or "system" for the whole '
-            "system prompt.",
+            help='Number of first tokens, which always stay in the cache, or "system" for the '
+            "whole system prompt.",
         ),
     ] = "4",
     *,
