@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 
 def version() -> str:
     """Return the installed version of the package."""
+    from importlib import metadata  # takes 30 ms, which streaming does not need
+
     return metadata.version("sinkstream")

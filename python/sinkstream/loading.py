@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from sinkstream import _core, devices
-from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, row_bytes
-from sinkstream.checkpoint.open import open_tensors
+from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly
+from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
-from sinkstream.opening import with_text
+from sinkstream.open_checkpoint import with_text
 from sinkstream.request.checks import as_choice, as_int
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 

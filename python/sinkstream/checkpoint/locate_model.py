@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from sinkstream.checkpoint.files import exists
+from sinkstream.checkpoint.bounded_file import exists
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import cast
 
-from sinkstream.checkpoint.checkpoint import Storage, TensorSource
+from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.families.family import WeightNames
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
+from sinkstream.checkpoint.storage import Storage
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sinkstream.checkpoint.checkpoint import Extent, TensorSource, row_bytes
-from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.checkpoint import Extent, TensorSource
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.errors import CheckpointError
 
 

@@ -32,8 +32,8 @@ from sinkstream.evaluate import (
     stream_eval,
 )
 from sinkstream.evaluate.books import Book, pick_book, read_books
-from sinkstream.evaluate.files import write_json
 from sinkstream.evaluate.pictures import check_picture
+from sinkstream.evaluate.result_files import write_json
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice
 

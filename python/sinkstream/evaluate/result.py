@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.files import JsonFile
+from sinkstream.evaluate.result_files import JsonFile
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
 

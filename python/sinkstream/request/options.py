@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypedDict, get_type_hints
 
-from sinkstream.request.kinds import Flag, Integer, Kind, Number, Strings, TokenBias, TokenIds
+from sinkstream.request.value_kinds import Flag, Integer, Kind, Number, Strings, TokenBias, TokenIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sinkstream import _build
-from sinkstream.checkpoint.files import parse_json
+from sinkstream.checkpoint.bounded_file import parse_json
 from sinkstream.checkpoint.formats.safetensors_header import MAX_HEADER_BYTES, SafetensorsHeader
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats import gguf_header as reader
 from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
 from sinkstream.errors import CheckpointError

@@ -12,7 +12,7 @@ import pytest
 
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.opening import open_checkpoint
+from sinkstream.open_checkpoint import open_checkpoint
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats.gguf_header import read_gguf_header
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
-from sinkstream.opening import open_checkpoint
+from sinkstream.open_checkpoint import open_checkpoint
 from tests.data import tiny
 from tests.python.checkpoint.gguf_bytes import F32, STRING, U32, GgufBytes, llama_bytes
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats import safetensors_header as reader
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.tensors import TensorEntry

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sinkstream.request.kinds import Integer, Number
 from sinkstream.request.options import OPTIONS
+from sinkstream.request.value_kinds import Integer, Number
 
 NUMBERS = {name: option.kind for name, option in OPTIONS.items() if isinstance(option.kind, Number)}
 INTEGERS = {

@@ -14,9 +14,9 @@ import pytest
 import sinkstream
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.kinds import Number
 from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
 from sinkstream.request.stream_request import make_request
+from sinkstream.request.value_kinds import Number
 from tests.python.request.ranges import INTEGERS, NUMBERS
 
 REQUEST = make_request([5], {"max_tokens": 1}, defaults=Sampling(), vocab_size=300)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.kinds import Integer
 from sinkstream.request.options import Sampling
 from sinkstream.request.stream_request import StreamRequest, make_request
+from sinkstream.request.value_kinds import Integer
 from tests.python.request.ranges import INTEGERS, NUMBERS
 
 VOCAB = 300

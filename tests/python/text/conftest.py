@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.gguf_header import read_gguf_header
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 

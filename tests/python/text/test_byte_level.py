@@ -9,11 +9,8 @@ from tokenizers import Regex, Tokenizer
 from tokenizers import pre_tokenizers as pre
 
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers.byte_level import (
-    PRE_TOKENIZERS,
-    byte_level_tokenizer,
-    pre_tokenizer,
-)
+from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
+from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer
 from tests.python.text.vocabularies import LLAMA3_SPLIT, PROSE, QWEN_SPLIT
 
 VOCABULARY = {letter: i for i, letter in enumerate(sorted(pre.ByteLevel.alphabet()))}

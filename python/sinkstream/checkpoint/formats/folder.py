@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sinkstream.checkpoint.bounded_file import File, exists, read_json
 from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
 from sinkstream.checkpoint.families import find_family
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.files import File, exists, read_json
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
-from sinkstream.checkpoint.generation import generation_from_config
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.sampling_defaults import generation_from_config
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
 from sinkstream.errors import CheckpointError

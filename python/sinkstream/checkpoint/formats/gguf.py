@@ -6,14 +6,15 @@ import math
 import struct
 from pathlib import Path
 
-from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS, GgufText, TensorsOnly
+from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
 from sinkstream.checkpoint.families import GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.files import File
 from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
-from sinkstream.checkpoint.generation import generation_from_gguf
 from sinkstream.checkpoint.match_tensors import match_tensors
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.sampling_defaults import generation_from_gguf
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.checkpoint.tensors import FileSource
 from sinkstream.errors import CheckpointError
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS
-from sinkstream.checkpoint.files import File
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sinkstream.checkpoint.files import File, parse_json
+from sinkstream.checkpoint.bounded_file import File, parse_json
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError

@@ -12,9 +12,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
+from sinkstream.checkpoint.bounded_file import File, read_json
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.files import File, read_json
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.control_tokens import control_tokens

@@ -11,7 +11,8 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer, pre_tokenizer
+from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
+from sinkstream.text.tokenizers.pre_tokenizers import pre_tokenizer
 from sinkstream.text.tokenizers.sentencepiece import sentencepiece_tokenizer
 
 # `tokenizer.ggml.token_type`

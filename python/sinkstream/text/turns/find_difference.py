@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.templates.passage import Passage, Piece
-from sinkstream.text.turns.checks import TEXT
 from sinkstream.text.turns.template_turns import Message, TemplateTurns, as_message, placeholders
+from sinkstream.text.turns.turn_arguments import TEXT
 
 # Contents that may merge with the template's own text into a token, or be trimmed by it.
 _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")

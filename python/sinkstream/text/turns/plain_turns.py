@@ -8,7 +8,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.plain_text import PlainEncoder
-from sinkstream.text.turns.checks import SYSTEM, TEXT, check_role, check_text
+from sinkstream.text.turns.turn_arguments import SYSTEM, TEXT, check_role, check_text
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
-from sinkstream.text.turns.checks import SYSTEM, TEXT, check_role, check_text
+from sinkstream.text.turns.turn_arguments import SYSTEM, TEXT, check_role, check_text
 
 Message = Mapping[str, str]
 

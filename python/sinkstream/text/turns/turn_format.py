@@ -11,10 +11,10 @@ from typing import Protocol
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.turns.checks import TEXT
 from sinkstream.text.turns.find_difference import find_difference
 from sinkstream.text.turns.plain_turns import PlainTurns
 from sinkstream.text.turns.template_turns import split_template
+from sinkstream.text.turns.turn_arguments import TEXT
 
 
 class TurnFormat(Protocol):

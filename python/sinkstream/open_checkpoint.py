@@ -14,7 +14,7 @@ from sinkstream.checkpoint.checkpoint import (
     TensorsOnly,
     TextFormat,
 )
-from sinkstream.checkpoint.open import open_tensors
+from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers import from_folder, from_gguf
 

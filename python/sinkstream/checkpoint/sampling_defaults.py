@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.request.kinds import Integer, Number
 from sinkstream.request.options import OPTIONS, SAMPLING
+from sinkstream.request.value_kinds import Integer, Number
 
 # Our names -> the names in GGUF metadata.
 _GGUF_NAMES = {
