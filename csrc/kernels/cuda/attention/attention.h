@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device_types.h"
 
 namespace sinkstream::cuda {
 

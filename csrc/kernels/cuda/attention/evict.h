@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/rope.h"
 
 namespace sinkstream::cuda {

@@ -2,8 +2,8 @@
 // of each query, one of each key; keys and values go to their slots.
 #pragma once
 
-#include "kernels/cuda/device_types.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device_types.h"
 #include "kernels/rope.h"
 
 namespace sinkstream::cuda {

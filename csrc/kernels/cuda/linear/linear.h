@@ -10,8 +10,8 @@
 // minimum.
 #pragma once
 
-#include "kernels/cuda/linear/plan.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/linear/plan.h"
 
 namespace sinkstream::cuda {
 

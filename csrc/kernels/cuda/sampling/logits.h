@@ -4,9 +4,9 @@
 // float's range.
 #pragma once
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_types.h"
 #include "kernels/cuda/sampling/sampling.h"
-#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda {
 

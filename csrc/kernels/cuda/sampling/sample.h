@@ -5,9 +5,9 @@
 // tokens[row].index + 1.
 #pragma once
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_types.h"
 #include "kernels/cuda/sampling/sampling.h"
-#include "kernels/cuda/cuda_stream.h"
 
 namespace sinkstream::cuda {
 
