@@ -96,14 +96,13 @@ void look_for_signals() {
 template <typename T>
 using Dense = py::array_t<T, py::array::c_style>;
 
-// `ids` [batch, tokens]; `logits` [batch, tokens, vocab] is written.
-void forward(LoadedModel& model, const Dense<int64_t>& ids, Dense<float>& logits,
-             ForwardCache* cache) {
+// Checks the arguments of a forward before its logits are allocated. `ids` is [batch, tokens].
+// Returns the ids as the core takes them.
+std::vector<int32_t> check_forward(const LoadedModel& model, const Dense<int64_t>& ids,
+                                   const ForwardCache* cache) {
   SINKSTREAM_CHECK(ids.ndim() == 2 && ids.shape(0) > 0, "forward takes ids of ", ids.ndim(),
                    " dimensions");
   const int64_t batch = ids.shape(0), tokens = ids.shape(1), vocab = model.spec().vocab_size;
-  SINKSTREAM_CHECK(logits.size() == batch * tokens * vocab, "forward writes ", logits.size(),
-                   " logits for ", batch * tokens, " tokens");
   if (cache != nullptr) check_own("forward", model, *cache);
   if (cache != nullptr && cache->batch() != batch) {
     throw InvalidArgument(cat("forward: `cache` must be for a batch of ", batch,
@@ -120,6 +119,16 @@ void forward(LoadedModel& model, const Dense<int64_t>& ids, Dense<float>& logits
     }
     narrow[i] = static_cast<int32_t>(values[i]);
   }
+  return narrow;
+}
+
+// `logits` [batch, tokens, vocab] is written.
+void forward(LoadedModel& model, const Dense<int64_t>& ids, Dense<float>& logits,
+             ForwardCache* cache) {
+  const std::vector<int32_t> narrow = check_forward(model, ids, cache);
+  const int64_t batch = ids.shape(0), tokens = ids.shape(1);
+  SINKSTREAM_CHECK(logits.size() == batch * tokens * model.spec().vocab_size, "forward writes ",
+                   logits.size(), " logits for ", batch * tokens, " tokens");
   if (tokens == 0) return;
   float* out = logits.mutable_data();
   const Borrowed borrowed(cache);
@@ -179,6 +188,12 @@ void register_model(py::module_& module) {
            py::arg("end_token_ids"))
       .def("close", &LoadedModel::close, py::call_guard<py::gil_scoped_release>())
       .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "check_forward",
+          [](const LoadedModel& self, const Dense<int64_t>& ids, const ForwardCache* cache) {
+            check_forward(self, ids, cache);
+          },
+          py::arg("ids").noconvert(), py::arg("cache").none(true))
       .def("forward", &forward, py::arg("ids").noconvert(), py::arg("logits").noconvert(),
            py::arg("cache").none(true))
       .def(

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bindings/register.h"
+#include "common/check.h"
 
 namespace py = pybind11;
 
@@ -61,8 +62,11 @@ const char* name_of(StreamMark::Kind kind) {
 const py::object& batch_type() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> type;
   return type
-      .call_once_and_store_result(
-          [] { return py::module_::import("sinkstream.streams.batch").attr("Batch"); })
+      .call_once_and_store_result([] {
+        const py::object found = py::module_::import("sinkstream.streams.batch").attr("Batch");
+        SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 6, "Batch has other fields");
+        return found;
+      })
       .get_stored();
 }
 

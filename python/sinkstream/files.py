@@ -57,9 +57,15 @@ class NewFile:
             prefix=f".{self._path.name[:40]}.", suffix=".part", dir=self._path.parent
         )
         self._part = Path(part)
-        self.file = os.fdopen(descriptor, "w+b", buffering=buffering)
-        if not is_private:
-            os.fchmod(descriptor, 0o666 & ~_umask())
+        try:
+            if not is_private:
+                os.fchmod(descriptor, 0o666 & ~_umask())
+            self.file = os.fdopen(descriptor, "w+b", buffering=buffering)
+        except BaseException:
+            with suppress(OSError):  # `fdopen` may have closed it
+                os.close(descriptor)
+            self._part.unlink(missing_ok=True)
+            raise
 
     def complete(self) -> None:
         """Flush the file to disk, close it and rename it. Call `abandon` where this fails."""
@@ -78,9 +84,10 @@ class NewFile:
 
 def _umask() -> int:
     """Return the process's umask. Linux shows it; `os.umask` could only replace it."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
+    with suppress(OSError):  # without /proc the file is its owner's alone
+        for line in Path("/proc/self/status").read_text("utf-8", "replace").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
     return 0o077
 
 

@@ -394,11 +394,11 @@ class Model(ClosesOnExit):
                 "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.",
                 param="ids",
             )
-        logits = torch.empty(*ids.shape, self._spec.vocab_size, dtype=torch.float32, device="cpu")
         # The core reads and writes the tensors' own memory.
-        self._native.forward(
-            ids.contiguous().numpy(), logits.numpy(), None if cache is None else cache._native
-        )
+        lent, native = ids.contiguous().numpy(), None if cache is None else cache._native
+        self._native.check_forward(lent, native)  # before logits of any size are allocated
+        logits = torch.empty(*ids.shape, self._spec.vocab_size, dtype=torch.float32, device="cpu")
+        self._native.forward(lent, logits.numpy(), native)
         return logits
 
     def close(self) -> None:

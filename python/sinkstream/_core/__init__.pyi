@@ -158,6 +158,9 @@ class Model:
     def fingerprint(self) -> str:
         """Digest the weights and the spec, at the first call: 32 hexadecimal digits."""
 
+    def check_forward(self, ids: npt.NDArray[np.int64], cache: ForwardCache | None) -> None:
+        """Raise what `forward` would raise for `ids` and `cache`."""
+
     def forward(
         self,
         ids: npt.NDArray[np.int64],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:  # answered before the slow import of the parser
-        print(f"sinkstream {_build.version()}")
+        try:
+            print(f"sinkstream {_build.version()}", flush=True)
+        except BrokenPipeError:
+            # Nothing more can be written; the interpreter must not try at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         return 0
     from sinkstream.cli.program import run
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sinkstream import _build
-from sinkstream.observe.open_models import OpenModel
+from sinkstream.observe.open_models import OpenModel, is_model
 
 Labels = dict[str, str]
 Sample = tuple[str, Labels, float]  # suffix of the family's name, labels, value
@@ -52,10 +52,10 @@ def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
 
 
 def _as_named(models: OpenModel | Mapping[str, OpenModel]) -> list[tuple[Labels, OpenModel]]:
-    if isinstance(models, OpenModel):
+    if is_model(models):
         return [({}, models)]
     if not isinstance(models, Mapping) or not all(
-        isinstance(name, str) and isinstance(model, OpenModel) for name, model in models.items()
+        isinstance(name, str) and is_model(model) for name, model in models.items()
     ):
         raise TypeError(
             "prometheus_text: `models` must be a sinkstream.Model or map names to models, but is "

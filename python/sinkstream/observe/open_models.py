@@ -6,13 +6,12 @@ import atexit
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 if TYPE_CHECKING:
     from sinkstream.checkpoint.spec import DecoderSpec
 
 
-@runtime_checkable
 class OpenModel(Protocol):
     """What metrics and traces read of a `sinkstream.Model`."""
 
@@ -52,6 +51,7 @@ Watcher = Callable[[OpenModel], None]
 
 _numbers = itertools.count(1)
 _open: weakref.WeakValueDictionary[int, OpenModel] = weakref.WeakValueDictionary()
+_models: weakref.WeakSet[OpenModel] = weakref.WeakSet()  # closed ones included
 _watchers: list[Watcher] = []
 
 
@@ -59,9 +59,18 @@ def add(model: OpenModel) -> int:
     """Register a model until `discard`, and call the watchers. Return its number, at least 1."""
     number = next(_numbers)
     _open[number] = model
+    _models.add(model)
     for watcher in tuple(_watchers):
         watcher(model)
     return number
+
+
+def is_model(value: object) -> TypeGuard[OpenModel]:
+    """Return whether `value` is a `sinkstream.Model`, open or closed."""
+    try:
+        return value in _models
+    except TypeError:  # it cannot be referenced weakly
+        return False
 
 
 def discard(number: int) -> None:

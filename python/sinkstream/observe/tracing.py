@@ -48,7 +48,7 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
         >>> with sinkstream.trace("trace.json"):
         ...     model.generate("Once upon a time", max_tokens=40)
     """
-    if model is not None and not isinstance(model, OpenModel):
+    if model is not None and not open_models.is_model(model):
         raise TypeError(
             f"trace: `model` must be a sinkstream.Model, but is of type {type(model).__name__}."
         )
@@ -86,7 +86,11 @@ class _TraceFile:
                 param="path",
             ) from error
         self._separator = ""
-        self._write('{"displayTimeUnit":"ms","traceEvents":[')
+        try:
+            self._write('{"displayTimeUnit":"ms","traceEvents":[')
+        except BaseException:
+            self._new.abandon()
+            raise
 
     def add(self, events: Iterable[str]) -> None:
         """Write events."""

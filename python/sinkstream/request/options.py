@@ -129,7 +129,8 @@ TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
 class Sampling:
     """The options that choose tokens, by the names of `StreamOptions`.
 
-    A checkpoint may have defaults for them. Those here are neutral: they change nothing.
+    A checkpoint may have defaults for them. Those here are neutral: they change nothing. Meanings
+    and ranges are those in `help(Model.stream)`.
     """
 
     temperature: float = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from prometheus_client import Metric
@@ -117,7 +118,7 @@ def test_several_models_share_families_and_keep_their_names(folder: Path) -> Non
     assert value(families, "sinkstream_requests_total", model=odd) == 1
 
 
-@pytest.mark.parametrize("models", [None, "model", {1: 2}, ["model"]])
+@pytest.mark.parametrize("models", [None, "model", {1: 2}, ["model"], MagicMock()])
 def test_what_is_not_a_model_is_refused(models: Any) -> None:
     with pytest.raises(TypeError, match=r"prometheus_text: `models` must be a sinkstream\.Model"):
         sinkstream.prometheus_text(models)

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -184,8 +185,8 @@ def test_a_path_that_cannot_be_written_is_refused_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_a_model_is_refused(tmp_path: Path) -> None:
-    wrong: Any = "model"
+@pytest.mark.parametrize("wrong", ["model", MagicMock()])
+def test_what_is_not_a_model_is_refused(wrong: Any, tmp_path: Path) -> None:
     block = sinkstream.trace(tmp_path / "trace.json", model=wrong)
     with pytest.raises(TypeError, match="trace: `model` must be"):
         block.__enter__()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkstream import files
 from sinkstream.files import replace_whole
 
 
@@ -119,3 +120,15 @@ def test_a_name_as_long_as_the_file_system_allows_is_replaced(tmp_path: Path) ->
     with replace_whole(path) as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_a_file_that_cannot_be_set_up_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(files, "_umask", fail)
+    with pytest.raises(PermissionError), replace_whole(tmp_path / "file"):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == []

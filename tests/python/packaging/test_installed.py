@@ -64,13 +64,29 @@ def test_the_core_links_with_no_library_of_torch() -> None:
     ).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", listed)
     assert "libc.so.6" in needed  # the listing was parsed
-    assert not [name for name in needed if re.search("torch|c10|gomp|omp|mkl|dnnl", name)]
+    assert not [name for name in needed if re.search("torch|c10|omp|mkl|dnnl|blas|lapack", name)]
     assert "RUNPATH" not in listed
 
 
 def test_the_command_is_installed() -> None:
     scripts = metadata.entry_points(group="console_scripts", name="sinkstream")
     assert [script.value for script in scripts] == ["sinkstream.cli:main"]
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm, of binutils")
+def test_the_core_computes_without_the_threads_and_kernels_of_other_libraries() -> None:
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--undefined-only", "--demangle", str(_core.__file__)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    wanted = [line.split(" U ", 1)[1] for line in listed.splitlines() if " U " in line]
+    assert wanted  # the list is one
+    foreign = re.compile(
+        r"^(at::|c10::|torch::|(GOMP|omp|kmp|__kmpc|dnnl|mkl|cblas|[sd]gemm)_?)", re.IGNORECASE
+    )
+    assert not [name for name in wanted if foreign.match(name)]
 
 
 def imported_by(code: str) -> set[str]:
@@ -109,5 +125,7 @@ with sinkstream.load({str(smollm2)!r}, window=60) as model:
         model.forward([[1]])
     except TypeError as error:
         assert "must be a torch.Tensor, but is list" in str(error), error
+    else:
+        raise SystemExit("no TypeError")
 """
     assert "torch" in imported_by(code)
