@@ -179,7 +179,9 @@ def test_a_path_that_cannot_be_written_is_refused_at_once(
     place: str, tmp_path: Path, model: sinkstream.Model
 ) -> None:
     block = sinkstream.trace(f"{tmp_path}/{place}")
-    with pytest.raises(sinkstream.InvalidArgument, match="trace: `path` must be a file") as caught:
+    with pytest.raises(
+        sinkstream.InvalidArgument, match="trace: `path` must be a writable file"
+    ) as caught:
         block.__enter__()
     assert caught.value.param == "path"
     assert list(tmp_path.iterdir()) == []
