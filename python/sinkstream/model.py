@@ -275,11 +275,12 @@ class Model(ClosesOnExit):
         results: list[Result] = []
         try:
             streams.extend(self.stream(prompt, **options) for prompt in prompts)
-            for stream in [*streams, None]:
+            for stream in streams:
                 if progress is not None:
                     progress(len(results), len(prompts))
-                if stream is not None:
-                    results.append(stream.result())
+                results.append(stream.result())
+            if progress is not None:
+                progress(len(results), len(prompts))
             return results
         finally:
             for stream in streams:

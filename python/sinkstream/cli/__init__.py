@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
 from sinkstream import _build
+from sinkstream.cli.terminal import drop_output
 
 __all__ = ["main"]
 
@@ -25,8 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             print(f"sinkstream {_build.version()}", flush=True)
         except BrokenPipeError:
-            # Nothing more can be written; the interpreter must not try at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             return 1
         return 0
     from sinkstream.cli.program import run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from sinkstream import _build
+from sinkstream.cli.terminal import drop_output
 from sinkstream.errors import SinkstreamError
 
 INTERRUPTED = 130  # what shells report after Ctrl-C
@@ -41,9 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has closed it, as `head` does. Without this, Python would report the
-        # broken pipe again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 1
     except SinkstreamError as error:
         return _fail(str(error))

@@ -1,7 +1,9 @@
-"""Recognizes terminals, and makes text safe to show on one."""
+"""Standard streams: terminals, text that is safe to show on one, and pipes that were closed."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TextIO
 
 # Terminals interpret control characters, and a model may write any; only these two are harmless.
@@ -17,3 +19,11 @@ def is_terminal(stream: TextIO | None) -> bool:
 def printable(text: str) -> str:
     """Replace control characters, so that a terminal shows them instead of obeying."""
     return text.translate(_CONTROL)
+
+
+def drop_output() -> None:
+    """Send standard output nowhere once its reader is gone, as `head` is after its last line.
+
+    Otherwise Python would report the broken pipe again at exit.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
