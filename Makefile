@@ -145,6 +145,24 @@ test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of the
 test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mistakes; the tests must catch them
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
 
+# --- the site -------------------------------------------------------------------------------
+
+$(VENV)/.docs-tools: pyproject.toml $(VENV)/.torch
+	$(BIN)/python .ci/requirements.py docs | xargs $(BIN)/pip install --quiet
+	@touch $@
+
+SITE := $(BUILD)/docs
+SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --conf-dir docs --doctree-dir $(SITE)/doctrees .
+
+# Every page is read again each time, because a page's warning is shown only when it is read.
+.PHONY: docs docs-links
+docs: $(VENV)/.package $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
+	@$(SPHINX) --fresh-env --builder html $(SITE)/html
+	@echo 'Open $(SITE)/html/index.html'
+
+docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
+	@$(SPHINX) --builder linkcheck $(SITE)/links
+
 # --- figures --------------------------------------------------------------------------------
 
 # benchmarks/README.md lists the scripts. llama.cpp is compiled when it is installed; the other
