@@ -73,8 +73,8 @@ def read_google_style(
 ) -> None:
     """Turn sections such as "Args:" into fields.
 
-    The extension `sphinx.ext.napoleon` would do this too, but it takes what stands before a colon in
-    an attribute's docstring for the attribute's type.
+    The extension `sphinx.ext.napoleon` would do this too, but it takes the text before a colon in an
+    attribute's docstring for the attribute's type.
     """
     if what in ("attribute", "data", "property"):
         what = "object"
@@ -82,6 +82,7 @@ def read_google_style(
 
 
 def setup(app: Sphinx) -> None:
+    """Connect the functions above to Sphinx."""
     app.connect("autodoc-process-signature", hide_constructor)
     app.connect("autodoc-process-docstring", read_google_style)
 
