@@ -17,8 +17,8 @@ from rich.table import Table
 
 from sinkstream import _core
 from sinkstream.cli import options
-from sinkstream.cli.info import processor_name
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.processor import processor_name
 from sinkstream.cli.terminal import is_terminal
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model

@@ -25,7 +25,7 @@ COMMANDS = {
     "demo": "Watch a model write far past its small cache, in constant memory.",
     "evaluate": "Measure perplexity over a long text, or recall from a long stream.",
     "generate": "Generate text from a prompt.",
-    "info": "Show the model, its cache, the CPU, and which kernel runs each operation.",
+    "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
 }
 
 

@@ -1,14 +1,287 @@
-"""`sinkstream info`: it shows what the model reports."""
+"""`sinkstream info`: it shows what the model reports, and its advice applies."""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from rich.cells import cell_len
 
 import sinkstream
+from sinkstream.cli.info_facts import (
+    CacheFacts,
+    Facts,
+    GpuFacts,
+    KernelFacts,
+    MemoryFacts,
+    ModelFacts,
+    ProcessorFacts,
+    VersionFacts,
+    display_name,
+)
+from sinkstream.cli.info_hints import hints
+from sinkstream.cli.info_page import WIDTH, count, details, lay_out, shares, summary
 from tests.python.cli.conftest import Run
+from tests.python.cli.terminal import Terminal
+
+SECTIONS = ["Model", "Context", "Memory", "Speed"]
+GPU = GpuFacts(None, "RTX 6000", "8.9", 128, 24_000_000_000, 23_000_000_000)
+# A machine and a model for which there is no advice.
+PLAIN = Facts(
+    ModelFacts(
+        name="model.gguf",
+        path="/models/model.gguf",
+        family="llama",
+        parameters=2_000_000_000,
+        block_formats={"Q4_0": 1_000_000_000, "Q8_0": 200_000_000, "F32": 100},
+        layers=16,
+        hidden_size=2048,
+        intermediate_size=8192,
+        heads=32,
+        kv_heads=8,
+        head_dim=64,
+        vocab_size=128_256,
+        trained_length=131_072,
+    ),
+    CacheFacts(4, 4092, 4096, "float16", 32_768, 140_000_000),
+    MemoryFacts(1_400_000_000, 1_200_000_000, 140_000_000, 60_000_000, 1),
+    ProcessorFacts("AMD EPYC", "x86_64", ["avx2", "fma", "f16c"], 8, 8, 8, "madvise"),
+    GpuFacts(problem="there is no NVIDIA driver."),
+    KernelFacts(
+        "cpu",
+        "avx2",
+        "",
+        "int16",
+        ["avx2", "generic", "reference"],
+        ["amx", "avx512", "avx2", "generic", "reference"],
+        {},
+        {"linear": "avx2"},
+    ),
+    VersionFacts("1.0", "2.0", "3.0"),
+)
+
+
+def changed(**sections: dict[str, Any]) -> Facts:
+    """Return PLAIN with other values in its sections."""
+    parts = {name: replace(getattr(PLAIN, name), **values) for name, values in sections.items()}
+    return replace(PLAIN, **parts)
+
+
+class TestHints:
+    def test_a_machine_that_does_its_best_gets_none(self) -> None:
+        assert hints(PLAIN) == []
+
+    @pytest.mark.parametrize(
+        ("facts", "name", "words"),
+        [
+            (
+                changed(kernels={"forced": "generic", "table": "generic", "dtype": "int16"}),
+                "kernels",
+                "SINKSTREAM_KERNELS=generic hides the faster kernel table avx2",
+            ),
+            (
+                changed(kernels={"refused": {"amx": "no tile registers"}}),
+                "kernels",
+                "The kernel table amx cannot be used: no tile registers.",
+            ),
+            (
+                changed(kernels={"built": ["generic", "reference"], "supported": ["generic"]}),
+                "kernels",
+                "This build lacks the kernel table avx2",
+            ),
+            (
+                changed(
+                    kernels={"built": ["generic", "reference"], "supported": ["generic"]},
+                    processor={"machine": "aarch64", "instructions": ["asimd"]},
+                ),
+                "kernels",
+                "No kernel table is optimized for this processor (aarch64)",
+            ),
+            (
+                changed(processor={"usable_cores": 2, "threads": 2}),
+                "cores",
+                "This process may use 2 of 8 cores",
+            ),
+            (changed(processor={"threads": 3}), "threads", "--threads 8 would use all 8 cores"),
+            (changed(processor={"threads": 9}), "threads", "9 threads compete for 8 cores"),
+            (
+                changed(processor={"threads": 2, "usable_cores": 1, "cores": 1}),
+                "threads",
+                "2 threads compete for 1 core. --threads 1",
+            ),
+            (
+                changed(kernels={"dtype": "float32"}),
+                "dtype",
+                "--dtype int16 is faster than float32",
+            ),
+            (
+                changed(
+                    kernels={"table": "amx", "supported": ["amx"], "dtype": "bfloat16"},
+                    model={"parameters": 600_000_000},
+                ),
+                "dtype",
+                "--dtype int16 generates faster",
+            ),
+            (
+                changed(cache={"bytes_per_sequence": 600_000_000}),
+                "kv_dtype",
+                "--kv-dtype int8 shrinks the cache to about half",
+            ),
+            (
+                changed(cache={"bytes_per_sequence": 600_000_000, "kv_dtype": "float32"}),
+                "kv_dtype",
+                "to about a quarter",
+            ),
+            (changed(processor={"huge_pages": "never"}), "huge_pages", "no huge pages"),
+            (replace(PLAIN, gpu=GPU), "gpu", "--device cuda runs the model on the RTX 6000"),
+        ],
+    )
+    def test_advice_is_given_under_its_condition_alone(
+        self, facts: Facts, name: str, words: str
+    ) -> None:
+        (hint,) = hints(facts)
+        assert hint.name == name
+        assert words in hint.text
+        assert hint.text[-1] == "." or name == "huge_pages"  # which ends in a command
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            changed(kernels={"forced": "avx2"}),
+            changed(processor={"instructions": ["avx2"]}, kernels={"built": ["amx", "generic"]}),
+            changed(kernels={"dtype": "float32"}, model={"block_formats": {"BF16": 1}}),
+            changed(kernels={"table": "amx", "supported": ["amx"], "dtype": "bfloat16"}),
+            changed(cache={"bytes_per_sequence": 600_000_000, "kv_dtype": "int8"}),
+            changed(processor={"huge_pages": None}),
+            changed(processor={"huge_pages": "always"}),
+            changed(
+                kernels={"device": "cuda", "forced": "generic", "table": "generic"},
+                processor={"threads": 1, "huge_pages": "never"},
+            ),
+        ],
+    )
+    def test_advice_is_absent_where_it_does_not_help(self, facts: Facts) -> None:
+        assert hints(facts) == []
+
+
+class TestPage:
+    def test_the_usual_page_has_at_most_twenty_lines(self) -> None:
+        advice = hints(changed(processor={"threads": 2}, cache={"bytes_per_sequence": 10**9}))
+        assert len(advice) == 2
+        assert len(list(lay_out(summary(PLAIN, advice)))) <= 20
+
+    @pytest.mark.parametrize("width", [40, 60, WIDTH, 200])
+    def test_no_line_is_wider_than_the_terminal(self, width: int) -> None:
+        facts = changed(model={"name": "A 模型 " + "x" * 150, "path": "/" + "y" * 300})
+        worst = hints(
+            changed(
+                processor={"threads": 2, "usable_cores": 3, "huge_pages": "never"},
+                kernels={"refused": {"amx": "a long reason " * 5}},
+                cache={"bytes_per_sequence": 10**9},
+            )
+        )
+        assert len(worst) == 5
+        for rows in (summary(facts, worst), details(facts, worst)):
+            lines = [line.plain for line in lay_out(rows, width)]
+            assert max(map(cell_len, lines)) <= width
+            assert all(line == line.rstrip() for line in lines)
+
+    def test_values_begin_in_one_column(self) -> None:
+        rows = summary(PLAIN, hints(changed(processor={"huge_pages": "never"})))
+        lines = [line.plain for line in lay_out(rows)]
+        left = lines[0].index("model.gguf")
+        assert all(line[left - 1] == " " and line[left] != " " for line in lines)
+        labels = [line[:left].rstrip() for line in lines]
+        assert labels[0].split() == ["Model", "name"]
+        start = lines[0].index("name")
+        assert all(label == "" or label[start - 1] == " " for label in labels)
+
+    def test_a_section_is_named_once(self) -> None:
+        lines = [line.plain for line in lay_out(summary(PLAIN, []))]
+        assert [line.split()[0] for line in lines if line[0] != " "] == SECTIONS
+
+    def test_it_says_first_what_the_model_is(self) -> None:
+        text = "\n".join(line.plain for line in lay_out(summary(PLAIN, [])))
+        for value in (
+            "2.0 billion parameters, 1.2 GB",
+            "Q4_0 (83%), Q8_0 (17%)",
+            "4 sinks + a window of 4,092 tokens",
+            "131,072 tokens",
+            "140.0 MB per sequence, 32.8 kB per token (float16)",
+            "1.4 GB",
+            "avx2, activations in int16",
+            "8 on 8 cores",
+            "none: there is no NVIDIA driver.",
+        ):
+            assert value in text
+
+    def test_a_gpu_is_shown_with_its_memory(self) -> None:
+        facts = replace(changed(kernels={"device": "cuda", "dtype": "bfloat16"}), gpu=GPU)
+        text = "\n".join(line.plain for line in lay_out(summary(facts, [])))
+        assert "RTX 6000, 23.0 GB of 24.0 GB free" in text
+        assert "cuda, activations in bfloat16" in text
+
+    def test_all_shows_every_fact(self) -> None:
+        rows = {
+            (row.section, row.label): row.value
+            for row in details(changed(kernels={"refused": {"amx": "why"}}), [])
+        }
+        assert rows["Model", "hidden size"] == "2,048"
+        assert rows["Memory", "weight bytes"] == "1.2 GB (1,200,000,000)"
+        assert rows["Block formats", "Q4_0"] == "1.0 GB (1,000,000,000)"
+        assert rows["Operations", "linear"] == "avx2"
+        assert rows["Refused", "amx"] == "why"
+        assert rows["Kernels", "forced"] == "none"
+        assert ("GPU", "name") not in rows
+
+    @pytest.mark.parametrize(
+        ("number", "words"),
+        [(960, "960"), (12_345, "12,345"), (134_515_008, "134.5 million"), (10**9, "1.0 billion")],
+    )
+    def test_parameters_are_counted_in_words(self, number: int, words: str) -> None:
+        assert count(number) == words
+
+    def test_one_block_format_needs_no_share(self) -> None:
+        assert shares({"BF16": 1000, "F32": 1}) == "BF16"
+
+    @pytest.mark.parametrize(
+        ("path", "name"),
+        [
+            ("/models/a.gguf", "a.gguf"),
+            ("/models/folder", "folder"),
+            ("/hub/models--org--a-name/snapshots/0123", "org/a-name"),
+            ("/models/a\x1b[31m\udcff.gguf", "a\ufffd[31m\ufffd.gguf"),
+        ],
+    )
+    def test_a_model_is_named_as_a_person_would(self, path: str, name: str) -> None:
+        assert display_name(path) == name
+
+
+# Programs read these. A key may be added; one that is renamed or removed is a breaking change.
+KEYS = {
+    "model": "name path family parameters block_formats layers hidden_size intermediate_size heads "
+    "kv_heads head_dim vocab_size trained_length",
+    "cache": "sinks window capacity kv_dtype bytes_per_token bytes_per_sequence",
+    "memory": "total_bytes weight_bytes cache_bytes scratch_bytes max_sequences",
+    "processor": "name machine instructions cores usable_cores threads huge_pages",
+    "gpu": "problem name compute_capability multiprocessors memory_bytes free_bytes",
+    "kernels": "device table forced dtype supported built refused operations",
+    "versions": "sinkstream torch python",
+}
+
+
+def test_json_has_stable_keys(run: Run, checkpoint: str) -> None:
+    facts = json.loads(run("info", "-m", checkpoint, "--json").out)
+    assert {name: " ".join(facts[name]) for name in KEYS} == KEYS
+    assert facts.keys() - KEYS == {"hints"}
+    assert all(hint.keys() == {"name", "text"} for hint in facts["hints"])
+    assert json.loads(run("info", "-m", checkpoint, "--json", "--all").out).keys() == facts.keys()
 
 
 def test_it_shows_model_cache_processor_kernels_and_versions(run: Run, checkpoint: str) -> None:
@@ -18,17 +291,39 @@ def test_it_shows_model_cache_processor_kernels_and_versions(run: Run, checkpoin
         assert facts["model"]["family"] == model.spec.family == "llama"
         assert facts["model"]["layers"] == model.spec.layers
         assert facts["cache"]["capacity"] == 64
-        assert facts["cache"]["bytes per token"] == model.capacity.bytes_per_token
-        assert model.runtime["served_by"].items() <= facts["kernels"].items()
+        assert facts["cache"]["bytes_per_token"] == model.capacity.bytes_per_token
+        assert facts["memory"]["weight_bytes"] == model.capacity.weight_bytes
+        assert facts["kernels"]["operations"] == model.runtime["served_by"]
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["processor"]["name"]
 
 
-def test_without_a_terminal_it_writes_plain_lines(run: Run, checkpoint: str) -> None:
+def test_parameters_are_those_of_the_tensors(run: Run, checkpoint: str) -> None:
+    facts = json.loads(run("info", "-m", checkpoint, "--json").out)["model"]
+    assert set(facts["block_formats"]) <= {"F32", "BF16", "F16"}
+    size = {"F32": 4, "BF16": 2, "F16": 2}
+    assert facts["parameters"] == sum(
+        stored // size[kind] for kind, stored in facts["block_formats"].items()
+    )
+
+
+def test_without_a_terminal_it_writes_the_same_page(run: Run, checkpoint: str) -> None:
     outcome = run("info", "-m", checkpoint)
     lines = outcome.out.splitlines()
-    assert "cache: sinks: 4" in lines
-    assert all(line.count(": ") >= 2 and line.isprintable() for line in lines)
+    assert lines[0].split()[:2] == ["Model", "name"]
+    assert lines[0].endswith(Path(checkpoint).name)
+    assert all(line.isprintable() and len(line) <= WIDTH for line in lines)
+    assert len(run("info", "-m", checkpoint, "--all").out.splitlines()) > 40
+
+
+def test_on_a_terminal_it_is_in_color(checkpoint: str) -> None:
+    command = [sys.executable, "-m", "sinkstream.cli", "info", "-m", checkpoint]
+    with Terminal(command, {"TERM": "xterm-256color", "NO_COLOR": ""}) as terminal:
+        code, text = terminal.end()
+    assert code == 0
+    assert "\x1b[1mModel" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", text)
+    assert re.search(r"^ +trained for +\d", plain, re.MULTILINE)
 
 
 def test_it_says_why_the_system_withholds_a_kernel_table(
@@ -36,15 +331,23 @@ def test_it_says_why_the_system_withholds_a_kernel_table(
 ) -> None:
     reason = "the kernel gives this process no tile registers"
     monkeypatch.setattr(sinkstream._core, "kernel_refusals", lambda: {"amx": reason})
-    assert f"kernels: amx is refused: {reason}" in run("info", "-m", checkpoint).out.splitlines()
+    text = " ".join(run("info", "-m", checkpoint).out.split())
+    assert f"The kernel table amx cannot be used: {reason}." in text
 
 
 def test_a_forced_kernel_table_is_the_one_that_is_shown(
     run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SINKSTREAM_KERNELS", "generic")
+    monkeypatch.setenv("SINKSTREAM_KERNELS", "reference")
     facts = json.loads(run("info", "-m", checkpoint, "--json").out)
-    assert facts["kernels"]["linear"] == "generic"
+    assert facts["kernels"]["operations"]["linear"] == facts["kernels"]["table"] == "reference"
+    assert facts["hints"][0]["text"].startswith("SINKSTREAM_KERNELS=reference hides")
+
+
+def test_a_model_that_does_not_exist_is_one_sentence(run: Run) -> None:
+    outcome = run("info", "-m", "/missing/model.gguf")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert '"/missing/model.gguf" must be a GGUF file' in outcome.err
 
 
 def test_the_version_is_the_packages(run: Run) -> None:

@@ -114,5 +114,5 @@ class TestEmulated:
         assert info(as_json=True, model=str(llama), device="cuda") == 0
         facts = json.loads(capsys.readouterr().out)
         assert facts["gpu"]["name"] == "an emulated GPU"
-        assert facts["kernels"]["attention"] == "cuda"
-        assert facts["kernels"]["sample"] == "cuda"
+        assert facts["kernels"]["operations"]["attention"] == "cuda"
+        assert facts["kernels"]["operations"]["sample"] == "cuda"
