@@ -73,8 +73,8 @@ def read_google_style(
 ) -> None:
     """Turn sections such as "Args:" into fields.
 
-    The extension `sphinx.ext.napoleon` would do this too, but it takes the text before a colon in an
-    attribute's docstring for the attribute's type.
+    The extension `sphinx.ext.napoleon` would do this too, but it takes the text before a colon in
+    an attribute's docstring for the attribute's type.
     """
     if what in ("attribute", "data", "property"):
         what = "object"
