@@ -14,8 +14,15 @@ from sinkstream import _build
 from sinkstream.cli.terminal import drop_output
 from sinkstream.errors import SinkstreamError
 
-INTERRUPTED = 130  # what shells report after Ctrl-C
 FAILED = 2
+INTERRUPTED = 130  # what shells report after Ctrl-C
+
+EXIT_CODES = {
+    0: "success",
+    1: "the program that reads the output has ended, such as `head`; or a bug, with a traceback",
+    FAILED: "an error, which one sentence on standard error explains",
+    INTERRUPTED: "Ctrl-C",
+}
 
 # Each command is a function in a module of the same name. The summaries repeat the docstrings, so
 # that `sinkstream --help` lists all commands without importing them.

