@@ -163,6 +163,14 @@ docs: $(VENV)/.package $(VENV)/.docs-tools ## Build the site in build/docs/html;
 docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
 	@$(SPHINX) --builder linkcheck $(SITE)/links
 
+# What they print names speeds: best on a machine that does nothing else.
+.PHONY: notebooks demo-picture
+notebooks: $(VENV)/.package $(VENV)/.test-tools $(VENV)/.model ## Run the notebooks and store what they show
+	$(BIN)/python examples/notebooks/run.py
+
+demo-picture: $(VENV)/.package $(VENV)/.docs-tools $(VENV)/.model ## Record docs/pictures/demo.svg
+	$(BIN)/python docs/pictures/record_demo.py
+
 # --- figures --------------------------------------------------------------------------------
 
 # benchmarks/README.md lists the scripts. llama.cpp is compiled when it is installed; the other
