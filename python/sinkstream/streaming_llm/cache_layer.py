@@ -97,8 +97,8 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         Args:
             key_states: [batch, kv_heads, tokens, head_dim], rotated by their absolute index.
             value_states: The same for values.
-            args: Other arguments of the model's call; not used.
-            kwargs: The same.
+            *args: Other arguments of the model's call; not used.
+            **kwargs: The same.
 
         Returns:
             Keys and values [batch, kv_heads, sinks + window + tokens, head_dim].
