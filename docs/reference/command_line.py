@@ -12,9 +12,9 @@ from sinkstream.cli.program import EXIT_CODES
 
 EXAMPLES = {
     "bench": "sinkstream bench --rounds 3",
-    "chat": 'sinkstream chat --system "You are a pirate." --sinks system',
+    "chat": 'sinkstream chat --system "You are a pirate."',
     "demo": "sinkstream demo --tokens 500",
-    "evaluate": "sinkstream evaluate novel.txt --method sinks,window --tokens 5000",
+    "evaluate": "sinkstream evaluate novel.txt --tokens 5000",
     "generate": 'sinkstream generate "Once upon a time" -n 100',
     "info": "sinkstream info -m model.gguf",
 }
