@@ -1,5 +1,5 @@
-// Wakes one sleeping thread. Shared by the engine and its streams, which may outlive it. Does not
-// know why it rings.
+// Wakes one sleeping thread. Shared by the engine and its streams, which may outlive the engine.
+// Does not know why it rings.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace sinkstream {
 
 class Doorbell {
  public:
-  // Any thread. A ring while no thread waits is kept until the next wait.
+  // Any thread. If no thread is waiting, the ring is kept for the next wait.
   void ring() {
     const std::lock_guard lock(mutex_);
     rung_ = true;
@@ -24,7 +24,7 @@ class Doorbell {
     rung_ = false;
   }
 
-  // The same with a time limit. Returns whether it rang.
+  // Like `wait`, with a timeout. Returns whether it rang.
   bool wait_for(std::chrono::nanoseconds duration) {
     std::unique_lock lock(mutex_);
     const bool rang = is_rung_.wait_for(lock, duration, [this] { return rung_; });

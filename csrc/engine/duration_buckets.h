@@ -1,4 +1,4 @@
-// Durations counted in a few buckets with round bounds, as a plain value: what an engine exports.
+// A histogram of durations with a few round bucket bounds: a plain value that an engine exports.
 // For the quantiles of one run use Histogram, whose buckets are narrow.
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace sinkstream {
 
 struct DurationBuckets {
-  // A duration belongs to the first bucket whose bound it does not exceed. The range covers the
-  // step of a toy model and the first token after a very long prompt.
+  // A duration belongs to the first bucket whose bound it does not exceed. The range covers
+  // everything from a toy model's step to the first token after a very long prompt.
   static constexpr std::array<int64_t, 22> kBoundsNs = {
       10'000,         25'000,         50'000,         100'000,        250'000,       500'000,
       1'000'000,      2'500'000,      5'000'000,      10'000'000,     25'000'000,    50'000'000,
@@ -25,7 +25,7 @@ struct DurationBuckets {
     sum_ns += nanoseconds;
   }
 
-  // How many durations did not exceed the bound of `bucket`.
+  // The number of durations at or below the bound of `bucket`.
   int64_t cumulative(size_t bucket) const {
     int64_t sum = 0;
     for (size_t i = 0; i <= bucket; ++i) sum += counts[i];

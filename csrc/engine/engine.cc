@@ -1,4 +1,5 @@
-// The callers' side, and the thread's loop from start to end. The step itself is engine_step.cc.
+// The functions for callers, and the engine thread's main loop. The step itself is in
+// engine_step.cc.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ std::string describe(const std::exception_ptr& cause) noexcept {
   }
 }
 
-// A chunk that fits next to one token of every other sequence is never cut by max_tokens().
+// Leaves room for one token of every other sequence, so that max_tokens() never cuts a chunk.
 int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) {
   const int64_t max_uncut_chunk = model.max_tokens() - options.max_sequences + 1;
   return std::clamp(max_uncut_chunk, int64_t{1}, options.prefill_chunk);
@@ -47,8 +48,8 @@ int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) 
 
 EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& model) {
   SINKSTREAM_CHECK(options.layers >= 1 && options.max_sequences >= 1 && options.prefill_chunk >= 1,
-                   "layers, max_sequences and prefill_chunk are ", options.layers, ", ",
-                   options.max_sequences, " and ", options.prefill_chunk);
+                   "layers, max_sequences and prefill_chunk must be at least 1, but are ",
+                   options.layers, ", ", options.max_sequences, " and ", options.prefill_chunk);
   options.prefill_chunk = fitting_chunk(options, model);
   return options;
 }
@@ -97,10 +98,9 @@ Window Engine::window_of(const char* where, std::optional<int64_t> sinks) const 
   if (!sinks) return window;
   const int64_t capacity = window.capacity();
   if (*sinks < 0 || *sinks >= capacity) {
-    throw InvalidArgument(
-        cat(where, ": `sinks` must be in [0, ", capacity - 1, "], because sinks and window share ",
-            capacity, " tokens, but is ", *sinks, "."),
-        "sinks");
+    throw InvalidArgument(cat(where, ": `sinks` must be in [0, ", capacity - 1, "], but is ",
+                              *sinks, ". Sinks and window share ", capacity, " tokens."),
+                          "sinks");
   }
   window.sinks = *sinks;
   window.window = capacity - window.sinks;
@@ -123,7 +123,7 @@ void Engine::check_prompt(const std::vector<int32_t>& prompt) const {
 void Engine::check_text(const SamplingParams& params) const {
   if (options_.tokens || params.stop.empty()) return;
   throw InvalidArgument(
-      "stream: `stop` must be empty, because this checkpoint has no tokenizer. Use "
+      "stream: `stop` must be empty: this checkpoint has no tokenizer. Use "
       "`stop_token_ids`.",
       "stop");
 }
@@ -132,11 +132,9 @@ void Engine::check_fits(const Sequence& sequence) const {
   const int64_t pages = options_.pool->pages();  // never changes
   if (sequence.pages <= pages) return;
   throw CapacityError(cat("stream: the request needs ", sequence.pages,
-                          " pages of cache, but the "
-                          "model has ",
-                          pages,
-                          " in all. Load it with a larger `window` or "
-                          "`max_sequences`, or lower `max_tokens`."));
+                          " pages of cache, but the model has only ", pages,
+                          ". Load it with a larger `window` or `max_sequences`, or lower "
+                          "`max_tokens`."));
 }
 
 void Engine::check(const Request& request) const {
@@ -263,7 +261,7 @@ bool Engine::take_arrivals() {
     const std::shared_ptr<Session>& session = waiting_.back()->session;
     if (!session) continue;
     session->begin_turn(waiting_.back()->wants_reply());
-    // A session already has its memory, so its turn goes ahead of sequences that need some.
+    // A session already has its memory, so its turn goes ahead of sequences that wait for memory.
     const auto place = std::find_if(waiting_.begin(), waiting_.end(),
                                     [](const auto& other) { return !other->session; });
     if (place != waiting_.end()) std::rotate(place, waiting_.end() - 1, waiting_.end());
@@ -299,13 +297,14 @@ void Engine::finish_job(Job* job, std::exception_ptr failure) {
   job_done_.notify_all();
 }
 
-// Cancelled and expired sequences end in any phase. Those that want no token end before they start.
+// Cancelled and expired sequences end in any phase. Sequences that want no tokens end before they
+// start.
 void Engine::finish_cancelled_and_expired() {
   const Clock::time_point now = options_.now();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     const auto reason = early_finish(*sequence, now);
     if (!reason) continue;
-    deliver_all();  // its tokens in flight are delivered, and may end it
+    deliver_all();  // delivers its tokens in flight, which may end it
     if (sequence->phase != Phase::kFinished) finish(*sequence, *reason, sequence->failure);
   }
   remove_finished();
@@ -363,8 +362,9 @@ void Engine::plan() {
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
 }
 
-// Nothing can run. Sleeps until the bell rings or a deadline passes. If sequences wait for memory,
-// all holders are parked or idle and only consumers can change that, so the wait is limited.
+// Called when nothing can run. Sleeps until the bell rings or a deadline passes. If sequences wait
+// for memory, all holders are parked or idle and only consumers can change that, so the wait is
+// limited.
 void Engine::wait_for_work() {
   publish_stats();
   wake_list_->ring_all();
@@ -389,7 +389,7 @@ Clock::time_point Engine::next_deadline() const {
   return nearest;
 }
 
-// A sequence that arrives during a stall gets the same time as the others.
+// A sequence that arrives during a stall gets the full timeout, too.
 Clock::time_point Engine::memory_wait_deadline(const Sequence& sequence) const {
   return std::max(*stalled_since_, sequence.submitted) + kMemoryWaitTimeout;
 }
@@ -403,8 +403,8 @@ void Engine::fail_starved() {
     finish(
         *sequence, FinishReason::kError,
         std::make_exception_ptr(CapacityError(cat(
-            "stream: timed out waiting for cache memory, because the streams that hold it are not "
-            "being read. The cache has room for ",
+            "stream: timed out waiting for cache memory: the streams holding it are not being "
+            "read. The cache has room for ",
             options_.max_sequences,
             " sequences. Read, close or cancel a stream, close a session, or load the model with "
             "a larger `max_sequences`."))));
@@ -432,8 +432,8 @@ void Engine::record_phase(const Sequence& sequence, FinishReason reason) {
                               .generated_tokens = sequence.stats.generated_tokens});
 }
 
-// Ends all sequences: as cancelled, or with the error that `make_error` returns. Nothing can arrive
-// any more. No consumer is left waiting, whatever fails here.
+// Ends all sequences, either as cancelled or with the error that `make_error` returns. No more
+// requests can arrive. No consumer is left waiting, whatever fails here.
 void Engine::finish_all(const std::function<std::exception_ptr()>& make_error) {
   count_arrivals(arrivals_);
   const auto finish_one = [&](const std::unique_ptr<Sequence>& sequence) {
@@ -477,7 +477,7 @@ void Engine::handle_fatal_error(const std::exception_ptr& cause) noexcept {
   });
 }
 
-// For callers that came too late.
+// Fails the jobs that callers queued too late.
 void Engine::fail_jobs() {
   const std::lock_guard lock(mutex_);
   for (std::vector<Job*>* jobs : {&taken_jobs_, &jobs_}) {

@@ -27,17 +27,17 @@ namespace sinkstream {
 
 // What an engine works with. The pointers must outlive it.
 struct EngineOptions {
-  PagePool* pool = nullptr;  // touched by the engine's thread only
-  int64_t layers = 1;        // of which each sequence holds pages
-  Window window;             // of a request that sets no sinks of its own
+  PagePool* pool = nullptr;  // used only by the engine's thread
+  int64_t layers = 1;        // each sequence holds pages in every layer
+  Window window;             // for requests that set no `sinks`
   int64_t max_sequences = 1;
-  int64_t prefill_chunk = 1;  // cut to what max_tokens() can hold next to decode tokens
+  int64_t prefill_chunk = 1;  // reduced to fit in max_tokens() with the decode tokens
   int64_t prompt_tokens_per_decode_step = StepLimits().prompt_tokens_per_decode_step;
   const Kernels* kernels = nullptr;
   ThreadPool* threads = nullptr;
   std::shared_ptr<const TokenTable> tokens;  // null: ids only, no text
   std::vector<int32_t> end_token_ids;
-  Clock::time_point (*now)() = &Clock::now;  // source of all its times; tests replace it
+  Clock::time_point (*now)() = &Clock::now;  // the engine's clock; tests replace it
 };
 
 // Any thread may call the public functions, in the process that created the engine. In a forked
@@ -56,9 +56,9 @@ class Engine {
   // Sessions: conversations that keep their cache. These calls wait at most for the steps in
   // flight, and throw EngineDead once the engine has closed or failed.
 
-  // Allocates a session's pages at once, or throws CapacityError. A prefix of `prompt` that a live
-  // session with the same sinks and window has cached is shared and counts as prefilled:
-  // stats().tokens is its length.
+  // Allocates all of a session's pages up front, or throws CapacityError. If a live session with
+  // the same sinks and window has cached a prefix of `prompt`, that prefix is shared and counts as
+  // prefilled: stats().tokens is its length.
   std::shared_ptr<Session> open_session(std::optional<int64_t> sinks,
                                         const std::vector<int32_t>& prompt);
   // Queues the session's next turn, which continues from its cache. With max_tokens = 0 it only
@@ -92,12 +92,12 @@ class Engine {
   void close();
 
   bool is_owner_process() const;
-  // Memory for its steps, apart from the model and the pool; constant.
+  // Memory for its steps, excluding the model and the pool; constant.
   int64_t scratch_bytes() const {
     return static_cast<int64_t>(logits_.size() * sizeof(float)) + scratch_.bytes();
   }
   EngineStats stats() const;
-  // The latest steps and phase changes, as far back as they are kept.
+  // The latest steps and phase changes that are still kept.
   std::vector<StepRecord> steps_since(int64_t step) const;
   Recorder::PhaseChanges phase_changes_since(int64_t number) const;
 
@@ -111,7 +111,7 @@ class Engine {
     std::exception_ptr failure;
   };
 
-  // The callers' side.
+  // For callers.
   void check_open(const char* where) const;  // requires mutex_
   Window window_of(const char* where, std::optional<int64_t> sinks) const;
   void check(const Request& request) const;
@@ -122,7 +122,7 @@ class Engine {
   void enqueue(std::unique_ptr<Sequence> sequence);
   void acquire_session(Session& session);
 
-  // The engine's thread runs everything below. Its loop, from start to end: engine.cc
+  // The engine's thread runs everything below. Its main loop: engine.cc
   void run();
   bool take_arrivals();
   void count_arrivals(const std::vector<std::unique_ptr<Sequence>>& arrivals);
@@ -131,7 +131,7 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
-  void check_invariants() const;  // in test builds; invariants.cc
+  void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
   Clock::time_point next_deadline() const;
   void fail_starved();
@@ -147,7 +147,7 @@ class Engine {
   struct SharedPrefix {
     const Session* session = nullptr;  // null: nothing to share
     int64_t count = 0;                 // tokens shared
-    int64_t saved_pages = 0;           // pages that need not be allocated
+    int64_t saved_pages = 0;           // pages that do not have to be allocated
   };
   SharedPrefix shared_prefix_with(const Session* session, int64_t count) const;
   SharedPrefix longest_shared_prefix(const Window& window, std::span<const int32_t> prompt) const;
@@ -193,8 +193,8 @@ class Engine {
   const std::shared_ptr<Doorbell> bell_ = std::make_shared<Doorbell>();
   const std::shared_ptr<WakeList> wake_list_ = std::make_shared<WakeList>();
 
-  // What callers hand over.
-  mutable std::mutex mutex_;  // guards what follows; a Job belongs to its caller
+  // Queued by callers.
+  mutable std::mutex mutex_;  // guards the members below; a Job belongs to its caller
   Status status_ = Status::kOpen;
   std::string fatal_error_;
   std::vector<std::unique_ptr<Sequence>> arrivals_;
@@ -209,7 +209,7 @@ class Engine {
   std::vector<std::shared_ptr<Session>> sessions_;  // those with pages
   StepPlanner planner_;
   std::vector<WaitingView> waiting_views_;
-  std::vector<SharedPrefix> shared_prefixes_;  // of waiting_views_
+  std::vector<SharedPrefix> shared_prefixes_;  // one for each of waiting_views_
   std::vector<RunningView> running_views_;
   StepPlan plan_;
   Flights flights_;
@@ -218,7 +218,7 @@ class Engine {
   std::vector<SampleSpan> sample_spans_;  // the same, for the device sampler
   std::vector<float> logits_;             // [max_sequences, vocab]; empty with a device sampler
   SamplerScratch scratch_;                // for one row
-  std::optional<Clock::time_point> stalled_since_;  // since when sequences wait and none can run
+  std::optional<Clock::time_point> stalled_since_;  // set while sequences wait and none can run
   EngineStats totals_;
 
   // Readable from any thread.

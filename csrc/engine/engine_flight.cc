@@ -17,7 +17,7 @@ namespace {
 
 using Wants = SampleSpan::Wants;
 
-// What a row of the sequence returns.
+// What the sequence's row returns.
 Wants wants_of(const Sequence& sequence, bool wants_token) {
   if (!wants_token) return Wants::kNothing;
   return sequence.samples_on_host() ? Wants::kLogits : Wants::kToken;
@@ -44,8 +44,8 @@ void Engine::take_seat(Sequence& sequence) {
   free_seats_.pop_back();
 }
 
-// The seat is free at once, though a step with it may be in flight: Note [Dropped rows] in
-// flight.h.
+// The seat is free immediately, even if a step that uses it is still in flight: Note [Dropped rows]
+// in flight.h.
 void Engine::release_seat(Sequence& sequence) {
   if (sequence.seat < 0) return;
   flights_.drop_rows_of(sequence);
@@ -153,7 +153,7 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
     if (!sequence.is_prefilling() && !sequence.wants_reply())
       finish(sequence, FinishReason::kLength);
     if (sequence.phase != Phase::kFinished) publish(sequence);
-  } catch (...) {  // an error here concerns one request: only that one fails
+  } catch (...) {  // an error here affects one request: only that one fails
     if (sequence.phase == Phase::kFinished) throw;
     // A chunk is in flight: the sequence ends once its rows have been delivered.
     if (sequence.in_flight() > 1) {

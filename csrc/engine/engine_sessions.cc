@@ -1,4 +1,4 @@
-// Sessions: the callers' side and the engine thread's side.
+// Sessions: the functions for callers, and those of the engine's thread.
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -38,19 +38,20 @@ int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt,
 
 // ---- the callers' side -----------------------------------------------------------------------
 
-// If a cancelled turn has the session, waits for its end.
+// If a cancelled turn holds the session, waits for it to end.
 void Engine::acquire_session(Session& session) {
   owner_.check("session");
   const auto check_not_closed = [&] {
     if (!session.is_closed()) return;
     const std::lock_guard lock(mutex_);
-    check_open("session");  // an engine that closes also closes all sessions
+    check_open("session");  // closing the engine also closes its sessions
     throw InvalidArgument("session: the session must be open, but is closed.");
   };
   check_not_closed();
   while (true) {
-    // Read before the attempt. A turn releases its session and then ends its stream: one whose
-    // stream has ended is no obstacle, and one about to end is waited for.
+    // Read before the attempt. A turn releases its session before it ends its stream, so a turn
+    // whose stream has ended no longer holds the session; a turn that is about to end is waited
+    // for.
     const std::shared_ptr<TokenStream> turn = session.turn();
     const bool is_ending = turn && turn->is_cancelled() && !turn->finish_reason();
     if (session.try_acquire()) return;
@@ -58,7 +59,7 @@ void Engine::acquire_session(Session& session) {
     check_not_closed();
     if (!is_ending) {
       throw SessionBusy(
-          "session: one turn at a time may run, but another one is running, or the session is "
+          "session: only one turn can run at a time, but another is running, or the session is "
           "being forked or saved. Read the reply to its end, or call `session.cancel()`.");
     }
     between_steps([] {}, "session");
@@ -117,8 +118,8 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   const auto check_last = [&] {
     if (session.turn() == turn) return;
     throw InvalidArgument(
-        "cancel: `keep` must be \"partial\", because the session has continued since, but is "
-        "\"drop\". The reply stays.",
+        "cancel: `keep` is \"drop\", but must be \"partial\": the session has continued since. The "
+        "reply stays.",
         "keep");
   };
   check_last();
@@ -130,21 +131,19 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
     const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
     if (!before) {
       throw InvalidArgument(
-          "cancel: `keep` must be \"partial\", because the turn has already been undone, but is "
-          "\"drop\".",
+          "cancel: `keep` is \"drop\", but must be \"partial\": the turn has already been undone.",
           "keep");
     }
     if (!session.cache->can_rewind(before->length)) {
       throw InvalidArgument(
-          "cancel: `keep` must be \"partial\", because tokens have left the window since the turn "
-          "began, and they cannot come back, but is \"drop\". The reply stays.",
+          "cancel: `keep` is \"drop\", but must be \"partial\": tokens have left the window since "
+          "the turn began and cannot be restored. The reply stays.",
           "keep");
     }
     if (!session.cache->rewind(before->length)) {
       throw CapacityError(
-          "cancel: another session shares the pages that the turn began on, and none is free for "
-          "a copy. Close a session, or load the model with a larger `max_sequences`. The reply "
-          "stays.");
+          "cancel: the turn shares pages with another session, and no page is free for a copy. "
+          "Close a session, or load the model with a larger `max_sequences`. The reply stays.");
     }
     session.tokens.rewind(before->length);
     session.pending = before->pending;
@@ -229,8 +228,8 @@ Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
   return best == nullptr ? SharedPrefix() : shared_prefix_with(best, most);
 }
 
-// What a waiting sequence need not prefill. Its last prompt token is always computed, for the
-// logits.
+// The prefix that a waiting sequence does not have to prefill. Its last prompt token is always
+// computed, because its logits are needed.
 Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
   if (sequence.session) return {};
   return longest_shared_prefix(
@@ -238,7 +237,7 @@ Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
-// Allocates all pages that a sequence of this length will ever need, apart from shared ones.
+// Allocates all pages that a sequence of this length will ever need, except shared ones.
 void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& window,
                         int64_t max_length, const SharedPrefix& shared) {
   if (shared.session != nullptr) {
@@ -255,11 +254,11 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
       SequenceCache::pages_needed(window, options_.layers, kEndlessLength) - shared.saved_pages;
   const int64_t free = options_.pool->free_pages();
   if (pages > free) {
-    throw CapacityError(cat("session: it needs ", pages, " pages of cache, but ", free,
+    throw CapacityError(cat("session: a session needs ", pages, " pages of cache, but only ", free,
                             " are free. Close a session or a stream, or load the model with a "
                             "larger `max_sequences`."));
   }
-  sessions_.reserve(sessions_.size() + 1);  // nothing may fail once it has pages
+  sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
   make_cache(&session->cache, window, kEndlessLength, shared);
   sessions_.push_back(session);
   publish_stats();

@@ -49,7 +49,7 @@ void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
   sequence.stats.live_tokens = sequence.cache->live();
 }
 
-// The `count` tokens of its row are in the cache.
+// Counts the `count` tokens of its row, which are in the cache now.
 void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* record) {
   StreamBatch& staged = sequence.stream->staged();
   const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
@@ -129,8 +129,8 @@ void Engine::publish(Sequence& sequence) {
   record_phase(sequence);
 }
 
-// Before the consumer sees the end, the pages are free, the gauges are up to date, and the session
-// is ready for its next turn.
+// By the time the consumer sees the end, the pages are free, the gauges are up to date, and the
+// session is ready for its next turn.
 void Engine::finish(Sequence& sequence, FinishReason reason, std::exception_ptr error) {
   try {
     if (sequence.text.flush(&sequence.stream->staged().text) && reason == FinishReason::kLength) {

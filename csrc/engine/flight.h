@@ -1,12 +1,12 @@
-// Steps that have been launched and not delivered, and what delivery needs to know of each. Knows
-// no results.
+// Steps that have been launched but not delivered, and what delivery needs to know about each.
+// Holds no results.
 //
 // Note: [Dropped rows]
 // A sequence that ends when its token is delivered may have a row in the next step, which is
 // already in flight. That row's result is dropped without waiting for it: the pages, the seat and
-// the session are free at once. This is safe because launches and page changes take effect in order
-// (cache/page_memory.h): the dropped row is written before any launch for the next owner. The row
-// was never counted in a length, so the session continues after the last delivered token.
+// the session are free immediately. This is safe because launches and page changes take effect in
+// order (cache/page_memory.h): the dropped row is written before any launch for the next owner. The
+// row was never counted in a length, so the session continues after the last delivered token.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class Flights {
   }
 
   int64_t in_flight() const { return launched_ - delivered_; }
-  // The number of the step being launched or delivered, else of the next one.
+  // The number of the step being launched or delivered, otherwise of the next one.
   int64_t current_step() const { return is_delivering_ ? delivered_ : launched_; }
 
   // The next step to launch, empty.
@@ -51,10 +51,10 @@ class Flights {
     flight.rows.clear();
     return flight;
   }
-  // The step has been launched.
+  // Marks the step as launched.
   void end_launch() { ++launched_; }
 
-  // The oldest step in flight, which is being delivered from now on.
+  // Starts to deliver the oldest step in flight, and returns it.
   Flight& begin_delivery() {
     is_delivering_ = true;
     return flight_of(delivered_);
@@ -78,7 +78,7 @@ class Flights {
     for_each_row([&](const FlightRow& row) { want |= row.wants == SampleSpan::Wants::kLogits; });
     return want;
   }
-  // The sequence has ended: none of the rows in flight belongs to it any more.
+  // The sequence has ended: its rows in flight no longer belong to it.
   void drop_rows_of(const Sequence& sequence) {
     for (Flight& flight : flights_) {
       for (FlightRow& row : flight.rows) {
@@ -94,7 +94,7 @@ class Flights {
 
   std::array<Flight, kMaxInFlight> flights_;  // step n at n mod 2
   int64_t launched_ = 0;                      // steps since the engine started
-  int64_t delivered_ = 0;                     // of those
+  int64_t delivered_ = 0;                     // of those, how many were delivered
   bool is_delivering_ = false;
 };
 

@@ -35,8 +35,8 @@ class Histogram {
   }
 
  private:
-  static constexpr int kFirstBit = 10;  // all below a microsecond share one bucket
-  static constexpr int kLastBit = 42;   // and all above an hour
+  static constexpr int kFirstBit = 10;  // durations below a microsecond share one bucket
+  static constexpr int kLastBit = 42;   // and those above an hour another
   static constexpr int kBuckets = (kLastBit - kFirstBit) * 16 + 1;
 
   static int bucket_of(int64_t nanoseconds) {

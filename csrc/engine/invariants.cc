@@ -182,7 +182,7 @@ PlannedRow row_of(const EngineState& state, int64_t number) {
 void check_row(const EngineState& state, const PlanRow& row, Report* report) {
   const auto [sequence, prompt_left] = row_of(state, row.sequence);
   const auto expect = [&](bool holds, const auto&... what) {
-    report->expect(holds, "the plan's row of sequence ", row.sequence, " ", what...);
+    report->expect(holds, "the plan's row for sequence ", row.sequence, " ", what...);
   };
   expect(sequence.phase != Phase::kParked, "runs a parked sequence");
   expect(sequence.has_more_to_launch(), "continues past what may be its last token");
@@ -213,11 +213,11 @@ void check_plan(const EngineState& state, Report* report) {
     const PlanRow& row = plan.rows[i];
     tokens += row.count;
     const bool exists = row.sequence >= 0 && row.sequence < sequences;
-    report->expect(exists, "the plan's row ", i, " is of sequence ", row.sequence, " of ",
+    report->expect(exists, "the plan's row ", i, " is for sequence ", row.sequence, " of ",
                    sequences);
     const auto same = [&row](const PlanRow& other) { return other.sequence == row.sequence; };
     report->expect(std::none_of(plan.rows.begin(), plan.rows.begin() + count_of(i), same),
-                   "the plan has two rows of sequence ", row.sequence);
+                   "the plan has two rows for sequence ", row.sequence);
     if (exists) check_row(state, row, report);
   }
   report->expect(tokens <= state.limits.max_tokens, "the plan has ", tokens,

@@ -1,5 +1,5 @@
-// What must hold of an engine between two steps: one function that checks everything and returns
-// each violation as a sentence. The tests' build of the engine calls it before each step, and a
+// The invariants of an engine between two steps: one function checks them all and returns each
+// violation as a sentence. The tests' build of the engine calls it before each step, and a
 // violation ends the engine; the shipped build does not contain it.
 #pragma once
 
@@ -31,7 +31,7 @@ struct EngineState {
   StepLimits limits;                      // input of the plan
 };
 
-// Empty if all invariants hold; then it allocates nothing, apart from its first call in a thread.
+// Empty if all invariants hold. Then it allocates nothing, except on its first call in a thread.
 std::vector<std::string> violations(const EngineState& state);
 
 }  // namespace sinkstream

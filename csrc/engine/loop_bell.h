@@ -6,21 +6,21 @@
 
 namespace sinkstream {
 
-// Shared by the loop and all that may ring it. The last owner closes the descriptor, so that no
-// ring can go to a descriptor number that has been reused.
+// Shared by the loop and everything that may ring it. The last owner closes the descriptor, so that
+// no ring can go to a descriptor number that has been reused.
 class LoopBell {
  public:
-  // Throws std::system_error if the process may open no more files.
+  // Throws std::system_error if the process cannot open more files.
   LoopBell();
   ~LoopBell();
   LoopBell(const LoopBell&) = delete;
   LoopBell& operator=(const LoopBell&) = delete;
 
-  // What the loop watches: readable from a ring to the next `clear`.
+  // The descriptor that the loop watches: readable from a ring until the next `clear`.
   int fd() const { return fd_; }
   // Any thread; never blocks.
   void ring() noexcept;
-  // The loop's thread, before it checks what it was woken for. Does nothing in a forked child,
+  // The loop's thread calls this before it checks why it was woken. Does nothing in a forked child,
   // which shares the descriptor and would clear the parent's ring.
   void clear() noexcept;
 

@@ -1,4 +1,4 @@
-// What any thread may read of an engine: a consistent snapshot of its counters, and its latest
+// What any thread may read about an engine: a consistent snapshot of its counters, and its latest
 // steps and phase changes. The engine's thread writes, any thread reads; one lock, held only to
 // copy.
 #pragma once
@@ -52,7 +52,7 @@ class Recorder {
     return stats;
   }
 
-  // The steps from number `step` on that are still kept.
+  // The steps that are still kept, from number `step` on.
   std::vector<StepRecord> steps_since(int64_t step) const {
     const std::lock_guard lock(mutex_);
     return steps_.since(step);
@@ -63,7 +63,7 @@ class Recorder {
     std::vector<PhaseChange> changes;
   };
 
-  // The changes from number `number` on that are still kept.
+  // The changes that are still kept, from number `number` on.
   PhaseChanges phase_changes_since(int64_t number) const {
     const std::lock_guard lock(mutex_);
     return {phase_changes_.first_since(number), phase_changes_.since(number)};
@@ -71,7 +71,7 @@ class Recorder {
 
  private:
   Histogram step_times_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   EngineStats stats_;
   Latest<StepRecord, kSteps> steps_;
   Latest<PhaseChange, kPhaseChanges> phase_changes_;

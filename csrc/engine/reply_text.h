@@ -12,7 +12,7 @@ namespace sinkstream {
 
 class ReplyText {
  public:
-  // Without a table there is no text and no stop string. `table` must outlive this.
+  // Without a table there is no text and there are no stop strings. `table` must outlive this.
   // `continues_prompt`: the reply continues the prompt's text.
   ReplyText(const TokenTable* table, const std::vector<std::string>& stops,
             bool continues_prompt = false) {

@@ -19,15 +19,15 @@ namespace sinkstream {
 
 using Clock = std::chrono::steady_clock;
 
-// Length of a sequence without a token limit: above any index, and small enough for sums of lengths
-// not to overflow.
+// Length of a sequence without a token limit: above any index, and small enough that sums of
+// lengths do not overflow.
 constexpr int64_t kEndlessLength = int64_t{1} << 60;
 constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
 
 struct Request {
   std::vector<int32_t> prompt;   // token ids, at least one
   SamplingParams params;         // with its seed already chosen
-  std::optional<int64_t> sinks;  // instead of the engine's; the capacity stays, the window shrinks
+  std::optional<int64_t> sinks;  // overrides the engine's at the same capacity: the window shrinks
   bool continues_text = false;   // the reply's text continues the prompt's text
   std::optional<Clock::time_point> called_at;  // start of `params.timeout_s`; none: `now`
 };
@@ -41,13 +41,13 @@ struct Sequence {
 
   bool is_prefilling() const { return prefilled < prompt_tokens; }
   bool wants_reply() const { return sampler.params().max_tokens != 0; }
-  // Its tokens that steps in flight append to its cache.
+  // The tokens that steps in flight append to its cache.
   int64_t in_flight() const { return cache == nullptr ? 0 : cache->in_flight(); }
-  // Prompt tokens that are not in any launched step.
+  // Prompt tokens that are not yet in a launched step.
   int64_t prompt_left() const {
     return std::max<int64_t>(prompt_tokens - prefilled - in_flight(), 0);
   }
-  // Its tokens from `offset` after those in the cache: the prompt's, or the last sampled one.
+  // Its next tokens, from `offset` after those in the cache: the prompt's, or the last sampled one.
   const int32_t* next_tokens(int64_t offset) const {
     return prefilled + offset < prompt_tokens ? prompt.data() + prefilled + offset : &last_token;
   }
@@ -69,18 +69,18 @@ struct Sequence {
 
   Sampler sampler;
   ReplyText text;
-  const std::shared_ptr<Session> session;  // null: its cache ends with it
+  const std::shared_ptr<Session> session;  // null: the cache ends with the sequence
   const std::optional<int32_t> pending;    // the session's pending token before this turn
   std::optional<SequenceCache> own_cache;  // from admission to the end, if it has no session
-  SequenceCache* cache = nullptr;          // its session's or its own; null before and after
+  SequenceCache* cache = nullptr;          // its session's or its own; null unless admitted
 
   Phase phase = Phase::kWaiting;
   int64_t prefilled = 0;          // prompt tokens in the cache
   int32_t last_token = -1;        // sampled, and not in the cache yet; below 0: none
   int64_t last_step = -1;         // the last step it was part of
   int64_t seat = -1;              // in the DeviceSampler while it runs; below 0: none
-  int64_t samples_in_flight = 0;  // tokens that steps in flight sample for it, on either side
-  std::exception_ptr failure;     // it ends with this once none of its tokens is in flight
+  int64_t samples_in_flight = 0;  // tokens that steps in flight sample for it, on host or device
+  std::exception_ptr failure;     // it ends with this once no token is in flight
   int64_t length_before = 0;      // tokens in its session's cache before this turn
   int64_t evicted_before = 0;     // tokens evicted from it before this turn
 

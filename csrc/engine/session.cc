@@ -29,7 +29,7 @@ SessionStats Session::stats() const {
 
 void Session::release() {
   in_use_.store(false, std::memory_order_release);
-  if (is_closed()) engine_bell_->ring();  // it waits for this to release the pages
+  if (is_closed()) engine_bell_->ring();  // the engine waits for this to release the pages
 }
 
 void Session::set_turn(const std::shared_ptr<TokenStream>& stream) {

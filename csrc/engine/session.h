@@ -1,11 +1,11 @@
 // A conversation that keeps its cache between requests: its pages, the token ids they hold, and
-// whether it is in use. Knows no text and no roles.
+// whether it is in use. Knows nothing about text or roles.
 //
 // Note: [Who may touch a session]
 // A session is free, or acquired: by a turn from its submission to its end, or by a call that forks
-// it, saves it or takes a turn back. Acquiring is exclusive, so only what any thread may read needs
-// a lock. Only the engine's thread allocates, shares and frees pages. When a closed session is
-// free, the engine acquires it permanently and releases its pages.
+// it, saves it or undoes a turn. Acquiring is exclusive, so only what any thread may read needs a
+// lock. Only the engine's thread allocates, shares and frees pages. When a closed session is free,
+// the engine acquires it permanently and releases its pages.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,14 @@ namespace sinkstream {
 class TokenStream;
 
 struct SessionStats {
-  int64_t turns = 0;           // that had a reply
+  int64_t turns = 0;           // turns that had a reply
   int64_t tokens = 0;          // seen so far
   int64_t live_tokens = 0;     // in the cache
   int64_t evicted_tokens = 0;  // evicted so far
   int64_t cache_bytes = 0;     // of its pages, shared ones included
 };
 
-// What is saved of a session, apart from its keys and values (cache/snapshot.h).
+// The saved state of a session, without its keys and values (cache/snapshot.h).
 struct SessionState {
   SequenceState sequence;
   std::vector<int32_t> ids;  // of the live tokens, in order
@@ -54,7 +54,7 @@ class Session {
   const Window& window() const { return window_; }
   // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
-  // Returns whether the caller has acquired it: it was free.
+  // Acquires the session if it is free. Returns whether it did.
   bool try_acquire() { return !in_use_.exchange(true, std::memory_order_acq_rel); }
   // The stream of the running turn, or of the last one if that still exists.
   std::shared_ptr<TokenStream> turn() const;
@@ -66,7 +66,7 @@ class Session {
 
   // ---- the engine's thread; a thread that has acquired it may read ----
 
-  // State before the last turn, for taking that turn back.
+  // The state before the last turn, to undo that turn.
   struct TurnCheckpoint {
     int64_t length = 0;
     int64_t turns = 0;
@@ -83,7 +83,7 @@ class Session {
   std::optional<int32_t> pending;
   std::optional<TurnCheckpoint> checkpoint;
   int64_t turns = 0;
-  bool is_ready = false;  // false: being restored, not to be shared
+  bool is_ready = false;  // false: being restored, must not be shared
   SessionState state() const;
   // Updates what stats() returns.
   void publish_stats();
@@ -95,7 +95,7 @@ class Session {
   std::atomic<bool> closed_{false};
   std::atomic<bool> in_use_{false};
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   SessionStats stats_;
   std::weak_ptr<TokenStream> turn_;
 };

@@ -10,8 +10,9 @@ int64_t chunk_of(const RunningView& sequence, int64_t prefill_chunk) {
   return std::min(sequence.prompt_left, prefill_chunk - sequence.length % prefill_chunk);
 }
 
-// Most prompt rows in a step with `decoding` decode rows. A prompt row costs at most as much as a
-// decode row, so an equal number would double the step; half leaves room for the machine's noise.
+// The maximum number of prompt rows in a step with `decoding` decode rows. A prompt row costs at
+// most as much as a decode row, so an equal number could double the step time; half leaves a margin
+// for noise.
 int64_t max_prefill_rows(int64_t decoding, const StepLimits& limits) {
   return std::max(limits.prompt_tokens_per_decode_step, decoding / 2);
 }
@@ -87,7 +88,7 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
     left -= count;
     reads = true;
   }
-  // Decode rows come first here, too: a model may have kernels of their own for them.
+  // Decode rows come first here, too: a model may have dedicated kernels for them.
   if (round_robin) {
     std::sort(plan->rows.begin(), plan->rows.end(), [this](const PlanRow& a, const PlanRow& b) {
       const bool reads_a = running_[a.sequence].prompt_left > 0,

@@ -1,5 +1,5 @@
 // The scheduler: decides what one step of the engine does. Pure: plain numbers in, a plan out.
-// Knows no model, no memory and no time.
+// Knows nothing about models, memory or time.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace sinkstream {
 
 // A sequence without memory, in order of arrival.
 struct WaitingView {
-  int64_t pages = 0;        // all that it will ever allocate
+  int64_t pages = 0;        // the most it will ever allocate
   int64_t prompt_left = 1;  // prompt tokens not in its cache when admitted, at least 1
   int64_t length = 0;       // tokens in its cache when admitted
   bool wants_reply = true;
@@ -30,22 +30,22 @@ struct StepLimits {
   int64_t free_pages = 0;
   int64_t max_sequences = 1;  // running at the same time
   int64_t max_tokens = 1;     // the step's token budget
-  int64_t prefill_chunk = 1;  // most prompt tokens of one sequence in a step
-  // Most prompt tokens, over all sequences, in a step that also decodes; or half the number of
-  // decoding sequences, if that is more.
+  int64_t prefill_chunk = 1;  // maximum prompt tokens of one sequence in a step
+  // Maximum prompt tokens, over all sequences, in a step that also decodes, or half the number of
+  // decoding sequences if that is more.
   int64_t prompt_tokens_per_decode_step = std::numeric_limits<int64_t>::max();
 };
 
 struct PlanRow {
   int64_t sequence = 0;  // index among the running ones; newly admitted ones follow in order
-  int64_t count = 0;     // its next tokens, at least 1
+  int64_t count = 0;     // how many of its next tokens, at least 1
   bool wants_logits = false;
 
   bool operator==(const PlanRow&) const = default;
 };
 
 struct StepPlan {
-  int64_t admit = 0;          // waiting sequences to admit, from the first on
+  int64_t admit = 0;          // how many waiting sequences to admit, in order
   std::vector<PlanRow> rows;  // each sequence at most once; decoding ones first
 
   bool empty() const { return rows.empty(); }
@@ -56,11 +56,12 @@ class StepPlanner {
  public:
   // Admits strictly in order of arrival, so that small requests cannot starve a large one. Every
   // decoding sequence gets its token. The rest of the budget goes to prompts, least recently served
-  // first, but in a step that also decodes no more than `prompt_tokens_per_decode_step` allows, so
-  // that no decoding sequence waits longer than two of its own steps. A chunk ends at a multiple of
-  // prefill_chunk, counted from index 0, so that its boundaries do not depend on the batch; only a
-  // budget smaller than the chunk cuts it. If decoding alone would fill the budget, all sequences
-  // are served round-robin instead, so that prompts cannot starve.
+  // first. A step that also decodes takes no more prompt tokens than
+  // `prompt_tokens_per_decode_step` allows, so that no decoding sequence waits longer than two of
+  // its own steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its
+  // boundaries do not depend on the batch; only a budget smaller than the chunk cuts it. If
+  // decoding alone would fill the budget, all sequences are served round-robin instead, so that
+  // prompts cannot starve.
   void plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
             const StepLimits& limits, StepPlan* plan);
 

@@ -16,7 +16,7 @@ std::optional<FinishReason> finish_at_token(Sequence& sequence, int32_t token,
   if (sequence.stop_tokens.contains(token) || (is_end_token && !params.ignore_eos)) {
     return FinishReason::kStop;
   }
-  // The text of an end token that is ignored is not shown.
+  // The text of an ignored end token is not shown.
   if (!is_end_token && sequence.text.push(token, &sequence.stream->staged().text)) {
     return FinishReason::kStopString;
   }

@@ -26,7 +26,7 @@ struct StreamMark {
     kEvicted,  // `count` more tokens have been evicted
   };
   Kind kind;
-  uint32_t tokens_before;  // in the same batch
+  uint32_t tokens_before;  // tokens before it in this batch
   int64_t count;
 };
 
@@ -57,7 +57,7 @@ struct StreamBatch {
     marks.push_back({kind, static_cast<uint32_t>(tokens.size()), count});
   }
 
-  // Strong guarantee: without memory, nothing is appended.
+  // Strong exception guarantee: if memory runs out, nothing is appended.
   void append(const StreamBatch& other) {
     make_room(&text, other.text.size());
     make_room(&tokens, other.tokens.size());

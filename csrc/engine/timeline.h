@@ -1,5 +1,5 @@
-// The latest events of an engine, in memory of fixed size: the source of traces. Times are
-// std::chrono::steady_clock's. Holds no tokens and no text.
+// The latest events of an engine, in fixed-size memory: the source of traces. Times are from
+// std::chrono::steady_clock. Holds no tokens or text.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct StepRecord {
   std::chrono::steady_clock::time_point end;          // tokens have been delivered
   int32_t decoding = 0;                               // sequences that decoded
   int32_t prompt_tokens = 0;                          // prefilled
-  int64_t free_pages = 0;                             // at its end
+  int64_t free_pages = 0;                             // at the end of the step
 };
 
 // A request has entered a phase.
@@ -42,12 +42,12 @@ class Latest {
     ++count_;
   }
 
-  // The number of the first record of `since(from)`, whether or not there is one yet.
+  // The number that the first record of `since(from)` has or will have.
   int64_t first_since(int64_t from) const {
     return std::max({from, count_ - kCapacity, int64_t{0}});
   }
 
-  // The records from number `from` on that are still kept, oldest first.
+  // The records that are still kept, from number `from` on, oldest first.
   std::vector<Record> since(int64_t from) const {
     std::vector<Record> found;
     const int64_t first = first_since(from);

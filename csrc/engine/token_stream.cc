@@ -63,7 +63,7 @@ bool TokenStream::is_piece_complete(int64_t interval) const {
          staged_.top.size() >= kMaxStagedTop;
 }
 
-// Returns whether this made something pending where nothing was.
+// Returns whether there is pending output now and was none before.
 bool TokenStream::publish_locked(const StreamStats& stats) {
   stats_ = stats;
   const bool was_empty = pending_.empty();
@@ -96,7 +96,7 @@ bool TokenStream::publish(const StreamStats& stats) {
 
 void TokenStream::finish(FinishReason reason, std::exception_ptr error, const StreamStats& stats) {
   const std::lock_guard lock(mutex_);
-  SINKSTREAM_CHECK(!finish_reason_, "the stream has finished already");
+  SINKSTREAM_CHECK(!finish_reason_, "the stream has already finished");
   try {
     publish_locked(stats);
   } catch (...) {  // no memory for the last piece; the end must still arrive
@@ -122,7 +122,7 @@ TokenStream::Taken TokenStream::take(std::chrono::nanoseconds timeout, StreamBat
   std::unique_lock lock(mutex_);
   if (has_reader_) {
     throw SessionBusy(
-        "stream: one thread at a time may read a stream, but another one is reading it.");
+        "stream: only one thread can read a stream at a time, but another is reading it.");
   }
   if (timeout.count() > 0) {  // the kernel turns a zero wait into one of about 50 µs
     has_reader_ = true;

@@ -36,11 +36,11 @@ struct StreamStats {
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   int64_t cached_tokens = 0;   // prompt tokens already in the cache when the request started
-  int64_t live_tokens = 0;     // in the cache; after the end: at the end
+  int64_t live_tokens = 0;     // in the cache; keeps its last value after the end
   int64_t evicted_tokens = 0;  // evicted from the cache by this request
-  int64_t cache_bytes = 0;     // of the sequence's pages; after the end: that it had
+  int64_t cache_bytes = 0;     // of the sequence's pages; keeps its last value after the end
   double first_token_s = -1;   // from the request to the first token; below 0: none yet
-  double decode_s = 0;  // sum of `decode_gaps` times between tokens, without pauses while parked
+  double decode_s = 0;         // sum of `decode_gaps` times between tokens, excluding time parked
   int64_t decode_gaps = 0;
 };
 
@@ -48,9 +48,9 @@ class TokenStream {
  public:
   using Gauge = std::atomic<int64_t>;
 
-  // Rings `engine_bell` when the engine has something to do for this stream, and adds to
-  // `wake_list` the bell of an event loop that waits for it. `request_id`: its number in the
-  // engine. `lag` counts the pending tokens of all streams that share it.
+  // Rings `engine_bell` when the engine has something to do for this stream, and adds the bell of
+  // an event loop that waits for it to `wake_list`. `request_id`: its number in the engine. `lag`
+  // counts the pending tokens of all streams that share it.
   TokenStream(std::shared_ptr<Doorbell> engine_bell, std::shared_ptr<WakeList> wake_list,
               int64_t request_id = 0, std::shared_ptr<Gauge> lag = std::make_shared<Gauge>(0));
   ~TokenStream();
@@ -69,7 +69,7 @@ class TokenStream {
 
   // ---- the producer's side: the engine's thread ----
 
-  // What is staged is invisible to the consumer until `publish`.
+  // Staged output is invisible to the consumer until `publish`.
   StreamBatch& staged() { return staged_; }
   // Adds a token. The text it completes must already be appended to `staged().text`.
   void stage_token(const Sampled& sampled);
@@ -77,7 +77,7 @@ class TokenStream {
   void stage_rest_of_text();
   // Whether `interval` tokens are staged, or a kMaxStaged limit is reached.
   bool is_piece_complete(int64_t interval) const;
-  // Hands what is staged to the consumer. Returns whether there is room for more.
+  // Hands the staged output to the consumer. Returns whether there is room for more.
   bool publish(const StreamStats& stats);
   // Whether the consumer must take what is pending first.
   bool is_full() const { return full_.load(std::memory_order_acquire); }
@@ -91,9 +91,9 @@ class TokenStream {
 
   enum class Taken : uint8_t { kBatch, kNothing, kEnd };
 
-  // Swaps `out` for all that is pending, waiting up to `timeout` for it; 0 does not wait. kEnd: all
-  // has been taken and the stream has finished, or it was closed. Blocks; call without the GIL.
-  // Throws SessionBusy if another thread is in `take`, ForkError in a child of the engine's
+  // Swaps all pending output into `out`, waiting for it up to `timeout`; 0 does not wait. kEnd: the
+  // stream has finished and everything has been taken, or it was closed. Blocks; call without the
+  // GIL. Throws SessionBusy if another thread is in `take`, ForkError in a child of the engine's
   // process.
   Taken take(std::chrono::nanoseconds timeout, StreamBatch* out);
   // Whether `take` would return kBatch or kEnd without waiting.
@@ -101,10 +101,10 @@ class TokenStream {
   // Rings `bell` once when is_ready() becomes true. Returns false, and will not ring it, if it is
   // true already. A later call replaces an earlier one. Throws ForkError as `take` does.
   bool ring_when_ready(std::shared_ptr<LoopBell> bell);
-  // Ends the sequence after the steps in flight: one, or two with a device sampler. What it has
-  // produced can still be taken. Never blocks.
+  // Ends the sequence after the steps in flight: one, or two with a device sampler. Output that it
+  // has already produced can still be taken. Never blocks.
   void cancel();
-  // Cancels, and discards what is pending.
+  // Cancels, and discards pending output.
   void close();
   // How the stream ended, if it has; the consumer may still have tokens to take.
   std::optional<FinishReason> finish_reason() const;
@@ -118,7 +118,7 @@ class TokenStream {
 
  private:
   bool publish_locked(const StreamStats& stats);
-  void count_pending(int64_t more);  // requires mutex_, held for the change itself, too
+  void count_pending(int64_t more);  // requires mutex_, held since before the change
   bool is_ready_locked() const { return !pending_.empty() || finish_reason_ || closed_; }
 
   const std::shared_ptr<Doorbell> engine_bell_;
@@ -134,9 +134,9 @@ class TokenStream {
   std::atomic<bool> full_{false};
   Histogram gaps_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable readable_;
-  std::shared_ptr<LoopBell> loop_bell_;  // of an event loop that waits for is_ready()
+  std::shared_ptr<LoopBell> loop_bell_;  // of an event loop waiting for is_ready()
   StreamBatch pending_;
   StreamStats stats_;
   std::optional<FinishReason> finish_reason_;

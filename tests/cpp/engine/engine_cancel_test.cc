@@ -71,7 +71,7 @@ TEST_P(EngineCancelTest, EndsAParkedSequence) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
   EXPECT_EQ(phase_of(*stream), Phase::kParked);
-  engine().between_steps([] {});  // no forward is in flight that would still be counted
+  engine().between_steps([] {});  // no forward pass is in flight that would still be counted
   const int64_t forwards = model.forwards;
   std::this_thread::sleep_for(50ms);
   EXPECT_EQ(model.forwards, forwards) << "a parked sequence has run";

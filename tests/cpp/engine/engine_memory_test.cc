@@ -84,7 +84,7 @@ TEST_P(EngineTest, EndsOnlyTheOneThatHasNoMemoryForItsToken) {
   };
   const auto neighbour = submit(greedy_request({6}, std::nullopt));
   wait_until([&] { return engine().stats().parked == 1; });
-  engine().between_steps([] {});  // no forward is in flight that would still be counted
+  engine().between_steps([] {});  // no forward pass is in flight that would still be counted
   fails_at = model.forwards + 3;
   Request request = greedy_request({5}, 300);
   request.params.logprobs = kMaxLogprobs;

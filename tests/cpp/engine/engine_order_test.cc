@@ -73,7 +73,7 @@ TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNoNeighbour) {
   const auto stream = submit(greedy_request({5}, kTokens));
   const auto neighbour = submit(greedy_request({6}, kNeighboursTokens));
   ASSERT_TRUE(halt.await());
-  // One token for each forward, those in progress included.
+  // One token for each forward pass, including those in progress.
   const int64_t most = model.forwards + 1 + lookahead();
   std::thread closer;
   if (event == Event::kCancel) stream->cancel();

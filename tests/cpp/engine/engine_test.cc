@@ -343,8 +343,8 @@ TEST_P(EngineTest, RefusesWhatCanNeverFit) {
   Request request = greedy_request({5}, std::nullopt);
   request.sinks = 1;  // plus a sink page
   EXPECT_EQ(refusal<CapacityError>(engine(), request),
-            "stream: the request needs 8 pages of cache, but the model has 6 in all. Load it with "
-            "a larger `window` or `max_sequences`, or lower `max_tokens`.");
+            "stream: the request needs 8 pages of cache, but the model has only 6. Load it with a "
+            "larger `window` or `max_sequences`, or lower `max_tokens`.");
   request.params.max_tokens = 20;  // one window page is enough
   EXPECT_EQ(read_all(*submit(request)).ids.size(), 20u);
 }

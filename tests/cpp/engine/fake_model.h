@@ -113,9 +113,9 @@ class RuleModel : public LanguageModel {
   // With a device sampler, the first runs when a step is launched, the second when it is awaited.
   std::function<void(int64_t forward)> before_forward;
   std::function<void(int64_t forward)> before_results;
-  std::counting_semaphore<1 << 20>* gate = nullptr;  // one permit for the results of each forward
+  std::counting_semaphore<1 << 20>* gate = nullptr;  // one permit per forward pass, for its results
   std::atomic<int64_t> forwards{0};
-  std::atomic<int64_t> widest{0};  // most sequences in one forward
+  std::atomic<int64_t> widest{0};  // most sequences in one forward pass
   std::atomic<bool> too_long{false};
 
  private:

@@ -296,7 +296,7 @@ TEST_F(InvariantsAheadTest, SeeASequenceWithoutASeat) {
 TEST_F(InvariantsAheadTest, SeeAPlanPastTheLastTokenThatIsInFlight) {
   launch(&add_sampling(999));  // of 1,000
   plan.rows = {{0, 1, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 continues past what may be its "
+  EXPECT_EQ(found(), (Sentences{"the plan's row for sequence 0 continues past what may be its "
                                 "last token"}));
 }
 
@@ -332,21 +332,21 @@ TEST_F(InvariantsTest, SeeAPlanForMoreSequencesAndPagesThanThereIsRoomFor) {
 TEST_F(InvariantsTest, SeeTwoRowsOfOneSequence) {
   add_decoding(3);
   plan.rows = {{0, 1, true}, {0, 1, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan has two rows of sequence 0"}));
+  EXPECT_EQ(found(), (Sentences{"the plan has two rows for sequence 0"}));
 }
 
 TEST_F(InvariantsTest, SeeARowOfNoSequence) {
   add_decoding(3);
   plan.rows = {{0, 1, true}, {1, 1, true}, {-1, 1, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row 1 is of sequence 1 of 1",
-                                "the plan's row 2 is of sequence -1 of 1"}));
+  EXPECT_EQ(found(), (Sentences{"the plan's row 1 is for sequence 1 of 1",
+                                "the plan's row 2 is for sequence -1 of 1"}));
 }
 
 TEST_F(InvariantsTest, SeeARowThatWakesAParkedSequence) {
   add_decoding(3).phase = Phase::kParked;
   gauges.parked = 1;
   plan.rows = {{0, 1, true}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 runs a parked sequence"}));
+  EXPECT_EQ(found(), (Sentences{"the plan's row for sequence 0 runs a parked sequence"}));
 }
 
 TEST_F(InvariantsTest, SeeRowsThatAreTooLongOrEmpty) {
@@ -354,9 +354,9 @@ TEST_F(InvariantsTest, SeeRowsThatAreTooLongOrEmpty) {
   add_running(5);
   add_running(30);
   plan.rows = {{0, 2, true}, {1, 0, false}, {2, 17, false}};
-  EXPECT_EQ(found(), (Sentences{"the plan's row of sequence 0 has 2 tokens of at most 1",
-                                "the plan's row of sequence 1 has 0 tokens of at most 5",
-                                "the plan's row of sequence 2 has 17 tokens of at most 16"}));
+  EXPECT_EQ(found(), (Sentences{"the plan's row for sequence 0 has 2 tokens of at most 1",
+                                "the plan's row for sequence 1 has 0 tokens of at most 5",
+                                "the plan's row for sequence 2 has 17 tokens of at most 16"}));
 }
 
 TEST_F(InvariantsTest, SeeLogitsThatAreNotNeededOrAreMissing) {
@@ -364,8 +364,8 @@ TEST_F(InvariantsTest, SeeLogitsThatAreNotNeededOrAreMissing) {
   add_running(5);
   plan.rows = {{0, 1, false}, {1, 3, true}};
   EXPECT_EQ(found(),
-            (Sentences{"the plan's row of sequence 0 wants no logits with 0 prompt tokens left",
-                       "the plan's row of sequence 1 wants logits with 5 prompt tokens left"}));
+            (Sentences{"the plan's row for sequence 0 wants no logits with 0 prompt tokens left",
+                       "the plan's row for sequence 1 wants logits with 5 prompt tokens left"}));
 }
 
 TEST_F(InvariantsTest, SeeAPlanBeyondTheBudget) {

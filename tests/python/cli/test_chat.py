@@ -333,7 +333,7 @@ def test_a_busy_session_is_a_line_and_is_not_lost(
         assert not talk.read_all(Given("hello", "/save x", "/fork", "/stats"))
         out, err = capfd.readouterr()
         assert out == ""
-        assert err.count("session: one turn at a time may run, but another one is running") == 3
+        assert err.count("session: only one turn can run at a time, but another is running") == 3
         busy.close()
         assert Talk(conversations, {"max_tokens": 3}).read_all(Given("hello"))
 

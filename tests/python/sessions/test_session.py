@@ -116,7 +116,8 @@ def test_a_reply_that_evicted_stays(model: sinkstream.Model) -> None:
     with model.session() as session:
         stream = session.stream([5, 6], max_tokens=100, ignore_eos=True)
         stream.result()
-        with pytest.raises(InvalidArgument, match=r"cancel: `keep` must be \"partial\".*stays"):
+        must = r"cancel: `keep` is \"drop\", but must be \"partial\": .*stays"
+        with pytest.raises(InvalidArgument, match=must):
             stream.cancel(keep="drop")
         assert session.stats.turns == 1
         session.stream([5], max_tokens=1).result()
@@ -186,7 +187,7 @@ def test_one_turn_at_a_time(model: sinkstream.Model) -> None:
     with model.session() as session:
         running = session.stream([5], ignore_eos=True)
         for use in (lambda: session.stream([6]), lambda: session.append([6]), session.fork):
-            with pytest.raises(SessionBusy, match="one turn at a time"):
+            with pytest.raises(SessionBusy, match="only one turn can run at a time"):
                 use()
         running.close()
         session.stream([6], max_tokens=1).result()
@@ -222,7 +223,9 @@ def test_of_64_threads_on_one_session_each_has_its_turn_or_is_told(
 def test_a_session_that_does_not_fit_says_so_at_once(model: sinkstream.Model) -> None:
     sessions = [model.session()]
     for make in (model.session, sessions[0].fork):
-        with pytest.raises(CapacityError, match=r"session: it needs \d+ pages of cache, but \d+"):
+        with pytest.raises(
+            CapacityError, match=r"session: a session needs \d+ pages of cache, but only \d+"
+        ):
             sessions.extend(make() for _ in range(100))
     assert 4 <= len(sessions) < 100
     for session in sessions:
