@@ -1,4 +1,4 @@
-// The ids of the live tokens of a cache, in memory of fixed size. Knows no keys.
+// The ids of a cache's live tokens, in fixed-size memory. Knows nothing about keys.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class LiveTokens {
     return found;
   }
 
-  // The token of a live index.
+  // The token at a live index.
   int32_t at(int64_t index) const { return (window_.is_sink(index) ? sinks_ : ring_)[row(index)]; }
 
  private:

@@ -1,4 +1,4 @@
-// The memory of pages: the host's, or a GPU's, which the host cannot access.
+// Memory for pages: the host's, or a GPU's, which the host cannot access.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ class PageMemory {
   // Whether the host can access the memory by address. If not, it reads and writes copies.
   virtual bool is_host_memory() const = 0;
 
-  // All of these take effect in order with the kernels.
+  // All of these are ordered with the kernels.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Sets every byte to 0xFF: NaN in every floating-point type.
   virtual void poison(std::byte* at, int64_t bytes) = 0;
   virtual void read(std::byte* to_host, const std::byte* from, int64_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from_host, int64_t bytes) = 0;
 
-  // Gives the memory back. The pages must not be used afterwards.
+  // Frees the memory. The pages must not be used afterwards.
   virtual void release() = 0;
 };
 

@@ -23,7 +23,7 @@ PagePool::PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> m
 }
 
 int32_t PagePool::acquire() {
-  SINKSTREAM_CHECK(!free_.empty(), "no page is free of ", pages());
+  SINKSTREAM_CHECK(!free_.empty(), "none of the ", pages(), " pages is free");
   const int32_t id = free_.back();
   free_.pop_back();
   references_[id] = 1;

@@ -1,13 +1,13 @@
-// A fixed number of pages of one shape, lent to sequences. Knows no tokens.
-// Not thread-safe: one thread owns the pool and everything that holds its pages.
+// A fixed number of pages of one shape, lent to sequences. Knows nothing about tokens. Not
+// thread-safe: one thread owns the pool and everything that holds its pages.
 //
 // Note: [Shared pages]
 // Sequences with a common prefix hold the same pages until one of them writes. So that a write
-// never runs out of memory, each holder after the first sets a free page aside, a spare. The spare
-// belongs to the shared page, not to the holder that brought it: the first holder that writes
-// copies the page to a spare, and when one holder is left, no spare is. A page that no holder will
-// write again, one full of sinks, is shared without spares; that is where sharing saves memory.
-// Either all holders of a page may write to it, or none.
+// never runs out of memory, each holder after the first sets a free page aside as a spare. The
+// spare belongs to the shared page, not to the holder that set it aside: the first holder that
+// writes copies the page to a spare, and when only one holder is left, no spares are left either. A
+// page full of sinks, which no holder will write again, is shared without spares; that is where
+// sharing saves memory. Either all holders of a page may write to it, or none may.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ namespace sinkstream {
 
 class PagePool {
  public:
-  // Allocates `pages` pages at once. With `poison`, pages hold NaN until they are written and after
-  // they are returned, and rows once they are evicted, so that reading one by mistake shows.
-  // `threads`, if not null, speed up the allocation.
+  // Allocates `pages` pages up front. With `poison`, pages hold NaN until they are written and
+  // after they are returned, and rows hold NaN once they are evicted, so that reading one by
+  // mistake shows up. `threads`, if not null, speed up the allocation.
   PagePool(PageShape shape, int64_t pages, bool poison = false, ThreadPool* threads = nullptr);
   // In the caller's memory, which has room for that many pages.
   PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> memory, bool poison = false);
@@ -38,7 +38,7 @@ class PagePool {
   PageMemory& memory() const { return *memory_; }
   std::byte* page(int32_t id) const { return memory_->data() + id * shape_.bytes(); }
 
-  // Gives the memory back. The pages must not be used afterwards.
+  // Frees the memory. The pages must not be used afterwards.
   void release() { memory_->release(); }
 
   // Lends a page; the caller has checked that one is free.

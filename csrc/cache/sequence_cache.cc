@@ -43,9 +43,9 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       length_(count) {
   const bool is_whole = count == other.length_;
   const bool is_there = (is_whole && other.in_flight_ == 0) || count <= other.shareable();
-  SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "a sequence of ", other.length_,
-                   " tokens, ", other.evicted(), " of them evicted and ", other.in_flight_,
-                   " more in flight, is to share ", count);
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "cannot share ", count,
+                   " tokens of a sequence of ", other.length_, ", ", other.evicted(),
+                   " of them evicted, with ", other.in_flight_, " more in flight");
   if (!is_whole) window_.begin = 0;
   const int64_t own = pages_per_layer(), layers = other.layers();
   const int64_t needed = layers * own - pages_saved(window_, layers, count);
@@ -107,21 +107,21 @@ void SequenceCache::make_writable(int64_t count) {
 }
 
 void SequenceCache::advance(int64_t count) {
-  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - length_, "a sequence of ", length_,
-                   " tokens, made for ", max_length_, ", grows by ", count);
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - length_, "cannot add ", count,
+                   " tokens to a sequence of ", length_, " with a maximum of ", max_length_);
   const int64_t first = window_.first(length_);
   length_ += count;
   poison(first, std::min(window_.first(length_), length_));
 }
 
 void SequenceCache::add_in_flight(int64_t count) {
-  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "a sequence of ",
-                   next_index(), " tokens, made for ", max_length_, ", launches ", count);
+  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "cannot launch ", count,
+                   " tokens of a sequence of ", next_index(), " with a maximum of ", max_length_);
   in_flight_ += count;
 }
 
 void SequenceCache::commit_in_flight(int64_t count) {
-  SINKSTREAM_CHECK(count <= in_flight_, count, " tokens are delivered, but ", in_flight_,
+  SINKSTREAM_CHECK(count <= in_flight_, count, " tokens are delivered, but only ", in_flight_,
                    " are in flight");
   in_flight_ -= count;
   advance(count);
@@ -156,8 +156,9 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
 }
 
 bool SequenceCache::rewind(int64_t length) {
-  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0, "a sequence of ", length_,
-                   " tokens, ", in_flight_, " more in flight, is rewound to ", length);
+  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0,
+                   "cannot rewind a sequence of ", length_, " tokens, with ", in_flight_,
+                   " more in flight, to ", length);
   // Pages that were full of sinks and will no longer be.
   const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
   std::vector<size_t> shared;
@@ -183,18 +184,18 @@ void SequenceCache::restart() {
 }
 
 void SequenceCache::cut(int64_t index) {
-  SINKSTREAM_CHECK(index >= window_.first(length_) && index <= length_, "a sequence of ", length_,
-                   " tokens is cut at ", index);
+  SINKSTREAM_CHECK(index >= window_.first(length_) && index <= length_, "cannot cut a sequence of ",
+                   length_, " tokens at ", index);
   poison(window_.first(length_), index);
   window_.begin = index;
 }
 
 void SequenceCache::evict_for_space(int64_t count) {
-  const int64_t recent = window_.window - 1;  // what a query sees apart from sinks and itself
+  const int64_t recent = window_.window - 1;  // what a query sees, excluding sinks and itself
   if (count < 0 || count > recent) {
     throw InvalidArgument(cat("evict_for_space: `n` must be in [0, ", recent,
-                              "], the window without the current token, but is ", count,
-                              ". Longer texts need no call: they pass through the window."),
+                              "] (the window without the current token), but is ", count,
+                              ". Longer texts need no call: they stream through the window."),
                           "n");
   }
   if (window_.rank(length_) + count <= window_.sinks + recent) return;
@@ -205,7 +206,7 @@ void SequenceCache::copy_from(const SequenceCache& other) {
   SINKSTREAM_CHECK(pages_.size() == other.pages_.size() &&
                        pool_->shape().bytes() == other.pool_->shape().bytes() &&
                        sink_page_count_ == other.sink_page_count_,
-                   "a sequence copies tokens of another geometry");
+                   "cannot copy tokens from a sequence of another geometry");
   for (size_t i = 0; i < pages_.size(); ++i) {
     pool_->memory().copy(pages_[i], other.pages_[i], pool_->shape().bytes());
   }
@@ -214,8 +215,8 @@ void SequenceCache::copy_from(const SequenceCache& other) {
 }
 
 void SequenceCache::jump(int64_t index) {
-  SINKSTREAM_CHECK(length_ >= window_.sinks && index >= length_, "a sequence of ", length_,
-                   " tokens jumps to ", index);
+  SINKSTREAM_CHECK(length_ >= window_.sinks && index >= length_, "cannot jump from ", length_,
+                   " tokens to ", index);
   poison(window_.first(length_), length_);
   length_ = index;
   window_.begin = index;

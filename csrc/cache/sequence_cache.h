@@ -1,5 +1,5 @@
 // One sequence's keys and values: its window, its length, and its pages in every layer, which it
-// holds for life. Knows no numbers: kernels read and write the pages.
+// holds for its lifetime. Leaves the values to kernels, which read and write the pages.
 #pragma once
 
 #include <algorithm>
@@ -25,9 +25,9 @@ class SequenceCache {
   // of sinks, which neither will write again.
   static int64_t pages_saved(const Window& window, int64_t layers, int64_t count);
 
-  // Starts with the first `count` tokens of `other`, whose sinks and window it has: all of them, or
-  // up to `shareable()`. Shares their pages until one of the two writes to them. Takes
-  // pages_needed − pages_saved at once, so that a later write never fails.
+  // Starts with the first `count` tokens of `other`, and with its sinks and window. `count` is the
+  // length of `other`, or at most `shareable()`. Shares their pages until one of the two writes to
+  // them. Takes pages_needed − pages_saved up front, so that a later write never fails.
   SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count);
   ~SequenceCache();
   SequenceCache(const SequenceCache&) = delete;
@@ -38,7 +38,7 @@ class SequenceCache {
   PageMemory& memory() const { return pool_->memory(); }
   int64_t layers() const { return static_cast<int64_t>(pages_.size()) / pages_per_layer(); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
-  int64_t in_flight() const { return in_flight_; }  // tokens after them, launched, not delivered
+  int64_t in_flight() const { return in_flight_; }  // tokens launched after them, not yet delivered
   int64_t next_index() const { return length_ + in_flight_; }  // of the next token to launch
   int64_t max_length() const { return max_length_; }
   int64_t live() const { return window_.live(length_); }
@@ -71,19 +71,21 @@ class SequenceCache {
     if (window_.first(next_index()) == window_.sinks) return length_;
     return std::min(length_, window_.sinks);
   }
-  // Makes the pages that the next `count` tokens will be written to, from next_index() on, this
-  // sequence's own. Call it before a forward if pages may be shared.
+  // Makes this sequence the only holder of the pages that the next `count` tokens, from
+  // next_index() on, will be written to. Call it before a forward pass if pages may be shared.
   void make_writable(int64_t count);
 
-  // `count` tokens have been written to every layer.
+  // Records that `count` tokens have been written to every layer.
   void advance(int64_t count);
 
-  // For a model that runs one step ahead of its caller (model/device_sampler.h):
-  // A step that writes the next `count` tokens has been launched.
+  // ---- for a model that runs one step ahead of its caller (model/device_sampler.h) ----
+
+  // Records that a step that writes the next `count` tokens has been launched.
   void add_in_flight(int64_t count);
-  // The first `count` tokens in flight have been delivered: they count in length().
+  // Records that the first `count` tokens in flight have been delivered: they now count in
+  // length().
   void commit_in_flight(int64_t count);
-  // The tokens in flight will never count: later tokens overwrite their rows.
+  // Discards the tokens in flight: later tokens overwrite their rows.
   void drop_in_flight() { in_flight_ = 0; }
 
   // Drops all tokens and keeps the pages.
@@ -99,16 +101,16 @@ class SequenceCache {
   // Evicts the window tokens before `index`, which is in [first(length()), length()].
   void cut(int64_t index);
   // Makes room for `count` tokens, so that all of them see the same earlier tokens: if they do not
-  // fit, evicts now what would be evicted while they are read. Throws InvalidArgument if the window
-  // is too small for `count`.
+  // fit, evicts in advance what would be evicted while they are processed. Throws InvalidArgument
+  // if the window is too small for `count`.
   void evict_for_space(int64_t count);
   // Copies the tokens of `other`, which has the same geometry.
   void copy_from(const SequenceCache& other);
-  // Gives the next token `index`, as if all tokens before it had been seen and all but the sinks
-  // evicted. For tests of very long streams; `length()` must be at least S.
+  // Sets the index of the next token, as if all tokens before it had been seen and all but the
+  // sinks evicted. For tests of very long streams; `length()` must be at least S.
   void jump(int64_t index);
   // Turns a cache without tokens into one of `length` tokens that was cut at `begin`. The rows of
-  // the live tokens have been written (snapshot.h).
+  // the live tokens must already be written (snapshot.h).
   void resume(int64_t length, int64_t begin);
 
  private:

@@ -61,8 +61,8 @@ void move(Byte* plain, std::byte* paged) {
   }
 }
 
-// Moves all numbers of the live tokens of a sequence that has, or will have, this `length` and
-// `window`, cut included. `kBytes` is the size of a number.
+// Copies all numbers of the live tokens of a sequence that has, or will have, this `length` and
+// `window`, including a cut. `kBytes` is the size of a number.
 template <int64_t kBytes, typename Byte>
 void move_numbers(const SequenceCache& cache, const Window& window, int64_t length,
                   Byte* keys_values, Byte* scales) {
@@ -108,7 +108,7 @@ void move_tokens(const SequenceCache& cache, const Window& window, int64_t lengt
     case 2: return move_numbers<2>(cache, window, length, keys_values, scales);
     case 4: return move_numbers<4>(cache, window, length, keys_values, scales);
   }
-  SINKSTREAM_CHECK(false, "numbers of type ", name_of(cache.shape().type), " have no known size");
+  SINKSTREAM_CHECK(false, "the size of type ", name_of(cache.shape().type), " is unknown");
 }
 
 }  // namespace
@@ -125,12 +125,12 @@ void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales)
 
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales) {
-  SINKSTREAM_CHECK(cache->length() == 0, "a snapshot is restored into a sequence of ",
+  SINKSTREAM_CHECK(cache->length() == 0, "cannot restore a snapshot into a sequence of ",
                    cache->length(), " tokens");
-  SINKSTREAM_CHECK(state.length >= 0 && state.length <= cache->max_length(), "a sequence made for ",
-                   cache->max_length(), " tokens is restored with ", state.length);
-  SINKSTREAM_CHECK(state.begin >= 0 && state.begin <= state.length, "a sequence of ", state.length,
-                   " tokens is restored with a cut at ", state.begin);
+  SINKSTREAM_CHECK(state.length >= 0 && state.length <= cache->max_length(), "cannot restore ",
+                   state.length, " tokens into a sequence with a maximum of ", cache->max_length());
+  SINKSTREAM_CHECK(state.begin >= 0 && state.begin <= state.length, "cannot restore a sequence of ",
+                   state.length, " tokens with a cut at ", state.begin);
   Window window = cache->window();
   window.begin = state.begin;
   move_tokens(*cache, window, state.length, keys_values,

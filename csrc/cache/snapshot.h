@@ -1,5 +1,5 @@
 // Copies a sequence's live keys and values to a plain layout without pages, and back, bit for bit.
-// Knows no files; PageShape knows where a token lies in memory.
+// Knows nothing about files; PageShape knows where a token is in memory.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 namespace sinkstream {
 
 // The sizes of a snapshot. `keys_values` is [layers][2 (keys, values)][kv_heads][live][head_dim] of
-// `type`, and `scales`, of int8 alone, [layers][2][kv_heads][live] float32. The live tokens are the
-// sinks and then the window's, in the order of their indices.
+// `type`, and `scales`, for int8 only, is [layers][2][kv_heads][live] of float32. The live tokens
+// are the sinks, then the window, in index order.
 struct SnapshotShape {
   int64_t layers = 0;
   int64_t kv_heads = 0;
@@ -32,15 +32,14 @@ SnapshotShape snapshot_shape(const SequenceCache& cache);
 // none.
 void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales);
 
-// What else a snapshot must record of its sequence.
+// What else a snapshot must record about its sequence.
 struct SequenceState {
   int64_t length = 0;  // SequenceCache::length
   int64_t begin = 0;   // Window::begin, in [0, length]
 };
 
-// Gives the tokens to a cache without tokens, of the same S, W, layers and page shape: what is
-// appended afterwards has the same bits as when appended to the original. Their `max_length` may
-// differ.
+// Restores the tokens into an empty cache with the same S, W, layers and page shape: what is
+// appended afterwards has the same bits as when appended to the original. `max_length` may differ.
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales);
 

@@ -1,5 +1,5 @@
 // The arithmetic of sinks and window: which keys a token sees, at which position, in which slot.
-// Pure numbers; knows no memory. The terms are defined in docs/glossary.md.
+// Pure arithmetic; touches no memory. The terms are defined in docs/glossary.md.
 //
 // Note: [Two queries]
 // By definition (StreamingLLM, section 3.2), the position of a key is its rank among the live
@@ -24,7 +24,7 @@ struct Window {
   int64_t window = 1;  // W >= 1: the last W tokens, the current one included
   int64_t begin = 0;   // window tokens before this index were evicted early; 0: none were
 
-  // The most keys that a query ever sees.
+  // The maximum number of keys that a query sees.
   int64_t capacity() const { return sinks + window; }
 
   // The oldest window token that the query of token t sees; above t if there is none.
@@ -42,7 +42,7 @@ struct Window {
   bool is_sink(int64_t t) const { return t < sinks; }
 
   // The block of 64 that window token i >= S lies in, and its row there. Blocks are aligned to the
-  // index, so that sums over a block have the same terms whatever else is cached.
+  // index, so that sums over a block have the same terms regardless of what else is cached.
   int64_t block(int64_t i) const { return (i - sinks) / kPageRows; }
   int64_t row(int64_t i) const { return (i - sinks) % kPageRows; }
 
@@ -63,12 +63,12 @@ struct Window {
     return std::min(window_pages(), divide_up(tokens, kPageRows));
   }
 
-  // The most pages of a layer that a sequence of this capacity needs, for any division into sinks
-  // and window.
+  // The maximum number of pages of a layer that a sequence of this capacity needs, however it is
+  // divided into sinks and window.
   int64_t most_pages() const { return capacity() < 2 ? 2 : (capacity() - 2) / kPageRows + 3; }
 
   // How many of `count` tokens from index t on may be written before their queries run. Up to the
-  // end of the block of the last sink or of token t, because the ring has room for one block more
+  // end of the block of the last sink or of token t, because the ring has room for one more block
   // than is live; plus `more` blocks, which have pages elsewhere.
   int64_t piece(int64_t t, int64_t count, int64_t more = 0) const {
     const int64_t blocks = block(std::max(t, sinks)) + 1 + more;

@@ -11,7 +11,7 @@ Cut plan_cut(const SequenceCache& cache, int64_t begin, int64_t end) {
     throw InvalidArgument(
         cat("evict_range: `start` and `end` must satisfy ", window.sinks,
             " <= start < end <= ", cached,
-            ", from after the sinks to the end of the cache, but are ", begin, " and ", end, "."),
+            " (after the sinks, up to the end of the cache), but are ", begin, " and ", end, "."),
         begin < window.sinks || begin >= cached ? "start" : "end");
   }
   return {.first = window.first(next), .distance = end - begin, .older = begin - window.sinks};

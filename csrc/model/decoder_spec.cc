@@ -32,8 +32,8 @@ void validate(const DecoderSpec& spec) {
   require_range("head_dim", spec.head_dim, 2, 256);
   require_range("rotary_dim", spec.rotary_dim(), 0, spec.head_dim);
   if (spec.heads % spec.kv_heads != 0) {
-    throw CheckpointError(cat("load: `heads` must be a multiple of `kv_heads`, ", spec.kv_heads,
-                              ", but is ", spec.heads, "."),
+    throw CheckpointError(cat("load: `heads` must be a multiple of `kv_heads` (", spec.kv_heads,
+                              "), but is ", spec.heads, "."),
                           "heads");
   }
   if (spec.head_dim % 2 != 0) {

@@ -19,7 +19,7 @@ struct DecoderSpec {
   float norm_eps = 0;
   std::vector<double> inverse_frequencies;  // radians per position, one for each rotated pair
   Pairing pairing = Pairing::kHalf;
-  double attention_factor = 1;  // multiplies cos and sin on both sides (YaRN)
+  double attention_factor = 1;  // multiplies cos and sin of queries and keys (YaRN)
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;

@@ -6,7 +6,7 @@
 // At most two steps are in flight. The host launches step n + 1, in which a decoding sequence
 // continues from the token that step n samples, and only then reads that token. If the token ends
 // the sequence, the look-ahead token of step n + 1 is discarded: it has overwritten no live key,
-// because the ring has one block more than is live, and its cache's length never counts it. Prompt
+// because the ring has one more block than is live, and its cache's length never counts it. Prompt
 // tokens are never discarded: to end a sequence, the caller first waits for the steps in flight.
 #pragma once
 
@@ -22,8 +22,8 @@ namespace sinkstream {
 struct SampleSpan {
   enum class Wants : uint8_t {
     kNothing,
-    kToken,   // one is sampled after the last of these
-    kLogits,  // of the last one: the host samples
+    kToken,   // a token is sampled after the last of these
+    kLogits,  // the last one's logits: the host samples
   };
 
   SequenceCache* cache = nullptr;
@@ -38,7 +38,7 @@ struct SampleSpan {
 struct SampledToken {
   int32_t token = 0;      // below 0: the bias forbids every token
   float logprob = 0;      // the model's own, before bias, penalties, temperature and filters
-  bool is_finite = true;  // false: some logit is not, and there is no token
+  bool is_finite = true;  // false: some logit is not finite, and there is no token
 };
 
 // The result of one step, in the order of its spans.
@@ -61,8 +61,8 @@ class DeviceSampler {
                               std::span<const int32_t> seen) = 0;
 
   // Starts a step and returns while it is in flight; at most two are. Does not change the length of
-  // any cache: the caller advances it when the result is back. A span's result does not depend on
-  // the other spans. The spans and their tokens are read before it returns. Throws DeviceError,
+  // any cache: the caller advances it once the result has arrived. A span's result does not depend
+  // on the other spans. The spans and their tokens are read before it returns. Throws DeviceError,
   // after which the model is unusable.
   virtual void launch(std::span<const SampleSpan> spans) = 0;
 

@@ -1,19 +1,19 @@
-// What the rows of one forward are, and in which rounds their keys are written and their queries
-// run. Computes no numbers of a model; the CPU and GPU decoders read the same plan.
+// The rows of one forward pass, and the rounds in which their keys are written and their queries
+// run. Does none of the model's arithmetic; the CPU and GPU decoders read the same plan.
 //
 // Note: [Scratch pages]
-// A ring has room for one block more than is live, so of a long span only a piece can be written
-// before queries run (Window::piece). For a GPU, 64 rows are too little work. So it has a few extra
+// A ring has room for one more block than is live, so only a piece of a long span can be written
+// before queries run (Window::piece). 64 rows are too little work for a GPU, so it has a few extra
 // pages in its scratch memory: blocks of a piece whose pages in the ring still hold visible keys
 // are written to scratch pages, and queries read them there. Once a layer's queries have run, the
 // blocks that stay live are copied to their pages in the ring, and the next layer reuses the
 // scratch pages. A piece has as many blocks as there are scratch pages for, so that with enough of
 // them a chunk is one piece. No result depends on their number.
 //
-// Complete pages are copied, to pages that are the sequence's own (SequenceCache::make_writable).
-// Rows after the piece's end hold nothing then. Nothing live is lost there: in the ring they held
-// tokens of the block one ring length before the last block, which no token of the last block sees.
-// No cut brings back what has left the window, and a cache cannot be rewound or forked to a point
+// Complete pages are copied, to pages that only this sequence holds (SequenceCache::make_writable).
+// Rows after the piece's end then hold nothing. Nothing live is lost: in the ring they held tokens
+// of the block one ring length before the last block, which no token of the last block sees. A cut
+// never brings back what has left the window, and a cache cannot be rewound or forked to a point
 // where those tokens were visible.
 #pragma once
 
@@ -56,14 +56,14 @@ struct ForwardPlan {
     size_t count = 0;
   };
 
-  // Enough that no step of `rows` rows in up to `spans` spans is cut. Of a span's c rows, at least
-  // one is in the block that the span begins in, which has a page in the ring, so a span needs at
-  // most (c + 62) / 64.
+  // Enough scratch pages that no step of `rows` rows in up to `spans` spans is cut. At least one of
+  // a span's c rows is in the block that the span begins in, which has a page in the ring, so a
+  // span needs at most (c + 62) / 64.
   static constexpr int64_t most_scratch_pages(int64_t rows, int64_t spans) {
     return (rows + (kPageRows - 2) * spans) / kPageRows;
   }
 
-  // Allocates for `max_rows` at once. A round may use `scratch_pages`.
+  // Allocates memory for `max_rows` up front. A round may use `scratch_pages`.
   explicit ForwardPlan(int64_t max_rows, int64_t scratch_pages = 0);
   void make(std::span<const ForwardSpan> spans);
 

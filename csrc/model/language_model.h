@@ -1,5 +1,5 @@
-// What the engine needs of a model: append tokens to caches and compute logits.
-// Three implementations: Decoder, CudaDecoder, and the scripted FakeModel of the tests.
+// What the engine needs from a model: append tokens to caches and compute logits. Three
+// implementations: Decoder, CudaDecoder, and the scripted FakeModel of the tests.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ForwardSpan {
   const int32_t* tokens = nullptr;  // [count], each in [0, vocab)
   int64_t count = 0;                // at least 1
   LogitsOf logits = LogitsOf::kNone;
-  int64_t in_flight = 0;  // tokens that were launched and are not in cache->length() yet:
+  int64_t in_flight = 0;  // tokens that were launched but are not yet in cache->length():
                           // device_sampler.h
 };
 
@@ -29,7 +29,7 @@ class LanguageModel {
   virtual ~LanguageModel() = default;
 
   virtual int64_t vocab() const = 0;
-  // The most tokens of one forward, all spans together.
+  // The maximum number of tokens in one forward pass, over all spans.
   virtual int64_t max_tokens() const = 0;
 
   // Appends each span's tokens to its cache and writes the requested rows of `logits`

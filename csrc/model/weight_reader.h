@@ -1,6 +1,6 @@
 // Reads weights from open files into a store in the background. Reads by position into its own
-// memory and maps nothing, so that a file that shrinks meanwhile causes a named error, not a
-// signal. Knows no file formats and no file names.
+// memory and maps nothing, so that a file that shrinks in the meantime causes a named error, not a
+// signal. Knows nothing about file formats or names.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@
 
 namespace sinkstream {
 
-// Where the file has a weight.
+// Where a weight is in its file.
 struct WeightExtent {
   std::string weight;  // its name, declared in the store
-  int descriptor;      // of a file that stays open for reading until reading has ended
+  int descriptor;      // of a file that stays open until reading has ended
   int64_t offset = 0;  // of the first row
 };
 
@@ -35,9 +35,9 @@ struct UnreadRows {
 // One thread owns it and calls its functions.
 class WeightReader {
  public:
-  // Starts reading, with up to `threads` threads of its own. The store has been allocated, outlives
-  // the reader, and must not be used until `wait` has returned true. Throws CapacityError if the
-  // system refuses a thread.
+  // Starts reading, with up to `threads` threads of its own. The store must already be allocated,
+  // must outlive the reader, and must not be used until `wait` has returned true. Throws
+  // CapacityError if the system refuses a thread.
   WeightReader(WeightStore* store, std::vector<WeightExtent> extents, int threads);
   // Stops after the pieces in progress.
   ~WeightReader();
@@ -49,7 +49,7 @@ class WeightReader {
   bool wait(std::chrono::milliseconds at_most);
   // The first rows that could not be read, once `wait` has returned true.
   const std::optional<UnreadRows>& unread() const { return unread_; }
-  // Bytes of the files that have been stored so far.
+  // How many bytes of the files have been stored so far.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
  private:
@@ -71,7 +71,7 @@ class WeightReader {
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> bytes_read_{0};
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable ended_changed_;
   bool ended_ = false;
   std::exception_ptr failure_;

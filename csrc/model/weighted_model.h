@@ -1,4 +1,4 @@
-// A language model with weights and pages: what a LoadedModel needs of a decoder on the CPU or a
+// A language model with weights and pages: what a LoadedModel needs from a decoder on the CPU or a
 // GPU.
 #pragma once
 
@@ -18,7 +18,7 @@ class WeightedModel : public LanguageModel {
   // Throws InvalidArgument unless S <= begin < end <= the next token's rank.
   virtual void evict_range(SequenceCache* cache, int64_t begin, int64_t end) = 0;
 
-  // Gives the scratch memory back. The model must not be used afterwards.
+  // Frees the scratch memory. The model must not be used afterwards.
   virtual void release() = 0;
 };
 

@@ -35,10 +35,11 @@ int64_t WeightStore::Entry::bytes() const {
 }
 
 void WeightStore::declare(const std::string& name, Storage storage, int64_t rows, int64_t cols) {
-  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name, " is declared after allocation");
+  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name,
+                   " is declared after the store was allocated");
   if (rows < 1 || cols < 1) {
     throw CheckpointError(cat("load: weight \"", name,
-                              "\" must have at least one row and column, "
+                              "\" must have at least one row and one column, "
                               "but is [",
                               rows, ", ", cols, "]."));
   }
@@ -80,12 +81,12 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
                    " was not declared and allocated");
   Entry& entry = found->second;
   SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", name,
-                   " continues at row ", row);
+                   " cannot be written from row ", row);
   const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
   if (count < 1 || count > entry.rows - row || bytes != expected) {
-    throw CheckpointError(cat("load: weight \"", name, "\" must get ", expected, " bytes for ",
-                              count, " rows, of which ", entry.rows - row,
-                              " are missing, but gets ", bytes, "."));
+    throw CheckpointError(cat("load: weight \"", name, "\" must get ", expected,
+                              " bytes for rows [", row, ", ", row + count, ") of ", entry.rows,
+                              ", but gets ", bytes, "."));
   }
   std::byte* target = memory_.data() + entry.offset;
   if (entry.is_vector()) {

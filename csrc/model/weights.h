@@ -49,14 +49,14 @@ class WeightStore {
   // The store owns the memory that the result points into.
   DecoderWeights finish() const;
 
-  // Gives the memory back. The weights must not be used afterwards.
+  // Frees the memory. The weights must not be used afterwards.
   void release() { memory_.release(); }
 
   int64_t rows(const std::string& name) const { return declared(name).rows; }
   int64_t row_bytes(const std::string& name) const;  // of one row in the file
   int64_t bytes() const { return memory_.bytes(); }
-  // The bytes that a forward of one token reads: all but the embedding, unless that is the output
-  // matrix as well.
+  // The bytes that a forward pass of one token reads: all but the embedding, unless that is also
+  // the output matrix.
   int64_t bytes_per_token() const;
 
   // A digest of the spec and of every packed weight with its name and shape: 32 hexadecimal digits

@@ -35,10 +35,10 @@ struct ForwardCache {
   int64_t batch() const { return static_cast<int64_t>(rows.size()); }
   const SequenceCache& row() const { return *rows.front(); }  // all rows have the same length
 
-  const int64_t model;  // LoadedModel::serial() of the one that made it
+  const int64_t model;  // LoadedModel::serial() of the model that made it
   PagePool pool;
   std::vector<std::unique_ptr<SequenceCache>> rows;  // [batch]
-  std::atomic<bool> busy{false};                     // a forward is using it
+  std::atomic<bool> busy{false};                     // a forward pass is using it
 };
 
 }  // namespace sinkstream

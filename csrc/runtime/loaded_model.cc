@@ -33,8 +33,8 @@ int64_t chunk_of(const LoadOptions& options) {
   return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
 }
 
-// Four more rows cost no more than the first one, because decoding is bound by memory, not by
-// arithmetic (engine_bench.py, long_prompt). Where a chunk is cut changes no result here.
+// Four more rows cost no more than the first one, because decoding is memory-bound
+// (engine_bench.py, long_prompt). Where a chunk is cut does not change any result here.
 constexpr int64_t kPromptTokensPerDecodeStep = 4;
 
 // Attention splits its work over up to this many pages: a window of 8,192 for kSplitRows rows, or
@@ -203,8 +203,8 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
         spec_.layers, window, batch, tokens);
     cache = dense.get();
   }
-  // All rows in one call if they fit, since its logits are [batch, tokens, vocab] then. Otherwise
-  // row by row, so that the logits of each call are contiguous.
+  // All rows in one call if they fit: its logits are then [batch, tokens, vocab]. Otherwise row by
+  // row, so that the logits of each call are contiguous.
   const int64_t together = batch * tokens <= decoder_->max_tokens() ? batch : 1;
   const int64_t chunk = std::min(tokens, decoder_->max_tokens());
   std::vector<ForwardSpan> spans(together);

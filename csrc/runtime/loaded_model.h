@@ -1,5 +1,5 @@
 // A loaded model: weights, threads, kernels, decoder, pages and engine, in the order of their
-// dependencies. Knows neither torch nor Python.
+// dependencies. Knows nothing about torch or Python.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace sinkstream {
 
-// The options of `load`, validated; only "auto" and 0 are still to be resolved.
+// The options of `load`, validated; only "auto" and 0 are still unresolved.
 struct LoadOptions {
   std::string dtype = "auto";     // auto, float32, bfloat16, int16
   std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16, int8
@@ -39,7 +39,7 @@ class LoadedModel {
   void close();
 
   // WeightStore::digest. The first call computes it in the caller's thread, which takes about as
-  // long as reading the weights once; streams continue meanwhile, and `close` waits. Throws
+  // long as reading the weights once; streams continue in the meantime, and `close` waits. Throws
   // EngineDead after `close`. Call it without the GIL.
   std::string fingerprint();
 
@@ -59,7 +59,7 @@ class LoadedModel {
   int64_t scratch_bytes() const { return decoder_->scratch_bytes() + engine_->scratch_bytes(); }
   int64_t cache_bytes() const { return pool_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
-  int64_t bytes_per_sequence() const;  // of the pages of an endless sequence
+  int64_t bytes_per_sequence() const;  // the pages of an endless sequence
 
   std::unique_ptr<ForwardCache> new_cache(int64_t batch, const Window& window) const;
   std::unique_ptr<ForwardCache> copy_of(const ForwardCache& cache) const;
@@ -68,8 +68,8 @@ class LoadedModel {
 
   // Appends `ids` [batch, tokens] to the cache (null: none, plain dense attention) and writes
   // `logits` [batch, tokens, vocab]. Runs on the generation thread chunk by chunk, so that streams
-  // continue in between. Calls `check_signals` between chunks; if that throws, the forward ends,
-  // and the earlier chunks stay in the cache.
+  // continue in between. Calls `check_signals` between chunks; if that throws, the forward pass
+  // ends, and the earlier chunks stay in the cache.
   void forward(const std::vector<int32_t>& ids, int64_t batch, int64_t tokens, ForwardCache* cache,
                float* logits, const std::function<void()>& check_signals);
 

@@ -93,7 +93,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
 
 void Decoder::compute_angles() {
   rows_ = plan_.rows();
-  SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward has ", rows_, " tokens");
+  SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward pass has ", rows_, " tokens");
   rank_ = plan_.rank;
   first_ = plan_.first;
   angles_.fill(plan_.index.data(), rows_, window_cos_, window_sin_);
@@ -122,8 +122,8 @@ void Decoder::keep_all_rows() {
   }
 }
 
-// Lets only the rows whose logits are wanted attend and continue: of the last layer's other rows,
-// only keys and values are needed. The kept rows move up.
+// Keeps only the rows whose logits are wanted: the last layer's other rows need only their keys and
+// values. The kept rows move up.
 void Decoder::keep_wanted_rows() {
   const int64_t hidden = spec_.hidden_size, pairs = spec_.rotary_dim() / 2;
   int64_t kept = 0;

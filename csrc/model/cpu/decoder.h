@@ -1,5 +1,5 @@
-// A decoder on the CPU: one forward pass of many spans over weights and caches.
-// Reads the spec as data; knows no model family, no sampling and no text.
+// A decoder on the CPU: runs one forward pass over many spans. Reads the spec as data; knows
+// nothing about model families, sampling or text.
 #pragma once
 
 #include <vector>
@@ -17,8 +17,8 @@ namespace sinkstream {
 struct DecoderOptions {
   InputType input_type = InputType::kFloat32;  // that linear maps round their inputs to
   DType cache_type = DType::kFloat32;
-  int64_t max_tokens = 256;  // rows of one forward; determines the size of the scratch memory
-  int64_t pages = 16;        // of a sequence and layer, up to which attention is fastest; likewise
+  int64_t max_tokens = 256;  // rows of one forward pass; sets the size of the scratch memory
+  int64_t pages = 16;        // per sequence and layer, up to which attention is fastest; likewise
 };
 
 class Decoder : public WeightedModel {
@@ -43,7 +43,7 @@ class Decoder : public WeightedModel {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
 
  private:
-  // The rows of a round that attend. In the last layer not all do, so they are counted anew.
+  // The rows of a round that attend. In the last layer not all do, so they are counted again.
   struct Queries {
     int64_t row = 0;
     int64_t count = 0;
@@ -91,7 +91,7 @@ class Decoder : public WeightedModel {
 
   Buffer attention_scratch_;
 
-  // The rows of this forward; reserved once.
+  // The rows of this forward pass; reserved once.
   ForwardPlan plan_;
   int64_t rows_ = 0;
   int64_t queries_ = 0;  // rows that attend: all, but in the last layer only those with logits

@@ -38,15 +38,14 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
                               ". Use `device=\"cpu\"`."));
   }
   if (options.max_tokens > kMostRows) {
-    throw InvalidArgument(cat("load: `prefill_chunk` and `max_sequences` must be at most ",
-                              kMostRows, " together on a GPU, but are ", options.max_tokens, "."),
+    throw InvalidArgument(cat("load: `prefill_chunk` + `max_sequences` must be at most ", kMostRows,
+                              " on a GPU, but is ", options.max_tokens, "."),
                           "prefill_chunk");
   }
   if (options.pages > kMostPages) {
-    throw InvalidArgument(
-        cat("load: `sinks` and `window` must have at most ", kMostPages, " pages of ", kPageRows,
-            " tokens on a GPU, but have ", options.pages, "."),
-        "window");
+    throw InvalidArgument(cat("load: `sinks` and `window` must fit in ", kMostPages, " pages of ",
+                              kPageRows, " tokens on a GPU, but need ", options.pages, "."),
+                          "window");
   }
   return spec;
 }
@@ -55,7 +54,7 @@ int64_t scratch_pages(const CudaDecoderOptions& options) {
   return ForwardPlan::most_scratch_pages(options.max_tokens, options.max_sequences);
 }
 
-// The most tokens that a step samples.
+// The maximum number of tokens that a step samples.
 int64_t max_samples(const CudaDecoderOptions& options) {
   return std::max(options.max_sequences, bucket_rows(options.max_sequences));
 }
@@ -132,7 +131,7 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
           .pairs = angles_.pairs()};
 }
 
-// Enough for every step without a graph whose caches are no longer than planned.
+// Enough for every step without a graph, as long as caches are no longer than planned.
 void CudaDecoder::reserve_direct(int64_t bias) {
   StepShape most = bucket_shape(seats());
   most.rows = options_.max_tokens;
@@ -158,7 +157,7 @@ void CudaDecoder::capture_graphs() {
 void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   SINKSTREAM_CHECK(in_flight() == 0, in_flight(), " steps are in flight");
   plan_.make(spans);
-  SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward has ",
+  SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward pass has ",
                    plan_.rows(), " tokens");
   launches_.begin(plan_, options_.pages);
   for (const ForwardPlan::Piece& piece : plan_.pieces) {
@@ -176,11 +175,11 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   for (int64_t row = 0; row < launches_.logit_rows; row += kLogitRows) {
     const int64_t rows = std::min(kLogitRows, launches_.logit_rows - row);
     forward_logits_.copy_from_device(layers_.logits(row, rows), 0, rows, 0);
-    check(runtime_.synchronize(stream_), "a forward");
+    check(runtime_.synchronize(stream_), "a forward pass");
     forward_logits_.sum_splits(rows, logits + row * spec_.vocab_size);
   }
-  // The next forward overwrites the step block.
-  check(runtime_.synchronize(stream_), "a forward");
+  // The next forward pass overwrites the step block.
+  check(runtime_.synchronize(stream_), "a forward pass");
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
@@ -213,7 +212,8 @@ void CudaDecoder::launch(std::span<const SampleSpan> spans) {
 void CudaDecoder::plan(std::span<const SampleSpan> spans) {
   spans_.clear();
   for (const SampleSpan& span : spans) {
-    SINKSTREAM_CHECK(span.seat >= 0 && span.seat < seats(), "seat ", span.seat, " of ", seats());
+    SINKSTREAM_CHECK(span.seat >= 0 && span.seat < seats(), "seat ", span.seat, " is not in [0, ",
+                     seats(), ")");
     SINKSTREAM_CHECK(span.tokens != nullptr || span.count == 1,
                      "a seat has sampled one token, not ", span.count);
     ForwardSpan& forward = spans_.emplace_back();

@@ -1,7 +1,7 @@
 // A decoder on a GPU that samples there, one step ahead of the host; a decoding step is one launch
 // of a captured graph. Combines a step's inputs (cuda/step.h), its launches (cuda/launches.h), the
-// layers (cuda/layers.h), sampling (cuda/sampling.h) and graphs (cuda/graphs.h). What orders what:
-// docs/cuda.md, "How a token flows".
+// layers (cuda/layers.h), sampling (cuda/sampling.h) and graphs (cuda/graphs.h). How all of this is
+// ordered: docs/cuda.md, "How a token flows".
 #pragma once
 
 #include <vector>
@@ -27,15 +27,15 @@ struct CudaDecoderOptions {
   int64_t max_tokens = 256;            // rows of one step; sets the size of the scratch memory
   // Sequences that sample at the same time, and spans of one step that memory is reserved for.
   int64_t max_sequences = 1;
-  // Of a sequence and layer: Window::most_pages(). Longer sequences work too, but slower.
+  // Per sequence and layer: Window::most_pages(). Longer sequences work too, but more slowly.
   int64_t pages = 16;
 };
 
 class CudaDecoder : public WeightedModel, public DeviceSampler {
  public:
-  // The plugin and the stream must outlive the decoder; `weights` are not read later. `threads`
-  // help to copy them; null: only the caller's thread. Throws CapacityError, DeviceError, and
-  // CheckpointError for a model that the kernels cannot compute.
+  // The plugin and the stream must outlive the decoder; `weights` are not read afterwards.
+  // `threads` help to copy them; null: only the caller's thread. Throws CapacityError, DeviceError,
+  // and CheckpointError for a model that the kernels cannot compute.
   CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights, const cuda::Plugin& plugin,
               cuda::Stream stream, ThreadPool* threads, const CudaDecoderOptions& options);
   ~CudaDecoder() override;

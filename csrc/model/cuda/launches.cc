@@ -32,7 +32,7 @@ void StepLaunches::begin(const ForwardPlan& plan, int64_t split_pages) {
   for (const ForwardPlan::Round& round : plan.rounds) add(plan, round, split_pages);
 }
 
-// Consecutive single rows share a launch, whatever their sequences; longer pieces have one each.
+// Consecutive single rows share a launch, regardless of sequence; each longer piece has its own.
 void StepLaunches::add(const ForwardPlan& plan, const ForwardPlan::Round& round,
                        int64_t split_pages) {
   rounds.push_back({.row = round.row,

@@ -10,7 +10,7 @@
 
 namespace sinkstream {
 
-// The most rows whose logits are computed together.
+// The maximum number of rows whose logits are computed together.
 constexpr int64_t kLogitRows = cuda::kFewInputs;
 // Up to this many rows, attention splits pages among blocks of threads: more rows keep a GPU busy
 // anyway.
@@ -46,13 +46,13 @@ struct StepLaunches {
   struct LogitRun {
     int64_t row = 0;
     int64_t rows = 0;
-    int64_t to = 0;  // where the first is among the step's logit rows
+    int64_t to = 0;  // index of the first among the step's logit rows
   };
 
   // Reserves memory for this many rows.
   explicit StepLaunches(int64_t max_rows);
 
-  // Rows of any sequences, one token each, each of which samples one.
+  // Rows of any sequences; each row has one token and samples one.
   static StepLaunches of_bucket(int64_t rows);
 
   // Starts with the plan's launches and no logit rows. Attention splits sequences of up to

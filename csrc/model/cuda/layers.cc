@@ -44,7 +44,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
   scratch_bytes_ = carve(Carver<kAlignment>(nullptr));
   scratch_ = cuda::allocate_device(plugin.runtime, scratch_bytes_, "the decoder's scratch");
   carve(Carver<kAlignment>(scratch_.get()));
-  // Attention does not write idle rows, but the next map multiplies them with all others.
+  // Attention does not write idle rows, but the next map multiplies them like all others.
   check(plugin.runtime.fill(attended_, 0, rows * q * 2, stream), "clearing scratch");
   // Rows past a chunk's end are copied with their page, though no query sees them: NaN at first.
   check(plugin.runtime.fill(scratch_pages_, 0xff, page_bytes, stream), "clearing scratch");

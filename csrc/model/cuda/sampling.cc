@@ -19,7 +19,7 @@ cuda::SamplingRow sampling_row(int64_t seat, const SamplingParams& params) {
   row.seat = static_cast<int32_t>(seat);
   row.seed = params.seed;
   row.bias_count = static_cast<int32_t>(params.logit_bias.size());
-  if (has_penalties(params) && params.logprobs == 0) {  // else the host samples, and counts itself
+  if (has_penalties(params) && params.logprobs == 0) {  // else the host samples and counts
     row.penalties = row.seat;
     row.repetition_penalty = static_cast<float>(params.repetition_penalty);
     row.presence_penalty = static_cast<float>(params.presence_penalty);
@@ -66,18 +66,19 @@ void CudaSampling::release() {
 
 void CudaSampling::begin(int64_t seat, const SamplingParams& params, const Window& window,
                          std::span<const int32_t> seen, int64_t steps, int64_t ended) {
-  SINKSTREAM_CHECK(seat >= 0 && seat < options_.seats, "seat ", seat, " of ", options_.seats);
+  SINKSTREAM_CHECK(seat >= 0 && seat < options_.seats, "seat ", seat, " is not in [0, ",
+                   options_.seats, ")");
   Seat& state = seats_[seat];
   state.row = sampling_row(seat, params);
   state.bias = params.logit_bias;
   if (!has_penalties(seat)) return;
-  SINKSTREAM_CHECK(window.capacity() <= options_.capacity, "penalties for ", options_.capacity,
-                   " live tokens must count ", window.capacity());
+  SINKSTREAM_CHECK(window.capacity() <= options_.capacity, "penalties have room for ",
+                   options_.capacity, " live tokens, but must count ", window.capacity());
   check(plugin_.ops.penalties_reset({tables_, state.row.penalties, window.sinks, window.window},
                                     stream_),
         "penalties_reset");
   if (seen.empty()) return;
-  // The GPU reads them in place. It may not have read what an earlier `begin` wrote there.
+  // The GPU reads them in place. It may not yet have read what an earlier `begin` wrote there.
   if (state.seen_read_by >= ended)
     check(plugin_.runtime.synchronize(stream_), "waiting for penalties");
   state.seen_read_by = steps;

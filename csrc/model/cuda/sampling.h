@@ -1,5 +1,5 @@
 // Sampling state on a GPU: each seat's parameters, the tokens that its penalties count, and the
-// token that it sampled last. Knows no cache and no model.
+// token that it sampled last. Knows nothing about caches or models.
 #pragma once
 
 #include <span>
@@ -24,8 +24,8 @@ class CudaSampling {
   // The plugin and the stream must outlive it. Throws CapacityError.
   CudaSampling(const cuda::Plugin& plugin, cuda::Stream stream, const CudaSamplingOptions& options);
 
-  // From the next step on, `seat` samples with `params`. `steps`: launched so far; `ended`: of
-  // those, awaited. Throws DeviceError, as do the functions below.
+  // From the next step on, `seat` samples with `params`. `steps` have been launched so far; `ended`
+  // of those have been awaited. Throws DeviceError, as do the functions below.
   void begin(int64_t seat, const SamplingParams& params, const Window& window,
              std::span<const int32_t> seen, int64_t steps, int64_t ended);
 

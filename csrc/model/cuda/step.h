@@ -1,5 +1,5 @@
 // The inputs of a step on a GPU: the host writes them to pinned memory, the step starts with a copy
-// to the GPU, and kernels read them there. Knows no kernel.
+// to the GPU, and kernels read them there. Knows nothing about kernels.
 #pragma once
 
 #include <atomic>
@@ -52,7 +52,7 @@ class StepMemory {
   StepMemory(const cuda::Runtime& runtime, cuda::Stream stream)
       : runtime_(runtime), stream_(stream) {}
 
-  // Ensures that each copy has this many bytes. To grow, waits for all work in flight and
+  // Ensures that each copy has at least this many bytes. To grow, waits for all work in flight and
   // reallocates: contents are lost and addresses change. Throws CapacityError, after which nothing
   // has changed, and DeviceError.
   void reserve(int64_t bytes);

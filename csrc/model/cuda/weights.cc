@@ -28,7 +28,7 @@ void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, Th
   });
 }
 
-// Runs once to count, and once to copy.
+// Runs twice: once to count bytes, once to copy.
 class Copier {
  public:
   Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads)
@@ -150,7 +150,8 @@ CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
   Copier copier(block.get(), runtime, stream, threads);
   CudaWeights copied = upload(spec, weights, &copier);
   copied.memory = block;
-  SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes of ", bytes);
+  SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes instead of ",
+                   bytes);
   return copied;
 }
 

@@ -13,11 +13,11 @@ namespace sinkstream {
 // Linear maps that read the same input, stacked: one matrix, or several if a checkpoint stores them
 // in different types. Their output is one Partials.
 struct CudaMap {
-  std::vector<cuda::TiledMatrix> parts;  // with the same columns; neighbours differ in type
+  std::vector<cuda::TiledMatrix> parts;  // with the same columns; neighbors differ in type
 
   int64_t rows() const;
   int64_t cols() const { return parts.front().cols; }
-  // Splits of K for every part: those of one matrix of the whole shape.
+  // Splits of K, the same for every part: those of one matrix of the full shape.
   int32_t splits() const { return cuda::linear_splits(rows(), cols()); }
 };
 
@@ -42,7 +42,7 @@ struct CudaWeights {
   const float* final_norm = nullptr;
   CudaMap output;  // the embedding itself if they are tied
   int64_t bytes = 0;
-  cuda::MemoryBlock memory;  // which holds all of them
+  cuda::MemoryBlock memory;  // holds everything above
 };
 
 // Allocates memory and copies the weights there; the host's are not needed afterwards. `threads`

@@ -402,9 +402,10 @@ TEST(CudaDecoder, RefusesAWindowOfMorePagesThanAGridHas) {
                               {.pages = 65'536});
     FAIL() << "65,536 pages were accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "load: `sinks` and `window` must have at most 65535 pages of 64 tokens on a GPU, "
-                 "but have 65536.");
+    EXPECT_STREQ(
+        error.what(),
+        "load: `sinks` and `window` must fit in 65535 pages of 64 tokens on a GPU, but need "
+        "65536.");
   }
 }
 

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr int64_t kSinks = 4, kWindow = 60;
 
-// Three sequences; a forward takes at most 8 + 3 rows.
+// Three sequences; a forward pass takes at most 8 + 3 rows.
 LoadOptions small_options() {
   LoadOptions options;
   options.sinks = kSinks;
@@ -74,7 +74,7 @@ Reply generate(LoadedModel& model, int64_t prompt_tokens = 30, int64_t max_token
   return read_all(*model.engine().submit(request_of(prompt_tokens, max_tokens)));
 }
 
-// Logits of `ids` [batch, tokens], and how often the forward looked for signals.
+// Logits of `ids` [batch, tokens], and how often the forward pass checked for signals.
 struct Forward {
   std::vector<float> logits;
   int64_t checks = 0;
