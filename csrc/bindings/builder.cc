@@ -97,7 +97,7 @@ void register_builder(py::module_& module) {
             return reader.wait(std::chrono::milliseconds(static_cast<int64_t>(at_most_s * 1000)));
           },
           py::arg("at_most_s"),
-          "Wait at most that long for reading to end, and return whether it has.")
+          "Wait up to that long for reading to end, and return whether it has.")
       .def_property_readonly("bytes_read",
                              [](ModelBuilder& self) { return reader_of(self).bytes_read(); })
       .def_property_readonly(
@@ -115,7 +115,7 @@ void register_builder(py::module_& module) {
             const py::gil_scoped_release release;
             self.reader.reset();
           },
-          "Stop reading, and wait until no file is in use. May be called at any time.");
+          "Stop reading, and wait until all files are free. May be called at any time.");
 }
 
 }  // namespace sinkstream

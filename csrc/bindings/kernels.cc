@@ -37,7 +37,7 @@ void register_kernels(py::module_& module) {
         }
         return reasons;
       },
-      "Return by name why the system does not let a kernel table run that the CPU supports.");
+      "Return by name why the system withholds a kernel table that the processor could run.");
   module.def(
       "find_gpu",
       [](const std::string& library) {

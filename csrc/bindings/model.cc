@@ -54,20 +54,20 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.kernels = options["kernels"].cast<std::string>();
   native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const py::gil_scoped_release release;
-  // First return to the system what reading the header and building the tokenizer has freed, so
-  // that the peak of a load is its weights and its cache.
+  // First return to the system the memory freed by reading the header and building the tokenizer,
+  // so that peak memory is the weights and the cache.
   malloc_trim(0);
   return ModelHolder(new LoadedModel(builder.spec, std::move(builder.store), native,
                                      std::move(tokens), std::move(end_token_ids)));
 }
 
-// Marks a cache as used by one forward.
+// Marks a cache as used by one forward pass.
 class Borrowed {
  public:
   explicit Borrowed(ForwardCache* cache) : cache_(cache) {
     if (cache_ != nullptr && cache_->busy.exchange(true)) {
       cache_ = nullptr;
-      throw SessionBusy("forward: `cache` is in use by another forward.", "cache");
+      throw SessionBusy("forward: `cache` is in use by another forward pass.", "cache");
     }
   }
   ~Borrowed() {
@@ -96,17 +96,17 @@ void look_for_signals() {
 template <typename T>
 using Dense = py::array_t<T, py::array::c_style>;
 
-// Checks the arguments of a forward before its logits are allocated. `ids` is [batch, tokens].
-// Returns the ids as the core takes them.
+// Checks the arguments of a forward pass before its logits are allocated. `ids` is [batch, tokens].
+// Returns the ids in the type that the core takes.
 std::vector<int32_t> check_forward(const LoadedModel& model, const Dense<int64_t>& ids,
                                    const ForwardCache* cache) {
-  SINKSTREAM_CHECK(ids.ndim() == 2 && ids.shape(0) > 0, "forward takes ids of ", ids.ndim(),
-                   " dimensions");
+  SINKSTREAM_CHECK(ids.ndim() == 2 && ids.shape(0) > 0,
+                   "ids must be a non-empty [batch, tokens], but have ", ids.ndim(), " dimensions");
   const int64_t batch = ids.shape(0), tokens = ids.shape(1), vocab = model.spec().vocab_size;
   if (cache != nullptr) check_own("forward", model, *cache);
   if (cache != nullptr && cache->batch() != batch) {
-    throw InvalidArgument(cat("forward: `cache` must be for a batch of ", batch,
-                              ", as `ids` is, but is for ", cache->batch(), "."),
+    throw InvalidArgument(cat("forward: `cache` must have batch size ", batch,
+                              ", like `ids`, but has ", cache->batch(), "."),
                           "cache");
   }
   const int64_t* values = ids.data();
@@ -122,7 +122,7 @@ std::vector<int32_t> check_forward(const LoadedModel& model, const Dense<int64_t
   return narrow;
 }
 
-// `logits` [batch, tokens, vocab] is written.
+// Writes `logits` [batch, tokens, vocab].
 void forward(LoadedModel& model, const Dense<int64_t>& ids, Dense<float>& logits,
              ForwardCache* cache) {
   const std::vector<int32_t> narrow = check_forward(model, ids, cache);

@@ -18,13 +18,13 @@ namespace py = pybind11;
 namespace sinkstream {
 namespace {
 
-// The table amx requests tile registers from the system, once per process.
+// The kernel table `amx` requests tile registers from the system, once per process.
 void check_for_tiles() {
 #if defined(__x86_64__)
   if (amx_kernels().supported()) return;
 #endif
   throw InvalidArgument(
-      "peak_rate: `tiles` must be False where this process has no tile registers, but is True.",
+      "peak_rate: `tiles` must be False in a process without tile registers, but is True.",
       "tiles");
 }
 

@@ -1,5 +1,5 @@
-// The session class, on which python/sinkstream/sessions/session.py is built. Operations that need
-// the engine are methods of the model.
+// The session class that python/sinkstream/sessions/session.py wraps. Operations that need the
+// engine are methods of the model.
 #include "bindings/session.h"
 
 #include <pybind11/numpy.h>

@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-// A caller's handle to a session: its destruction by Python ends the session.
+// A caller's handle to a session: when Python destroys it, the session ends.
 class SessionHandle {
  public:
   explicit SessionHandle(std::shared_ptr<Session> session) : session_(std::move(session)) {}

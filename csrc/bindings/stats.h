@@ -1,4 +1,4 @@
-// Converts what an engine counts and records to Python.
+// Converts an engine's counters and records to Python objects.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,12 +7,11 @@
 
 namespace sinkstream {
 
-// Counters, gauges and histograms of one moment, as a dictionary.
+// Counters, gauges and histograms at one moment, as a dictionary.
 pybind11::dict stats_for_python(const Engine& engine);
 
-// The latest steps from number `from` on, as far as they are kept: tuples of (step, begin,
-// forward_end, end, decoding, prompt_tokens, free_pages), times in seconds of the clock of
-// time.monotonic().
+// The latest steps that are still kept, from number `from` on: tuples of (step, begin, forward_end,
+// end, decoding, prompt_tokens, free_pages), times in seconds on the clock of time.monotonic().
 pybind11::list steps_for_python(const Engine& engine, int64_t from);
 
 // The latest phase changes of requests: (number of the first one, tuples of (request, time,

@@ -1,4 +1,4 @@
-// The stream class, on which python/sinkstream/streams/stream.py is built.
+// The stream class that python/sinkstream/streams/stream.py wraps.
 #include "bindings/stream.h"
 
 #include <pybind11/stl.h>
@@ -64,7 +64,7 @@ const py::object& batch_type() {
   return type
       .call_once_and_store_result([] {
         const py::object found = py::module_::import("sinkstream.streams.batch").attr("Batch");
-        SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 6, "Batch has other fields");
+        SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 6, "Batch has unexpected fields");
         return found;
       })
       .get_stored();
@@ -139,7 +139,7 @@ Clock::time_point time_of(double seconds) {
 }  // namespace
 
 py::object StreamHandle::take() {
-  // An available batch is not worth releasing and reacquiring the GIL.
+  // If a batch is available, releasing and reacquiring the GIL is not worth it.
   TokenStream::Taken taken = stream_->take(std::chrono::nanoseconds(0), &batch_);
   while (taken == TokenStream::Taken::kNothing) {
     {

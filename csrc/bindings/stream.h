@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-// A consumer's handle to a stream: its destruction by Python ends the generation.
+// A consumer's handle to a stream: when Python destroys it, generation ends.
 class StreamHandle {
  public:
   explicit StreamHandle(std::shared_ptr<TokenStream> stream) : stream_(std::move(stream)) {}
@@ -20,7 +20,7 @@ class StreamHandle {
   TokenStream& stream() const { return *stream_; }
   const std::shared_ptr<TokenStream>& shared() const { return stream_; }
   // The next batch as a Python Batch, None at the end. Waits without the GIL, and checks for
-  // signals every 50 ms; an exception of a signal handler is raised here.
+  // signals every 50 ms; an exception from a signal handler is raised here.
   pybind11::object take();
 
  private:

@@ -113,7 +113,7 @@ std::vector<int64_t> kept_tokens(const Row& logits, int64_t top_k, double top_p,
 }  // namespace
 
 void register_testing(py::module_& core) {
-  py::module_ module = core.def_submodule("testing", "Steps of sampling on their own, for tests.");
+  py::module_ module = core.def_submodule("testing", "Single steps of sampling, for tests.");
   module.def("process_logits", &process_logits, py::arg("logits"), py::kw_only(),
              py::arg("counts") = std::vector<std::pair<int32_t, int32_t>>(),
              py::arg("bias") = Pairs(), py::arg("repetition_penalty") = 1.0,
@@ -123,7 +123,7 @@ void register_testing(py::module_& core) {
              "`counts`: (id, occurrences) of the live tokens. `table`: a kernel table by name.");
   module.def("kept_tokens", &kept_tokens, py::arg("logits"), py::kw_only(), py::arg("top_k") = 0,
              py::arg("top_p") = 1.0, py::arg("min_p") = 0.0, py::arg("table") = "",
-             "List the ids that top-k, then top-p, then min-p leave to be drawn.");
+             "List the ids that are left after top-k, then top-p, then min-p.");
 }
 
 }  // namespace sinkstream

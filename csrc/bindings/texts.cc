@@ -1,5 +1,5 @@
-// Loops over all tokens of a vocabulary, which would be the slowest part of opening a checkpoint in
-// Python. Knows strings and bytes, but no files.
+// Loops over all tokens of a vocabulary: in Python they would be the slowest part of opening a
+// checkpoint. Handles strings and bytes, but no files.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ py::list split_pairs(const py::list& texts) {
   return pairs;
 }
 
-// The byte for each character of GPT-2's alphabet, and -1 for characters outside of it. Printable
+// The byte for each character of GPT-2's alphabet, and -1 for characters outside it. Printable
 // bytes are themselves; the others are mapped to 0x100 and up.
 constexpr int kLetters = 0x100 + 68;
 constexpr std::array<int16_t, kLetters> byte_letters() {

@@ -43,7 +43,7 @@ void translate(std::exception_ptr thrown) {
     set_error("EngineDead", error);
   } catch (const ForkError& error) {
     set_error("ForkError", error);
-  } catch (const Error& error) {  // a bug of ours
+  } catch (const Error& error) {  // a bug in sinkstream
     set_error("SinkstreamError", error);
   }
 }

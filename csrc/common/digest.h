@@ -4,8 +4,8 @@
 // Note: [Digest]
 // Each of eight 64-bit lanes takes every eighth word. A lane's step (multiply by an odd number,
 // add, rotate) is invertible, and so is folding one lane into a result. So contents of equal length
-// that differ in a single word always have different digests. Any others collide with a probability
-// of about 2^-64.
+// that differ in a single word always have different digests. Any other two contents collide with a
+// probability of about 2^-64.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ namespace sinkstream {
 
 class Digest {
  public:
-  // Adds a piece of content, at any alignment. The boundaries of pieces count as content.
+  // Adds a piece of content, at any alignment. Where pieces begin and end counts as content.
   void add(const std::byte* bytes, int64_t count) {
     int64_t at = 0;
     for (; at + kBlock <= count; at += kBlock) take(bytes + at);
     std::array<std::byte, kBlock> rest{};
     if (at < count) std::memcpy(rest.data(), bytes + at, count - at);
-    take(rest.data());  // padded with zeros, which the length tells from content
+    take(rest.data());  // padded with zeros; the length tells them apart from content
     step(&lanes_[0], static_cast<uint64_t>(count));
   }
   void add(std::string_view text) {

@@ -1,5 +1,5 @@
-// The number types of activations and caches, and correctly rounded conversions between them.
-// Knows nothing of tensors.
+// The number types of activations and caches, and correctly rounded conversions between them. Knows
+// nothing about tensors.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct bf16 {
   uint16_t bits;
 };
 
-// Of one number; scales of int8 are not included.
+// The bytes of one number; scales of int8 are not included.
 constexpr int64_t bytes_of(DType type) {
   switch (type) {
     case DType::kFloat32: return 4;

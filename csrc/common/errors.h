@@ -15,7 +15,7 @@ struct Error : std::runtime_error {
   std::string param;  // the argument at fault; may be empty
 };
 
-// An argument has a value that the call cannot take.
+// An argument has a value that the call does not accept.
 struct InvalidArgument : Error {
   using Error::Error;
 };

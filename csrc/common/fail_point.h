@@ -9,8 +9,8 @@ namespace sinkstream {
 
 constexpr bool kHasFailPoints = true;
 
-// Does what a test has armed the point with: it may wait or throw. Does nothing if it is not armed.
-// Defined by the test programs, in tests/cpp/fail_points.
+// Does what a test has armed the point to do: it may wait or throw. Does nothing if it is not
+// armed. Defined by the test programs, in tests/cpp/fail_points.
 void reach_fail_point(const char* name);
 
 }  // namespace sinkstream

@@ -1,4 +1,4 @@
-// Facts about this processor apart from its instructions.
+// Facts about this processor other than its instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace sinkstream {
 
 // Whether to prefetch into the L1 cache rather than the L2 cache. True on AMD family 26, measured
-// on its model 2, a Zen 5 (docs/performance.md, What is prefetched). Set when the library is
+// on its model 2, a Zen 5 (docs/notebook/2026-11-25-prefetch-on-zen5.md). Set when the library is
 // loaded.
 extern const bool kPrefetchToL1;
 

@@ -30,7 +30,8 @@ void pause_briefly() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : shares_(std::clamp(threads, 1, kMaxThreads)) {
-  SINKSTREAM_CHECK(threads >= 1 && threads <= kMaxThreads, "threads is ", threads);
+  SINKSTREAM_CHECK(threads >= 1 && threads <= kMaxThreads, "threads must be in [1, ", kMaxThreads,
+                   "], but is ", threads);
   workers_.reserve(threads - 1);
   try {
     for (int thread = 1; thread < threads; ++thread) {

@@ -1,5 +1,5 @@
 // A pool of threads that runs one parallel loop at a time. Workers spin briefly for the next loop,
-// then park. Knows nothing of what the loops compute.
+// then park. Knows nothing about what the loops compute.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,11 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls `body(task, thread)` once for each task in [0, tasks), with thread in [0, threads()),
-  // and returns when all calls have returned. A thread starts with a run of consecutive tasks, so
-  // that it reads memory in order, and then helps the others. Which thread runs a task varies, so a
-  // task must write outputs of its own and use `thread` only to find scratch memory.
-  // One caller at a time. The first exception of a task is rethrown here after the loop.
+  // Calls `body(task, thread)` once for each task in [0, tasks), with thread in [0, threads()), and
+  // returns when all calls have returned. A thread starts with a run of consecutive tasks, so that
+  // it reads memory in order, and then helps the others. Which thread runs a task varies, so a task
+  // must write only its own outputs and use `thread` only to find scratch memory. One caller at a
+  // time. The first exception of a task is rethrown here after the loop.
   template <typename Body>
   void run(int64_t tasks, const Body& body) {
     run_erased(tasks, Loop::of(body));
@@ -48,7 +48,7 @@ class ThreadPool {
   }
 
   // Lets other threads that wait for one of the pool's cores run first, once. For the caller of
-  // `run`, between loops: it yields its core here, and each worker before its next task.
+  // `run`, between loops: it yields its core here, and each worker yields before its next task.
   void offer_cores();
 
  private:
@@ -86,8 +86,8 @@ class ThreadPool {
   };
   std::vector<Share> shares_;  // [threads()]
 
-  alignas(64) std::atomic<uint32_t> generation_{0};  // counts loops, and the end
-  std::atomic<uint32_t> offers_{0};                  // counts calls of offer_cores()
+  alignas(64) std::atomic<uint32_t> generation_{0};  // counts loops, plus one for the end
+  std::atomic<uint32_t> offers_{0};                  // counts calls to offer_cores()
   alignas(64) std::atomic<int> busy_{0};             // workers that have not finished the loop
   std::atomic<int> parked_{0};
   std::atomic<bool> stopping_{false};

@@ -9,7 +9,7 @@ namespace sinkstream {
 // The number of cores in this process's affinity mask, at most its CPU quota, at least 1.
 int usable_threads();
 
-// The same for given numbers; a fraction of a core counts as one.
+// The same from given numbers; a fraction of a core counts as one.
 int threads_within(int cores, double quota);
 
 // The smallest CPU quota, in cores, among a process's cgroups and their ancestors; infinity if

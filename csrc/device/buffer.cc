@@ -15,7 +15,7 @@ constexpr int64_t kSmallPage = 4096;
 }  // namespace
 
 Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
-  SINKSTREAM_CHECK(bytes >= 0, "a buffer of ", bytes, " bytes for ", purpose);
+  SINKSTREAM_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes for ", purpose);
   Buffer buffer;
   if (bytes == 0) return buffer;
   void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -25,8 +25,7 @@ Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
   }
   buffer.data_ = static_cast<std::byte*>(start);
   buffer.bytes_ = bytes;
-  if (bytes >= kHugePage)
-    madvise(start, bytes, MADV_HUGEPAGE);  // may fail: small pages serve as well
+  if (bytes >= kHugePage) madvise(start, bytes, MADV_HUGEPAGE);  // may fail: small pages also work
   return buffer;
 }
 

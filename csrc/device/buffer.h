@@ -1,4 +1,4 @@
-// Owned memory for weights, pages and scratch, allocated once. Knows nothing of its contents.
+// Owned memory for weights, pages and scratch, allocated once. Knows nothing about its contents.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Buffer {
   // zeroes memory as it becomes resident; `threads`, if not null, speed that up.
   Buffer(int64_t bytes, const char* purpose, ThreadPool* threads = nullptr);
   // The same, but each page becomes resident when it is first written: for callers that write all
-  // of it at once.
+  // of it right away.
   static Buffer reserve(int64_t bytes, const char* purpose);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }

@@ -1,4 +1,4 @@
-// A shared library that is loaded at run time, if it exists. Knows nothing of its purpose.
+// A shared library that is loaded at run time, if it exists. Knows nothing about its purpose.
 #pragma once
 
 #include <string>

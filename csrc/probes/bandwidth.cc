@@ -6,7 +6,7 @@
 namespace sinkstream {
 namespace {
 
-constexpr int64_t kChunk = 1 << 18;  // of one task
+constexpr int64_t kChunk = 1 << 18;  // bytes per task
 constexpr int64_t kBlock = 1024;     // prefetched together, kAhead bytes before it is read
 constexpr int64_t kAhead = 4096;
 constexpr int64_t kLine = 64;
@@ -15,7 +15,7 @@ constexpr int64_t kLine = 64;
 constexpr int kFirstCache = 3, kSecondCache = 2;
 
 // Reads one word per cache line: memory delivers full lines, and instructions must not be the
-// bound.
+// bottleneck.
 template <int kCache>
 uint64_t sum_of(const std::byte* from, const std::byte* end) {
   using Word = uint64_t __attribute__((may_alias));
@@ -41,15 +41,15 @@ double seconds_of(const std::byte* bytes, int64_t chunks, ThreadPool* pool) {
     sums[thread * 8] += sum_of<kCache>(bytes + chunk * kChunk, bytes + (chunk + 1) * kChunk);
   });
   const double seconds = seconds_since(start);
-  volatile uint64_t used = sums[0];  // or the compiler would leave out the reads
+  volatile uint64_t used = sums[0];  // or the compiler would drop the reads
   (void)used;
   return seconds;
 }
 
-// Reads `chunks` chunks and returns the seconds that it took.
+// Reads `chunks` chunks and returns how many seconds it took.
 using Read = double(const std::byte* bytes, int64_t chunks, ThreadPool* pool);
 
-// The faster of the two ways at the moment. Reads everything once with each.
+// The prefetch pattern that is faster right now. Reads everything once with each.
 struct Faster {
   Read* read;
   double seconds;

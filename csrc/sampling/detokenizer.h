@@ -1,4 +1,4 @@
-// Turns token ids into text one by one. The pieces, joined, equal the text of all ids together.
+// Turns token ids into text one by one. The joined pieces equal the text of all ids together.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class TokenTable {
 
 class Detokenizer {
  public:
-  // `table` must outlive this. `continues_text`: the text continues another one, so that a leading
-  // space is its own.
+  // `table` must outlive this. `continues_text`: the text continues another one, so a leading space
+  // is part of it.
   explicit Detokenizer(const TokenTable* table, bool continues_text = false)
       : table_(table), strip_(table->strip_leading_space() && !continues_text) {}
 

@@ -66,7 +66,7 @@ void check_strings(const char* name, const std::vector<std::string>& strings) {
     }
     const size_t offset = find_invalid_utf8(text);
     if (offset != std::string::npos) {
-      refuse(name, "be valid UTF-8, but one string is not at byte ", offset, ".");
+      refuse(name, "be valid UTF-8, but one string is invalid at byte ", offset, ".");
     }
   }
 }

@@ -1,4 +1,4 @@
-// The sampling options of one request, their ranges, and the check of both.
+// The sampling options of one request, their ranges, and their validation.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct SamplingParams {
   // Added to logits. Ids in [0, vocab), each once; finite, or −infinity to forbid a token, but
   // not all of them. Empty is neutral.
   std::vector<TokenBias> logit_bias = {};
-  // The number of most probable tokens to report with each token.
+  // How many of the most probable tokens to report with each token.
   int64_t logprobs = 0;
-  // The same seed samples the same tokens. Any value.
+  // The same seed samples the same tokens. Any value is valid.
   uint64_t seed = 0;
-  // The most tokens to generate; none: no limit.
+  // The maximum number of tokens to generate; none: no limit.
   std::optional<int64_t> max_tokens = {};
-  // Seconds after the request at which the stream ends; none: never.
+  // The stream ends this many seconds after the request; none: no limit.
   std::optional<double> timeout_s = {};
   // The stream ends before the first of these strings. Up to kMaxStops, of 1 to kMaxStopBytes bytes
   // of UTF-8 each.
@@ -50,7 +50,7 @@ struct SamplingParams {
   int64_t stream_interval = 1;
 };
 
-constexpr double kMaxTimeout = 1e9;  // seconds, about 30 years: added to a time, it cannot overflow
+constexpr double kMaxTimeout = 1e9;  // seconds, about 30 years: adding it to a time cannot overflow
 constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
 // 2^53: sums with lengths cannot overflow, and every integer survives JSON.
@@ -97,7 +97,7 @@ void for_each_option(Params& params, Visit&& visit) {
   visit("stream_interval", params.stream_interval, IntegerRange{1, kMaxStreamInterval});
 }
 
-// Smaller temperatures are greedy: at 1e-5, a difference of 0.001 between logits already is a
+// Temperatures below this are greedy: at 1e-5, a difference of 0.001 between logits is already a
 // factor of e^100 between probabilities.
 constexpr double kGreedyTemperature = 1e-5;
 inline bool is_greedy(const SamplingParams& params) {

@@ -16,7 +16,7 @@ class PenaltyRing {
   // short sequence takes little memory; INT64_MAX if it never ends. `window` is at least 1.
   PenaltyRing(int64_t sinks, int64_t window, int64_t max_length);
 
-  // Appends the next token, `id` >= 0; the oldest one of a full window leaves.
+  // Appends the next token, `id` >= 0; a full window drops its oldest one.
   void append(int32_t id);
 
   // Every live token once, in no particular order. Valid until the next `append`.

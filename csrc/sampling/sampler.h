@@ -1,4 +1,4 @@
-// Samples the tokens of one sequence from its logits. Knows no text and no model.
+// Samples the tokens of one sequence from its logits. Knows nothing about text or models.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ class Sampler {
 
   const SamplingParams& params() const { return params_; }
 
-  // Reports the tokens that enter the cache, prompt included, in order. Penalties depend on these
-  // alone.
+  // Reports the tokens that enter the cache, prompt included, in order. Penalties depend only on
+  // these.
   void append(std::span<const int32_t> tokens);
 
   // Samples the token at `index` of the stream from `logits` [scratch.vocab], without appending it.

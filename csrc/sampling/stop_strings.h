@@ -13,8 +13,8 @@ namespace sinkstream {
 // on how the text is cut into pieces. Memory is bounded by the stop strings, not by the text.
 class StopMatcher {
  public:
-  // No stop string is empty. Stop strings and each piece of text are valid UTF-8, and so is each
-  // emitted piece.
+  // No stop string may be empty. Stop strings and each piece of text are valid UTF-8, and so is
+  // each emitted piece.
   explicit StopMatcher(const std::vector<std::string>& stops);
 
   // Appends to `out` the text that can no longer belong to a stop string. Returns whether a stop

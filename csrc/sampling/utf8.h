@@ -12,7 +12,7 @@ namespace sinkstream {
 // The result does not depend on how the bytes are cut into pieces.
 class Utf8Assembler {
  public:
-  // Appends to `out` the text that is certain by now.
+  // Appends to `out` the text that is complete so far.
   void push(std::string_view bytes, std::string* out);
   // Ends the text: appends U+FFFD if a character is incomplete. Then ready for another text.
   void flush(std::string* out);

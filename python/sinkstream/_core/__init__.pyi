@@ -113,7 +113,7 @@ class ModelBuilder:
         """
 
     def wait(self, at_most_s: float) -> bool:
-        """Wait at most that long for reading to end, and return whether it has."""
+        """Wait up to that long for reading to end, and return whether it has."""
 
     @property
     def bytes_read(self) -> int: ...
@@ -125,7 +125,7 @@ class ModelBuilder:
         """
 
     def stop_reading(self) -> None:
-        """Stop reading, and wait until no file is in use. May be called at any time."""
+        """Stop reading, and wait until all files are free. May be called at any time."""
 
 class ForwardCache:
     """Keys and values for `Model.forward`."""

@@ -1,4 +1,4 @@
-"""Steps of sampling on their own, for tests."""
+"""Single steps of sampling, for tests."""
 
 from collections.abc import Sequence
 
@@ -23,4 +23,4 @@ def kept_tokens(
     min_p: float = 0.0,
     table: str = "",
 ) -> list[int]:
-    """List the ids that top-k, then top-p, then min-p leave to be drawn."""
+    """List the ids that are left after top-k, then top-p, then min-p."""

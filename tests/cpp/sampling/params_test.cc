@@ -168,7 +168,7 @@ TEST(Params, StopStringsAreBoundedUtf8) {
   EXPECT_EQ(with_stop({std::string(kMaxStopBytes + 1, 'x')}),
             "stream: `stop` must hold strings of at most 4096 bytes, but one has 4097.");
   EXPECT_EQ(with_stop({"ab\xED\xA0\x80"}),
-            "stream: `stop` must be valid UTF-8, but one string is not at byte 2.");
+            "stream: `stop` must be valid UTF-8, but one string is invalid at byte 2.");
   EXPECT_EQ(with_stop(std::vector<std::string>(kMaxStops, "x")), "");
   EXPECT_EQ(with_stop(std::vector<std::string>(kMaxStops + 1, "x")),
             "stream: `stop` must have at most 64 entries, but has 65.");

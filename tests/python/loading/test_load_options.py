@@ -205,7 +205,7 @@ def test_forward_refuses_a_cache_of_another_batch(llama: Path) -> None:
     with sinkstream.load(llama) as model:
         cache = model.new_cache(2)
         with pytest.raises(
-            sinkstream.InvalidArgument, match="for a batch of 1, as `ids` is, but is for 2"
+            sinkstream.InvalidArgument, match="must have batch size 1, like `ids`, but has 2"
         ):
             model.forward(torch.tensor([[1]]), cache)
         assert cache.length == 0
