@@ -19,7 +19,7 @@ struct AppendArgs {
   const float* values = nullptr;  // [rows, value_stride], likewise
   int64_t key_stride = 0;         // floats from one row to the next
   int64_t value_stride = 0;
-  const Slot* slots = nullptr;  // [rows], no two alike
+  const Slot* slots = nullptr;  // [rows], all distinct
   int64_t rows = 0;
   PageShape shape;
   Rotation rotation;  // of each row's index

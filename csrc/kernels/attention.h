@@ -46,14 +46,14 @@ struct AttentionArgs {
   int64_t span_count = 0;
   int64_t rows = 0;   // tokens of all spans
   int64_t heads = 0;  // a multiple of shape.kv_heads; head h reads key head h / (heads / kv_heads)
-  PageShape shape;    // of window pages; sink pages may differ in type only
+  PageShape shape;    // of window pages; sink pages may differ only in type
   DType sink_type = DType::kFloat32;
   float scale = 0;                     // multiplies q · k, usually 1 / sqrt(head_dim)
   float soft_cap = 0;                  // c > 0, or 0: none
   const float* slopes = nullptr;       // ALiBi: [heads], finite; null: none
   const float* sink_logits = nullptr;  // learned: [heads], finite or −∞; null: none
   std::byte* scratch = nullptr;        // attention_scratch_bytes(...), 64-byte aligned
-  int64_t scratch_pages = 0;           // that it was sized for; a query may see more, but slower
+  int64_t scratch_pages = 0;           // that it was sized for; more work too, but slower
 };
 
 // Calls of up to this many rows are split over pages as well as heads and rows: heads alone would

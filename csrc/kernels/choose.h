@@ -1,4 +1,4 @@
-// Chooses the kernel table of a model: the best that the processor supports, or a forced one.
+// Chooses the kernel table for a model: the best that the processor supports, or a forced one.
 #pragma once
 
 #include <string>

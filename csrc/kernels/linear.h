@@ -1,8 +1,8 @@
 // out[t, r] = Σ_k weights[r, k] · input[t, k] (+ bias[r]) (+ the previous out[t, r]).
 //
-// One order along K: for one table and one input type, out[t, r] is computed by the same
-// operations whatever `tokens`, the other rows, the other parts or the number of threads. So a
-// token's result is bit-identical in any batch.
+// One order along K: for one table and one input type, out[t, r] is computed by the same operations
+// regardless of `tokens`, the other rows, the other parts and the number of threads. So a token's
+// result is bit-identical in any batch.
 //
 // Note: [Inputs in 16 bits]
 // With InputType::kInt16, each group of 32 inputs of a token that is multiplied by codes becomes
@@ -64,10 +64,10 @@ struct LinearArgs {
 };
 
 // Note: [Single token]
-// With one token, each thread lays out the inputs in a copy of its own. What one thread wrote,
-// another fetches from the writer's cache, line by line. If one thread laid out the token for all,
-// that transfer would happen twice in sequence: the last call's outputs to that thread, and the
-// laid-out inputs from it to the others.
+// With one token, each thread lays out the inputs in a copy of its own. A thread that reads what
+// another wrote fetches it from the writer's cache, line by line. If one thread laid out the token
+// for all, that transfer would happen twice in sequence: the last call's outputs to that thread,
+// and the laid-out inputs from it to the others.
 
 // Scratch for one token's inputs, enough for every table and weight type: in the layout of the dot
 // instructions, and their sums over groups.

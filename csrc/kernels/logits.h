@@ -1,5 +1,5 @@
 // Turns a model's logits into those that are sampled: logit bias, repetition penalty, presence and
-// frequency penalties, temperature, in this order (transformers' order, as far as it has them).
+// frequency penalties, temperature, in this order (the order of transformers, where it has them).
 // Results are clamped to float's range: only a bias of −infinity forbids a token.
 #pragma once
 

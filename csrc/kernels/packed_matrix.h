@@ -1,5 +1,5 @@
-// Weights of a linear map, in the layout that all CPU tables read.
-// Knows nothing of files; pack.h fills it.
+// Weights of a linear map, in the layout that all CPU tables read. Knows nothing about files;
+// pack.h fills it.
 //
 // Note: [Panels]
 // A panel is 16 rows (output features) with all of K (cols, input features). It is contiguous, so

@@ -19,8 +19,8 @@ namespace sinkstream {
 struct Kernels {
   const char* name = nullptr;
   bool (*supported)() = nullptr;  // whether this machine can run the table
-  // Why the operating system refuses the table on a processor that has its instructions; returns
-  // null if it does not refuse.
+  // Returns why the operating system refuses the table on a processor that has its instructions, or
+  // null if it does not.
   const char* (*refusal)() = nullptr;
   EmbeddingOp* embedding = nullptr;
   RmsNormOp* rms_norm = nullptr;

@@ -9,8 +9,8 @@ SINKSTREAM_INLINE Vec silu(Vec x) {
 }
 
 void swiglu(const SwigluArgs& args, const Launch& launch) {
-  // Waking another thread does not pay for a row of up to kColumns columns; a wider row is divided
-  // evenly.
+  // Waking another thread is not worth it for a row of up to kColumns columns; a wider row is
+  // divided evenly.
   constexpr int64_t kColumns = 4096;
   const int64_t chunks = divide_up(args.dim, kColumns);
   launch.pool->run(args.rows * chunks, [&](int64_t task, int) {

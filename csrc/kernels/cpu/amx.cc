@@ -44,7 +44,7 @@ const char* refusal() {
   switch (error) {
     case 0: return nullptr;
     case ENOSPC: return "a thread's alternate signal stack is too small for tile registers";
-    default: return "the kernel gives this process no tile registers";
+    default: return "the kernel does not grant this process tile registers";
   }
 }
 

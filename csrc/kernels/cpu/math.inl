@@ -1,4 +1,4 @@
-// Functions that have no instruction.
+// Functions without a hardware instruction.
 #pragma once
 
 // e^x for x <= 0, within 2 units in the last place. NaN stays NaN; results below the smallest

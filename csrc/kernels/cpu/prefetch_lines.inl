@@ -1,4 +1,4 @@
-// Prefetches memory by cache line, at once or at an even pace.
+// Prefetches memory by cache line, all at once or at a steady pace.
 #pragma once
 
 constexpr int64_t kLineBytes = 64;  // of a cache line
@@ -39,8 +39,8 @@ SINKSTREAM_INLINE void prefetch_now(const Lines& lines) {
   }
 }
 
-// Prefetches runs at an even pace: a processor holds few outstanding requests, and drops those of a
-// burst.
+// Prefetches runs at a steady pace: a processor holds few outstanding requests, and drops the rest
+// of a burst.
 struct PrefetchRuns {
   const std::byte* at = nullptr;  // the next run
   const std::byte* end = nullptr;

@@ -30,7 +30,7 @@ SINKSTREAM_INLINE void normalize_row(const RmsNormArgs& args, int64_t r) {
 }
 
 void rms_norm(const RmsNormArgs& args, const Launch& launch) {
-  constexpr int64_t kFloats = 8192;  // per task: waking another thread does not pay for fewer
+  constexpr int64_t kFloats = 8192;  // per task: waking another thread is not worth it for fewer
   const int64_t pieces = divide_up(args.rows * args.dim, kFloats);
   const int64_t tasks = pieces < args.rows ? pieces : args.rows;
   launch.pool->run(tasks, [&](int64_t task, int) {

@@ -45,7 +45,7 @@ SINKSTREAM_INLINE void store_first(float* to, Vec x, int64_t count) {
   for (int64_t lane = 0; lane < count; ++lane) to[lane] = x[lane];
 }
 
-// x − 0 is x for every x, −0 included, where 0 + x is not.
+// x − 0 is x for every x, including −0; 0 + x is not.
 SINKSTREAM_INLINE Vec broadcast(float x) { return x - Vec{}; }
 SINKSTREAM_INLINE UintVec broadcast_word(uint32_t x) { return x - UintVec{}; }
 
@@ -77,7 +77,7 @@ SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
   return reinterpret_cast<UintVec>(reinterpret_cast<Halves>(x) >> kCount);
 }
 
-// `mask` comes from a comparison: all bits or none of a lane.
+// `mask` comes from a comparison: each lane is all ones or all zeros.
 SINKSTREAM_INLINE Vec select(IntVec mask, Vec chosen, Vec otherwise) {
   return mask ? chosen : otherwise;
 }
@@ -142,11 +142,11 @@ SINKSTREAM_INLINE float largest_magnitude(const float* from, int64_t count) {
 }
 
 // Whether prefetches go to L1 rather than L2. With sixteen lanes, L2 was up to twice as fast on Zen
-// 4 and L1 up to 1.5 times as fast on Zen 5 (docs/performance.md, What is prefetched); not measured
-// on other processors with sixteen.
+// 4 and L1 up to 1.5 times as fast on Zen 5 (docs/notebook/2026-11-25-prefetch-on-zen5.md); not
+// measured on other processors with sixteen lanes.
 SINKSTREAM_INLINE bool prefetches_to_l1() { return kLanes < 16 || kPrefetchToL1; }
 
-// Prefetches a line of memory that is read soon.
+// Prefetches a line of memory that will soon be read.
 template <bool kToL1>
 SINKSTREAM_INLINE void prefetch_to(const void* address) {
   __builtin_prefetch(address, 0, kToL1 ? 3 : 2);

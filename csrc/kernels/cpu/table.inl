@@ -13,7 +13,7 @@
 #include "kernels/cpu/sampling/logits.inl"
 #include "kernels/cpu/sampling/sample.inl"
 
-// `linear`: linear_fma, or what a set has beyond it; `native_input`: its fastest input type.
+// `linear`: linear_fma, or the set's own version; `native_input`: its fastest input type.
 constexpr Kernels table_of(const char* name, bool (*supported)(), LinearOp* linear,
                            InputType native_input) {
   return {

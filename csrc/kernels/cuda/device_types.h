@@ -15,8 +15,8 @@ struct TokenRow {
   int64_t index = 0;      // in the endless stream
   int64_t first = 0;      // it also sees the window keys first <= i <= index; S <= first
   int64_t rank = 0;       // position of its query against the sinks
-  int32_t sequence = -1;  // entry of Pages::sequences; −1: an idle row, whose results nothing reads
-                          // and which writes to no page
+  int32_t sequence = -1;  // entry of Pages::sequences; −1: an idle row, which writes to no page and
+                          // whose results nothing reads
 };
 
 // Where a sequence's pages are, and where Pages::ids lists them. Sink j is row j % 64 of sink page

@@ -11,7 +11,7 @@ namespace sinkstream::cuda {
 
 // Result of a search. Finding no GPU is not an error.
 struct GpuSearch {
-  const Plugin* plugin = nullptr;  // null: `problem` says why
+  const Plugin* plugin = nullptr;  // null: `problem` says why there is none
   GpuFacts facts;
   std::string problem;  // "there is no NVIDIA driver."; empty if there is a usable GPU
 };
@@ -25,7 +25,7 @@ GpuSearch find_gpu(const Plugin& plugin);
 // Device memory, or pinned host memory. Freed with its last owner.
 using MemoryBlock = std::shared_ptr<std::byte>;
 
-// Throws CapacityError with the size, the purpose and what is free.
+// Throws CapacityError with the size, the purpose and the free memory.
 MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* purpose);
 
 // Pinned host memory, which the GPU reads and writes directly. Throws CapacityError.

@@ -7,7 +7,7 @@
 namespace sinkstream::cuda {
 
 // A library from another build of the package is rejected, not called. An added or removed function
-// shows in the sizes of the tables; raise this when arguments change.
+// changes the tables' sizes; increment this when arguments change.
 constexpr int32_t kPluginVersion = 3;
 constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 

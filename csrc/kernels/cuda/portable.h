@@ -99,7 +99,7 @@ __device__ inline float exp_approx(float x) { return __expf(x); }
 // 99, 9.0 and 10.0 have 227.
 inline size_t shared_limit() {
   static const size_t limit = [] {
-    int gpu = 0, bytes = 48 * 1024;  // every GPU has this much, if the driver does not say
+    int gpu = 0, bytes = 48 * 1024;  // the default: every GPU has this much
     if (cudaGetDevice(&gpu) != cudaSuccess ||
         cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu) !=
             cudaSuccess) {

@@ -329,7 +329,7 @@ def test_on_a_terminal_it_is_in_color(checkpoint: str) -> None:
 def test_it_says_why_the_system_withholds_a_kernel_table(
     run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = "the kernel gives this process no tile registers"
+    reason = "the kernel does not grant this process tile registers"
     monkeypatch.setattr(sinkstream._core, "kernel_refusals", lambda: {"amx": reason})
     text = " ".join(run("info", "-m", checkpoint).out.split())
     assert f"The kernel table amx cannot be used: {reason}." in text

@@ -14,7 +14,7 @@ struct QueryTile {
   const float* queries[kMostRows];  // [head_dim]
   int64_t begin[kMostRows];         // rows [begin, end) are visible
   int64_t end[kMostRows];
-  float slope[kMostRows];     // of ALiBi; unused without
+  float slope[kMostRows];     // of ALiBi; unused without it
   float distance[kMostRows];  // to row 0; one less per row
   // Keys that will probably be read next: prefetched while this page is read, after its values.
   // Null if the page was read just before; then nothing is prefetched.
@@ -84,7 +84,7 @@ SINKSTREAM_INLINE void softmax_weights(float* scores, int64_t begin, int64_t end
       scaled = select(visible_lanes(row, begin, end), scaled, nothing);
     }
     store(scores + row, scaled);
-    maximum = max(scaled, maximum);  // ignores NaN, which reaches the total
+    maximum = max(scaled, maximum);  // ignores NaN, which still reaches the total
   }
   largest = reduce_max(maximum);
   Vec sum{};

@@ -147,7 +147,7 @@ SINKSTREAM_INLINE HeadPage head_page(const AttentionArgs& args, const HeadQuerie
 }
 
 // The cache lines of page n's keys that the queries read: a guess if a token in the middle sees
-// other rows than the first and the last do.
+// rows that the first and last do not.
 SINKSTREAM_INLINE Lines key_lines(const AttentionArgs& args, const HeadQueries& queries,
                                   int64_t n) {
   const HeadPage page = head_page(args, queries, n);

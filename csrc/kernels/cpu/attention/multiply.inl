@@ -1,7 +1,7 @@
 // A few rows times a block of a page: out[q][column] = Σ_k a[q][k] · block[k][column]. Both scores
 // and sums of values are this product, since keys are transposed (page.h).
 //
-// Each sum is one chain of fused multiply-adds in ascending k, whatever else is computed.
+// Each sum is one chain of fused multiply-adds in ascending k, regardless of what else is computed.
 #pragma once
 
 #include "kernels/cpu/cache_type.inl"
@@ -18,7 +18,7 @@ struct Product {
   float* out;  // [rows][out_stride]
   int64_t out_stride;
   bool accumulate;  // continues the chains in `out`
-  Lines prefetch;   // prefetched meanwhile
+  Lines prefetch;   // prefetched in the meantime
 };
 
 // One vector of an even row, or of the odd row after it. `at` points into the even row.
@@ -93,8 +93,8 @@ SINKSTREAM_INLINE void multiply_tile(const Product<T>& product, int64_t column, 
   }
 }
 
-// The most rows of one product, and vectors per tile: enough chains to hide the latency of fma, and
-// no more than fit in registers (16, or 32 with AVX-512). On Zen 3 with bfloat16, 3 × 4 runs at
+// The maximum rows of one product, and vectors per tile: enough chains to hide the latency of fma,
+// and no more than fit in registers (16, or 32 with AVX-512). On Zen 3 with bfloat16, 3 × 4 runs at
 // half the speed of 3 × 3. On Zen 4, 2 × 8 reads heads of 128 in one pass, 3 to 7 % faster than in
 // two.
 constexpr int kMostRows = kLanes == 16 ? 6 : 4;
@@ -105,8 +105,7 @@ constexpr int tile_vectors(int rows) {
 }
 
 // The vectors [begin, end) of `out`. Vector v covers the columns from v · kLanes; if it would
-// extend past the block, it covers the last kLanes columns instead, some of them for the second
-// time.
+// extend past the block, it covers the last kLanes columns instead, some of them a second time.
 template <int kRows, typename T>
 void multiply_rows(const Product<T>& product, int64_t begin, int64_t end) {
   constexpr int kVectors = tile_vectors(kRows);

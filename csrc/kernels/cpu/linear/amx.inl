@@ -3,7 +3,7 @@
 // goes to `linear_without_tiles`, which the including file defines.
 //
 // A register of weights is a group of a panel; a register of inputs is a group of a band. For every
-// output, whatever its token's band and that band's size:
+// output, regardless of its token's band and that band's size:
 //
 //   bfloat16   acc = acc + (even + odd): Note: [What the tile unit adds]
 //   codes      sum = 0 + (even + odd), added to acc as in Note: [One order along K]
@@ -25,7 +25,7 @@
 constexpr int kMostPanels = 2;
 constexpr int kMostBands = 2;
 constexpr int64_t kBlockGroups = 12;
-constexpr int64_t kBlockGroupsOfOne = 3;  // with one band: prefetches then keep an even pace
+constexpr int64_t kBlockGroupsOfOne = 3;  // with one band: prefetches then keep a steady pace
 constexpr int kMostBandsOfCodes = 8;
 
 // Inputs that stay in L2: half of what processors with the unit have. Each block of tokens reads
@@ -60,7 +60,7 @@ SINKSTREAM_INLINE void prefetch_outputs(const Tile& tile, int64_t begin, int64_t
 }
 
 // Writes outputs of one panel, token by token from memory, where the unit stores them. So only
-// unrolled loops index vectors of sums, and these stay in registers.
+// unrolled loops index vectors of sums, which then stay in registers.
 SINKSTREAM_INLINE void write_rows(Tile tile, const float (*sums)[kPanelRows]) {
   const int64_t tokens = tile.tokens;
   tile.tokens = 1;

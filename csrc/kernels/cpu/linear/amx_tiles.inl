@@ -14,8 +14,8 @@
 //   odd  = the same with the second elements;
 //   sum  = sum + (even + odd)
 //
-// rounded to nearest even after each step; denormals, in and out, are zeros of their sign, whatever
-// the processor's float mode.
+// rounded to nearest even after each step; denormal inputs and results become zeros of the same
+// sign, regardless of the processor's float mode.
 
 constexpr int kTileRegisters = 8;
 constexpr int kTileRows = 16;      // of a register, at most

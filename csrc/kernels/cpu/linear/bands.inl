@@ -2,7 +2,7 @@
 // group of 32 columns is as wide as a register.
 #pragma once
 
-// Tokens of a band. A call uses the smallest size that holds all its tokens, or bands of kTileRows;
+// Tokens in a band. A call uses the smallest size that holds all its tokens, or bands of kTileRows;
 // the last band is padded with zeros.
 constexpr int kBandSizes[] = {1, 2, 4, 8, kTileRows};
 

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/linear/tile.inl"
 
-// What multiplies.
+// The instructions that multiply.
 enum class Way {
   kFma,    // floats: linear/tile.inl
   kDots,   // pairs of bfloat16: linear/dot.inl
@@ -114,7 +114,7 @@ SINKSTREAM_INLINE void write_bf16_pairs(const float (&x)[kGroup], const Inputs& 
   copy_runs(rounded, halves_of(inputs.pairs), layout);
 }
 
-// Swaps the second and the third of every four.
+// Swaps the second and third of every four lanes.
 SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
   HalfwordVec source{};
   for (int lane = 0; lane < kLanes; ++lane) {

@@ -5,10 +5,10 @@
 // multiplied by the group's scale, it is `sum` in Note: [One order along K].
 //
 // Note: [Middle codes in place]
-// As Note: [Codes in place], for two of the four codes of a halfword. A full tile shifts them down.
-// A single token has registers for four chains, one per position of a code: there the middle codes
-// are masked in place, as 16 and 256 times the code, and their chains are shifted down once per
-// group. Those sums stay below 15 · 256 · 32767 · 8 < 2^30. The topmost code is always shifted
+// Like Note: [Codes in place], for two of the four codes of a halfword. A full tile shifts them
+// down. A single token has registers for four chains, one per position of a code: there the middle
+// codes are masked in place, as 16 and 256 times the code, and their chains are shifted down once
+// per group. Those sums stay below 15 · 256 · 32767 · 8 < 2^30. The topmost code is always shifted
 // down.
 #pragma once
 

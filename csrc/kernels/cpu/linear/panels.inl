@@ -28,8 +28,9 @@ Panel find_panel(const LinearArgs& args, int64_t index) {
 // Which copy of the inputs a thread reads: Note: [Single token].
 int64_t input_copy_of(const LinearArgs& args, int thread) { return args.tokens == 1 ? thread : 0; }
 
-// Lays out the inputs with `prepare(copy, piece)`. Several tokens: now, with threads sharing the
-// `pieces`. A single token, which is one piece: when a thread calls the returned function.
+// Lays out the inputs with `prepare(copy, piece)`. With several tokens, does so now, and threads
+// share the `pieces`. With a single token, which is one piece, does so when a thread calls the
+// returned function.
 template <typename Prepare>
 auto lay_out_inputs(const LinearArgs& args, const Launch& launch, int64_t pieces, Prepare prepare) {
   const bool is_alone = args.tokens == 1;
@@ -46,11 +47,11 @@ struct Share {
 };
 
 // A task's panels are multiplied by a block of tokens at a time. The block's inputs fit in half of
-// a core's L2 (of Zen 4; of Zen 3), but it has at least about kMinBlockTokens: each block reads all
-// weights from memory again, and inputs beyond L2 come from L3.
+// a core's L2 (on Zen 4, or on Zen 3), but it has at least about kMinBlockTokens: each block reads
+// all weights from memory again, and inputs beyond L2 still come from L3.
 constexpr int64_t kCacheBytes = (kLanes == 16 ? 512 : 256) * 1024;
 constexpr int64_t kMinBlockTokens = 32;
-// Tasks per thread, if there is enough work: the last one to finish is then at most a few per cent
+// Tasks per thread, if there is enough work: the last one to finish is then at most a few percent
 // late.
 constexpr int64_t kTasksPerThread = 16;
 
@@ -62,7 +63,7 @@ struct Grain {
   int64_t panels = 1;                 // that stay together; the last task has the rest
 };
 
-// Calls `body(share, thread)` for shares that together are all panels times all tiles, and
+// Calls `body(share, thread)` for shares that together cover all panels times all tiles, and
 // `begin(thread)` before a thread's first share.
 template <typename Begin, typename Body>
 void share_panels(const LinearArgs& args, const Launch& launch, const Grain& grain,
@@ -75,7 +76,7 @@ void share_panels(const LinearArgs& args, const Launch& launch, const Grain& gra
   const int64_t fitting_tokens = grain.cache_bytes / grain.token_bytes;
   const int64_t max_block = divide_up(
       fitting_tokens > kMinBlockTokens ? fitting_tokens : kMinBlockTokens, grain.tile_tokens);
-  // Blocks of one size; more of them where panels alone make too few tasks.
+  // Blocks of equal size; more of them where panels alone make too few tasks.
   const int64_t min_blocks = divide_up(tiles, max_block);
   const int64_t thread_blocks = divide_up(wanted_tasks, grains);
   const int64_t block = divide_up(tiles, min_blocks > thread_blocks ? min_blocks : thread_blocks);

@@ -1,15 +1,15 @@
 // linear: which tile prefetches which weights.
 //
-// The first tile of a panel prefetches that panel, a little ahead of itself. But where a share has
-// two or more tiles of kMaxTile tokens, these prefetch the next panel together, each a part of it,
-// so that memory is busy all the time and not only during the first tile. A share cannot know
-// whether its thread ran the share before it, so it prefetches its first panel again.
+// The first tile of a panel prefetches that panel, a little ahead of itself. Where a share has two
+// or more tiles of kMaxTile tokens, these tiles instead share the prefetching of the next panel, so
+// that memory is busy all the time and not only during the first tile. A share cannot know whether
+// its thread ran the share before it, so it prefetches its first panel again.
 #pragma once
 
 #include "kernels/cpu/linear/panels.inl"
 #include "kernels/cpu/linear/tile.inl"
 
-// The tiles of kMaxTile tokens, padding included, among those of a share. They are its first ones.
+// How many of a share's tiles have kMaxTile tokens, padding included. They come first.
 int64_t prefetching_tiles(const LinearArgs& args, const Share& share) {
   if (kLanes < 16) return 0;  // these prefetch as a single tile does
   const int64_t rest = args.tokens % kMaxTile;

@@ -14,7 +14,7 @@ SINKSTREAM_INLINE void prefetch_codes(const std::byte* group) {
   prefetch_group_to<kType, true>(group, kDistance);
 }
 
-// Both codes of a pair; those of 8 bits times 2^24, as in pairs_at.
+// Both codes of a pair; 8-bit codes are times 2^24, as in pairs_at.
 struct FloatPair {
   Vec even, odd;
 };

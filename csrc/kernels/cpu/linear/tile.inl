@@ -1,7 +1,7 @@
 // linear's inner loop: one panel of 16 outputs times a tile of tokens, sums in registers.
 //
 // Note: [One order along K]
-// A group is 32 columns, in two chains of 16. For every output, whatever tile its token is in:
+// A group is 32 columns, in two chains of 16. For every output, regardless of its token's tile:
 //
 //   chain = weight · x of its first column, then one fma for each of the other fifteen;
 //   sum   = 0 + chain 0 + chain 1, from the left;
@@ -88,7 +88,7 @@ constexpr int64_t run_bytes(WeightType type) {
 struct Tile {
   const std::byte* panel;
   int64_t cols;
-  const void* input;    // [cols / kRun][size][kRun], as the kernel wants it; cols padded to kGroup
+  const void* input;    // [cols / kRun][size][kRun], as the kernel expects; cols padded to kGroup
   const float* sums;    // [cols / kGroup][size]: Σx of each group
   const float* scales;  // [cols / kGroup][size]: of inputs in 16 bits
   const float* bias;    // [rows], or null

@@ -57,7 +57,7 @@ void penalize(const LogitsArgs& args) {
   }
 }
 
-// Divides, as transformers does: multiplying by 1 / temperature gives other last bits.
+// Divides, like transformers: multiplying by 1 / temperature gives different last bits.
 void divide(float* x, int64_t count, float temperature) {
   const Vec largest = broadcast(kLargestFloat);
   const Vec divisor = broadcast(temperature);

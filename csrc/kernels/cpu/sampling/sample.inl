@@ -141,7 +141,7 @@ int32_t draw(const Sampling& s, double uniform) {
     if (reached + s.block_mass[b] > target) break;
     reached += s.block_mass[b];
   }
-  // Rounding may leave the target slightly beyond the last weight; that token is then the choice.
+  // Rounding may leave the target slightly beyond the last weight; that token is then chosen.
   int64_t token = -1;
   for (int64_t i = block * kVocabBlock; i < (block + 1) * kVocabBlock; ++i) {
     if (s.weights[i] == 0) continue;

@@ -59,7 +59,7 @@ __device__ inline StoredRow<Cache> stored_row(const EvictArgs& args, int layer,
           reinterpret_cast<float*>(half + shape.scale_offset(slot.row))};
 }
 
-// A warp's token between its old and its new slot.
+// A warp's token, on its way from the old slot to the new one.
 template <typename Cache>
 struct MovedToken {
   float key[kMostPairs][2];  // rotated
@@ -88,7 +88,7 @@ __device__ inline void load_token(MovedToken<Cache>& moved, const EvictArgs& arg
     moved.key[i][0] = x;
     moved.key[i][1] = y;
     if (at.rotates) {
-      // As the reference. Products of floats are exact in double, so fusing one with the sum
+      // Like the reference. Products of floats are exact in double, so fusing one with the sum
       // changes nothing.
       const double cos = args.rotation.cos[pair], sin = args.rotation.sin[pair];
       moved.key[i][0] = float(x * cos - y * sin);

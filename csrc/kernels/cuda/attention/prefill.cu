@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
   const SequencePages& sequence = args.pages.sequences[rows[oldest].sequence];
   const SeenPages seen = seen_pages(sequence, first, index);
 
-  // The lane's queries. Past the block's last token there are none, and they see no row.
+  // The lane's queries. Past the block's last token a lane has none and sees no rows.
   const int begin = block_begin + warp * kTileRows;
   const int end = youngest * group + group < block_end ? youngest * group + group : block_end;
   const auto own_pair = [&](int q) { return begin + lane / 4 + 8 * q; };

@@ -189,7 +189,7 @@ __device__ inline void widen_half(bf16* wide, const unsigned char* half, int hea
   });
 }
 
-// Waits for a half that copy_async copies, and returns it as numbers. `pending`: groups of copies
+// Waits until copy_async has copied a half, and returns it as numbers. `pending`: groups of copies
 // that may still be in flight. All threads of the block call it; it is a barrier.
 template <int pending, typename Cache>
 __device__ inline const Element<Cache>* wait_for_half(const TileMemory<Cache>& memory,

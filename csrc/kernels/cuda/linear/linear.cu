@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
   const int begin = first_tile(weights.cols, int(blockIdx.y), args.splits);
   const int end = first_tile(weights.cols, int(blockIdx.y) + 1, args.splits);
 
-  // This warp's row tiles. Past the last one there is nothing to do, or it is loaded twice.
+  // This warp's row tiles. If only one is left, it is loaded twice; if none is, the warp has
+  // nothing to do.
   const auto row_tile_count = int(row_tiles(weights.rows));
   const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kWarpsAlongK) * S::kRowTiles;
   const int tiles =

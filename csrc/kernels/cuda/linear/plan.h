@@ -19,7 +19,7 @@ namespace sinkstream::cuda {
 constexpr int kWarpsAlongK = 4;  // warps of a block that share its rows and its run of columns
 constexpr int kRowWarps = 2;     // groups of kWarpsAlongK warps, each with its own rows
 constexpr int kLinearThreads = kWarpsAlongK * kRowWarps * kWarpLanes;
-// The most rows of input that linear.cu takes at once; more go to wide.cu.
+// The maximum number of input rows that linear.cu takes at once; more go to wide.cu.
 constexpr int kFewInputs = 64;
 constexpr int kWideRows = 128;    // rows of weights in a block of wide.cu
 constexpr int kWideInputs = 128;  // its rows of input
@@ -28,7 +28,7 @@ constexpr int kMostSplits = 8;
 // How many runs K is cut into. The constants describe a GPU with 132 multiprocessors and are used
 // on every GPU, so that results do not depend on the GPU.
 //
-// With few inputs a multiprocessor holds three blocks, and needs about all three to keep enough
+// With few inputs a multiprocessor holds three blocks, and needs nearly all three to keep enough
 // bytes in flight: 24 warps of 2 to 4 KiB each. Cost is counted in tiles along K: fewer than three
 // blocks per multiprocessor take as long as three; starting and ending a block costs about two
 // tiles (the first bytes arrive late, its warps' sums are added); every split is written and read

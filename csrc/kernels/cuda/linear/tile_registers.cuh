@@ -2,7 +2,7 @@
 //
 // Note: [Exact pieces]
 // Tensor cores multiply bf16 by bf16 exactly and add in float32. Weights reach them without loss:
-//   bfloat16  as they are
+//   bfloat16  unchanged
 //   codes     as integers: with 0x4300 above its bits, a code c below 128 is the bf16 128 + c, from
 //             which 128 (and for int4 its offset 8) is subtracted, exactly
 //   float16   as the sum of two bf16 (8 + 3 bits), float32 as the sum of three (8 + 8 + 8): each

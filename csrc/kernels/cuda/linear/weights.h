@@ -1,5 +1,5 @@
 // The layout in which GPU kernels read a linear map's weights, and the conversion from the CPU's
-// panels. Knows no files and needs no GPU.
+// panels. Reads no files and needs no GPU.
 //
 // Note: [Tiles]
 // A tile is 16 rows (output features) by 64 columns (input features), contiguous. The tiles of 16

@@ -1,5 +1,5 @@
 // `linear` for more than kFewInputs rows of input, on GPUs with enough shared memory. Each row has
-// the same bits as alone.
+// the same bits as on its own.
 #pragma once
 
 #include <cstddef>

@@ -81,8 +81,8 @@ __device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, 
   }
 }
 
-// A block handles one slice of one row, a warp complete groups: token i of a thread is its lane's
-// in round i of the warp.
+// A block handles one slice of one row, a warp handles complete groups: token i of a thread is the
+// one at its lane in round i of the warp.
 __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs args) {
   SHARED(float, slice, [kSlice]);
   SHARED(uint64_t, raw_keys, [kSamplingWarps]);

@@ -1,7 +1,7 @@
 // kernels/logits.h for the rows of a step: sums the splits of the output map, checks that all
 // logits are finite, and writes the logits that sample.h samples from to `scratch`. Bias, penalties
-// and temperature are applied in the order of kernels/logits.h, with its bits, also at the ends of
-// float's range.
+// and temperature are applied in the order of kernels/logits.h, with the same bits, even at the
+// ends of float's range.
 #pragma once
 
 #include "kernels/cuda/cuda_stream.h"

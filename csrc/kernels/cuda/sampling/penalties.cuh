@@ -24,7 +24,7 @@ __device__ inline PenaltyTable penalty_table(const PenaltyTables& tables, int32_
           uint32_t(layout.hash_size() - 1)};
 }
 
-// 2^32 divided by the golden ratio spreads neighbours (Knuth, volume 3, 6.4).
+// 2^32 divided by the golden ratio spreads neighbors (Knuth, volume 3, 6.4).
 __device__ inline uint32_t hash_of(const PenaltyTable& table, int32_t id) {
   return (uint32_t(id) * 0x9E3779B1u >> 7) & table.mask;
 }

@@ -38,7 +38,7 @@ struct CountAndMass {
   uint64_t mass;
 };
 
-// What the block knows of a row, the same in every thread.
+// What the block knows about a row, the same in every thread.
 struct Row {
   SamplingScratch scratch;
   int groups;
@@ -186,7 +186,7 @@ __device__ inline uint64_t amount(const CountAndMass& x, By by) {
   return by == By::kCount ? x.count : x.mass;
 }
 
-// The first bucket that reaches `target`, which is at most the total. Adds what lies before it to
+// The first bucket that reaches `target`, which is at most the total. Adds everything before it to
 // `above`.
 __device__ inline int find_bucket(By by, uint64_t target, CountAndMass& above,
                                   const SharedMemory& shared) {
@@ -304,7 +304,7 @@ __device__ inline uint32_t min_p_threshold(float largest, double log_min_p) {
   return key_of(rounded_least < least ? nextafterf(rounded_least, INFINITY) : rounded_least);
 }
 
-// Stores for groups [first, last) the mass of their tokens from key `lowest` up.
+// Stores, for each group in [first, last), the mass of its tokens from key `lowest` up.
 __device__ inline void weigh_groups(const Row& row, int first, int last, uint32_t lowest) {
   const auto weigh = [&](int group, const float(&x)[kGroup / kWarpSize]) {
     uint64_t mass = 0;

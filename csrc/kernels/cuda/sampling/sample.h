@@ -22,7 +22,7 @@ struct SampleArgs {
   PenaltyTables penalties;              // the token is appended to its row's table
   std::byte* scratch = nullptr;         // output of logits.h; changed
   int32_t* ids = nullptr;  // [seats], for the next step's embedding: the token of a row's seat, or
-                           // 0 if there is none, because a discarded step reads it too
+                           // 0 if there is none: a discarded step reads it, too
   SampledRow* sampled = nullptr;  // [rows]
   // [rows]: logits from this value up were kept, +infinity if none were; or null.
   float* thresholds = nullptr;

@@ -20,7 +20,7 @@ __device__ inline uint32_t key_of(float x) {
 __device__ inline float value_of(uint32_t key) {
   return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
-constexpr uint32_t kForbiddenKey = 0x007fffffu;  // of −infinity; every other key is above
+constexpr uint32_t kForbiddenKey = 0x007fffffu;  // of −infinity; every other key is larger
 
 // Note: [Weights are integers]. Truncated: the unit is small compared with the exponential's own
 // error.
