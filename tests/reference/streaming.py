@@ -1,10 +1,10 @@
-"""StreamingLLM's protocol, implemented literally: a cache that is cut between forwards.
+"""StreamingLLM's protocol, implemented literally: a cache that is cut between forward passes.
 
 Keys are cached unrotated. Every query rotates every key to the key's current position in the cache
-(StreamingLLM, section 3.2, and the original's `pos_shift` modules). A forward sees the cache and
-its own tokens. Afterwards the excess is evicted: the first `start_size` and the last `recent_size`
-tokens stay. So a token sees S + R keys in addition to its own, a window of W = R + 1. The package
-under test is not imported here.
+(StreamingLLM, section 3.2, and the original's `pos_shift` modules). A forward pass sees the cache
+and its own tokens. Afterwards the excess is evicted: the first `start_size` and the last
+`recent_size` tokens stay. So a token sees S + R keys in addition to its own, a window of W = R + 1.
+The package under test is not imported here.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Streaming:
         return np.concatenate(rows)
 
     def feed_at_once(self, ids: Sequence[int]) -> Array:
-        """Feed tokens in one forward, without evicting; return their logits."""
+        """Feed tokens in one forward pass, without evicting; return their logits."""
         return self.decoder.run(ids, self._read)
 
     def evict(self) -> None:

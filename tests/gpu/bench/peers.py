@@ -3,10 +3,10 @@
 Each figure is for one greedy sequence in which every token sees `live` keys. Token ids stay on the
 GPU between forwards, and the host waits only for the last one.
 
-- recomputed: a window without a cache; every token is a forward over the full window.
+- recomputed: a window without a cache; every token is a forward pass over the full window.
 - streaming_llm: the original method, `sinkstream.streaming_llm`; every token evicts one.
 - static: transformers' static cache of `live` tokens, up to its end.
-- static compiled: the same with a forward compiled by `torch.compile(mode="reduce-overhead")`.
+- static compiled: the same with `forward` compiled by `torch.compile(mode="reduce-overhead")`.
 """
 
 from __future__ import annotations

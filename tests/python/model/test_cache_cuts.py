@@ -77,7 +77,7 @@ def test_room_for_a_turn_leaves_what_the_original_leaves(
     cache.evict_for_space(count)
     definition.evict_for_space(count)
     if turn:
-        # The entire turn in one forward: in both, nothing is evicted during it.
+        # The entire turn in one forward pass: in both, nothing is evicted during it.
         expected = definition.feed_at_once(turn)
         assert_equal(feed(model, cache, turn), expected, kv_dtype)
         definition.evict()

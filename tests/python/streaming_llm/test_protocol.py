@@ -59,7 +59,7 @@ def errors_of_a_long_stream(model: Any, tokens: int, *, calls: bool) -> np.ndarr
     Args:
         model: A tiny llama.
         tokens: Number of tokens.
-        calls: Whether the loop calls `kv_cache(past)` after each forward, as the original's does.
+        calls: Whether the loop calls `kv_cache(past)` after each forward pass, as in the original.
     """
     kv_cache, oracle = enable_streaming_llm(model, 4, 60), Streaming(Oracle(model), 4, 60)
     cache, draw = kv_cache.new_cache(), random.Random(1)
