@@ -91,7 +91,8 @@ def draw_film(frames: Sequence[Frame], caption: Caption, columns: int = 80) -> s
             f'<path id="cover" class="cover" d="M0 0h{inside}v{lines}H0z"/>',
             f'<g id="full">{bar(caption.capacity, caption)}</g>',
             f'<clipPath id="screen"><path d="M0 0h{inside}v{lines}H0z"/></clipPath>',
-            f'<clipPath id="inside"><path d="M0 0h{inside}v{lines + PAD + GAUGE - 1}H0z"/></clipPath>',
+            f'<clipPath id="inside"><path d="M0 0h{inside}v{height - TITLE - PAD - 1}H0z"/>'
+            "</clipPath>",
             "</defs>",
             f'<rect class="page" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8"/>',
             f'<text x="{MARGIN}" y="22"><tspan class="quiet">$ </tspan>'

@@ -1,4 +1,4 @@
-"""The notebooks run in a clean kernel as readers run them, and are stored without outputs."""
+"""The notebooks run in a clean kernel as readers run them, and are stored with their outputs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[3] / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+LIMIT = 300_000  # bytes of a stored notebook, pictures included
 FIGURES = {"eviction": 3, "long_chat": 1, "many_streams": 1, "quickstart": 0}
 # What a reader has in addition to sinkstream: numpy comes with it, IPython with any kernel.
 IMPORTABLE = {"IPython", "matplotlib", "numpy", "sinkstream", *sys.stdlib_module_names}
@@ -54,6 +55,21 @@ def printed(outputs: list[Any], stream: str = "stdout") -> str:
     return "".join(output.text for output in outputs if output.get("name") == stream)
 
 
+def shows(source: str) -> bool:
+    """Tell whether a cell prints, displays, plots, or ends in a value."""
+    last = ast.parse(source, mode="exec").body[-1]
+    calls = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)
+    value = isinstance(last, ast.Expr) and not calls
+    return (
+        value or re.search(r"^(?: {4})*(?:print|plt\.show)\(|\bdisplay\(", source, re.M) is not None
+    )
+
+
+def paths(text: str) -> list[str]:
+    """Return the absolute paths in a text, and those below a home folder."""
+    return re.findall(r"(?:(?<![\w<.])/|~/|\b[A-Z]:\\)[\w.-]+(?:[/\\][\w.-]+)*", text)
+
+
 def check_run(name: str, outputs: list[Any]) -> None:
     """Check what every notebook must do with any model."""
     assert [output for output in outputs if output.output_type == "error"] == []
@@ -70,10 +86,45 @@ def test_there_are_the_notebooks_that_the_tests_know() -> None:
 
 
 @every_notebook
-def test_a_notebook_is_stored_without_outputs(name: str) -> None:
+def test_a_notebook_is_stored_as_one_run_of_all_its_cells(name: str) -> None:
     cells = code_of(name)
     assert cells
-    assert [cell.id for cell in cells if cell.outputs or cell.execution_count is not None] == []
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    check_run(name, [output for cell in cells for output in cell.outputs])
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < LIMIT
+
+
+@every_notebook
+def test_every_cell_that_shows_something_is_stored_with_it(name: str) -> None:
+    cells = code_of(name)
+    assert [cell.id for cell in cells if shows(cell.source) and not cell.outputs] == []
+    assert sum(bool(cell.outputs) for cell in cells) > len(cells) / 2
+
+
+@every_notebook
+def test_stored_outputs_tell_nothing_of_the_machine_and_can_be_read_as_text(name: str) -> None:
+    for cell in code_of(name):
+        for output in cell.outputs:
+            parts = output.get("data", {"text/plain": output.get("text")})
+            assert "text/plain" in parts, cell.id
+            assert set(parts) <= {"text/plain", "text/html", "image/png"}, cell.id
+            for kind in {"text/plain", "text/html"} & set(parts):
+                assert paths(parts[kind]) == [], cell.id
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/someone/model.gguf", ["/home/someone/model.gguf"]),
+        ("<Model from '/tmp/x'>", ["/tmp/x"]),
+        ("in /usr/lib/python3/site-packages/a.py:", ["/usr/lib/python3/site-packages/a.py"]),
+        ("~/models/a", ["~/models/a"]),
+        ("C:\\Users\\me", ["C:\\Users\\me"]),
+        ("54 tokens/s, 1/2, and/or, </div>, <hr/>", []),
+    ],
+)
+def test_a_path_of_a_machine_is_found(text: str, expected: list[str]) -> None:
+    assert paths(text) == expected
 
 
 @every_notebook
