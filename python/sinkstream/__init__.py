@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Imported at first use, so that `sinkstream --version` and its like load no tokenizer and no core.
+# Imported on first use, so that commands like `sinkstream --version` load no tokenizer and no core.
 _HOMES = {
     "Cache": "sinkstream.cache",
     "Capacity": "sinkstream.cache",
@@ -99,7 +99,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name, or the version, at its first use."""
+    """Import a public name, or the version, on first use."""
     if name == "__version__":
         value: Any = import_module("sinkstream._build").version()
     elif name in _HOMES:

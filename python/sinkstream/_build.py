@@ -5,6 +5,6 @@ from __future__ import annotations
 
 def version() -> str:
     """Return the installed version of the package."""
-    from importlib import metadata  # takes 30 ms, which streaming does not need
+    from importlib import metadata  # takes 30 ms; streaming does not need it
 
     return metadata.version("sinkstream")

@@ -37,7 +37,7 @@ class Capacity:
 class Cache:
     """Keys and values for `Model.forward`: one sequence for each row of a batch.
 
-    Made by `Model.new_cache`. Its memory is separate from `Model.capacity`.
+    Created by `Model.new_cache`. Its memory is separate from `Model.capacity`.
     """
 
     def __init__(self, native: _core.ForwardCache, model: _core.Model) -> None:
@@ -73,38 +73,38 @@ class Cache:
         """Return an independent cache with the same tokens.
 
         Raises:
-            SessionBusy: A forward is using the cache.
+            SessionBusy: A forward pass is using the cache.
         """
         return Cache(self._model.copy_of(self._native), self._model)
 
     def evict_for_space(self, n: int) -> None:
-        """Evict now what the next `n` tokens would evict one by one, as the original code does.
+        """Evict enough tokens at once for the next `n` to fit, as the original code does.
 
-        Does nothing if `n` more tokens fit. Memory is bounded without it; it changes
-        what the first of the `n` tokens attend to. Applies to all rows.
+        Does nothing if `n` more tokens fit already. Memory is bounded without this call; it
+        only changes what the first of the `n` tokens attend to. Applies to all rows.
 
         Args:
             n: In [0, W − 1].
 
         Raises:
             InvalidArgument: `n` is out of range.
-            SessionBusy: A forward is using the cache.
+            SessionBusy: A forward pass is using the cache.
         """
         self._native.evict_for_space(as_int("evict_for_space", "n", n, 0, 1 << 53))
 
     def evict_range(self, start: int, end: int) -> None:
         """Remove tokens from the middle of the window, in all rows; older tokens close the gap.
 
-        The keys of the moved tokens are rotated by the distance, and rounded once more.
+        The keys of moved tokens are rotated by that distance, and rounded once more.
 
         Args:
-            start: The rank of the first token to remove, as the next token will count them: sinks
-                from 0, then the window from its oldest token. At least S.
-            end: The rank after the last token to remove, above `start`.
+            start: The first token to remove, by its rank among the tokens that the next token
+                would see: the sinks from 0, then the window from its oldest token. At least S.
+            end: The rank after the last token to remove, greater than `start`.
 
         Raises:
             InvalidArgument: The range is not inside the window.
-            SessionBusy: A forward is using the cache.
+            SessionBusy: A forward pass is using the cache.
             EngineDead: The model is closed, or its engine has failed.
         """
         most = 1 << 53

@@ -32,7 +32,7 @@ def cuda_library_path() -> str:
 
 
 def find_gpu() -> Gpu | str:
-    """Return the GPU, or a sentence that says why there is none."""
+    """Return the GPU, or a sentence explaining why there is none."""
     found = _core.find_gpu(cuda_library_path())
     problem = found.pop("problem")
     return str(problem) if problem else Gpu(**found)

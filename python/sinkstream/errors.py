@@ -1,4 +1,4 @@
-"""Exceptions and warnings. A message says where, which name, the rule, and the value."""
+"""Exceptions and warnings. A message names the call, the argument, its rule and its value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InvalidArgument(SinkstreamError, ValueError):
 
 
 class CheckpointError(SinkstreamError, ValueError):
-    """A checkpoint is missing, damaged, of an unknown kind, or contradicts its own description.
+    """A checkpoint is missing, damaged, unsupported, or inconsistent with its own description.
 
     Also raised for a saved session that is missing or damaged, or belongs to another model.
     """
@@ -84,7 +84,7 @@ class ForkError(SinkstreamError, RuntimeError):
     code = "fork"
 
 
-# Frames that never count as the caller's: the package's own, and those of context managers.
+# Frames that are never the caller's: the package's own, and those of context managers.
 _SKIPPED_FILES = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 
 

@@ -39,7 +39,7 @@ def replace_whole(
 
 
 class NewFile:
-    """A file that gets its name when it is complete; for writers that no `with` block can hold.
+    """A file that gets its name once it is complete; for writers that cannot use a `with` block.
 
     Attributes:
         file: Open for reading and writing bytes, next to the path under a temporary name.
@@ -68,7 +68,7 @@ class NewFile:
             raise
 
     def complete(self) -> None:
-        """Flush the file to disk, close it and rename it. Call `abandon` where this fails."""
+        """Flush the file to disk, close it and rename it. Call `abandon` if this fails."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
@@ -76,15 +76,15 @@ class NewFile:
         _flush_folder(self._path.parent)
 
     def abandon(self) -> None:
-        """Close and remove the file; the old one at the path, if there is one, stays."""
+        """Close and remove the new file; an old one at the path stays."""
         with suppress(OSError):  # a full disk refuses what is still in the buffer
             self.file.close()
         self._part.unlink(missing_ok=True)
 
 
 def _umask() -> int:
-    """Return the process's umask. Linux shows it; `os.umask` could only replace it."""
-    with suppress(OSError):  # without /proc the file is its owner's alone
+    """Return the process's umask from /proc: `os.umask` can read it only by replacing it."""
+    with suppress(OSError):  # without /proc, only the owner may use the file
         for line in Path("/proc/self/status").read_text("utf-8", "replace").splitlines():
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)

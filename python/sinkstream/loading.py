@@ -25,7 +25,7 @@ from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 DType = Literal["auto", "float32", "bfloat16", "int16"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
-# How often the reading of weights is polled: often enough for Ctrl-C and for a progress bar.
+# How often to poll while weights are read: often enough for Ctrl-C and for a progress bar.
 _POLL_S = 0.05
 
 # Sinks and window when no window is given: long enough for most uses, and small enough that the
@@ -52,8 +52,8 @@ def load(
     All the memory that the model will ever use is allocated here.
 
     Args:
-        path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). None reads
-            the environment variable SINKSTREAM_MODEL, and falls back to `"smollm2"`.
+        path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). If None,
+            the environment variable SINKSTREAM_MODEL, or else `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
             `"int16"` (with 8-bit and 4-bit weights: 16-bit integers with one scale for every 32
@@ -64,12 +64,12 @@ def load(
             about twice the error of bfloat16), or `"auto"`, which is float16.
         sinks: S, the number of first tokens, which always stay in the cache. 0 gives a plain
             sliding window.
-        window: W, the number of last tokens, the current one included. None takes the trained
-            length or 4,096, whichever is smaller, less the sinks.
+        window: W, the number of last tokens, the current one included. If None, the trained
+            length or 4,096, whichever is smaller, minus the sinks.
         max_sequences: Streams that can run at the same time; each has its own fixed cache.
         prefill_chunk: Prompt tokens processed in one step. It does not change any result.
-        threads: Compute threads, the generation thread included. None takes as many as the
-            affinity mask and the CPU quota allow; asking for more gives a warning.
+        threads: Compute threads, the generation thread included. If None, as many as the
+            affinity mask and the CPU quota allow; a larger number causes a warning.
         revision: The revision of a checkpoint named `"org/name"`.
         progress: Called with (bytes read, total bytes) while weights are read.
 
@@ -77,7 +77,7 @@ def load(
         The model. Close it, or use it as a context manager, to free its memory early.
 
     Raises:
-        CheckpointError: The checkpoint is missing, damaged, or of an unknown kind.
+        CheckpointError: The checkpoint is missing, damaged, or unsupported.
         InvalidArgument: An argument is out of range.
         CapacityError: The system cannot provide the memory.
     """
@@ -179,7 +179,7 @@ def _token_table(checkpoint: Checkpoint) -> TokenBytes | None:
 
 
 def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: int) -> None:
-    """Start to read every tensor once, in a native background thread, into packed weights."""
+    """Start reading every tensor once into packed weights, in a native background thread."""
     extents = []
     for tensor in opened.tensors:
         slot, extent = tensor.slot, opened.source.extent(tensor)
@@ -213,5 +213,5 @@ def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> No
     checkpoint.source.read_rows(tensor, begin, end)
     raise CheckpointError(
         f"load: rows [{begin}, {end}) of tensor {quoted(tensor.tensor)} could not be read at "
-        "first, but then could. The file is changing. Load it again."
+        "first, but could be read later. The file is changing. Load it again."
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-# How much `generate` writes by default: a long paragraph, in seconds.
+# The default length of `generate`: a long paragraph, which takes seconds.
 _REPLY_TOKENS = 256
 
 Message = Mapping[str, Any]
@@ -58,7 +58,7 @@ class ModelOptions:
 
 
 class Model(ClosesOnExit):
-    """A model that is ready to stream; made by `sinkstream.load`.
+    """A model that is ready to stream; created by `sinkstream.load`.
 
     Any thread may call its methods. One native thread generates for all streams.
 
@@ -162,17 +162,18 @@ class Model(ClosesOnExit):
         """Return the engine's counters, gauges and histograms as a plain dictionary.
 
         All values are from the same moment, so sums agree; only `queue_lag` is read slightly later.
-        `docs/monitoring.md` lists them with units.
+        `docs/reference/monitoring.md` lists them with units.
 
         Returns:
-            Current values: `is_dead`; the number of requests `waiting` for memory and `running`,
-            and how many of the latter are `parked`; `pages`, of which `used_pages`, `free_pages`
-            and `shared_pages`; `queue_lag`, tokens that consumers have not taken yet. Totals since
-            load: `requests`, and `finished` by finish reason (`requests` = `waiting` + `running` +
-            the sum of `finished`); `steps`, `prompt_tokens`, `generated_tokens`, `evicted_tokens`;
-            `step_s`, the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`; and
-            the histograms `step_times` and `first_token_times` (`count`, `sum_s`, `bounds_s`, and
-            `cumulative`: for each bound, how many did not exceed it).
+            Current values: `is_dead`; the requests `waiting` for memory, those `running`, and how
+            many of the latter are `parked`; the number of `pages`, and how many of them are
+            `used_pages`, `free_pages` and `shared_pages`; `queue_lag`, the tokens that consumers
+            have not taken yet. Totals since load: `requests`, and `finished` by finish reason
+            (`requests` = `waiting` + `running` + the sum of `finished`); `steps`, `prompt_tokens`,
+            `generated_tokens`, `evicted_tokens`; `step_s`, the time of all steps, with the
+            quantiles `step_p50_s` and `step_p99_s`; and the histograms `step_times` and
+            `first_token_times` (`count`, `sum_s`, `bounds_s`, and `cumulative`: for each bound, how
+            many values did not exceed it).
 
         Raises:
             ForkError: The model was loaded before this process was forked.
@@ -192,13 +193,13 @@ class Model(ClosesOnExit):
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`). A string is
                 plain text; only messages and ids can contain control tokens. Any length is
-                allowed: what exceeds the cache passes through it and is counted as evicted.
+                allowed: tokens that no longer fit into the cache are evicted.
             sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 
-        A sampling argument of None takes the checkpoint's default. A checkpoint without defaults
-        gets temperature 0.7, top_p 0.95 and min_p 0.05; one whose generation config explicitly says
-        `do_sample: false` gets temperature 0. `Started` shows the values in force.
+        If a sampling argument is None, the checkpoint's default applies. A checkpoint without
+        defaults gets temperature 0.7, top_p 0.95 and min_p 0.05; one whose generation config
+        explicitly says `do_sample: false` gets temperature 0. `Started` has the values in use.
 
         Raises:
             InvalidArgument: A value is out of range.
@@ -254,8 +255,8 @@ class Model(ClosesOnExit):
         Args:
             prompt: As for `stream`, or a list of prompts, or a 2-D array of ids with one prompt per
                 row.
-            max_tokens: Maximum number of tokens in each reply. None waits until the model stops by
-                itself, which many models never do.
+            max_tokens: Maximum number of tokens in each reply. If None, a reply ends only when the
+                model stops by itself, which many models never do.
             progress: Called with (finished replies, all replies) at the start and after each reply.
             **options: As for `stream`. All prompts start together, so `timeout_s` limits the
                 whole call.
@@ -295,7 +296,7 @@ class Model(ClosesOnExit):
         prompt immediately, or shares the pages of an open session that has the same one.
 
         Args:
-            system: The system prompt; None takes the chat template's default, if there is one.
+            system: The system prompt. If None, the chat template's default, if there is one.
             sinks: S of this session, the first tokens that it keeps. "system" keeps the whole
                 system prompt. The capacity stays the same, so the window shrinks or grows.
 
@@ -346,8 +347,8 @@ class Model(ClosesOnExit):
 
         Args:
             batch: Rows, at least 1.
-            sinks: S; None takes the model's.
-            window: W; None takes the model's. With a window longer than the text, nothing is
+            sinks: S. If None, the model's.
+            window: W. If None, the model's. With a window longer than the text, nothing is
                 evicted.
 
         Raises:
@@ -371,20 +372,20 @@ class Model(ClosesOnExit):
         Args:
             ids: int64 [batch, tokens].
             cache: The cache to append to. The tokens get the indices from `cache.length` on, and
-                each attends to exactly what it would if they were given one by one. None is plain
-                dense attention over the given tokens.
+                each attends to exactly what it would if they were given one at a time. If None,
+                attention is dense over the given tokens.
 
         Returns:
             float32 [batch, tokens, vocab].
 
         Raises:
-            InvalidArgument: An id is not in the vocabulary, or the cache is for another batch.
+            InvalidArgument: An id is not in the vocabulary, or the cache has another batch size.
             TypeError: `ids` is not an int64 tensor on the CPU.
-            SessionBusy: Another forward is using the cache.
+            SessionBusy: Another forward pass is using the cache.
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("forward")
-        import torch  # takes a second, which streaming does not need
+        import torch  # takes a second; streaming does not need it
 
         if not isinstance(ids, torch.Tensor):
             raise TypeError(f"forward: `ids` must be a torch.Tensor, but is {type(ids).__name__}.")
@@ -397,7 +398,7 @@ class Model(ClosesOnExit):
             )
         # The core reads and writes the tensors' own memory.
         lent, native = ids.contiguous().numpy(), None if cache is None else cache._native
-        self._native.check_forward(lent, native)  # before logits of any size are allocated
+        self._native.check_forward(lent, native)  # before the logits are allocated
         logits = torch.empty(*ids.shape, self._spec.vocab_size, dtype=torch.float32, device="cpu")
         self._native.forward(lent, logits.numpy(), native)
         return logits
@@ -414,7 +415,7 @@ class Model(ClosesOnExit):
 
 
 def _is_list_of_prompts(prompt: Any) -> bool:
-    """Return whether `prompt` is several: strings, rows of ids, lists of messages, or none."""
+    """Return whether `prompt` is a list of strings, rows of ids or lists of messages, or empty."""
     if hasattr(prompt, "ndim"):  # an array or a tensor
         return bool(prompt.ndim == 2)
     if isinstance(prompt, str | bytes) or not isinstance(prompt, Sequence):

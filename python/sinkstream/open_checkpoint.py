@@ -1,6 +1,6 @@
 """Opens a complete checkpoint, and checks that its tokenizer fits its model.
 
-It stands above both folders: `text/` imports `checkpoint/`, and never the other way round.
+It is above both folders: `text/` imports `checkpoint/`, never the reverse.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def open_checkpoint(
     """Open a checkpoint: read and check its description, and leave its tensors in their files.
 
     Args:
-        path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. None:
+        path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. If None,
             `$SINKSTREAM_MODEL`, or else "smollm2".
         revision: Branch, tag or commit of a hub repository.
 
@@ -33,7 +33,7 @@ def open_checkpoint(
         The checkpoint. Its `source` keeps the files open until `source.close()`.
 
     Raises:
-        CheckpointError: The checkpoint is missing, damaged, of an unknown kind, or contradicts its
+        CheckpointError: The checkpoint is missing, damaged, unsupported, or inconsistent with its
             own description.
 
     Example:
@@ -54,7 +54,7 @@ def with_text(opened: TensorsOnly) -> Checkpoint:
     """Complete an open checkpoint with its text format. Closes nothing, even on an error.
 
     Raises:
-        CheckpointError: The text format is damaged, of an unknown kind, or does not fit the model.
+        CheckpointError: The text format is damaged, unsupported, or does not fit the model.
     """
     text = _read_text(opened.text)
     _check_vocabulary(text, opened.spec.vocab_size)

@@ -50,7 +50,7 @@ class File:
             )
 
     def read(self, begin: int, count: int, what: str) -> bytes:
-        """Read `count` bytes from `begin` on.
+        """Read `count` bytes, starting at `begin`.
 
         Args:
             begin: The first byte's offset.
@@ -123,8 +123,8 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
     """Parse one JSON object in UTF-8, without duplicate keys and without NaN or infinity.
 
     Raises:
-        CheckpointError: It is anything else. In the message, `where` is the call that reads it,
-            and `name` the file.
+        CheckpointError: It is anything else. The message names `where`, the call that reads it,
+            and `name`, the file.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """The part of a checkpoint that is about text: tokenizer, chat template, special tokens."""
+    """The text side of a checkpoint: tokenizer, chat template, special tokens."""
 
     tokenizer: Tokenizer | None
     chat_template: str | None
@@ -73,7 +73,7 @@ class TextFormat:
 
     @property
     def bos_ids(self) -> list[int]:
-        """Return the ids in front of every text: the beginning-of-text token, or none."""
+        """Return the ids at the start of every text: the beginning-of-text token, or none."""
         return [self.bos_token_id] if self.add_bos and self.bos_token_id is not None else []
 
 

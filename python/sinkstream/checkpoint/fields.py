@@ -85,7 +85,7 @@ class Fields:
         """Refuse every value but `neutral`; an absent field means `neutral` as well.
 
         For switches that change the arithmetic in a way that the decoder does not implement:
-        ignoring them would compute another model.
+        ignoring them would compute a different model.
         """
         value = self._get(name, neutral)
         if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):

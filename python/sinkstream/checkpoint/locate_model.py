@@ -25,8 +25,8 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
 
     Args:
         path: A `.gguf` file, a Hugging Face folder, "smollm2", or the "org/name" of a repository
-            on the Hugging Face hub. None: `$SINKSTREAM_MODEL`, or else "smollm2". For a local file
-            with the name of a model, write "./smollm2".
+            on the Hugging Face hub. If None, `$SINKSTREAM_MODEL`, or else "smollm2". To open a
+            local file with the name of a model, write "./smollm2".
         revision: Branch, tag or commit of a hub repository.
 
     Raises:

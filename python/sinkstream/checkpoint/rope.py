@@ -83,7 +83,7 @@ def rope_from_config(config: Fields, head_dim: int, trained_length: int) -> Rope
     """Read the rotary scheme of a config.json.
 
     Both layouts are read: `rope_parameters` (transformers 5), and the older `rope_theta` with
-    `rope_scaling`. Where both are present the older one wins, as in transformers.
+    `rope_scaling`. If both are present, the older one wins, as in transformers.
 
     Raises:
         CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
@@ -166,7 +166,7 @@ def rope_from_gguf(
         metadata: The fields with the architecture's prefix.
         pairing: Which dimensions this architecture's files rotate together.
         rotary_dim: Number of dimensions that are rotated.
-        trained_length: The original length where the file does not give one.
+        trained_length: The original length if the file does not give one.
         divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They encode the
             llama3 scheme.
 

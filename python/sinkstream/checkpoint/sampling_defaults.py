@@ -24,7 +24,7 @@ _CONFIG_NAMES = {name: name for name in SAMPLING}
 def generation_from_config(values: Mapping[str, Any], where: str) -> dict[str, float | int]:
     """Read the sampling defaults of a generation_config.json; absent fields are left out.
 
-    An explicit `do_sample: false` means temperature 0; an absent one means nothing.
+    An explicit `do_sample: false` means temperature 0; if absent, it has no effect.
 
     Raises:
         CheckpointError: A value has the wrong type, or is outside of the range that streams accept.

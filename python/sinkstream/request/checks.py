@@ -55,11 +55,11 @@ def as_bool(where: str, name: str, value: Any) -> bool:
 
 
 def as_choice(where: str, name: str, value: Any, choices: Sequence[str]) -> Any:
-    """Return one of the given words.
+    """Return one of the given choices.
 
     Raises:
         TypeError: It is not a string.
-        InvalidArgument: It is another word.
+        InvalidArgument: It is not among them.
     """
     if not isinstance(value, str):
         raise TypeError(f"{where}: `{name}` must be a string, but is {_kind(value)}.")

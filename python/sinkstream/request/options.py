@@ -16,20 +16,20 @@ from sinkstream.request.value_kinds import Flag, Integer, Kind, Number, Strings,
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option's declaration says beyond its name and type."""
+    """What an option declares in addition to its name and type."""
 
     default: Any
     kind: Kind
     doc: str
-    """What it does; its range is added."""
+    """What the option does; the documentation adds its range."""
     fill: Callable[[], Any] | None = None
-    """Makes the value that None stands for; without it, None stays None."""
+    """Creates the value that replaces None. Without it, None stays None."""
 
 
 class StreamOptions(TypedDict, total=False):
     """How to generate: the keyword arguments of `Model.stream` and `Session.stream`.
 
-    Where an option accepts None, None selects its default.
+    If an option accepts None, None selects its default.
     """
 
     max_tokens: Annotated[
@@ -129,8 +129,8 @@ TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
 class Sampling:
     """The options that choose tokens, by the names of `StreamOptions`.
 
-    A checkpoint may have defaults for them. Those here are neutral: they change nothing. Meanings
-    and ranges are those in `help(Model.stream)`.
+    A checkpoint may have its own defaults. The defaults here are neutral: they change nothing.
+    `help(Model.stream)` lists meanings and ranges.
     """
 
     temperature: float = 1.0
@@ -146,9 +146,9 @@ class Sampling:
         """Return the defaults of a checkpoint.
 
         Args:
-            generation: What its generation config names. Where that does not say how to choose
+            generation: The values in its generation config. If they do not say how to choose
                 tokens, temperature 0.7, top_p 0.95 and min_p 0.05 apply. An explicit
-                `do_sample: false` is temperature 0; a config without it does not decide.
+                `do_sample: false` means temperature 0; if absent, it has no effect.
         """
         values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
         if any(name in generation for name in _CHOOSING):

@@ -21,7 +21,7 @@ def shows_options(function: _Function) -> _Function:
     """List every option in the signature and the docstring of a function with `**options`.
 
     Type checkers and editors read the same names from `Unpack[StreamOptions]`; `help`,
-    `inspect.signature` and notebooks would show `**options` alone.
+    `inspect.signature` and notebooks would otherwise show only `**options`.
     """
     signature = inspect.signature(function)
     own = [
@@ -46,7 +46,7 @@ def shows_options(function: _Function) -> _Function:
 
 
 def _entries(indent: str) -> str:
-    """Return a line or several for each option, as in a docstring's Args section."""
+    """Return one or more lines for each option, as in a docstring's Args section."""
     return "".join(
         textwrap.fill(
             f"{name}: {option.doc} {option.kind.rule}".rstrip(),

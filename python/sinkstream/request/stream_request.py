@@ -24,7 +24,7 @@ class StreamRequest:
     continues_text: bool = False
     """Whether the reply's text continues the prompt's."""
     called_at: float = field(default_factory=time.monotonic, compare=False)
-    """When the caller made it, by `time.monotonic`: `timeout_s` counts from here."""
+    """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 
     @property
     def sampling(self) -> Sampling:
@@ -39,7 +39,7 @@ class StreamRequest:
 
     @property
     def max_tokens(self) -> int | None:
-        """Return the tokens after which it ends; None for no limit."""
+        """Return the maximum number of tokens; None for no limit."""
         max_tokens: int | None = self.options["max_tokens"]
         return max_tokens
 
@@ -60,11 +60,11 @@ def make_request(
     Args:
         prompt: Token ids.
         options: Those that the caller gave, by name.
-        defaults: Values of sampling options that are None.
-        vocab_size: The ids' bound.
-        sinks: S of this sequence; None takes the model's.
+        defaults: Replace sampling options that are None.
+        vocab_size: The bound of the ids.
+        sinks: S of this sequence. If None, the model's.
         continues_text: Whether the prompt is a string that the reply continues.
-        called_at: When the caller made it, by `time.monotonic`; None is now.
+        called_at: When the caller made the request, by `time.monotonic`. If None, now.
         where: The caller, for the error about an unknown option.
 
     Raises:

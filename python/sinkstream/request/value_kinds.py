@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sinkstream.request.checks import as_bias, as_bool, as_ids, as_int, as_number, as_strings
 
-# Highest values that are worth a mention: larger ones only protect arithmetic.
+# Upper ends above this are not shown: they only protect arithmetic.
 _SHOWN_HIGH = 1 << 16
 
 
@@ -58,7 +58,7 @@ class Number:
 class Integer:
     """Integers from `low` to `high`, both included.
 
-    Checked in Python as well: the native types do not hold every int.
+    Checked in Python as well: the native types cannot hold every int.
     """
 
     low: int
@@ -69,7 +69,7 @@ class Integer:
 
     @property
     def rule(self) -> str:
-        """Return the range, or its lower end alone where the upper one is far away."""
+        """Return the range, or only its lower end if the upper one is very large."""
         return f"In {self}." if self.high <= _SHOWN_HIGH else f"At least {self.low}."
 
     def check(self, name: str, value: Any, vocab_size: int) -> int:
@@ -112,7 +112,7 @@ class TokenIds:
 
 @dataclass(frozen=True, slots=True)
 class TokenBias:
-    """A number for each of some ids of the vocabulary."""
+    """Numbers for some ids of the vocabulary."""
 
     rule = ""
 

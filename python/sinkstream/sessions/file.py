@@ -1,6 +1,6 @@
-"""Writes and reads a saved session: writing is atomic, and nothing read is used unchecked.
+"""Writes and reads a saved session: writing is atomic, and reading checks everything.
 
-docs/session_file.md describes the format, byte by byte.
+docs/reference/session_file.md describes the format byte by byte.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _PIECE = 8 << 20
 
 
 def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> None:
-    """Replace a file by a session. Only its owner may read it.
+    """Replace a file with a session. Only its owner may read it.
 
-    The session is written next to the target, flushed to disk and then renamed: at every moment
-    the path holds the complete old file or the complete new one.
+    The session is written next to the target, flushed to disk and then renamed: the path always
+    holds either the complete old file or the complete new one.
 
     Args:
         path: The file. Its folder must exist.
@@ -71,7 +71,7 @@ def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
     """Read a session and check it completely.
 
     Raises:
-        CheckpointError: The file is missing, damaged, truncated, of another kind or of another
+        CheckpointError: The file is missing, damaged, truncated, or of another kind or
             version; the message names the file and the fault.
     """
     file = File(Path(path), "load_session")
@@ -122,8 +122,8 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
         if array is None or array.dtype != dtypes[name] or array.nbytes != tensor.nbytes:
             held = "None" if array is None else f"{array.nbytes} of {array.dtype}"
             raise InvalidArgument(
-                f"save: `{name}` must have {tensor.nbytes} bytes of {np.dtype(dtypes[name])}, as "
-                f"the session's numbers imply, but has {held}.",
+                f"save: `{name}` must have {tensor.nbytes} bytes of {np.dtype(dtypes[name])} to "
+                f"match the session's state, but has {held}.",
                 param=name,
             )
         tensors[name] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

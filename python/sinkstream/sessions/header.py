@@ -1,6 +1,6 @@
 """The header of a saved session: a safetensors header with the session's numbers as strings.
 
-Does not handle tensor data; docs/session_file.md describes the format, byte by byte.
+Does not handle tensor data; docs/reference/session_file.md describes the format byte by byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sinkstream.sessions.record import (
 FORMAT = "sinkstream session"
 VERSION = "1"
 
-# The cache types by their names in safetensors.
+# The name of each cache type in safetensors.
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
 
 _MODEL_TEXTS = ("fingerprint", "family", "rope", "kv_dtype")
@@ -125,7 +125,7 @@ def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> byte
     if len(text) > MAX_HEADER_BYTES:
         raise InvalidArgument(
             f"save: `fields` must fit into a header of {MAX_HEADER_BYTES} bytes with the session's "
-            f"numbers, but needs {len(text)}.",
+            f"other metadata, but the header needs {len(text)}.",
             param="fields",
         )
     return len(text).to_bytes(8, "little") + text
@@ -151,7 +151,7 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
         header: The header as read.
 
     Raises:
-        CheckpointError: The format or version is another one, or the header contradicts itself.
+        CheckpointError: The format or version is wrong, or the header is inconsistent.
     """
     metadata = _check_metadata(name, header.metadata)
     values: dict[str, Any] = {key: metadata[key] for key in _MODEL_TEXTS}
@@ -212,7 +212,7 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
         )
         raise CheckpointError(
             f"load_session: the metadata of {name} must have the keys of version {VERSION}, each "
-            f"with a string, but differs in {quoted(wrong)}."
+            f"with a string value, but differs in {quoted(wrong)}."
         )
     return metadata
 
@@ -249,8 +249,8 @@ def _check_tensors(
         wanted, held = expected.get(key), found.get(key)
         if wanted != held:
             raise CheckpointError(
-                f"load_session: {name}: tensor {quoted(key)} must be {_described(wanted)}, as the "
-                f"session's numbers imply, but is {_described(held)}."
+                f"load_session: {name}: tensor {quoted(key)} must be {_described(wanted)} to match "
+                f"the metadata, but is {_described(held)}."
             )
     return plan
 

@@ -27,7 +27,7 @@ class _Bell:
         contextvars.Context().run(loop.add_reader, self._native.fileno(), self._wake)
 
     async def wait(self, stream: _core.TokenStream) -> None:
-        """Return when the stream is ready. One task at a time may wait for a stream."""
+        """Return when the stream is ready. Only one task can wait for a stream at a time."""
         if not stream.ring_when_ready(self._native):
             await asyncio.sleep(0)  # lets other tasks run even if this one never has to wait
             return
@@ -74,7 +74,7 @@ def is_abandoned(task: asyncio.Task[Any] | None) -> bool:
 class UntilNone(AsyncIterator[_T]):
     """Iterates over the results of `read` until it returns None.
 
-    Not a generator: after a `break` the event loop would finalize one only later.
+    Not a generator: after a `break`, the event loop would finalize a generator only later.
     """
 
     def __init__(self, read: Callable[[], Awaitable[_T | None]]) -> None:

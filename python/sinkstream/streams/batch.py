@@ -18,6 +18,6 @@ class Batch(NamedTuple):
     lengths: list[int]
     """Characters of `text` that each token completes."""
     alternatives: list[tuple[tuple[int, float], ...]]
-    """(id, logprob) of the most probable tokens; empty where the request has no `logprobs`."""
+    """(id, logprob) of the most probable tokens; empty if the request has no `logprobs`."""
     marks: list[tuple[str, int, int]]
     """(kind, tokens of the batch before it, count) of other events, in order."""

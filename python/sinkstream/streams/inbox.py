@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
 
-# A reply with `max_tokens` up to the first number is kept completely; of any other, the last tokens
-# and characters.
+# A reply with `max_tokens` up to the first number is kept completely. Of other replies, only this
+# many of the last tokens and characters are kept.
 _WHOLE_TOKENS = 65536
 _TAIL_TOKENS = 4096
 _TAIL_CHARACTERS = 32768
@@ -44,12 +44,12 @@ Need = Literal[Pending.PENDING]
 class Inbox:
     """Converts batches into text or events, as requested; each is returned once.
 
-    For one reader at a time. Another thread may call `close` meanwhile, and nothing else.
+    For one reader at a time. Another thread may call `close` meanwhile, but nothing else.
 
     Attributes:
         tail: The end of everything received, returned or not.
         finish_reason: How the stream ended; None until its end has been received.
-        is_closed: Whether nothing is returned any more.
+        is_closed: Whether reading has been closed; then nothing more is returned.
     """
 
     def __init__(self, request: StreamRequest, request_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The end of a reply, in a bounded amount of memory however long the reply is."""
+"""The end of a reply, in bounded memory no matter how long the reply is."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_interleaved": True}, "`rope_interleaved` must be false or absent, but is true"),
     ({"is_encoder_decoder": True}, "`is_encoder_decoder` must be false or absent"),
     ({"quantization_config": {"bits": 4}}, "`quantization_config` must be absent"),
-    ({"sliding_window": 4096}, "`sliding_window` must be null, but is 4096. Layers with a window"),
+    ({"sliding_window": 4096}, "`sliding_window` must be null, but is 4096. Layers with their"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must be a list of"),
     ({"layer_types": "full_attention"}, "`layer_types` must be a list of"),
 ]
@@ -132,7 +132,7 @@ def test_what_the_decoder_cannot_compute_is_refused(changes: dict[str, Any], sen
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 def test_windows_of_single_layers_are_refused(family: str) -> None:
-    with pytest.raises(CheckpointError, match="Layers with a window of their own"):
+    with pytest.raises(CheckpointError, match="Layers with their own window"):
         from_config(family, use_sliding_window=True, sliding_window=64, max_window_layers=2)
 
 
@@ -248,7 +248,7 @@ def test_gguf_may_rotate_a_part_of_each_head() -> None:
         ({"expert_count": 8}, "`llama.expert_count` must be 0 or absent, but is 8"),
         ({"logit_scale": 0.5}, "`llama.logit_scale` must be 1.0 or absent, but is 0.5"),
         ({"attention__causal": False}, "`llama.attention.causal` must be true or absent"),
-        ({"attention__sliding_window": 64}, "Layers with a window of their own"),
+        ({"attention__sliding_window": 64}, "Layers with their own window"),
         ({"attention__value_length": 32}, "`llama.attention.value_length` must be 16 or absent"),
         ({"attention__head_count_kv": [2, 2, 1]}, r"must be an integer .* but is \[2, 2, 1\]"),
         ({"attention__head_count_kv": 4}, "must divide the 6 heads, but is 4"),

@@ -232,7 +232,7 @@ def test_a_hostile_text_length_inside_an_array_is_refused(tmp_path: Path, count:
 def test_arrays_have_a_limit_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_ARRAY_ELEMENTS", 5)
     file = GgufBytes().add_array("a", U8, [1, 2, 3]).add_array("b", U8, [4, 5, 6])
-    with pytest.raises(CheckpointError, match="must have at most 5 elements in all, but have 6"):
+    with pytest.raises(CheckpointError, match="must have at most 5 elements in total, but have 6"):
         read_bytes(tmp_path, file.build())
 
 
@@ -367,7 +367,7 @@ BROKEN = {
     ),
     "rows that are not a multiple of the block size": (
         broken(lambda f: f.tensors.append(GgufTensor("odd", (40, 2), bytes(68), block_type=8))),
-        r"rows of a positive multiple of 32 numbers, but has shape \[2, 40\]",
+        r"row length that is a positive multiple of 32, but has shape \[2, 40\]",
     ),
     "an unknown block type": (
         broken(lambda f: f.tensors.append(GgufTensor("odd", (32,), bytes(20), block_type=77))),

@@ -67,7 +67,7 @@ def test_a_file_that_could_not_be_read_and_then_could_has_changed(
     extent = FileSource.extent
     monkeypatch.setattr(FileSource, "extent", nowhere)
     with pytest.raises(
-        sinkstream.CheckpointError, match="could not be read at first, but then could"
+        sinkstream.CheckpointError, match="could not be read at first, but could be read later"
     ):
         sinkstream.load(model_file)
 

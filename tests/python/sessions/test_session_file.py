@@ -168,7 +168,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "layers that fit no machine": (_set("layers", str(2**59)), 'tensor "keys_values" must be I8'),
     "another type": (_set("kv_dtype", "float64"), '`kv_dtype` must be one of .* "float64"'),
     "a type without scales": (_set("kv_dtype", "float16"), "must be F16 .* but is I8"),
-    "another window": (_set("window", "21"), r"must be I8 \[3, 2, 2, 25, 6\], as the session's"),
+    "another window": (_set("window", "21"), r"must be I8 \[3, 2, 2, 25, 6\] to match the"),
     "another length": (_set("length", "10"), 'tensor "keys_values" must be'),
     "a cut after the end": (_set("begin", "1001"), "`begin` must be at most `length`, 1000"),
     "ids past the vocabulary": (_set("vocab_size", "100"), r"`token_ids` must be in \[0, 99\]"),
@@ -185,7 +185,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     ),
     "ids of another type": (
         lambda header: header["token_ids"].__setitem__("dtype", "U32"),
-        r'tensor "token_ids" must be I32 \[24\], as .* but is U32 \[24\]',
+        r'tensor "token_ids" must be I32 \[24\] to match .* but is U32 \[24\]',
     ),
     "ids without a dimension": (
         lambda header: header["pending_ids"].update(dtype="F64", shape=[]),
@@ -231,7 +231,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     [
         ({"keys_values": np.zeros(10, np.uint8)}, r"`keys_values` must have \d+ bytes of uint8"),
         ({"token_ids": np.zeros(24, np.int64)}, "`token_ids` must have 96 bytes of int32"),
-        ({"scales": None}, "`scales` must have 1152 bytes of float32, .* but has None"),
+        ({"scales": None}, "`scales` must have 1152 bytes of float32 to match .* but has None"),
         ({"state": SessionState(3)}, "`keys_values` must have"),
     ],
 )

@@ -139,7 +139,7 @@ _CONFIG_NEUTRAL = {
     "is_encoder_decoder": False,
     "quantization_config": None,
 }
-_NO_LAYER_WINDOWS = "Layers with a window of their own are not supported yet."
+_NO_LAYER_WINDOWS = "Layers with their own window are not supported yet."
 
 
 def decoder_from_config(
@@ -151,7 +151,7 @@ def decoder_from_config(
         config: Its fields.
         family: The family's name.
         switches: The family's biases and norms.
-        head_dim: Default for an absent `head_dim`; None: the hidden size divided by the heads.
+        head_dim: Default for an absent `head_dim`. If None, the hidden size divided by the heads.
 
     Raises:
         CheckpointError: A field is missing, out of range, or requires an unsupported feature.
@@ -193,7 +193,7 @@ def decoder_from_config(
 
 
 def _refuse_layer_windows(config: Fields) -> None:
-    """Refuse windows of single layers. Qwen's configs have one that a switch may disable."""
+    """Refuse windows in individual layers. Qwen's configs have one that a switch may disable."""
     is_used = config.flag("use_sliding_window", True) and config.has("sliding_window")
     layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
     if is_used and config.whole("max_window_layers", 0, _MAX_LENGTH, 0) < layers:

@@ -30,7 +30,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         output_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
     )
-    # Of these families, only for llama does the converter permute the rows of q and k.
+    # The converter permutes the rows of q and k for llama only, not for the other families here.
     return decoder_from_gguf(file, "llama", "interleaved", switches)
 
 

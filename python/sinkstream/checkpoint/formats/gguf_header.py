@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file: its metadata, and where its tensors are.
 
 Every declared size is checked against the file's size before it is used, so a hostile header costs
-neither memory nor time. Knows nothing of models; tensor data is not read.
+neither memory nor time. Knows nothing about models; does not read tensor data.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def _tensor_bytes(file: File, tensor: _Declaration) -> int:
     numbers, size = STORAGE_BLOCKS[BLOCK_TYPES[tensor.block_type]]
     if 0 in tensor.sizes or tensor.sizes[0] % numbers:
         raise CheckpointError(
-            f"load: tensor {quoted(tensor.name)} of {file.name} must have rows of a positive "
-            f"multiple of {numbers} numbers, but has shape {list(tensor.sizes[::-1])}."
+            f"load: tensor {quoted(tensor.name)} of {file.name} must have a row length that is a "
+            f"positive multiple of {numbers}, but has shape {list(tensor.sizes[::-1])}."
         )
     blocks = tensor.sizes[0] // numbers
     for factor in tensor.sizes[1:]:
@@ -193,7 +193,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 class _Cursor:
-    """Walks through the header, and reads only as much of the file as the header needs."""
+    """Steps through the header, reading only as much of the file as the header needs."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -214,7 +214,7 @@ class _Cursor:
         return int(_U64.unpack(self.take(8, what))[0])
 
     def count(self, what: str, bytes_each: int, most: int | None = None) -> int:
-        """Read a count of items that take at least `bytes_each` bytes of the file each."""
+        """Read a count of items that each take at least `bytes_each` bytes of the file."""
         count = self.u64(what)
         if most is not None and count > most:
             raise CheckpointError(
@@ -223,8 +223,8 @@ class _Cursor:
         room = (min(self.file.size, MAX_HEADER_BYTES) - self.position) // bytes_each
         if count > room:
             raise CheckpointError(
-                f"load: {self.file.name}: {what} must be at most {room}, because the file is "
-                f"too short for more, but is {count}."
+                f"load: {self.file.name}: {what} must be at most {room}, but is {count}. "
+                "The file is too short for more."
             )
         return count
 
@@ -250,7 +250,7 @@ class _Cursor:
         if self._elements > MAX_ARRAY_ELEMENTS:
             raise CheckpointError(
                 f"load: {self.file.name}: the arrays up to {what} must have at most "
-                f"{MAX_ARRAY_ELEMENTS} elements in all, but have {self._elements}."
+                f"{MAX_ARRAY_ELEMENTS} elements in total, but have {self._elements}."
             )
         return self._strings(count, what) if kind == _STRING else self._scalars(kind, count, what)
 
