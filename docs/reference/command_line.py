@@ -19,7 +19,7 @@ EXAMPLES = {
     "info": "sinkstream info -m model.gguf",
 }
 GUIDES = {
-    "chat": "[Chat](../chat.md) lists what to type in it.",
+    "chat": "[Chat](../guides/chat.md) lists what to type in it.",
     "evaluate": "In Python: [`sinkstream.evaluate`](python_api/evaluate.md).",
 }
 LONGEST_DEFAULT = 40

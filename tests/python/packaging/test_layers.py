@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md: which folder may include or import which, and no circles."""
+"""The layers of docs/internals/architecture.md: what may include or import what, and no circles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMULATOR = "cuda_emulator/"  # of the tests: kernels that are compiled for it in
 
 
 def law_of(language: str) -> Law:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
     (law,) = re.findall(rf"^{re.escape(language)}: +(.*(?:\n +.*)*)", page, re.MULTILINE)
     return read_law(law)
 

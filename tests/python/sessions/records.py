@@ -75,7 +75,7 @@ def split(content: bytes) -> tuple[dict[str, Any], bytes]:
 def join(header: dict[str, Any], tensors: bytes, *, checksum: bool = True) -> bytes:
     """Assemble a file, by default with the right checksum.
 
-    Written from docs/session_file.md alone: an independent check of the writer.
+    Written from docs/reference/session_file.md alone: an independent check of the writer.
     """
     metadata = header["__metadata__"]
     if checksum:
