@@ -63,25 +63,3 @@ def test_the_pictures_are_what_their_script_draws() -> None:
         [sys.executable, script, "--check"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_the_examples_of_the_readme_run_and_write_text(smollm2: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    examples = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    outputs = []
-    for example in examples:
-        done = subprocess.run(
-            [sys.executable, "-c", example],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"SINKSTREAM_MODEL": str(smollm2)},
-        )
-        assert done.stderr == ""
-        words = done.stdout.split()
-        assert sum(word.strip(".,;:!?\"'").isalpha() for word in words) > 0.7 * len(words)
-        outputs.append(done.stdout)
-    general, in_asyncio = outputs
-    assert "Capacity(sinks=4" in general
-    assert "stop 0" in general  # the model ended its answer, and nothing was evicted
-    assert len(in_asyncio.split()) > 3
