@@ -26,6 +26,7 @@ include_patterns = [
     "benchmarks/**.md",
     "csrc/**.md",
     "examples/**.ipynb",
+    "python/**.md",
     "tests/**.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
