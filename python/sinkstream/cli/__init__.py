@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: Without the program's name. None takes `sys.argv`.
+        arguments: Without the program's name. If None, those in `sys.argv`.
 
     Returns:
         The exit code: 0, 2 after a one-sentence error, 130 after Ctrl-C.

@@ -105,7 +105,7 @@ def _decode_rate(model: Model, ids: list[int]) -> float:
 
 
 def measure(model: Model, rounds: int) -> list[Figure]:
-    """Measure everything `rounds` times, interleaved, so that a slow moment affects all alike."""
+    """Measure everything `rounds` times, interleaved, so that a slow moment affects all equally."""
     threads = model.runtime["threads"]
     short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)
     first = f"time to first token, {_FIRST_TOKEN_PROMPT}-token prompt"

@@ -1,4 +1,4 @@
-"""`sinkstream chat`: a conversation over one session, at a terminal or with a program."""
+"""`sinkstream chat`: a conversation in one session, at a terminal or through a pipe."""
 
 from __future__ import annotations
 

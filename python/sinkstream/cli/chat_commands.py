@@ -53,7 +53,7 @@ class Command:
 
 
 def parse(text: str) -> Message | Command | None:
-    """Return the meaning of an entered text; None if it is blank.
+    """Return the meaning of an entry; None if it is blank.
 
     Raises:
         InvalidArgument: The command does not exist, lacks its argument, or takes none.

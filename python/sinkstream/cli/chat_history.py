@@ -25,8 +25,8 @@ def default_path() -> Path:
 class History:
     """The file: one JSON string per line, because a message may have several lines.
 
-    Lines are appended, so that two chats at once do not lose each other's. Once the file has twice
-    as many lines as are kept, the next chat replaces it by a shorter one.
+    Lines are appended, so that two simultaneous chats do not lose each other's. Once the file has
+    twice as many lines as are kept, the next chat replaces it with a shorter one.
     """
 
     def __init__(self, path: Path) -> None:

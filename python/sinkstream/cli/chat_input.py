@@ -74,10 +74,10 @@ class TypedLines:
         """Prepare the terminal.
 
         Args:
-            history: Saves the lines; None keeps them for this chat only.
+            history: Saves the lines. If None, they are kept for this chat only.
         """
         self._history = history
-        # Python edits lines only if standard output is a terminal, too.
+        # Python edits lines only if standard output is a terminal as well.
         self._edits = readline is not None and sys.stdout.isatty()
         if self._edits:
             readline.set_auto_history(False)

@@ -1,4 +1,4 @@
-"""`sinkstream demo`: a long text through a small cache that wraps again and again."""
+"""`sinkstream demo`: a long text through a small cache that wraps repeatedly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sinkstream.cli.screen import open_screen
 from sinkstream.model import Model
 from sinkstream.streams.stream import Stats, Stream
 
-# A small window shows eviction within seconds. The sampling options keep a small model readable in
-# it: at temperature 0.7 it falls into loops, and penalties apply only to tokens in the window.
+# A small window shows eviction within seconds. The sampling options keep a small model's text
+# readable: at 0.7 it falls into loops, and penalties apply only to tokens in the window.
 PROMPT = (
     "The Long Voyage\n\nChapter One\n\nThe ship left the harbour at dawn. No one on board knew how "
     "far the sea would take them, and the old captain began to tell a story that had no end."
@@ -52,7 +52,7 @@ def demo(
     repetition_penalty: Annotated[
         float, typer.Option(help="Above 1 makes tokens in the cache less probable.")
     ] = REPETITION_PENALTY,
-    seed: Annotated[int, typer.Option(help="Another seed gives another text.")] = SEED,
+    seed: Annotated[int, typer.Option(help="A different seed gives a different text.")] = SEED,
     *,
     loading: options.Loading,
 ) -> int:
@@ -78,7 +78,7 @@ def demo(
 
 
 def default_tokens() -> int | None:
-    """Return the default number of tokens: unlimited only where a person can press Ctrl-C."""
+    """Return the default number of tokens: unlimited only if a user can press Ctrl-C."""
     return None if sys.stdout.isatty() else TOKENS
 
 
@@ -141,7 +141,7 @@ def show(stream: Stream, prompt: str) -> int:
             for text in stream:
                 screen.write(text)
                 watch.look(stream.stats)
-    except KeyboardInterrupt:  # how an endless demo ends; it still gets its summary
+    except KeyboardInterrupt:  # how an endless demo ends; it still shows its summary
         code = 130
     sys.stdout.write("\n" + summary(stream.stats, watch) + "\n")
     return code

@@ -51,17 +51,17 @@ def evaluate(
         str | None, typer.Option(help="Title of a book in a .jsonl file. Default: the first book.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help=f"What a token sees; comma-separated: {', '.join(METHODS)}.")
+        str, typer.Option(help=f"What each token sees; comma-separated: {', '.join(METHODS)}.")
     ] = "sinks",
     tokens: Annotated[
         int | None, typer.Option(help="Read only this many tokens of the text. Default: all.")
     ] = None,
     block: Annotated[int, typer.Option(help="Tokens per reported mean.")] = 1000,
     sample: Annotated[
-        int, typer.Option(help="Randomly sampled tokens that recompute scores; 0: all.")
+        int, typer.Option(help="Number of random tokens to score with recompute; 0: all.")
     ] = 60,
     chunk: Annotated[
-        int | None, typer.Option(help="Tokens per forward; does not change any result.")
+        int | None, typer.Option(help="Tokens per forward pass; does not change any result.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     run_stream_eval: Annotated[
@@ -75,7 +75,9 @@ def evaluate(
     ] = "20,40,60,80,100",
     queries: Annotated[int, typer.Option(help="With --stream-eval: questions per distance.")] = 50,
     out: Annotated[Path | None, typer.Option(help="Write all numbers to this JSON file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot them to this .png or .svg file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot the results to a .png or .svg file.")
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Save scores here; the next run continues from them."),
@@ -104,7 +106,7 @@ def evaluate(
     with load_model(loading) as loaded:
         if book is None:
             name = "StreamEval" if run_stream_eval else "Needle"
-            with progress_bar(name, with_time=True, note="{} right") as show:
+            with progress_bar(name, with_time=True, note="{} correct") as show:
                 recall = (
                     stream_eval(loaded, back=distances, queries=queries, seed=seed, progress=show)
                     if run_stream_eval
@@ -268,8 +270,8 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
         result.to_json(out)
     unit = "lines back" if result.task == "stream_eval" else "tokens back"
     table = new_table(
-        f"{result.task}, {result.settings['sinks']} + {result.settings['window']} tokens in view",
-        (unit, "distance", "questions", "right", "accuracy", "95 %"),
+        f"{result.task}, {result.settings['sinks']} + {result.settings['window']} visible tokens",
+        (unit, "distance", "questions", "correct", "accuracy", "95 %"),
     )
     for point in result.by_distance:
         low, high = point.interval
@@ -287,7 +289,7 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
         if recall is not None:
             where = "at the edge of" if place == "edge" else place
             sys.stdout.write(
-                f"{where} the window: {recall.right} of {recall.questions} right "
+                f"{where} the window: {recall.right} of {recall.questions} correct "
                 f"({recall.accuracy:.1%})\n"
             )
     if plot is not None:

@@ -20,7 +20,7 @@ from sinkstream.cli.terminal import is_terminal, printable
 from sinkstream.request.options import StreamOptions
 from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
 
-# A shorter prompt is read before a bar could be seen.
+# Shorter prompts are read before a progress bar would be visible.
 _LONG_PROMPT = 512
 
 
@@ -44,7 +44,7 @@ def generate(
     logprobs: Annotated[
         int, typer.Option(help="Most probable tokens to report with each token, with --json.")
     ] = 0,
-    stream_interval: Annotated[int, typer.Option(help="Tokens delivered at once.")] = 1,
+    stream_interval: Annotated[int, typer.Option(help="Tokens delivered at a time.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write events, one JSON object per line.")
     ] = False,

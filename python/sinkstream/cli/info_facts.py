@@ -64,7 +64,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFacts:
-    """The CPU, and what of it this process uses."""
+    """The CPU, and how much of it this process uses."""
 
     name: str
     machine: str
@@ -79,7 +79,7 @@ class ProcessorFacts:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """The GPU, or why there is none. All other fields are None then."""
+    """The GPU, or why there is none; then all other fields are None."""
 
     problem: str | None = None
     name: str | None = None
@@ -91,7 +91,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """The kernels in use, and those that could be."""
+    """The kernels in use, and those available."""
 
     device: str
     table: str
@@ -111,7 +111,7 @@ class KernelFacts:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """The versions of the package and of what it runs in."""
+    """The versions of the package, torch and Python."""
 
     sinkstream: str
     torch: str
@@ -195,7 +195,7 @@ def collect(model: Model) -> Facts:
 
 
 def display_name(path: str) -> str:
-    """Return what a person calls a checkpoint: the name of its file or folder, or org/name."""
+    """Return a short name for a checkpoint: that of its file or folder, or org/name."""
     found = Path(path)
     for part in found.parts:  # in the hub's cache: models--org--name/snapshots/<commit>
         if part.startswith("models--") and "snapshots" in found.parts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sinkstream.cli.info_facts import Facts
 
-# The instructions of each table, by the names of /proc/cpuinfo, best table first.
+# The instructions that each table needs, as /proc/cpuinfo names them, best table first.
 _NEEDS = {
     "amx": {"amx_tile", "amx_bf16", "avx512_bf16", "avx512_vnni"},
     "avx512": {"avx512f", "avx512_bf16", "avx512_vnni", "fma", "f16c"},
@@ -101,7 +101,7 @@ def _activations(facts: Facts) -> Iterator[Hint]:
 
 
 def _cache_type(facts: Facts) -> Iterator[Hint]:
-    # Keys and values that rival the weights: both are read for every token.
+    # Whether keys and values are comparable in size to the weights: both are read for every token.
     is_large = 2 * facts.cache.bytes_per_sequence >= facts.memory.weight_bytes
     if is_large and facts.cache.kv_dtype != "int8":
         share = "a quarter" if facts.cache.kv_dtype == "float32" else "half"
@@ -116,7 +116,7 @@ def _system(facts: Facts) -> Iterator[Hint]:
     if facts.processor.huge_pages == "never":
         yield Hint(
             "huge_pages",
-            "The system gives out no huge pages, which costs a few percent of speed. To allow "
+            "The system has huge pages disabled, which costs a few percent of speed. To enable "
             "them: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         )
     if facts.gpu.name is not None:

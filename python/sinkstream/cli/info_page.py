@@ -30,7 +30,7 @@ class Row:
 
 
 def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
-    """Return what a person wants first."""
+    """Return the facts that most users want."""
     model, cache, memory = facts.model, facts.cache, facts.memory
     processor, kernels = facts.processor, facts.kernels
     sequences = "1 sequence" if memory.max_sequences == 1 else f"{memory.max_sequences} sequences"
@@ -61,7 +61,7 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
 
 
 def details(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
-    """Return all facts that there are. A dictionary among them becomes a section of its own."""
+    """Return all known facts. A dictionary among them becomes a separate section."""
     rows: list[Row] = []
     for section, entries in asdict(facts).items():
         nested = {name: value for name, value in entries.items() if isinstance(value, dict)}
@@ -77,7 +77,7 @@ def details(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
 
 
 def count(number: int) -> str:
-    """Return a large number as a person says it: 134.5 million."""
+    """Return a large number in words: 134.5 million."""
     for size, word in ((10**9, "billion"), (10**6, "million")):
         if number >= size:
             return f"{number / size:.1f} {word}"

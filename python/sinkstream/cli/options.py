@@ -83,7 +83,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """How to generate a reply; None takes the default of `Model.stream`."""
+    """How to generate a reply. A field that is None has the default of `Model.stream`."""
 
     max_tokens: MaxTokens = None
     stop: Stop = None
@@ -103,7 +103,7 @@ class Replies:
 
 
 def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
-    """Replace a command's parameters `loading` and `replies` by one option for each field.
+    """Replace a command's parameters `loading` and `replies` with one option for each field.
 
     If the command has a parameter with the name of a field, it keeps that parameter, and the
     bundle has the field's default.

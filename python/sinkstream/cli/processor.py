@@ -6,7 +6,7 @@ import platform
 import re
 from pathlib import Path
 
-# The instruction sets that a kernel table may need, by the names of /proc/cpuinfo.
+# The instruction sets that a kernel table may need, as /proc/cpuinfo names them.
 _INSTRUCTIONS = (
     "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
@@ -40,7 +40,7 @@ def instructions() -> list[str]:
 def huge_pages() -> str | None:
     """Return the system's mode of transparent huge pages: "always", "madvise" or "never".
 
-    None if it does not say.
+    None if the system does not say.
     """
     try:
         chosen = re.search(r"\[(\w+)\]", _HUGE_PAGES.read_text(encoding="ascii"))

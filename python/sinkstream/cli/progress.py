@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sinkstream.cli.terminal import is_terminal
 
-# The speed is averaged over the last minutes, because the first tokens of a text are the fastest.
+# The speed is averaged over the last two minutes, because the first tokens of a text are fastest.
 _AVERAGE_S = 120.0
 
 
@@ -20,8 +20,8 @@ def progress_bar(
 
     Args:
         name: Shown before the bar.
-        in_bytes: The bar counts bytes.
-        with_time: Show the elapsed and the remaining time.
+        in_bytes: Whether the bar counts bytes.
+        with_time: Whether to show the elapsed and the remaining time.
         note: Shown after the bar: a format string for the arguments after (done, total).
 
     Yields:

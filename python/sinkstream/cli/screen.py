@@ -45,7 +45,7 @@ class LiveScreen(ClosesOnExit):
 
         Args:
             status: Returns the status line; called for each redraw.
-            console: The terminal; None is standard output.
+            console: The terminal. If None, standard output.
         """
         self._status = status
         self._console = console or Console(highlight=False, markup=False, emoji=False)

@@ -22,10 +22,10 @@ _TWICE_S = 1.0  # a second Ctrl-C within this time ends the chat
 
 
 class Talk:
-    """Runs one line after the other.
+    """Runs one line after another.
 
-    Replies go to standard output, everything else to standard error. A failure is one line. A
-    failed command changes nothing; a reply that fails midway stays in the conversation as it is.
+    Replies go to standard output, everything else to standard error. A failure is reported
+    in one line. A failed command changes nothing; a reply that fails midway stays as it is.
     """
 
     def __init__(self, conversations: Conversations, replies: StreamOptions) -> None:
@@ -37,7 +37,7 @@ class Talk:
         self._has_failed = False
 
     def read_all(self, lines: Lines) -> bool:
-        """Run all lines of a file or a program; return whether none has failed."""
+        """Run all lines of a file or a pipe; return whether all succeeded."""
         while not self._has_ended:
             self._do_next(lines)
         return not self._has_failed

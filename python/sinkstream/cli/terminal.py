@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TextIO
 
-# Terminals interpret control characters, and a model may write any; only these two are harmless.
+# Terminals interpret control characters, and a model may write any. Only newline and tab are safe.
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 del _CONTROL[ord("\n")], _CONTROL[ord("\t")]
 
@@ -17,12 +17,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, so that a terminal shows them instead of obeying."""
+    """Replace control characters, so that a terminal shows them instead of obeying them."""
     return text.translate(_CONTROL)
 
 
 def drop_output() -> None:
-    """Send standard output nowhere once its reader is gone, as `head` is after its last line.
+    """Discard standard output once its reader is gone, as `head` is after its last line.
 
     Otherwise Python would report the broken pipe again at exit.
     """

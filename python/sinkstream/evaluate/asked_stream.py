@@ -1,4 +1,4 @@
-"""A text that grows in one cache, and questions about it that leave no trace."""
+"""A text that grows in one cache, and questions about it that do not affect it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AskedStream:
         self._model = model
         self._sinks, self._window = sinks, window
         self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
-        # Written but not yet read: lines are read together, at the next question.
+        # Written but not yet read: lines are read together at the next question.
         self._pending = model._text.bos_ids
         self._length = len(self._pending)
         self.evicted = 0
@@ -79,5 +79,5 @@ class AskedStream:
                 break
             logits = feed(self._model, torch.tensor([found[-1:]]), cache, 1)
         self.evicted = cache.evicted
-        assert self._model.tokenizer is not None, "checked when the encoder was made"
+        assert self._model.tokenizer is not None, "checked when the encoder was created"
         return self._model.tokenizer.decode(found)

@@ -26,10 +26,10 @@ def read_books(path: str, *, where: str = "read_books") -> list[Book]:
     Args:
         path: A text file; a .jsonl or .jsonl.xz file with one `{"title": …, "text": …}` per line;
             or "-" for standard input.
-        where: The function that errors name.
+        where: The calling function, named in errors.
 
     Raises:
-        InvalidArgument: The file cannot be read, is not UTF-8, or has lines of another form.
+        InvalidArgument: The file cannot be read, is not UTF-8, or has malformed lines.
     """
     name = "standard input" if path == "-" else f'"{Path(path).name}"'
     text = _decode(_read(path, name, where), name, where)

@@ -25,7 +25,7 @@ def run_plan(model: Model, ids: torch.Tensor, plan: Plan, done: int) -> Iterator
         yield from _read(model, ids, plan, done, len(plan.scored))
         return
     if plan.sample is None:
-        # Until the window slides, nothing is recomputed: one dense pass gives the same.
+        # Until the window slides, nothing is recomputed: one dense pass gives the same result.
         head = min(plan.window, len(plan.scored))
         yield from _read(model, ids, plan, min(done, head), head)
         done = max(done, head)
@@ -53,7 +53,7 @@ def refill(model: Model, ids: torch.Tensor, plan: Plan, length: int) -> Cache:
     key in layer l depends on what that token saw in layer l - 1: the sinks, and the W - 1 tokens
     before it. With L layers, the cached keys therefore depend only on the sinks and on the last
     L * (W - 1) tokens; sinks see only sinks. Reading these is enough. It gives the same bits,
-    because no result depends on how a text is cut into chunks.
+    because results do not depend on how a text is split into chunks.
     """
     cache = model.new_cache(batch=1, sinks=plan.sinks, window=plan.window)
     # Large chunks are fine even if the plan reads single tokens: they do not change any bit.
@@ -77,7 +77,7 @@ def feed(model: Model, ids: torch.Tensor, cache: Cache, chunk: int) -> torch.Ten
 
 
 def _recompute(model: Model, ids: torch.Tensor, plan: Plan, index: int) -> torch.Tensor:
-    """Return a token's logits [1, vocab] from a new dense forward over the W tokens before it."""
+    """Return a token's logits [1, vocab] from a new dense pass over the W tokens before it."""
     cache = model.new_cache(batch=1, sinks=0, window=plan.window)
     begin = max(0, index - plan.window)
     logits = feed(model, ids[:, begin:index], cache, plan.chunk)

@@ -1,4 +1,4 @@
-"""The facts about the model that every result records."""
+"""The properties of the model that every result records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The style of all pictures: colours safe for colour-blind readers, in PNG or SVG files."""
+"""The style of all plots: colours that colour-blind readers can distinguish, as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def style_of(number: int) -> dict[str, Any]:
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Check that a picture can be written, before anything is measured for it.
+    """Check that a plot can be written, before anything is measured for it.
 
     Raises:
         InvalidArgument: The file name ends with neither .png nor .svg, or the folder is missing.
@@ -100,7 +100,7 @@ def span_a_decade(axes: Any) -> None:
 
 
 def mark(axes: Any, positions: dict[int, str]) -> None:
-    """Draw a labelled vertical line at each position within the picture."""
+    """Draw a labelled vertical line at each position within the plot."""
     right = axes.get_xlim()[1]
     for position, name in sorted(positions.items()):
         if position > right:
@@ -128,7 +128,7 @@ def shifted(figure: Any, axes: Any, points: float) -> Any:
 
 
 def legend(figure: Any, *panels: Any) -> None:
-    """Put one legend below the picture; a name in several panels appears once."""
+    """Put one legend below the plot; a name in several panels appears once."""
     named: dict[str, Any] = {}
     for axes in panels:
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -18,11 +18,11 @@ METHODS: dict[Method, str] = {
     "sinks": "attention sinks and a window, read in chunks",
     "window": "a plain window, without sinks",
     "dense": "everything before a token",
-    "recompute": "for each token, a new forward over the window before it",
+    "recompute": "for each token, a new forward pass over the window before it",
     "protocol": "sinks and window, one token at a time, as in the original code",
 }
 
-# Half a gigabyte of float32 logits for the largest vocabularies of today (256,000).
+# Half a gigabyte of float32 logits for today's largest vocabularies (256,000).
 CHUNK = 512
 
 _MAX_TOKENS = 1 << 53
@@ -36,9 +36,9 @@ class Plan:
     sinks: int
     """S; 0 if the method has no sinks."""
     window: int
-    """W; for "recompute", the tokens before a position that are read again for it."""
+    """W; for "recompute", the tokens before each position that are read again for it."""
     chunk: int
-    """Tokens per forward."""
+    """Tokens per forward pass."""
     block: int
     """Tokens per reported mean."""
     scored: Ids
@@ -71,13 +71,13 @@ def make_plan(
     Args:
         model: Provides sinks and window if they are None.
         tokens: Tokens of the text, at least 2.
-        method: As for `perplexity`, like the rest.
-        sinks: See there.
-        window: See there.
-        chunk: See there.
-        block: See there.
-        sample: See there.
-        seed: See there.
+        method: As for `perplexity`.
+        sinks: As for `perplexity`.
+        window: As for `perplexity`.
+        chunk: As for `perplexity`.
+        block: As for `perplexity`.
+        sample: As for `perplexity`.
+        seed: As for `perplexity`.
 
     Raises:
         TypeError: A value has the wrong type.

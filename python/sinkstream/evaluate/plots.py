@@ -44,7 +44,7 @@ def plot_perplexity(
         differences: From `compare`, against sampled results. A sampled result is then drawn at
             the other result's mean minus their paired difference, because its own mean says more
             about which tokens were sampled than about the method.
-        title: None takes the model's name.
+        title: If None, the model's name.
 
     Raises:
         InvalidArgument: There is nothing to draw, or the path is wrong.
@@ -82,7 +82,7 @@ def plot_recall(
     Args:
         results: At least one, from `stream_eval` or `needle`.
         path: A file name that ends with .png or .svg.
-        title: None takes the model's name.
+        title: If None, the model's name.
 
     Raises:
         InvalidArgument: There is nothing to draw, or the path is wrong.
@@ -106,7 +106,7 @@ def plot_recall(
         mark(axes, {result.capacity: "capacity" for result in shown})
         axes.set(title=_TASKS.get(task, task), xlabel="distance to the answer (tokens)")
         axes.grid(alpha=0.25)
-    panels[0].set(ylim=(-4, 104), ylabel="right answers (%)")
+    panels[0].set(ylim=(-4, 104), ylabel="correct answers (%)")
     legend(figure, *panels)
     figure.suptitle(title or str(results[0].settings["model"]))
     write_figure(figure, path)
@@ -123,7 +123,7 @@ def plot_cost(
     Args:
         results: At least one.
         path: A file name that ends with .png or .svg.
-        title: None takes the model's name.
+        title: If None, the model's name.
 
     Raises:
         InvalidArgument: There is nothing to draw, or the path is wrong.
@@ -260,7 +260,7 @@ def _draw_sampled(
     look = {name: style[name] for name in ("color", "linestyle")}
     label = f"{_label(result)} ({result.tokens:,} sampled tokens)"
     axes.axhline(perplexity_of(mean), label=label, **look)
-    # A wide interval must not squeeze the curves, so the limits stay as the curves set them.
+    # A wide interval must not squeeze the curves, so their limits are kept.
     limits = axes.get_ylim()
     low, high = (perplexity_of(mean + side * Z95 * error) for side in (-1, 1))
     axes.axhspan(low, high, color=style["color"], alpha=0.15, linewidth=0)

@@ -40,20 +40,20 @@ def stream_eval(
     """Ask a model about earlier lines of an endless text (the paper's StreamEval).
 
     Each distance has its own stream and cache, which evicts as the text grows. The model answers
-    greedily on a copy of the cache, so that its answer leaves no trace. Then the stream reads the
+    greedily on a copy of the cache, so that its answer has no effect. Then the stream reads the
     question and the true answer, as an example for later questions.
 
     Args:
         model: The model to ask; it must have a tokenizer.
         back: Lines between a question and the line it asks about. Each value has its own stream.
-        distance: The same in tokens, instead of `back`. It is rounded to lines;
+        distance: The distance in tokens, instead of `back`. It is rounded to lines;
             `Answer.distance` has the actual number of tokens.
         every: Lines between two questions.
         queries: Questions per stream.
         keep_answers: Whether questions and true answers stay in the stream. Otherwise the stream
             has only the lines.
-        sinks: S; None takes the model's.
-        window: W; None takes the model's.
+        sinks: S. If None, the model's.
+        window: W. If None, the model's.
         seed: Seed of the numbers to remember.
         progress: Called with (answers so far, total answers, right answers) after each answer.
 
@@ -127,12 +127,12 @@ def needle(
 
     Args:
         model: The model to ask; it must have a tokenizer.
-        distances: Tokens between the end of the fact and the question. None takes eight, from one
-            eighth of the window to twice the window.
+        distances: Tokens between the end of the fact and the question. If None, eight distances
+            from one eighth of the window to twice the window.
         lead: Filler tokens before the fact, so that it is not among the sinks.
         repeats: Facts to ask for at each distance.
-        sinks: S; None takes the model's.
-        window: W; None takes the model's.
+        sinks: S. If None, the model's.
+        window: W. If None, the model's.
         seed: Seed of the facts.
         progress: Called with (answers so far, total answers, right answers) after each answer.
 
@@ -204,7 +204,7 @@ def _as_ints(where: str, name: str, given: int | Sequence[int], low: int) -> lis
 
 
 def _tokens_per_line(encode: Encode, every: int, keep_answers: bool) -> float:
-    """Return the mean tokens per line of StreamEval, its share of the questions included."""
+    """Return the mean tokens per line of StreamEval, including its share of the questions."""
     lines = questions = tokens = 0
     for part in stream_eval_lines(every=every, back=every):
         if isinstance(part, Line):

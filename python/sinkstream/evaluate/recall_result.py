@@ -1,4 +1,4 @@
-"""Questions about a stream: how far back, the answers, and which were right."""
+"""Questions about a stream: how far back they ask, the answers, and which were correct."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from sinkstream.evaluate.result_files import JsonFile
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
 
-# 95 % of a normal distribution lie within 1.96 standard deviations.
+# 95 % of a normal distribution is within 1.96 standard deviations.
 Z95 = 1.959964
 
 
 def perplexity_of(mean_nll: float) -> float:
-    """Return exp of a mean in nats; infinity if that exceeds a float."""
+    """Return exp of a mean in nats; infinity if that is too large for a float."""
     return math.exp(mean_nll) if mean_nll < 700 else math.inf
 
 
@@ -52,7 +52,7 @@ class PerplexityResult(JsonFile):
     bits_per_byte: float | None
     """Bits of surprise per byte of scored text; None without a tokenizer."""
     nll: Nlls | None = field(default=None, compare=False, repr=False)
-    """float32 [tokens]: the value of each scored token; not written to files."""
+    """float32 [tokens]: the negative log-likelihood of each scored token; not written to files."""
     scored: Ids | None = field(default=None, compare=False, repr=False)
     """int64 [tokens]: indices of the scored tokens; not written to files."""
 
@@ -135,7 +135,7 @@ class Difference:
     of: str
     against: str
     tokens: int
-    """Tokens that both have scored."""
+    """Tokens that both methods scored."""
     mean: float
     """Mean difference in nats; if it is above 0, `of` is worse."""
     standard_error: float
@@ -160,7 +160,7 @@ class Difference:
 
 
 def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
-    """Compare two methods at the tokens of one text that both have scored.
+    """Compare two methods at the tokens of one text that both scored.
 
     The differences are paired, so the difficulty of a token cancels out. The standard error treats
     them as independent: nearly true for sampled positions, but not for neighbouring tokens.

@@ -1,4 +1,4 @@
-"""Result files: JSON, each replaced as a whole or left untouched."""
+"""Result files: JSON, each replaced completely or left untouched."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ class JsonFile(ABC):
 
 
 def write_json(path: str | os.PathLike[str], values: Any) -> None:
-    """Replace a file by these values, as JSON."""
+    """Replace a file with these values, as JSON."""
     with replace_whole(path) as file:
         file.write((json.dumps(values, indent=2) + "\n").encode())

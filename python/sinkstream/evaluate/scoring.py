@@ -49,34 +49,35 @@ def perplexity(
     Args:
         model: The model to measure; its streams may run at the same time.
         ids_or_text: Text, encoded as by `stream`; or token ids, [tokens] or [1, tokens].
-        method: What a token sees:
+        method: What each token sees:
             "sinks": the first S tokens and the last W;
             "window": only the last W tokens, at their positions in the cache;
             "dense": everything before it; memory grows with the text;
-            "recompute": the last W tokens, recomputed for each token, so that nothing older has
-            left a trace in them: the slow method that "sinks" is meant to match;
-            "protocol": as "sinks", but one token per forward, as the original code evaluates
+            "recompute": the last W tokens, recomputed for each token, so that nothing older
+            affects them: the slow method that "sinks" is meant to match;
+            "protocol": as "sinks", but one token per forward pass, as the original code evaluates
             (`start_size` = S, `recent_size` = W - 1): the same results, more slowly.
-        sinks: S for "sinks" and "protocol"; None takes the model's. The other methods have none.
-        window: W, the current token included. None takes the model's for "sinks" and "protocol",
+        sinks: S for "sinks" and "protocol". If None, the model's. The other methods have none.
+        window: W, the current token included. If None, the model's for "sinks" and "protocol",
             and the model's S + W for "window" and "recompute", so that all methods see the
             same number of tokens.
-        max_tokens: Read only this many tokens of the text; None reads all.
-        chunk: Tokens per forward; it does not change any result. None takes 512; "protocol"
-            always takes 1.
+        max_tokens: Read only this many tokens of the text. If None, all.
+        chunk: Tokens per forward pass; it does not change any result. If None, 512; "protocol"
+            always uses 1.
         block: Tokens per reported mean.
         sample: For "recompute": the number of tokens to score, sampled from those whose window
-            has started to slide. None scores all, and recomputes W tokens for each.
+            has started to slide. If None, all tokens are scored, recomputing W tokens for each.
         seed: Seed of the sample.
-        progress: Called with (scored tokens, total tokens, perplexity so far) after each forward.
+        progress: Called with (scored tokens, total tokens, perplexity so far) after each forward
+            pass.
         resume: A file that keeps the scores of an interrupted run (Ctrl-C, or a crash). The same
             call continues from it, with bit-identical results. The file does not hold the cache,
-            which is refilled from the sinks and the last layers * (W - 1) tokens, because it
-            depends only on these ("dense": from all tokens). For a finished run, the result is
-            returned immediately.
+            which depends only on the sinks and the last layers * (W - 1) tokens ("dense": on all
+            tokens) and is refilled from these. For a finished run, the result is returned
+            immediately.
 
     Returns:
-        The result; sums are float64, of float32 log-probabilities.
+        The result; sums of float32 log-probabilities are in float64.
 
     Raises:
         InvalidArgument: An argument is out of range, the text is shorter than two tokens or than
@@ -118,7 +119,7 @@ def _score(
     progress: Callable[[int, int, float], None] | None,
     resume: str | os.PathLike[str] | None,
 ) -> None:
-    """Score the remaining tokens. The state is saved whatever ends the run."""
+    """Score the remaining tokens. The state is saved however the run ends."""
     saved_at, saved = time.monotonic(), state.done
     row = torch.from_numpy(ids)[None]
     total = float(state.nll.sum(dtype=np.float64))
@@ -179,7 +180,7 @@ def _settings(model: Model, plan: Plan, state: RunState) -> dict[str, Any]:
 
 def _evicted(plan: Plan) -> int:
     """Return the number of evictions from the cache that read the text."""
-    if plan.method == "recompute":  # it has a new cache for each token
+    if plan.method == "recompute":  # it uses a new cache for each token
         return 0
     read = int(plan.scored[-1])  # all tokens before the last scored one
     return max(0, read - plan.sinks - plan.window)

@@ -33,7 +33,7 @@ class RunState:
     """The progress of a run."""
 
     run: dict[str, Any]
-    """Everything on which the numbers depend; see `describe_run`."""
+    """Everything that affects the numbers; see `describe_run`."""
     nll: Nlls
     """float32 [all tokens to score]; the first `done` are known."""
     block_seconds: npt.NDArray[np.float64]
@@ -48,7 +48,7 @@ class RunState:
 
 
 def describe_run(model: Model, ids: Ids, plan: Plan) -> dict[str, Any]:
-    """Return everything on which the numbers depend, as plain values.
+    """Return everything that affects the numbers, as plain values.
 
     Chunk size and thread count are not included: they do not change any bit.
     """
@@ -85,7 +85,7 @@ def save_state(path: str | os.PathLike[str], state: RunState) -> None:
 
 
 def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
-    """Read a state and check that it belongs to this run. A missing file is a new start.
+    """Read a state and check that it belongs to this run. Without a file, start from nothing.
 
     Args:
         path: A file that `save_state` wrote.

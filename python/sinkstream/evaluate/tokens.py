@@ -1,4 +1,4 @@
-"""Turns a text or ids into checked ids, and counts the bytes of text that ids stand for."""
+"""Turns a text or ids into checked ids, and counts the bytes of the text of ids."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | N
     """Return the ids [tokens] of a text, or the given ids, checked.
 
     Args:
-        where: The function that errors name.
+        where: The calling function, named in errors.
         model: Provides the tokenizer and the vocabulary.
         ids_or_text: A string, always taken as plain text, with the beginning-of-text token if the
             checkpoint adds one; or ids, [tokens] or [1, tokens].
-        max_tokens: Maximum number of ids to return; None returns all.
+        max_tokens: Maximum number of ids to return. If None, all.
 
     Raises:
         TypeError: It is neither a string nor integers.
@@ -71,7 +71,7 @@ def encoder(where: str, model: Model) -> PlainEncoder:
 
 
 def count_bytes(model: Model, ids: Ids) -> int | None:
-    """Return the bytes of text that ids stand for; None if the model has no tokenizer."""
+    """Return the size of the text of ids in bytes; None if the model has no tokenizer."""
     if model.tokenizer is None:
         return None
     table = token_bytes(model.tokenizer, model.spec.vocab_size)

@@ -24,13 +24,13 @@ class _Family:
 
 
 def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
-    """Return the counters, gauges and histograms of models for Prometheus to scrape.
+    """Return the counters, gauges and histograms of one or more models, for Prometheus to scrape.
 
     Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; all samples of a
     model are taken at the same moment.
 
     Args:
-        models: A model, or models by name; then each sample has the label `model`.
+        models: A model, or several by name; then each sample has the label `model`.
 
     Raises:
         TypeError: `models` is neither a model nor a mapping of names to models.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OpenModel(Protocol):
-    """What metrics and traces read of a `sinkstream.Model`."""
+    """What metrics and traces need from a `sinkstream.Model`."""
 
     _native: Any
     _number: int

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sinkstream._core import Phase, PhaseChange, Step
 
-# A model has one generation thread. If it runs one step ahead, steps overlap. Slices of one track
-# must not, so every second step goes to a second track.
+# A model has one generation thread. If it runs one step ahead, steps overlap. Slices on one track
+# must not overlap, so every second step goes to a second track.
 _THREAD, _AHEAD = 1, 2
 
 # After a pause this long between two steps, the counters drop to 0.

@@ -19,7 +19,7 @@ from sinkstream.observe.open_models import OpenModel
 from sinkstream.observe.trace_events import ModelEvents, as_us
 
 # The native side keeps this many steps. They are written to the file whenever about a quarter of
-# them are new, so that none is overwritten before.
+# them are new, before any can be overwritten.
 _KEPT_STEPS = 4096
 _LONGEST_S = 0.05
 _SHORTEST_S = 0.002
@@ -36,7 +36,7 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
 
     Args:
         path: The file; an existing one is replaced.
-        model: The model to trace; None traces all models, including those loaded in the block.
+        model: The model to trace. If None, all models, including those loaded in the block.
 
     Raises:
         InvalidArgument: The file cannot be created. Raised when the block begins.
@@ -71,7 +71,7 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
 
 
 class _TraceFile:
-    """A JSON object with one list of events; it gets its name when it is complete."""
+    """A JSON object with one list of events; the file gets its name once it is complete."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -130,7 +130,7 @@ class _Watched:
         self._is_new = is_new
 
     def begin(self) -> list[str]:
-        """Return the names, and the requests that are already open."""
+        """Return the names, and the requests that are already running."""
         events = list(self._events.names())
         if not self._is_new:
             first, changes = self._native.phase_changes(0)

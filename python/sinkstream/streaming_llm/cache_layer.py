@@ -1,9 +1,9 @@
 """Attention sinks and a window as a transformers cache: `Cache(layers=[SinkLayer, …])`.
 
-No forward is patched and no hook is set. Transformers models rotate keys by their absolute index
-before they cache them. The window's keys always stay that way. A layer returns the sinks, rotated
-towards the query by the evicted distance, followed by the window. Scores depend only on differences
-of positions, so every query sees what StreamingLLM (section 3.2) defines.
+No forward method is patched and no hook is set. Transformers models rotate keys by their absolute
+index before they cache them. The window's keys always stay that way. A layer returns the sinks,
+rotated towards the query by the evicted distance, followed by the window. Scores depend only on
+differences between positions, so every query sees what StreamingLLM (section 3.2) defines.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sinkstream.streaming_llm.rotation import KeyRotation
 class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """The sinks and the window of one layer.
 
-    After each forward it keeps the first `start_size` tokens and the last `recent_size` others, as
-    the original does. A query sees these and itself: a window of `recent_size + 1`.
+    After each forward pass it keeps the first `start_size` tokens and the last `recent_size`
+    others, as the original does. A query sees these and itself: a window of `recent_size + 1`.
 
     Args:
         start_size: Number of sinks, at least 0.
@@ -60,7 +60,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.renumbered = 0  # total that `renumber` has subtracted from all indices
         self.first = self.start_size  # index of the oldest token of the window
         # Window: keys and values [batch, kv_heads, live window tokens, head_dim], by ascending
-        # index. They may be views of what the last forward received.
+        # index. They may be views of what the last forward pass received.
         self.keys: torch.Tensor = torch.empty(0)
         self.values: torch.Tensor = torch.empty(0)
         # Sinks: [batch, kv_heads, min(seen, start_size), head_dim], keys as they arrived.
@@ -92,7 +92,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append the keys and values of a forward, and return those that its queries see.
+        """Append the keys and values of a forward pass, and return those that its queries see.
 
         Args:
             key_states: [batch, kv_heads, tokens, head_dim], rotated by their absolute index.
@@ -104,7 +104,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             Keys and values [batch, kv_heads, sinks + window + tokens, head_dim].
 
         Raises:
-            InvalidArgument: The batch size differs from `rows`, or the forward has too many tokens:
+            InvalidArgument: The batch size differs from `rows`, or the pass has too many tokens:
                 its last would see a token that should already be evicted.
         """
         self._check(key_states)
@@ -131,15 +131,16 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if rows != self.rows:
             raise InvalidArgument(
                 f"forward: the batch must have as many rows as the cache, {self.rows}, but has "
-                f"{rows}. `new_cache(batch={rows})` makes one for rows of equal length. Padded "
+                f"{rows}. `new_cache(batch={rows})` creates one for rows of equal length. Padded "
                 "rows cannot stream, because padding would become their sinks.",
                 param="batch",
             )
         if self.first_of(self.seen + tokens - 1) > self.first and not self.per_query_sinks:
             raise InvalidArgument(
-                f"forward: a forward must not evict between its own tokens, but {tokens} tokens do "
-                f"with {self.live} live ones of at most {self.start_size + self.recent_size}. Read "
-                "them with `kv_cache.read(input_ids, cache)`, pass "
+                "forward: a forward pass must not evict between its own tokens, but "
+                f"{tokens} tokens after {self.live} live ones would: the cache keeps "
+                f"{self.start_size + self.recent_size}. Read them with "
+                "`kv_cache.read(input_ids, cache)`, pass "
                 "`**kv_cache.inputs_for_generate(input_ids, cache)` to generate(), or make room "
                 "first with `kv_cache.evict_for_space(cache, tokens)`.",
                 param="input_ids",
@@ -272,8 +273,8 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 class StreamingCache(Cache):
     """The cache of one stream; pass it to a model or to generate() as `past_key_values`.
 
-    Made by `StartRecentKVCache.new_cache`. A layer with a native sliding window that is no wider
-    than ours uses transformers' own ring without sinks, as it was trained.
+    Created by `StartRecentKVCache.new_cache`. A layer with a native sliding window that is no wider
+    than ours uses transformers' own ring without sinks, as in training.
     """
 
     layers: list[SinkLayer | DynamicSlidingWindowLayer]  # type: ignore[assignment]
@@ -292,8 +293,8 @@ class StreamingCache(Cache):
 
     @_is_user_defined.setter
     def _is_user_defined(self, value: bool) -> None:
-        # generate() marks a cache that was passed to it, before it runs anything. The cache learns
-        # nothing else of the call: layers receive keys and values, but not the mask.
+        # Before it runs anything, generate() marks a cache that was passed to it. The cache learns
+        # nothing else about the call: layers receive keys and values, but not the mask.
         self._check_generate()
 
     def _check_generate(self) -> None:
@@ -341,7 +342,7 @@ class StreamingCache(Cache):
         return self.seen_tokens - self.live_tokens
 
     def renumber_if_far(self) -> None:
-        """Renumber the live tokens once as many tokens were evicted as the cache holds.
+        """Renumber the live tokens once as many tokens have been evicted as the cache holds.
 
         Transformers computes angles in float32, whose error grows with the index. Renumbering
         costs one rotation of each key in its lifetime, and for 16-bit keys one rounding. With
@@ -363,9 +364,9 @@ class StreamingCache(Cache):
 
     @contextmanager
     def evicting_inside(self) -> Iterator[None]:
-        """Let one forward evict between its own tokens.
+        """Let one forward pass evict between its own tokens.
 
-        Each layer then returns one copy of the sinks for every query of the forward, rotated
+        Each layer then returns one copy of the sinks for every query of the pass, rotated
         towards that query; `reading.mask_of_chunk` hides the copies of the other queries.
         """
         for layer in self.sink_layers:

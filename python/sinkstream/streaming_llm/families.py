@@ -25,19 +25,19 @@ LENGTH_DEPENDENT_ROTARY = frozenset({"dynamic", "longrope"})
 
 @dataclass(frozen=True)
 class CachePlan:
-    """How to make the caches of one model."""
+    """How to create the caches of one model."""
 
     start_size: int
     recent_size: int
-    is_rotary: bool  # else ALiBi, whose bias depends on the column
+    is_rotary: bool  # otherwise ALiBi, whose bias depends on the column
     rings: tuple[int | None, ...]  # per layer: its native window, or None for sinks
     counts_live: bool  # the model takes the cache's length as its number of columns
-    evicts_inside: bool  # one forward may read more tokens than fit (see reading.py)
+    evicts_inside: bool  # one forward pass may read more tokens than fit (see reading.py)
 
     def new_cache(self, model: Any, rows: int) -> StreamingCache:
         """Return an empty cache of the model for `rows` rows of equal length."""
         # Read again for each cache: casting the model also rounds its frequencies, and the sinks
-        # must be rotated by those that its forward uses.
+        # must be rotated by those that its forward method uses.
         rotation = KeyRotation(model.base_model.rotary_emb.inv_freq) if self.is_rotary else None
         kind = RankedCache if self.counts_live else StreamingCache
         return kind(
@@ -84,7 +84,7 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
     rings = tuple(
         _ring(where, width, start_size, window) for width in _native_windows(family, config)
     )
-    # One mask serves all layers of a forward, so all layers must be of one kind.
+    # One mask serves all layers of a forward pass, so all layers must be of one kind.
     masks_itself = config._attn_implementation in ("eager", "sdpa") and not any(rings)
     return CachePlan(
         start_size=start_size,
@@ -153,14 +153,14 @@ def _native_windows(family: str, config: Any) -> list[int | None]:
 
 
 def _ring(where: str, native: int | None, start_size: int, window: int) -> int | None:
-    """Return the width of a layer's native ring, or None if it has sinks and our window."""
+    """Return the width of a layer's native ring, or None if it uses sinks and our window."""
     if native is None or native >= start_size + window:
         return None
     if native <= window:
         return native
     raise InvalidArgument(
-        f"{where}: `start_size + recent_size + 1` must be at most the model's own sliding window, "
-        f"{native}, or `recent_size + 1` at least that, but they are {start_size + window} and "
-        f"{window}. In between, the model's mask would hide sinks.",
+        f"{where}: `start_size + recent_size + 1` must be at most {native}, the model's own "
+        f"sliding window, or `recent_size + 1` at least {native}, but they are "
+        f"{start_size + window} and {window}. In between, the model's mask would hide sinks.",
         param="recent_size",
     )

@@ -36,7 +36,7 @@ class StartRecentKVCache:
         recent_size: Number of other tokens to keep, at least 1.
         k_seq_dim: The token dimension of a legacy key, 1 to 3.
         v_seq_dim: The same for a value.
-        model: The model whose caches it makes; `enable_streaming_llm` passes it. None takes the
+        model: The model whose caches it creates; `enable_streaming_llm` passes it. If None, the
             only enabled model.
 
     Example:
@@ -68,7 +68,7 @@ class StartRecentKVCache:
     # ---- the original's three operations ----
 
     def __call__(self, past: Any) -> Any:
-        """Evict the excess tokens; called after a forward, as in the original's loops.
+        """Evict the excess tokens; called after a forward pass, as in the original's loops.
 
         Args:
             past: None, legacy tuples, or a cache (see the class).
@@ -80,7 +80,7 @@ class StartRecentKVCache:
             return None
         if isinstance(past, StreamingCache):
             past.renumber_if_far()
-            return past  # it evicts by itself in every forward
+            return past  # it evicts by itself in every forward pass
         if isinstance(past, Cache):
             return self._adopt(past)
         length = self._legacy_length(past)
@@ -124,7 +124,7 @@ class StartRecentKVCache:
         if any(not isinstance(layer, SinkLayer) for layer in past.layers):
             raise InvalidArgument(
                 "evict_range: every layer must have sinks, but this model has layers with a native "
-                "sliding window, in which ranks differ.",
+                "sliding window, where ranks differ.",
                 param="past",
             )
         for layer in past.sink_layers:
@@ -149,10 +149,10 @@ class StartRecentKVCache:
 
         Its sinks are rotated by the model's current frequencies: cast the model first.
 
-        Rows must not be padded, because padding would become their sinks. generate() with more
-        than one row is refused unless `inputs_for_generate` has checked the mask. Two cases cannot
-        be detected, and stream garbage: `model(…)` called directly with a padded mask, and
-        generate() called with a single padded row.
+        Rows must not be padded, because padding would become their sinks. generate() refuses more
+        than one row unless `inputs_for_generate` has checked the mask. Two mistakes cannot be
+        detected and produce garbage: calling `model(…)` directly with a padded mask, and calling
+        generate() with a single padded row.
 
         Args:
             batch: Number of rows, of equal length and without padding. Each beam is a row.
@@ -173,7 +173,7 @@ class StartRecentKVCache:
         Args:
             input_ids: int64 [batch, tokens], at least one token, without padding.
             past: From `new_cache`, changed in place; or None for a new one.
-            logits_to_keep: Number of last tokens whose logits are returned; 0 returns all.
+            logits_to_keep: Number of last tokens whose logits are returned; 0 returns those of all.
 
         Returns:
             Logits [batch, kept tokens, vocab], and the cache.
@@ -197,7 +197,7 @@ class StartRecentKVCache:
         *,
         attention_mask: torch.Tensor | None = None,
     ) -> dict[str, Any]:
-        """Read all tokens except the last; return the arguments with which generate() continues.
+        """Read all tokens except the last; return the arguments for generate() to continue.
 
         Needed for a prompt longer than the cache, for more than one row, and for every turn after
         the first: `model.generate(**kv_cache.inputs_for_generate(input_ids, cache), …)`. The output
@@ -207,7 +207,7 @@ class StartRecentKVCache:
         Args:
             input_ids: int64 [batch, tokens], only the new tokens.
             past: From `new_cache`, changed in place; or None for a new one. For beam search, it
-                has several rows for each row of `input_ids`, which is read into all of them.
+                has several rows for each row of `input_ids`, and each reads that row.
             attention_mask: The tokenizer's mask, which must be all ones. Required for more than one
                 row.
         """

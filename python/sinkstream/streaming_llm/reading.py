@@ -1,8 +1,8 @@
 """Reads any number of tokens into a cache, each as if it were read alone.
 
-All tokens of a forward share the keys that the cache returns, but each query has its own window and
-its own distance to the sinks. A chunk that evicts therefore gets its own mask, and one rotated copy
-of the sinks per query (`StreamingCache.evicting_inside`).
+All tokens of a forward pass share the keys that the cache returns, but each query has its own
+window and its own distance to the sinks. A chunk that evicts therefore gets its own mask, and one
+rotated copy of the sinks per query (`StreamingCache.evicting_inside`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from sinkstream.streaming_llm.cache_layer import SinkLayer, StreamingCache
 from sinkstream.streaming_llm.families import CachePlan
 
-# Tokens per forward: beyond this, activations grow without a gain in speed.
+# Tokens per forward pass: beyond this, activations grow without a gain in speed.
 CHUNK = 512
 
 
@@ -42,7 +42,7 @@ def read(model: Any, plan: CachePlan, cache: StreamingCache, ids: torch.Tensor) 
 
 
 def _tokens_without_eviction(cache: StreamingCache) -> int:
-    """Return how many tokens one forward can read without evicting between them."""
+    """Return how many tokens one forward pass can read without evicting between them."""
     if not cache.sink_layers:
         return CHUNK  # transformers' rings mask each query themselves
     layer = cache.sink_layers[0]
@@ -68,7 +68,7 @@ def _forward_evicting(model: Any, cache: StreamingCache, ids: torch.Tensor) -> A
 def mask_of_chunk(
     layer: SinkLayer, queries: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Return the additive mask of a chunk that evicts: 0, or the lowest number.
+    """Return the additive mask of a chunk that evicts: 0 or the lowest finite number.
 
     Returns:
         [1, 1, queries, queries × sinks + window + queries]: each query's copy of the sinks, then

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
         name="transformers",
     ) from None
 
-# Releases without these two names pass positions to a cache in another way.
+# Releases without these two names pass positions to a cache differently.
 if not (
     hasattr(DynamicLayer, "get_max_length")
     and "query_length" in inspect.signature(DynamicLayer.get_mask_sizes).parameters

@@ -11,14 +11,14 @@ class KeyRotation:
     """The rotation of a rotary scheme by an integer distance, with float64 angles.
 
     It is a pure rotation: the stored keys already include a scheme's attention factor. Dimensions
-    past the rotary ones do not change. Pairs are formed from the two halves of the rotary
-    dimensions, as in all families of `families`.
+    past the rotary ones do not change. The two halves of the rotary dimensions form pairs, as in
+    all families in `families`.
     """
 
     def __init__(self, inverse_frequencies: torch.Tensor) -> None:
         # [rotary_dim / 2], radians per position; on the CPU, because not every device has float64.
         self._frequencies = inverse_frequencies.detach().to("cpu", torch.float64)
-        # All layers of a model need the same distances, one after the other.
+        # All layers of a model need the same distances, one after another.
         self._last: dict[
             tuple[torch.device, torch.dtype, int],
             tuple[tuple[int, ...], torch.Tensor, torch.Tensor],

@@ -2,9 +2,9 @@
 
 Only the template can produce control tokens. A message may contain the text of one, and a template
 may cut, join and trim messages, so searching before or after rendering is not enough. Instead the
-messages are escaped: the characters with which such texts start and end are replaced by private-use
-characters that occur nowhere else. Every control token's text in the rendering is then the
-template's own. The rendering is split there, the pieces in between are unescaped, and each is
+messages are escaped: the characters with which such texts start and end are replaced with
+private-use characters that occur nowhere else. Every control token's text in the rendering is then
+the template's own. The rendering is split there, the pieces in between are unescaped, and each is
 encoded as plain text.
 """
 
@@ -33,7 +33,7 @@ from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_t
 ROLES = ("assistant", "system", "tool", "user")
 MAX_TEMPLATE_CHARACTERS = 64 << 10
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
-_MAX_OWN_CHARACTERS = 1 << 20  # what a template may add to the messages themselves
+_MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
 _MAX_COPIES = 8  # how many copies of a message it may hold at the same time
 
 
@@ -49,12 +49,12 @@ def encode_chat(
     Args:
         text: The checkpoint's tokenizer and template.
         messages: Mappings with `role` ("assistant", "system", "tool" or "user") and `content`, a
-            string. A content is always plain text, whatever it looks like.
+            string. It is always plain text, whatever it looks like.
         add_generation_prompt: Whether to end with the start of the assistant's reply.
         timeout_s: Seconds after which the template is stopped.
 
     Returns:
-        Token ids. For contents without control tokens they equal those of transformers'
+        Token ids. If no content has control tokens, they equal those of transformers'
         `apply_chat_template`.
 
     Raises:
@@ -67,7 +67,7 @@ def encode_chat(
         lacks = "tokenizer" if text.tokenizer is None else "chat template"
         remedy = "Give token ids" if text.tokenizer is None else "Give a string or token ids"
         raise InvalidArgument(
-            f"stream: `prompt` must not be a list of messages, because the checkpoint has no "
+            "stream: `prompt` must not be a list of messages. The checkpoint has no "
             f"{lacks}. {remedy} instead.",
             param="prompt",
         )
@@ -87,7 +87,7 @@ class ChatFormat:
             text: The checkpoint's text format.
             tokenizer: Its tokenizer.
             source: Its template.
-            argument: The argument that conversations come in, for errors.
+            argument: The argument that contains the conversation, for errors.
 
         Raises:
             InvalidArgument: The template is too long, or has a syntax error.
@@ -106,7 +106,7 @@ class ChatFormat:
         timeout_s: float = TEMPLATE_SECONDS,
         argument: ArgumentName = PROMPT,
     ) -> Passage:
-        """Render well-formed messages. A content stays plain text, whatever it says.
+        """Render well-formed messages. Their contents stay plain text, whatever they say.
 
         Raises:
             InvalidArgument: The template fails, or refuses the messages.

@@ -46,7 +46,7 @@ class PlainEncoder:
         Args:
             text: Any text; the literals of control tokens are ordinary characters.
             at_start: Whether it starts the whole text (some tokenizers prepend a space there).
-            argument: The argument that it came in, for errors.
+            argument: The argument that contains it, for errors.
 
         Raises:
             CheckpointError: The tokenizer fails on it.
@@ -67,7 +67,7 @@ class PlainEncoder:
                 done += ids
                 at_start = False
                 continue
-            # The merges of some vocabularies lead to control tokens. A cut prevents such a merge.
+            # The merges of some vocabularies produce control tokens. A cut prevents such a merge.
             cuts = [
                 (begin + end) // 2
                 for token_id, (begin, end) in zip(ids, encoding.offsets, strict=True)
@@ -79,14 +79,14 @@ class PlainEncoder:
     def encode_after(
         self, before: str, text: str, *, at_start: bool = True, argument: ArgumentName = PROMPT
     ) -> list[int]:
-        """Encode a text that continues another one, as `encode` would within both together.
+        """Encode a text that continues another one, as `encode` would encode it within the two.
 
         Args:
-            before: The text before it, already encoded. Where its last characters would merge
-                with the first ones of `text` into one token, they are kept apart.
+            before: The text before it, already encoded. If its last characters would merge with
+                the first ones of `text` into one token, they are kept apart.
             text: Any text.
             at_start: Whether `before` starts the whole text.
-            argument: The argument that it came in, for errors.
+            argument: The argument that contains it, for errors.
         """
         # "a" is the fallback: any letter prevents the space that a tokenizer prepends to a text.
         for other in (before, "a"):
@@ -149,7 +149,7 @@ def _cut(text: str, cuts: list[int], argument: ArgumentName) -> list[str]:
 
 
 def check_characters(text: str, where: str | ArgumentName) -> None:
-    """Check that a text holds no lone surrogates.
+    """Check that a text has no lone surrogates.
 
     Raises:
         InvalidArgument: It does; the message names the first one.

@@ -32,7 +32,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
 
     Raises:
         TypeError: The prompt is of another type.
-        InvalidArgument: It is empty, holds lone surrogates or ids outside of the vocabulary, or
+        InvalidArgument: It is empty, has lone surrogates or ids outside of the vocabulary, or
             needs a tokenizer or template that the checkpoint lacks.
 
     Example:
@@ -70,7 +70,7 @@ def _as_row(prompt: Any) -> list[Any]:
 def _encode_text(text: TextFormat, prompt: str) -> list[int]:
     if text.tokenizer is None:
         raise InvalidArgument(
-            "stream: `prompt` must not be a string, because the checkpoint has no tokenizer. "
+            "stream: `prompt` must not be a string. The checkpoint has no tokenizer. "
             "Give token ids instead.",
             param="prompt",
         )
@@ -79,8 +79,7 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
     ids = text.bos_ids + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
     if not ids:
         raise InvalidArgument(
-            "stream: `prompt` must not be empty, because the checkpoint has no "
-            "beginning-of-text token.",
+            "stream: `prompt` must not be empty. The checkpoint has no beginning-of-text token.",
             param="prompt",
         )
     return ids
@@ -90,7 +89,7 @@ def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
     literal = ControlLiterals(control_tokens(tokenizer)).first_in(prompt)
     if literal is not None:
         warn_caller(
-            f"stream: `prompt` holds {literal!r}, which is treated as plain text. To give a "
+            f"stream: `prompt` contains {literal!r}, which is treated as plain text. To pass a "
             "control token, use a list of messages, or token ids."
         )
 
@@ -100,7 +99,7 @@ def _check_id(token_id: Any, index: int, vocab_size: int) -> int:
         # `operator.index` would accept a tensor [1] as an id.
         if isinstance(token_id, bool) or getattr(token_id, "ndim", 0) > 0:
             raise TypeError
-        value = operator.index(token_id)  # any integer type, and nothing else
+        value = operator.index(token_id)  # any integer type, but nothing else
     except TypeError:
         raise TypeError(
             f"stream: item {index} of `prompt` must be a token id, an integer, but is of type "

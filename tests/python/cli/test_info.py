@@ -138,7 +138,7 @@ class TestHints:
                 "kv_dtype",
                 "to about a quarter",
             ),
-            (changed(processor={"huge_pages": "never"}), "huge_pages", "no huge pages"),
+            (changed(processor={"huge_pages": "never"}), "huge_pages", "huge pages disabled"),
             (replace(PLAIN, gpu=GPU), "gpu", "--device cuda runs the model on the RTX 6000"),
         ],
     )

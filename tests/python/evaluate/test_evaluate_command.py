@@ -75,11 +75,11 @@ def test_stream_eval_and_needle_write_accuracy_by_distance(
     assert outcome.code == 0, outcome.err
     result = RecallResult.from_json(out)
     assert [point.asked for point in result.by_distance] == [1, 20]
-    assert f"outside the window: 0 of {result.recall('outside').questions} right" in outcome.out
+    assert f"outside the window: 0 of {result.recall('outside').questions} correct" in outcome.out
     assert plot.read_bytes().startswith(b"\x89PNG")
     outcome = run("evaluate", "--needle", "-m", checkpoint, "--window", "100", "--threads", "1")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("needle, 4 + 100 tokens in view")
+    assert outcome.out.startswith("needle, 4 + 100 visible tokens")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ DRAWINGS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     "recall": (
         lambda path: plot_recall([RECALL], path),
         ("StreamEval", "4 sinks + 1,020", "a model", "capacity 1,024",
-         "distance to the answer (tokens)", "right answers (%)"),
+         "distance to the answer (tokens)", "correct answers (%)"),
     ),
     "cost": (
         lambda path: plot_cost([SINKS, DENSE, SAMPLED], path),

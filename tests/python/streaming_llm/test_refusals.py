@@ -149,8 +149,8 @@ def test_a_direct_call_of_the_model_cannot_see_padding_and_its_caches_maker_says
     assert alone.sink_layers[0].sink_keys.shape[-2] == 3
     said = " ".join((kv_cache.new_cache.__doc__ or "").split())
     assert (
-        "Two cases cannot be detected, and stream garbage: `model(…)` called directly with a "
-        "padded mask, and generate() called with a single padded row."
+        "Two mistakes cannot be detected and produce garbage: calling `model(…)` directly with a "
+        "padded mask, and calling generate() with a single padded row."
     ) in said
 
 

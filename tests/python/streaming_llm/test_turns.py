@@ -133,7 +133,7 @@ def test_a_forward_that_would_evict_between_its_tokens_is_refused_and_changes_no
     for token in range(seen):
         call(model, cache, [token])
         oracle.feed([token])
-    with pytest.raises(InvalidArgument, match=rf"but {tokens} tokens do with {min(seen, 20)} live"):
+    with pytest.raises(InvalidArgument, match=rf"but {tokens} tokens after {min(seen, 20)} live"):
         call(model, cache, list(range(tokens)))
     agree(call(model, cache, [3]), oracle.feed([3]))
 

@@ -120,7 +120,7 @@ def test_a_piece_has_a_limit() -> None:
 def test_the_pieces_have_a_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentencepiece, "MAX_CHARACTERS", 6)
     assert merges_of("a", "b", "ab", "ba") == [("a", "b"), ("b", "a")]
-    with pytest.raises(CheckpointError, match="at most 6 characters in all, but have 7"):
+    with pytest.raises(CheckpointError, match="at most 6 characters in total, but have 7"):
         merges_of("a", "b", "ab", "bab")
 
 

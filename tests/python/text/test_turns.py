@@ -265,7 +265,7 @@ def test_a_template_without_end_token_is_closed_with_its_text_alone() -> None:
 
 
 DIFFERENCES = {
-    "qwen3": (templates.QWEN3, "changes replies that hold '</think>'"),
+    "qwen3": (templates.QWEN3, "changes replies that contain '</think>'"),
     "thinking that stays for the last": (templates.QWEN3, "writes '<think>"),
     "system text in the last turn": (templates.MISTRAL_LAST, "system texts into later turns"),
     "numbers": (

@@ -1,9 +1,9 @@
 """Positions within the cache, under the names of the original's three modules.
 
-The original replaced the forward of every attention module: it cached keys before their rotation,
-and rotated all of them again for every token. Our caches do the same, up to rounding, by rotating
-only the sinks (see `cache_layer`), and do not change the model. These functions only name the model
-for which a `StartRecentKVCache` makes caches.
+The original replaced the forward method of every attention module: it cached keys before their
+rotation, and rotated all of them again for every token. Our caches do the same, up to rounding, by
+rotating only the sinks (see `cache_layer`), and do not change the model. These functions only name
+the model for which a `StartRecentKVCache` creates caches.
 """
 
 from __future__ import annotations

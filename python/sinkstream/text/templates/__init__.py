@@ -1,1 +1,1 @@
-"""Chat templates: the sandbox they run in, and what they write."""
+"""Chat templates: the sandbox they run in, and their output."""

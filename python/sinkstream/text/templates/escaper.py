@@ -1,4 +1,4 @@
-"""Escapes whatever a template could turn into a control token in chat messages."""
+"""Escapes everything in chat messages that a template could turn into a control token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Escaper:
             constants: The strings in the template's expressions.
             source: The template.
             messages: The conversation.
-            argument: The argument that it came in, for errors.
+            argument: The argument that contains it, for errors.
 
         Raises:
             InvalidArgument: The conversation uses all private-use characters.
@@ -53,7 +53,7 @@ class Escaper:
         self._escapes = dict(zip(needed, free, strict=False))
         if len(self._escapes) < len(needed):
             raise InvalidArgument(
-                f"{argument} must leave some of Unicode's private characters unused, but "
+                f"{argument} must leave some of Unicode's private-use characters free, but "
                 "uses all of them.",
                 param=argument.name,
             )
@@ -66,7 +66,7 @@ class Escaper:
         self._escaped = re.compile("|".join(map(re.escape, self._originals)) or "(?!)")
 
     def escape(self, content: str) -> str:
-        """Return a content of which no part can become a control token."""
+        """Return the content escaped, so that no part can become a control token."""
         if self._pattern is None:
             return content
         return self._pattern.sub(lambda found: found[1] or self._escapes[found[0]], content)

@@ -1,7 +1,7 @@
 """Limits on the cost of rendering a template, and the checks that enforce them.
 
 Python can interrupt a template only between operations, so a timeout is not enough: one operation
-(`"a" * 10**9`) may do all the harm. The size of a result is therefore checked before it is made.
+(`"a" * 10**9`) can do all the harm. The size of a result is therefore checked in advance.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Limits:
             raise TemplateError("it takes too long")
 
     def admit(self, size: int) -> None:
-        """Stop the template if a value is too large, or is about to become too large."""
+        """Stop the template if a value is or would become too large."""
         if size > self._max_size:
             raise TemplateError("it makes a value that is too large")
 

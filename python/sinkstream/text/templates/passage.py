@@ -1,4 +1,4 @@
-"""A chat template's rendering of a conversation, and parts of it that begin or end anywhere."""
+"""A chat template's rendering of a conversation, and arbitrary parts of it."""
 
 from __future__ import annotations
 

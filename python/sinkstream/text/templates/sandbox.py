@@ -39,7 +39,7 @@ from sinkstream.text.templates.limits import (
 
 
 class _Namespace(Namespace):
-    """Holds variables. A template may change nothing else, so it must never be written out."""
+    """Holds variables. Templates can change only this, so it must never be written out."""
 
     def __repr__(self) -> str:
         return "<Namespace>"

@@ -1,1 +1,1 @@
-"""Tokenizers out of checkpoints, and the bytes of their tokens."""
+"""Tokenizers from checkpoints, and the bytes of their tokens."""

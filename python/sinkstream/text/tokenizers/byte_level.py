@@ -23,11 +23,11 @@ def byte_level_tokenizer(
 
     Args:
         vocabulary: Tokens in GPT-2's byte alphabet, with their ids.
-        merges: Pairs of tokens with a space between them, the first to be merged first.
+        merges: Pairs of tokens with a space between them, in the order of merging.
         rule: How texts are split into words.
 
     Raises:
-        CheckpointError: A merge is not a pair of tokens, or uses or makes one that does not exist.
+        CheckpointError: A merge is not a pair of tokens, or needs one that does not exist.
     """
     try:
         model = models.BPE(

@@ -19,11 +19,11 @@ def control_tokens(tokenizer: Tokenizer) -> dict[int, AddedToken]:
 
 
 class ControlLiterals:
-    """Finds the texts of control tokens where the tokenizer itself would match them."""
+    """Finds the texts of control tokens wherever the tokenizer itself would match them."""
 
     def __init__(self, tokens: dict[int, AddedToken]) -> None:
         self._by_literal = {token.content: (token_id, token) for token_id, token in tokens.items()}
-        # Of several that start at the same position the longest matches, as in `tokenizers`.
+        # Of several that start at the same position, the longest matches, as in `tokenizers`.
         longest_first = sorted(self._by_literal, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(self._expression, longest_first)) or r"(?!)")
 

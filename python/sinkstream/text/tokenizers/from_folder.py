@@ -76,8 +76,8 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
 def _is_there(path: Path) -> bool:
     """Return whether `path` exists.
 
-    A file that cannot be accessed is an error and not an absent file: ignoring it would change the
-    text format.
+    A file that exists but cannot be accessed is an error: ignoring it would change the text
+    format.
     """
     try:
         path.stat()
@@ -121,7 +121,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
-    """Return the ids that end a text, from the JSON files alone."""
+    """Return the ids that end a text, from the JSON files only."""
     generation = _read_optional(folder / "generation_config.json", _MAX_SMALL_BYTES)
     return {
         *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
@@ -161,7 +161,7 @@ def _read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None
 
 
 def _pick_template(value: Any, where: str) -> str | None:
-    """Return the template, or of several named templates the one called "default"."""
+    """Return the template; if there are several, the one named "default"."""
     if isinstance(value, list):
         named = {
             entry["name"]: entry["template"]

@@ -20,8 +20,8 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 _NO_TOKENIZER = ("no_vocab", "none")
 
-# GGUF names one end token, but many models have several: these, where they are control tokens. From
-# llama.cpp's list, without tokens that end a text in a single model only.
+# GGUF names one end token, but many models have several: these, if they are control tokens. From
+# llama.cpp's list, without tokens that end a text in only one model.
 _END_TEXTS = frozenset({
     "</s>", "<EOT>", "<end_of_turn>", "<eos>", "<|end_of_text|>", "<|end|>", "<|endoftext|>",
     "<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<｜end▁of▁sentence｜>",
@@ -44,7 +44,7 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
         The text format; its tokenizer is None if the file has none.
 
     Raises:
-        CheckpointError: The metadata contradicts itself, or names an unsupported tokenizer or
+        CheckpointError: The metadata is inconsistent, or names an unsupported tokenizer or
             pre-tokenizer; the message lists the supported ones.
     """
     template = Fields(metadata, "GGUF metadata", "tokenizer.")
@@ -113,7 +113,7 @@ class _Vocabulary:
         return [self.tokens[token_id] for token_id, kind in self._others if kind in kinds]
 
     def named(self, name: str, default: int | None = None) -> int | None:
-        """Return the id that a key names, or else the default if that is a token."""
+        """Return the id that a key names; otherwise the default, if that is a token."""
         if not self.fields.has(name):
             return default if default is not None and default < len(self.tokens) else None
         token_id = self.fields.whole(name, 0, 2**32 - 1)
@@ -191,13 +191,13 @@ def _finish(
     bos = roles.get("bos_token")
     if add_bos and bos is None:
         raise vocabulary.fields.error(
-            "bos_token_id", "be present, because `tokenizer.ggml.add_bos_token` is true"
+            "bos_token_id", "be present if `tokenizer.ggml.add_bos_token` is true"
         )
     control = set(vocabulary.of_kind(_CONTROL, _UNKNOWN))
     declared = [roles.get("eos_token"), *map(vocabulary.named, ("eot_token_id", "eom_token_id"))]
     ends = {vocabulary.ids[token] for token in _END_TEXTS & control if token in vocabulary.ids}
     ends.update(token_id for token_id in declared if token_id is not None)
-    # A file may fail to mark them, but a token that starts or ends a text is never shown.
+    # A file may not mark them, but a token that starts or ends a text is never shown.
     control.update(
         vocabulary.tokens[token_id] for token_id in [*ends, *([] if bos is None else [bos])]
     )

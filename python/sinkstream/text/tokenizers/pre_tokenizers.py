@@ -1,6 +1,6 @@
 """The pre-tokenizers that GGUF files name: rules that split a text into words.
 
-Merges happen inside words only. The table defines the names as llama.cpp's `llm_tokenizer_bpe`
+Merges happen only inside words. The table defines the names as llama.cpp's `llm_tokenizer_bpe`
 does; the models' own `tokenizer.json` files confirm it.
 """
 
@@ -29,9 +29,9 @@ class PreTokenizer:
     """How one pre-tokenizer splits a text into words."""
 
     splits: tuple[str, ...]
-    """Regular expressions, applied one after the other; each isolates what it matches."""
+    """Regular expressions, applied one after another; each isolates what it matches."""
     whole_words: bool = False
-    """Whether a word that is a token is that token, whatever the merges would give."""
+    """Whether a word that is a token always becomes that token, whatever the merges would give."""
     composed: bool = False
     """Whether the text is first normalized to Unicode's composed form (NFC)."""
     adds_bos: bool = False

@@ -1,8 +1,8 @@
 """Turns panics of the `tokenizers` package into errors.
 
 The package is written in Rust. A damaged tokenizer.json can bring it into a state that its authors
-held impossible. It then panics, which arrives here as a `BaseException` and would pass every
-handler for `Exception`.
+considered impossible. It then panics, which arrives here as a `BaseException` that handlers for
+`Exception` do not catch.
 """
 
 from __future__ import annotations

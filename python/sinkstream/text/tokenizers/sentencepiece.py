@@ -79,8 +79,8 @@ def ranked_merges(
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in mergeable and right in mergeable:
-                # Of two splits of one piece the one with the longer left part goes first: of
-                # overlapping pairs in a run of equal characters it is the leftmost.
+                # Of two splits of one piece, the one with the longer left part goes first: it is
+                # the leftmost of overlapping pairs in a run of equal characters.
                 found.append((-score, -cut, vocabulary[piece], left, right))
         if len(found) > MAX_MERGES:
             raise CheckpointError(
@@ -102,5 +102,5 @@ def _check_lengths(pieces: Collection[str]) -> None:
     if characters > MAX_CHARACTERS:
         raise CheckpointError(
             "load: GGUF metadata: the pieces of `tokenizer.ggml.tokens` must have at most "
-            f"{MAX_CHARACTERS} characters in all, but have {characters}."
+            f"{MAX_CHARACTERS} characters in total, but have {characters}."
         )

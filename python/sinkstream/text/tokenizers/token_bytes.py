@@ -43,10 +43,10 @@ def token_bytes(
     """Build the table of a tokenizer.
 
     Args:
-        tokenizer: Any tokenizer whose decoder is byte-level or of SentencePiece's kind.
+        tokenizer: Any tokenizer with a byte-level or SentencePiece-style decoder.
         vocab_size: Rows of the model's embedding.
-        vocabulary: The tokenizer's tokens and ids, if the caller has them: asking the tokenizer
-            takes as long as everything else here.
+        vocabulary: The tokenizer's tokens and ids, if the caller has them: getting them from the
+            tokenizer takes as long as everything else here.
 
     Raises:
         CheckpointError: The decoder is not supported; the message lists those that are.

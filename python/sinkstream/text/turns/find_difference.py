@@ -1,4 +1,4 @@
-"""Detects, with short conversations, how a session's parts differ from the whole rendering."""
+"""Detects, using short conversations, how a session's parts differ from the whole rendering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.turns.template_turns import Message, TemplateTurns, as_message, placeholders
 from sinkstream.text.turns.turn_arguments import TEXT
 
-# Contents that may merge with the template's own text into a token, or be trimmed by it.
+# Contents that may merge with the template's own text into a token, or that it may trim.
 _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
 _TURN = ("user", "assistant")
 
@@ -23,7 +23,7 @@ class Conversation:
     system: str | None
     users: Sequence[str]
     replies: Sequence[str]
-    """One for each user message but the last."""
+    """One for each user message except the last."""
 
     def whole(self, turns: TemplateTurns) -> list[int]:
         """Return the ids of the whole rendering."""
@@ -46,7 +46,7 @@ class Conversation:
         return ids
 
     def is_the_same(self, turns: TemplateTurns, request: Passage) -> bool:
-        """Return whether both agree. They do if the template refuses the whole conversation."""
+        """Return whether both agree, or the template refuses the whole conversation."""
         try:
             expected = self.whole(turns)
         except InvalidArgument:
@@ -58,7 +58,7 @@ class Conversation:
 
 
 def find_difference(turns: TemplateTurns) -> str:
-    """Return a sentence that says how the parts differ from the whole, or "" if they do not."""
+    """Return a sentence saying how the parts differ from the whole, or "" if they do not."""
     checks = (
         _date, _rewriting, _moving_system, _counting, _framed_replies, _changed_replies
     )  # fmt: skip
@@ -107,7 +107,7 @@ def _moving_system(turns: TemplateTurns) -> Iterator[str]:
 
 
 def _counting(turns: TemplateTurns) -> Iterator[str]:
-    """Check whether all turns but the first are alike."""
+    """Check whether all turns except the first are alike."""
     if _later(turns, _TURN) != _later(turns, _TURN * 2):
         yield "writes later turns differently from the second, and a session writes them alike"
 
@@ -133,7 +133,7 @@ def _framed_replies(turns: TemplateTurns) -> Iterator[str]:
 
 
 def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
-    """Look for strings that make the template change a reply that holds them."""
+    """Look for strings that make the template change a reply containing them."""
     a, b, *_ = placeholders(turns.chat, "")
     changed = []
     for text in sorted(turns.chat.template.constants):
@@ -142,11 +142,11 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
         rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
         if rendering.after(reply) is None:
             changed.append(text)
-    # A string that contains another one is redundant: the other one alone changes the reply.
+    # A string that contains another one is redundant: the shorter one already changes the reply.
     shortest = [text for text in changed if not any(o in text for o in changed if o != text)]
     if shortest:
         shown = " or ".join(map(repr, shortest[:3]))
-        yield f"changes replies that hold {shown}, and a session keeps them unchanged"
+        yield f"changes replies that contain {shown}, and a session keeps them unchanged"
 
 
 def _other(turns: TemplateTurns) -> Iterator[str]:

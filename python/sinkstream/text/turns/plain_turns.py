@@ -19,7 +19,7 @@ class PlainTurns:
 
     @property
     def is_exact(self) -> bool:
-        """Whether only ids are fed: they need no splitting."""
+        """Whether the session takes only ids, which need no splitting."""
         return self.text.tokenizer is None
 
     @property
@@ -43,7 +43,7 @@ class PlainTurns:
         return self._encode(content, TEXT, is_first=after is None)
 
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
-        """Return the ids of a text; its role changes nothing."""
+        """Return the ids of a text; its role has no effect."""
         check_role(role)
         return self._encode(content, TEXT, is_first=after is None)
 
@@ -55,7 +55,7 @@ class PlainTurns:
         content = check_text(content, argument)
         if self.text.tokenizer is None:
             raise InvalidArgument(
-                f"{argument} must not be a string, because the checkpoint has no tokenizer. "
+                f"{argument} must not be a string. The checkpoint has no tokenizer. "
                 "Give token ids instead.",
                 param=argument.name,
             )

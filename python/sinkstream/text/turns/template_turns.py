@@ -28,8 +28,8 @@ _EARLIER: dict[str | None, tuple[str, ...]] = {
     "assistant": ("user", "assistant"),
     "tool": ("user", "assistant", "tool"),
 }
-# With these as first messages, the opening in front shows where it ends: a template may trim a
-# content, and with it the text that it has put before.
+# With these as first messages, the end of the opening shows: a template may trim a content, and
+# with it the template's own text before it.
 _FIRST_CONTENTS = ("x", "", " x", "\nx")
 
 
@@ -39,12 +39,12 @@ class TemplateTurns:
 
     chat: ChatFormat
     ends: Mapping[str | None, tuple[Piece, ...]]
-    """What always follows the content of a message, by role; under None the opening without a
+    """What always follows the content of a message, by role; under None, the opening without a
     system text. A role that the template refuses is missing."""
     last_ends: Mapping[str, tuple[Piece, ...]]
     """What follows the content of a conversation's last message, if that can be rendered."""
     closings: Mapping[int | None, tuple[int, ...]]
-    """What has to follow a reply, by the reply's last token; under None for any other token."""
+    """What must follow a reply, by the reply's last token; under None, for any other token."""
     difference: str = ""
 
     @property
@@ -53,11 +53,11 @@ class TemplateTurns:
         return not self.difference
 
     def with_difference(self, difference: str) -> TemplateTurns:
-        """Return the same parts with a sentence that says how they differ from the whole."""
+        """Return the same parts, with a sentence saying how they differ from the whole."""
         return dataclasses.replace(self, difference=difference)
 
     def opening(self, system: str | None) -> list[int]:
-        """Return the ids in front of the first message."""
+        """Return the ids before the first message."""
         if system is None:
             return self.chat.encode(Passage(self.ends[None]), TEXT)
         # The template may write the system text into the first user message. Everything before that
@@ -211,7 +211,7 @@ def _reply_end(
 
 
 def _opening(chat: ChatFormat, later: Passage, reply_end: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Return what precedes the first message only, and not a later one."""
+    """Return what precedes the first message but no later one."""
     messages = [as_message("user", _question(chat))]
     first = chat.render(messages, True, argument=TEXT)
     user = later.without_start(reply_end)
@@ -230,7 +230,7 @@ def _set_system_end(
     ends: dict[str | None, tuple[Piece, ...]],
     last_ends: dict[str, tuple[Piece, ...]],
 ) -> None:
-    """Correct what follows a system text if that depends on the next user message."""
+    """Correct what follows a system text if it depends on the next user message."""
     tails = [_maybe_tail(chat, "system", content) for content in _FIRST_CONTENTS]
     starts = [tail.pieces for tail in tails if tail is not None]
     if len(starts) < len(tails):
@@ -247,7 +247,7 @@ def _set_system_end(
 def _closings(
     chat: ChatFormat, end: Passage, end_token_ids: frozenset[int]
 ) -> dict[int | None, tuple[int, ...]]:
-    """Return the ids that have to follow a reply, by the reply's last token."""
+    """Return the ids that must follow a reply, by the reply's last token."""
     closings: dict[int | None, tuple[int, ...]] = {None: tuple(chat.encode(end, TEXT))}
     control = [piece for piece in end.pieces if isinstance(piece, int)]
     tokens = [token for token in control if token in end_token_ids] or control

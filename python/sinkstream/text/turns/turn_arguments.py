@@ -1,4 +1,4 @@
-"""Checks the arguments of sessions that hold text or roles."""
+"""Checks the text and role arguments of sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_text(content: str, argument: ArgumentName) -> str:
 
     Raises:
         TypeError: It is not a string.
-        InvalidArgument: It holds a lone surrogate.
+        InvalidArgument: It has a lone surrogate.
     """
     if not isinstance(content, str):
         raise TypeError(f"{argument} must be a string, but is of type {type(content).__name__}.")

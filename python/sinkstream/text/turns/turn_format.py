@@ -1,8 +1,8 @@
 """What a session feeds for each turn of a conversation whose cache it keeps.
 
-A session never renders its history again: it appends to its cache what the template writes for one
-more message. How a checkpoint's template splits into such parts is detected by rendering short
-conversations; no template is known by name.
+A session never renders its history again: it appends what the template writes for one more message
+to its cache. Rendering short conversations shows how a checkpoint's template splits into such
+parts; no template is known by name.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class TurnFormat(Protocol):
 
         The whole is what `encode_chat` gives at each request for a reply. Three cases are excluded:
         white space at the ends of replies, which a template may add or trim while the model writes
-        what it has learned; blank system texts; and replies whose tokens are not the tokenizer's
+        what it learned; blank system texts; and replies whose tokens are not the tokenizer's
         encoding of their text. Detected with short conversations, before the first turn.
         """
 
     @property
     def difference(self) -> str:
-        """A sentence that says how the parts differ from the whole; empty if `is_exact`."""
+        """A sentence saying how the parts differ from the whole; empty if `is_exact`."""
 
     def opening(self, system: str | None) -> list[int]:
-        """Return the ids in front of the first message.
+        """Return the ids before the first message.
 
         Args:
             system: The system text, or None for the template's default, if it has one.
