@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,24 @@ def modules_after(*arguments: str) -> set[str]:
 def test_the_version_needs_no_parser_and_no_model() -> None:
     heavy = {"numpy", "rich", "tokenizers", "torch", "typer", "sinkstream.model"}
     assert modules_after("--version") & heavy == set()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["info", "--help"]], ids=" ".join)
+def test_a_closed_pipe_ends_it_without_a_traceback(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # as if `head -c0` had ended
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "sinkstream.cli", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_help_imports_no_command() -> None:
