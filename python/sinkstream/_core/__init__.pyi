@@ -1,4 +1,4 @@
-"""The native core. Private: `load`, `Model` and `Stream` are what a program uses."""
+"""The native core. Private: programs use `load`, `Model` and `Stream`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -14,22 +14,22 @@ from sinkstream.streams.batch import Batch
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 Phase = Literal["waiting", "prefill", "decode", "parked", "finished"]
 
-# step, begin, end of the forward, end, sequences that decoded, prompt tokens, free pages; times in
-# seconds of the clock of time.monotonic.
+# step, begin, end of the forward pass, end, sequences that decoded, prompt tokens, free pages; times
+# in seconds, by time.monotonic.
 Step = tuple[int, float, float, float, int, int, int]
 
-# A request has entered a phase: request, time, phase, how it finished, its prompt's tokens, tokens
-# generated so far.
+# A request has entered a phase: request, time, phase, finish reason, prompt tokens, tokens generated
+# so far.
 PhaseChange = tuple[int, float, Phase, FinishReason | None, int, int]
 
 def kernel_refusals() -> dict[str, str]:
-    """Say by name why the system withholds a kernel table that the processor could run."""
+    """Say why the system withholds kernel tables that the CPU could run, by table."""
 
 def kernel_tables() -> list[tuple[str, bool]]:
     """List (name, supported here) of every kernel table of this build, best first."""
 
 def find_gpu(library: str) -> dict[str, Any]:
-    """Say what GPU there is for the CUDA kernels in `library`, or why there is none."""
+    """Describe the GPU for the CUDA kernels in `library`, or say why there is none."""
 
 def usable_threads() -> int:
     """Count the cores that the affinity mask and the CPU quota allow."""
@@ -107,13 +107,13 @@ class ModelBuilder:
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
     def declare(self, weight: str, storage: str, rows: int, cols: int) -> None: ...
     def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
-        """Allocate memory, and start to read every weight into it in the background.
+        """Allocate memory, and start reading every weight into it in the background.
 
         `extents`: name, file descriptor and offset of each weight.
         """
 
     def wait(self, at_most_s: float) -> bool:
-        """Wait up to that long for reading to end, and return whether it has."""
+        """Wait at most `at_most_s` for reading to end, and return whether it has."""
 
     @property
     def bytes_read(self) -> int: ...
@@ -156,7 +156,7 @@ class Model:
     ) -> None: ...
     def close(self) -> None: ...
     def fingerprint(self) -> str:
-        """Digest the weights and the spec, at the first call: 32 hexadecimal digits."""
+        """Return a digest of the weights and the spec, computed on the first call: 32 hex digits."""
 
     def check_forward(self, ids: npt.NDArray[np.int64], cache: ForwardCache | None) -> None:
         """Raise what `forward` would raise for `ids` and `cache`."""
@@ -182,10 +182,10 @@ class Model:
     def last_token(self, session: Session) -> int | None: ...
     def stats(self) -> dict[str, Any]: ...
     def steps(self, begin: int) -> list[Step]:
-        """List the latest steps from number `begin` on, as far as they are kept."""
+        """List the steps from number `begin` on that are still kept."""
 
     def phase_changes(self, begin: int) -> tuple[int, list[PhaseChange]]:
-        """Return the same of phases that requests have entered, and the number of the first."""
+        """Return the same for phase changes, with the number of the first one."""
 
     def finish_step(self) -> None:
         """Wait until the step in progress, if there is one, has been recorded."""
