@@ -91,7 +91,7 @@ def test_histograms_are_cumulative_and_complete(
 
 
 def test_every_family_has_help_and_type_and_is_documented(model: sinkstream.Model) -> None:
-    page = Path(__file__).parents[3] / "docs" / "monitoring.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "monitoring.md"
     documented = page.read_text(encoding="utf-8")
     text = sinkstream.prometheus_text(model)
     types = {}

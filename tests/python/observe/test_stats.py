@@ -83,7 +83,7 @@ def test_stats_of_a_closed_model_are_its_last_ones(folder: Path) -> None:
 
 
 def test_every_key_is_documented(model: sinkstream.Model) -> None:
-    page = Path(__file__).parents[3] / "docs" / "monitoring.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "monitoring.md"
     text = page.read_text(encoding="utf-8")
     assert [key for key in model.stats() if f"| `{key}` |" not in text] == []
 
