@@ -14,12 +14,12 @@ from sinkstream.streams.batch import Batch
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 Phase = Literal["waiting", "prefill", "decode", "parked", "finished"]
 
-# step, begin, end of the forward pass, end, sequences that decoded, prompt tokens, free pages; times
-# in seconds, by time.monotonic.
+# step, begin, end of the forward pass, end, sequences that decoded, prompt tokens, free pages;
+# times in seconds, by time.monotonic.
 Step = tuple[int, float, float, float, int, int, int]
 
-# A request has entered a phase: request, time, phase, finish reason, prompt tokens, tokens generated
-# so far.
+# A request has entered a phase: request, time, phase, finish reason, prompt tokens, tokens
+# generated so far.
 PhaseChange = tuple[int, float, Phase, FinishReason | None, int, int]
 
 def kernel_refusals() -> dict[str, str]:
@@ -156,7 +156,7 @@ class Model:
     ) -> None: ...
     def close(self) -> None: ...
     def fingerprint(self) -> str:
-        """Return a digest of the weights and the spec, computed on the first call: 32 hex digits."""
+        """Return a digest of the weights and the spec, computed on first call: 32 hex digits."""
 
     def check_forward(self, ids: npt.NDArray[np.int64], cache: ForwardCache | None) -> None:
         """Raise what `forward` would raise for `ids` and `cache`."""
