@@ -1,4 +1,6 @@
-"""Measures the perplexity of SmolLM2 over whole books, for docs/exactness.md.
+"""Measures the perplexity of SmolLM2 over whole books.
+
+The results are on the page docs/notebook/2026-11-22-whole-novels.md.
 
     BENCH_OUT=figures python benchmarks/picture_bench.py books-heldout.jsonl.xz
 

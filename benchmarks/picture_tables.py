@@ -1,4 +1,6 @@
-"""Makes the tables and pictures of docs/exactness.md from the results of picture_bench.py.
+"""Makes the tables and pictures of whole novels from the results of picture_bench.py.
+
+The page is docs/notebook/2026-11-22-whole-novels.md.
 
     BENCH_OUT=figures python benchmarks/picture_tables.py books-heldout.jsonl.xz
 

@@ -52,7 +52,9 @@ def test_pages_count_the_planted_mistakes() -> None:
     native, python = len(CATALOGUE), len(CATALOGUE_PYTHON)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"each of {native + python} planted mistakes" in readme
-    page = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
+    users = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
+    assert f"Each of {native + python} planted mistakes" in users
+    page = (ROOT / "docs" / "internals" / "exactness.md").read_text(encoding="utf-8")
     for count in (f"lists {native} mistakes", f"lists {python} in", f"All {native + python} are"):
         assert count in page
 
