@@ -1,17 +1,16 @@
-"""Turns chat messages into token ids with the template of the checkpoint.
+"""Encodes chat messages through a checkpoint's chat template, which runs in a sandbox.
 
-Only the template can produce control tokens. A message may contain the text of one, and a template
+Only the template writes control tokens. A message may contain the text of one, and a template
 may cut, join and trim messages, so searching before or after rendering is not enough. Instead the
-messages are escaped: the characters with which such texts start and end are replaced with
-private-use characters that occur nowhere else. Every control token's text in the rendering is then
-the template's own. The rendering is split there, the pieces in between are unescaped, and each is
-encoded as plain text.
+rendering says of each character whether it comes from the template or from a message
+(`templates/traced_text.py`). It is split at the control tokens whose characters all come from the
+template, and the pieces in between are encoded as plain text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,23 +22,24 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import PROMPT, ArgumentName
-from sinkstream.text.plain_text import PlainEncoder, check_characters
-from sinkstream.text.templates.escaper import Escaper
+from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
+from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.sandbox import TemplateSandbox
-from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
+from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
+from sinkstream.text.tokenizers.control_tokens import ControlLiterals, Found, control_tokens
 
-ROLES = ("assistant", "system", "tool", "user")
 MAX_TEMPLATE_CHARACTERS = 64 << 10
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
 _MAX_COPIES = 8  # how many copies of a message it may hold at the same time
+_FROM_TEMPLATE = re.compile(f"[^{MESSAGE}]+")
 
 
 def encode_chat(
     text: TextFormat,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[Any],
     *,
     add_generation_prompt: bool = True,
     timeout_s: float = TEMPLATE_SECONDS,
@@ -48,8 +48,9 @@ def encode_chat(
 
     Args:
         text: The checkpoint's tokenizer and template.
-        messages: Mappings with `role` ("assistant", "system", "tool" or "user") and `content`, a
-            string. It is always plain text, whatever it looks like.
+        messages: Mappings with `role` (one of `messages.ROLES`) and `content`, a string or a list
+            of text parts; None if there are `tool_calls`. It is always plain text, whatever it
+            looks like.
         add_generation_prompt: Whether to end with the start of the assistant's reply.
         timeout_s: Seconds after which the template is stopped.
 
@@ -58,11 +59,11 @@ def encode_chat(
         `apply_chat_template`.
 
     Raises:
-        TypeError: `messages` is not a list of mappings, or a content is not a string.
+        TypeError: `messages` is not a list of mappings, or a value has the wrong type.
         InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
             tokenizer or template, or the template fails or refuses.
     """
-    checked = _check_messages(messages)
+    checked = check_messages(messages)
     if text.tokenizer is None or text.chat_template is None:
         lacks = "tokenizer" if text.tokenizer is None else "chat template"
         remedy = "Give token ids" if text.tokenizer is None else "Give a string or token ids"
@@ -96,11 +97,11 @@ class ChatFormat:
         self.encoder = PlainEncoder(tokenizer)
         self.control = ControlLiterals(control_tokens(tokenizer))
         self.source = source
-        self._special_tokens = text.special_tokens
+        self._special_tokens = traced_data(text.special_tokens, DERIVED)
 
     def render(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
         timeout_s: float = TEMPLATE_SECONDS,
@@ -109,28 +110,63 @@ class ChatFormat:
         """Render well-formed messages. Their contents stay plain text, whatever they say.
 
         Raises:
-            InvalidArgument: The template fails, or refuses the messages.
+            InvalidArgument: The template fails, or refuses the messages; or it hides which control
+                tokens are its own.
         """
-        escaper = Escaper(
-            self.control.literals, self.template.constants, self.source, messages, argument
-        )
+
+        def rendering(said: Sequence[Message]) -> TracedText:
+            return self._render(said, add_generation_prompt, timeout_s, argument)
+
+        written = rendering(messages)
+        found = list(self._own_tokens(written, argument))
+        spelled = next(filter(None, map(self.control.first_in, strings_of(list(messages)))), None)
+        if spelled is not None:
+            # See Note: [Messages that spell control tokens].
+            harmless = rendering([_mapped(message, self.control.without) for message in messages])
+            expected = list(self._own_tokens(harmless, argument))
+            kept = _without_answers(_keys(written, found), _keys(harmless, expected))
+            if kept is None:
+                raise InvalidArgument(
+                    f"{argument} must not contain {spelled!r}: the checkpoint's chat template "
+                    "would write other control tokens.",
+                    param=argument.name,
+                )
+            found = [found[i] for i in kept]
+        return Passage(tuple(self.control.split(str.__str__(written), found)))
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        timeout_s: float,
+        argument: ArgumentName,
+    ) -> TracedText:
         variables: dict[str, Any] = {
             **self._special_tokens,
-            "messages": [
-                {"role": message["role"], "content": escaper.escape(message["content"])}
-                for message in messages
-            ],
+            "messages": [_traced_message(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
             "documents": None,
         }
-        size = sum(len(message["content"]) for message in messages)
+        size = sum(map(len, strings_of(list(messages))))
         limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
-        rendered = _render(self.template, self.source, variables, limits, argument)
-        pieces = self.control.split(rendered)
-        return Passage(
-            tuple(piece if isinstance(piece, int) else escaper.unescape(piece) for piece in pieces)
-        )
+        try:
+            return _SANDBOX.run(self.template.template, variables, limits)
+        except Exception as error:  # the template's operations may raise anything
+            raise _template_error(error, self.source, argument) from None
+
+    def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
+        """Yield the control tokens in a rendering without any character of a message."""
+        for run in _FROM_TEMPLATE.finditer(written.origins):
+            for found in self.control.find(written, run.start(), run.end()):
+                if UNKNOWN in written.origins[found.begin : found.end]:
+                    literal = str.__str__(written[found.begin : found.end])
+                    raise InvalidArgument(
+                        f"{argument.call}: the checkpoint's chat template hides the origin of "
+                        f"{literal!r}: its own text, or a message. Give token ids instead.",
+                        param=argument.name,
+                    )
+                yield found
 
     def encode(self, passage: Passage, argument: ArgumentName = PROMPT) -> list[int]:
         """Return the ids of a passage of a rendering."""
@@ -151,40 +187,53 @@ class ChatFormat:
         return self.encoder.encode(piece, at_start=at_start, argument=argument)
 
 
-def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
-        raise TypeError(
-            "stream: `prompt` must be a list of messages, but is of type "
-            f"{type(messages).__name__}."
-        )
-    if not messages:
-        raise InvalidArgument("stream: `prompt` must have at least one message.", param="prompt")
-    return [_check_message(message, i) for i, message in enumerate(messages)]
+# Note: [Messages that spell control tokens]
+# A template may search messages for a control token's text, and then write the token itself. Such a
+# conversation is therefore rendered again, with other letters in place of these texts: only the
+# tokens that the template writes in both renderings are control tokens, the others are plain text.
+# Tokens are the same if they come from the same places in the template.
 
 
-def _check_message(message: Mapping[str, Any], index: int) -> dict[str, str]:
-    where = f"stream: message {index} of `prompt`"
-    if not isinstance(message, Mapping):
-        raise TypeError(f"{where} must be a mapping, but is of type {type(message).__name__}.")
-    if set(message) != {"role", "content"}:
-        names = ", ".join(sorted(f"`{name}`" for name in map(str, message))) or "nothing"
-        raise InvalidArgument(
-            f"{where} must have `content` and `role` and nothing else, but has {names[:200]}.",
-            param="prompt",
-        )
-    role, content = message["role"], message["content"]
-    if not isinstance(role, str) or role not in ROLES:
-        shown = repr(role)[:40]
-        raise InvalidArgument(
-            f"{where}: `role` must be one of {', '.join(ROLES)}, but is {shown}.", param="prompt"
-        )
-    if not isinstance(content, str):
-        raise TypeError(
-            f"{where}: `content` must be a string, but is of type {type(content).__name__}."
-        )
-    check_characters(content, f"{where}: `content`")
-    # Templates get plain strings: subclasses may carry methods.
-    return {"role": str.__str__(role), "content": str.__str__(content)}
+def _keys(written: TracedText, found: Iterable[Found]) -> list[tuple[int, str]]:
+    return [(token_id, written.origins[begin:end]) for begin, end, token_id in found]
+
+
+def _without_answers(
+    found: Sequence[tuple[int, str]], expected: Sequence[tuple[int, str]]
+) -> list[int] | None:
+    """Return the indices of the expected tokens among those found, or None if that is ambiguous."""
+    first = _embedding(found, expected)
+    last = _embedding(found[::-1], expected[::-1])
+    if first is None or last is None:
+        return None
+    return first if first == [len(found) - 1 - i for i in reversed(last)] else None
+
+
+def _embedding(found: Sequence[Any], expected: Sequence[Any]) -> list[int] | None:
+    """Return the first indices at which the expected items occur in this order."""
+    indices: list[int] = []
+    for i, key in enumerate(found):
+        if len(indices) < len(expected) and key == expected[len(indices)]:
+            indices.append(i)
+    return indices if len(indices) == len(expected) else None
+
+
+def _traced_message(message: Message) -> dict[str, Any]:
+    """Return a message in which all but its role comes from the message."""
+    said: dict[str, Any] = traced_data(message, MESSAGE)
+    return said | {"role": TracedText(message["role"], DERIVED * len(message["role"]))}
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """Return data with a function applied to all strings except roles."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            change(name): part if name == "role" and part in ROLES else _mapped(part, change)
+            for name, part in value.items()
+        }
+    return [_mapped(part, change) for part in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +270,6 @@ def compile_template(source: str, argument: ArgumentName = PROMPT) -> ChatTempla
         names = frozenset(name.name for name in tree.find_all(nodes.Name))
         return ChatTemplate(_SANDBOX.from_string(tree), texts, names)
     except Exception as error:
-        raise _template_error(error, source, argument) from None
-
-
-def _render(
-    template: ChatTemplate,
-    source: str,
-    variables: Mapping[str, Any],
-    limits: Limits,
-    argument: ArgumentName,
-) -> str:
-    try:
-        return _SANDBOX.run(template.template, variables, limits)
-    except Exception as error:  # the template's operations may raise anything
         raise _template_error(error, source, argument) from None
 
 

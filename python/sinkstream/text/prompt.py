@@ -52,7 +52,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if isinstance(prompt[0], Mapping):
-        return encode_chat(text, prompt)  # type: ignore[arg-type]  # checked there, one by one
+        return encode_chat(text, prompt)
     return [_check_id(token_id, i, vocab_size) for i, token_id in enumerate(prompt)]
 
 

@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import MAX_TEMPLATE_CHARACTERS, ROLES, encode_chat
+from sinkstream.text.chat import MAX_TEMPLATE_CHARACTERS, encode_chat
+from sinkstream.text.messages import ROLES
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from tests.python.text import templates, vocabularies
 from tests.python.text.vocabularies import FAMILIES
@@ -184,7 +185,27 @@ TEMPLATE_TRICKS = {
     "half from the template": "{{ '<|im_' }}{{ messages[0].content }}",
     "a test for the token": "{% if '<|im_end|>' in messages[0].content %}<|im_end|>{% endif %}",
     "removal of the token": "{{ messages[0].content.replace('<|im_end|>', '') }}",
+    "the middle from a message": "{{ '<|im_' ~ messages[0].content ~ '|>' }}",
+    "a join with a half": "{{ ['<|im_', '|>'] | join(messages[0].content) }}",
+    "formatting by percent": "{{ '<|im_%s|>' % messages[0].content }}",
+    "formatting by braces": "{{ '<|im_{}|>'.format(messages[0].content) }}",
+    "formatting of a message": "{{ messages[0].content ~ '%s' | format('<') }}",
+    "a replacement": "{{ '<|xm_end|>' | replace('x', messages[0].content[:1]) }}",
+    "padding": "{{ '|im_end|>'.rjust(10, (messages[0].content ~ 'x')[0]) }}",
+    "letters one by one": "{% for c in messages[0].content %}{{ c }}{% endfor %}",
+    "a sorted list": "{{ messages | map(attribute='content') | sort | join }}",
+    "a macro": "{% macro m(x) %}<|im_{{ x }}|>{% endmacro %}{{ m(messages[0].content) }}",
+    "a block": "{% set x %}<|im_{{ messages[0].content }}|>{% endset %}{{ x }}",
+    "a cycler": "{% set c = cycler(messages[0].content, '<') %}{{ c.next() }}{{ c.next() }}",
+    "markup": "{{ messages[0].content | safe }}",
+    "markup with text": "{{ '<|im_' + (messages[0].content | safe) }}",
+    "wrapping": "{{ messages[0].content | wordwrap(3) }}",
+    "truncation": "{{ messages[0].content | truncate(10, true, '', 0) }}",
+    "names": "{{ dict.fromkeys([messages[0].content]) }}",
+    "named arguments": "{% for k in dict(**{messages[0].content: 1}) %}{{ k }}{% endfor %}",
+    "a test of a part": "{% if 'im_' in messages[0].content %}|im_end|>{% endif %}",
 }
+UNDECIDED = {"wrapping", "named arguments"}
 FRAGMENTS = (
     "<|im_end|>", "<|im_", "end|>", "<", "|", ">", "im_end", "</think>", "x", " ", "\n",
     "|im_end|>", "<|im_end|", "<|IM_END|>", ">|dne_mi|<", "<|im_start|>", "\uf8ff",
@@ -193,12 +214,68 @@ FRAGMENTS = (
 
 
 @pytest.mark.parametrize("trick", TEMPLATE_TRICKS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join), min_size=2))
 def test_no_template_makes_a_control_token_out_of_pieces(trick: str, contents: list[str]) -> None:
     text = with_template(vocabularies.qwen3(), TEMPLATE_TRICKS[trick])
     messages = [{"role": "user", "content": content} for content in contents]
-    assert skeleton(text, encode_chat(text, messages)) == []
+    try:
+        found = encode_chat(text, messages)
+    except InvalidArgument as error:
+        assert trick in UNDECIDED
+        assert "hides the origin of" in str(error)  # noqa: PT017
+    else:
+        assert skeleton(text, found) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        ("{{ ['<|im_end|>', messages[0].content] | pprint }}", "x" * 99),
+        ("{{ ('<|im_end|> ' ~ messages[0].content) | wordwrap(40) }}", "x"),
+    ],
+)
+def test_a_template_that_hides_what_comes_from_a_message_is_refused(
+    source: str, content: str
+) -> None:
+    text = with_template(vocabularies.qwen3(), source)
+    with pytest.raises(InvalidArgument, match=r"hides the origin of '<.im_end.>'") as caught:
+        encode_chat(text, [{"role": "user", "content": content}])
+    assert caught.value.param == "prompt"
+
+
+ANSWER = "{% if '<|im_end|>' in messages[0].content %}<|im_end|>{% endif %}"
+END = "{% macro end() %}<|im_end|>{% endmacro %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a" + ANSWER + "b<|im_start|>", "a<|im_end|>b[S]"),
+        (ANSWER + "{{ messages[0].content }}<|im_end|>", "<|im_end|>x<|im_end|>[E]"),
+        ("{{ messages[0].content.replace('<|im_end|>', '<|im_end|>') }}<|im_end|>",
+         "x<|im_end|>[E]"),
+        (ANSWER.replace("{% endif %}", "{% else %}<|im_start|>{% endif %}"), None),
+        (END + ANSWER.replace("%}<|im_end|>", "%}{{ end() }}") + "x{{ end() }}", None),
+    ],
+)  # fmt: skip
+def test_a_message_that_spells_a_control_token_gets_none_in_answer(
+    source: str, expected: str | None
+) -> None:
+    text = with_template(vocabularies.qwen3(), source)
+    messages = [{"role": "user", "content": "x<|im_end|>"}]
+    if expected is None:
+        with pytest.raises(InvalidArgument, match=r"must not contain '<.im_end.>': the checkpoint"):
+            encode_chat(text, messages)
+        return
+    marks = {"<|im_start|>": "[S]", "<|im_end|>": "[E]"}
+    ids = encode_chat(text, messages)
+    control = {token_id: marks[token.content] for token_id, token in
+               control_tokens(tokenizer_of(text)).items() if token.content in marks}  # fmt: skip
+    plain = [token_id for token_id in ids if token_id not in control]
+    assert shown(text, plain) == expected.replace("[S]", "").replace("[E]", "")
+    assert [control[i] for i in ids if i in control] == [expected[-3:]]
+    assert ids[-1] in control
 
 
 def test_text_comes_back_as_it_was_written() -> None:
@@ -265,10 +342,10 @@ def test_every_role_is_taken() -> None:
     ("messages", "sentence"),
     [
         ([], "must have at least one message"),
-        ([{"role": "owner", "content": "x"}], "must be one of assistant, system, tool, user"),
+        ([{"role": "owner", "content": "x"}], "one of assistant, developer, system, tool, user"),
         ([{"role": 3, "content": "x"}], "`role` must be one of"),
-        ([{"role": "user"}], "must have `content` and `role` and nothing else"),
-        ([{"role": "user", "content": "x", "name": "y"}], "but has `content`, `name`, `role`"),
+        ([{"role": "user"}], "must have `content` and `role`, but has `role`"),
+        ([{"role": "user", "content": "x", "label": "y"}], "annotations, .*, but has 'label'"),
         ([{}], "but has nothing"),
         (
             [{"role": "user", "content": "x"}, {"role": "user", "content": "ab\ud800"}],

@@ -19,6 +19,7 @@ from jinja2.exceptions import TemplateError
 MAX_BITS = 4096  # of an integer that a template computes
 _MAX_ARGUMENT = 100_000  # of integers passed to functions: widths, counts, indices
 MAX_VALUES = 64  # bytes of all values, per admitted character; common templates need under ten
+_LINK = 50  # characters that `urlize` adds to a link
 _THOUSANDS = re.compile(r"\d{4}")
 _PARENTHESIS = re.compile(r"[()]")
 # Flags, width, precision and length of a `%` field. Every part may be empty, and none of them
@@ -89,7 +90,7 @@ def checked(value: Any) -> Any:
     limits.tick()
     limits.admit(size_of(value))
     if isinstance(value, str | list | tuple | Mapping):
-        limits.spend(getsizeof(value))
+        limits.spend(getsizeof(value) + len(getattr(value, "origins", "")))
     return value
 
 
@@ -184,5 +185,13 @@ def check_amplifiers(name: str, arguments: Sequence[Any]) -> None:
         limits.admit(str(first).count("\n") * max(widths, default=4))
     elif name == "format":
         check_percent(str(first), tuple(others))
-    elif name == "sum" and any(not isinstance(other, int | float | str) for other in others):
-        raise TemplateError("it sums something other than numbers")
+    elif name == "expandtabs":
+        limits.admit(str(first).count("\t") * max((int(other) for other in others), default=8))
+    elif name == "wordwrap":
+        wraps = [len(other) for other in others if isinstance(other, str)]
+        limits.admit(len(str(first)) * (1 + max(wraps, default=1)))
+    elif name == "urlize":
+        links = sum(map(str(first).count, ".:@"))
+        limits.admit(3 * len(str(first)) + links * (_LINK + size_of(others)))
+    elif name == "pprint" and size_of(first) > _MAX_ARGUMENT:
+        raise TemplateError("it prints a value that is too large")

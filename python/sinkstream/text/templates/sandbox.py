@@ -2,28 +2,27 @@
 
 Jinja's own sandbox keeps a template away from Python's internals. This one exposes even less, and
 bounds the cost: every loop, call and filter checks the time, and every operation that makes a
-larger value out of smaller ones is checked before it runs.
+larger value out of smaller ones is checked before it runs. The output says where each of its
+characters comes from.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import wraps
 from sys import getsizeof
 from typing import Any, cast
 
-from jinja2 import Environment, Template, nodes, pass_environment
+from jinja2 import Template, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
-from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
+from sinkstream.text.templates.filters import FILTERS
 from sinkstream.text.templates.limits import (
     MAX_BITS,
     Limits,
@@ -36,50 +35,56 @@ from sinkstream.text.templates.limits import (
     current_limits,
     size_of,
 )
+from sinkstream.text.templates.traced_text import (
+    TracedText,
+    origin_of_place,
+    origins_of,
+    traced,
+    traced_result,
+)
+from sinkstream.text.templates.writing import (
+    brace_formatted,
+    joined,
+    percent_formatted,
+    written,
+)
 
 
 class _Namespace(Namespace):
     """Holds variables. Templates can change only this, so it must never be written out."""
 
+    def __init__(*arguments: Any, **named: Any) -> None:  # so that `self` can be a variable
+        self, *rest = arguments
+        values = dict(*rest, **named)
+        for name in values:
+            _check_variable(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_variable(name)
+        super().__setitem__(name, value)
+
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write JSON as transformers does; Jinja's own filter escapes HTML."""
-    if indent is not None and indent > 16:
-        raise TemplateError("it indents too far")
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+def _check_variable(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError("it names a variable of a namespace with an underscore")
 
 
-@pass_environment
-def _join(
-    environment: Environment,
-    value: Iterable[Any],
-    separator: str = "",
-    attribute: str | int | None = None,
-) -> str:
-    if attribute is not None:
-        value = map(make_attrgetter(environment, attribute), value)
-    parts = [str(part) for part in value]
-    current_limits.get().admit(size_of(parts) + len(parts) * len(separator))
-    return separator.join(parts)
+class _Dict:
+    """Makes dictionaries; unlike the type, it has no other attributes."""
+
+    def __call__(self, *pairs: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*pairs, **values)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
 
 
 def _raise_exception(message: Any) -> None:
-    raise TemplateError(str(message))
+    raise TemplateError(str.__str__(str(message)))
 
 
 def _strftime_now(layout: str) -> str:
@@ -87,61 +92,22 @@ def _strftime_now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-def _make_dict(*pairs: Any, **values: Any) -> dict[Any, Any]:
-    return dict(*pairs, **values)
-
-
 # Methods of strings, lists and mappings that templates may call: none that changes the object or
 # reaches beyond it. `format` is Jinja's sandboxed version.
 _ATTRIBUTES: dict[type, frozenset[str]] = {
     str: frozenset({
-        "capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum",
-        "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle",
-        "isupper", "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix",
-        "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-        "startswith", "strip", "swapcase", "title", "upper",
+        "capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format",
+        "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit",
+        "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
+        "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix",
+        "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
+        "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill",
     }),
-    list: frozenset({"count", "index"}),
+    list: frozenset({"copy", "count", "index"}),
     tuple: frozenset({"count", "index"}),
-    dict: frozenset({"get", "items", "keys", "values"}),
+    dict: frozenset({"copy", "get", "items", "keys", "values"}),
 }  # fmt: skip
-_OWN_KINDS = (Cycler, Joiner, LoopContext, Namespace)
-
-_FILTERS = frozenset({
-    "abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float",
-    "format", "groupby", "indent", "int", "items", "last", "length", "list", "lower", "map", "max",
-    "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr",
-    "sort", "string", "sum", "title", "trim", "unique", "upper", "wordcount",
-})  # fmt: skip
-
-
-def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap one of Jinja's filters: check the time, its arguments and its result."""
-
-    @wraps(function)  # keeps the markers for what Jinja passes as the first argument
-    def bounded(*arguments: Any, **named: Any) -> Any:
-        limits = current_limits.get()
-        limits.tick()
-        given = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
-        check_numbers([*given[1:], *named.values()])
-        if named and name == "replace":  # the check below identifies arguments by position
-            raise TemplateError("it calls `replace` with named arguments")
-        check_amplifiers(name, [*given, *named.values()])
-        result = function(*arguments, **named)
-        if not isinstance(result, Iterator):
-            return checked(result)
-        # Consumed here to check its size. Returned as an iterator again, which is always truthy.
-        taken: list[Any] = []
-        size = 0
-        for item in result:
-            limits.tick()
-            size += size_of(item)
-            limits.admit(size)
-            limits.spend(8)  # its pointer in the list; the item itself is counted already
-            taken.append(item)
-        return (item for item in taken)
-
-    return bounded
+_OWN_KINDS = (Cycler, Joiner, LoopContext, Namespace, _Dict)
 
 
 def _timed(items: Iterable[Any]) -> Iterator[Any]:
@@ -153,13 +119,49 @@ def _timed(items: Iterable[Any]) -> Iterator[Any]:
 
 def _concatenated(parts: Sequence[Any]) -> Any:
     current_limits.get().admit(size_of(parts))
-    return checked("".join(map(str, parts)))
+    return checked(joined("", parts))
+
+
+@pass_context  # so that Jinja does not compute it at compile time, and join it to other strings
+def _own(_: Context, text: str, place: int) -> str:
+    return traced(text, origin_of_place(place))
+
+
+@pass_context
+def _finalize(_: Context, value: Any) -> Any:
+    return written(value)
 
 
 class _Bounds(NodeTransformer):
-    """Wraps every loop, and every expression that makes a larger value, in a check."""
+    """Wraps every loop, and every expression that makes a larger value, in a check.
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's naming rule)
+    It also marks the template's own strings.
+    """
+
+    def __init__(self) -> None:
+        self._places = 0
+
+    def _marked(self, text: str, lineno: int) -> nodes.Node:
+        self._places += 1
+        place = nodes.Const(self._places, lineno=lineno)
+        text_node = nodes.Const(text, lineno=lineno)
+        return nodes.Filter(text_node, "_own", [place], [], None, None, lineno=lineno)
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802 (Jinja's naming rule)
+        return self._marked(node.value, node.lineno) if isinstance(node.value, str) else node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
+        return self._marked(node.data, node.lineno)
+
+    def visit_ScopedEvalContextModifier(  # noqa: N802
+        self, node: nodes.ScopedEvalContextModifier
+    ) -> nodes.Node:
+        # Where strings are escaped, the template's own would be, too.
+        inner = _BoundsOnly()
+        node.body = [inner.visit(child) for child in node.body]
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         node.iter = _around(node.iter, "_timed")
         return node
@@ -179,6 +181,19 @@ class _Bounds(NodeTransformer):
         return _around(node, "_checked") if node.ctx == "load" else node
 
 
+class _BoundsOnly(_Bounds):
+    """Wraps the same, and marks nothing."""
+
+    def _marked(self, text: str, lineno: int) -> nodes.Node:
+        raise NotImplementedError
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
+        return node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
+        return node
+
+
 def _around(node: nodes.Node, filter_name: str) -> nodes.Filter:
     expression = cast(nodes.Expr, node)  # the grammar allows only expressions here
     return nodes.Filter(expression, filter_name, [], [], None, None, lineno=node.lineno)
@@ -189,9 +204,14 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012 (name and type prescribed by Jinja)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("write"), [], [], body).set_lineno(lineno)
+
+    def write(self, caller: Macro) -> str:
+        """Return the body's text. As a call, it keeps its variables to itself."""
+        return caller()
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
@@ -201,15 +221,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _Generation]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[LoopControlExtension, _Generation],
+            finalize=_finalize,
         )
-        own = {"join": _join, "tojson": _tojson}
-        chosen = {name: self.filters[name] for name in _FILTERS} | own
-        self.filters = {name: _bounded_filter(name, f) for name, f in chosen.items()}
-        self.filters |= {"_timed": _timed, "_checked": checked, "_concatenated": _concatenated}
+        self.filters = FILTERS | {
+            "_timed": _timed, "_checked": checked, "_concatenated": _concatenated, "_own": _own
+        }  # fmt: skip
         self.globals = {
             "cycler": Cycler,
-            "dict": _make_dict,
+            "dict": _Dict(),
             "joiner": Joiner,
             "namespace": _Namespace,
             "raise_exception": _raise_exception,
@@ -220,8 +242,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def _generate(self, source: nodes.Template, *arguments: Any, **named: Any) -> str:
         return super()._generate(_Bounds().visit(source), *arguments, **named)
 
-    def run(self, template: Template, variables: Mapping[str, Any], limits: Limits) -> str:
-        """Render a template of this environment.
+    def run(self, template: Template, variables: Mapping[str, Any], limits: Limits) -> TracedText:
+        """Render a template of this environment. Untraced strings are of unknown origin.
 
         Raises:
             TemplateError: It fails, refuses, or exceeds its limits.
@@ -234,7 +256,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         finally:
             current_limits.reset(token)
 
-    def concat(self, parts: Iterable[str]) -> str:
+    def concat(self, parts: Iterable[str]) -> TracedText:
         """Join the pieces of an output, within the limits."""
         limits = current_limits.get()
         taken: list[str] = []
@@ -244,8 +266,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             limits.admit(size)
             limits.tick()
             taken.append(part)
-        output = "".join(taken)
-        limits.spend(getsizeof(output))
+        output = TracedText("".join(taken), "".join(map(origins_of, taken)))
+        limits.spend(getsizeof(output) + getsizeof(output.origins))
         return output
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -264,9 +286,16 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         template = value.__self__
 
         def bounded(*arguments: Any, **named: Any) -> str:
-            check_numbers([*arguments, *named.values()])
-            check_braces(template, (arguments, named))
-            return sandboxed(*arguments, **named)
+            if value.__name__ == "format_map" and len(arguments) == 1 and not named:
+                given, keys = (), arguments[0]
+            else:
+                given, keys = arguments, named
+            check_numbers([*given, *keys.values()])
+            check_braces(template, (given, keys))
+            made = sandboxed(*arguments, **named)
+            if isinstance(template, TracedText):
+                return brace_formatted(SandboxedFormatter(self), template, given, keys)
+            return cast(str, traced_result(made, [template, *given, *keys.values()]))
 
         return bounded
 
@@ -274,10 +303,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Call a function or method for a template."""
         current_limits.get().tick()
         check_numbers([*arguments, *named.values()])
-        text = getattr(function, "__self__", None)
-        if isinstance(text, str):
-            check_amplifiers(function.__name__, [text, *arguments, *named.values()])
-        return checked(super().call(context, function, *arguments, **named))
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, str):
+            check_amplifiers(function.__name__, [owner, *arguments, *named.values()])
+        result = super().call(context, function, *arguments, **named)
+        # Other functions may return what they were given earlier.
+        if function is _strftime_now or isinstance(owner, str | list | tuple | dict):
+            result = traced_result(result, [owner, *arguments, *named.values()])
+        return checked(result)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator whose result may be larger than its operands."""
@@ -294,4 +327,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             grown = left.bit_length() * (abs(right) if operator == "**" else 1)
             if grown + right.bit_length() > MAX_BITS:
                 raise SecurityError("it computes with numbers that are too large")
-        return checked(super().call_binop(context, operator, left, right))
+        if operator == "%" and isinstance(left, TracedText):
+            return checked(percent_formatted(left, right))
+        result = super().call_binop(context, operator, left, right)
+        return checked(traced_result(result, [left, right]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
-from sinkstream.text.chat import ROLES
+from sinkstream.text.messages import ROLES
 from sinkstream.text.plain_text import check_characters
 
 SYSTEM = ArgumentName("session", "system")

@@ -1,0 +1,174 @@
+"""Chat messages in OpenAI's form: checks, and the copies that templates get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.text.plain_text import check_characters
+
+Message = Mapping[str, Any]
+
+ROLES = ("assistant", "developer", "system", "tool", "user")
+# The names of a message's reasoning, in the order in which transformers reads them.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_STRINGS = ("name", "tool_call_id", *_REASONING)
+# What OpenAI's replies contain besides, where there is none.
+_EMPTY = ("annotations", "audio", "function_call", "refusal")
+_NAMES = tuple(sorted(("content", "role", "tool_calls", *_STRINGS, *_EMPTY)))
+_MAX_DEPTH = 64  # of the data in tool calls
+
+
+def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> list[Message]:
+    """Return a conversation as plain data, as transformers gives it to a template.
+
+    Raises:
+        TypeError: It is not a list of mappings, or a value has the wrong type.
+        InvalidArgument: It is empty, or a message is malformed.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise TypeError(
+            f"{argument} must be a list of messages, but is of type {type(messages).__name__}."
+        )
+    if not messages:
+        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
+    return [_Check(argument, i).message(message) for i, message in enumerate(messages)]
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """Yield all strings in messages, except roles."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from strings_of(name)
+            if name != "role" or part not in ROLES:
+                yield from strings_of(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from strings_of(part)
+
+
+def text_of_parts(parts: Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a list of parts, one per line, as other servers join them."""
+    return "\n".join(part["text"] for part in parts)
+
+
+class _Check:
+    """Checks one message."""
+
+    def __init__(self, argument: ArgumentName, index: int) -> None:
+        self._param = argument.name
+        self._where = f"{argument.call}: message {index} of `{argument.name}`"
+
+    def message(self, message: Any) -> Message:
+        if not isinstance(message, Mapping) and callable(getattr(message, "model_dump", None)):
+            message = message.model_dump()  # OpenAI's own classes
+        if not isinstance(message, Mapping):
+            raise self._wrong_type("", "a mapping", message)
+        self._check_names(message)
+        checked = {str.__str__(name): self._field(name, message[name]) for name in message}
+        content = checked.get("content")
+        if content is None and not checked.get("tool_calls"):
+            raise self._wrong_type(": `content`", "a string or a list of parts", content)
+        reasoning = next((r for name in _REASONING if (r := checked.get(name)) is not None), None)
+        if reasoning is not None:
+            checked = {"thinking": reasoning, **checked, "reasoning_content": reasoning}
+        return checked
+
+    def _check_names(self, message: Mapping[Any, Any]) -> None:
+        names = {name for name in message if isinstance(name, str)}
+        if "role" not in names or not names & {"content", "tool_calls"}:
+            shown = ", ".join(sorted(f"`{name}`" for name in map(str, message))) or "nothing"
+            raise self._refusal(f" must have `content` and `role`, but has {shown[:200]}.")
+        for name in message:
+            if name not in _NAMES:
+                raise self._refusal(
+                    f" must have only {', '.join(_NAMES)}, but has {repr(name)[:40]}."
+                )
+
+    def _field(self, name: str, value: Any) -> Any:
+        if name == "role":
+            return self._role(value)
+        if value is None:
+            return None
+        where = f": `{name}`"
+        if name in _EMPTY:
+            if value or isinstance(value, bool | int | float):
+                raise self._refusal(f"{where} must be None or empty. Only text is supported.")
+        elif name in _STRINGS:
+            if not isinstance(value, str):
+                raise self._wrong_type(where, "a string", value)
+        elif name == "tool_calls":
+            if not isinstance(value, list | tuple) or not all(
+                isinstance(call, Mapping) for call in value
+            ):
+                raise self._wrong_type(where, "a list of mappings", value)
+        elif not isinstance(value, str):
+            return self._parts(value)
+        return self._data(value, where, 0)
+
+    def _role(self, role: Any) -> str:
+        if not isinstance(role, str) or role not in ROLES:
+            raise self._refusal(
+                f": `role` must be one of {', '.join(ROLES)}, but is {repr(role)[:40]}."
+            )
+        return str.__str__(role)
+
+    def _parts(self, parts: Any) -> list[dict[str, str]]:
+        if not isinstance(parts, list | tuple):
+            raise self._wrong_type(": `content`", "a string or a list of parts", parts)
+        return [self._part(part, f": part {i} of `content`") for i, part in enumerate(parts)]
+
+    def _part(self, part: Any, where: str) -> dict[str, str]:
+        if not isinstance(part, Mapping):
+            raise self._wrong_type(where, "a mapping", part)
+        if (kind := part.get("type")) != "text":
+            raise self._refusal(
+                f'{where}: `type` must be "text", but is {repr(kind)[:40]}. Only text is supported.'
+            )
+        for name in part:
+            if name not in ("text", "type"):
+                raise self._refusal(
+                    f"{where} must have only text, type, but has {repr(name)[:40]}."
+                )
+        if not isinstance(part.get("text"), str):
+            raise self._wrong_type(f"{where}: `text`", "a string", part.get("text"))
+        return {"type": "text", "text": self._string(part["text"], f"{where}: `text`")}
+
+    def _data(self, value: Any, where: str, depth: int) -> Any:
+        """Return plain data. Templates get no subclasses, which may carry methods."""
+        if depth > _MAX_DEPTH:
+            raise self._refusal(f"{where} must be nested at most {_MAX_DEPTH} deep.")
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return self._string(value, where)
+        if isinstance(value, int):
+            return int.__int__(value)
+        if isinstance(value, float):
+            return float.__float__(value)
+        if isinstance(value, list | tuple):
+            return [self._data(part, where, depth + 1) for part in value]
+        if isinstance(value, Mapping):
+            if not all(isinstance(name, str) for name in value):
+                raise self._wrong_type(where, "data with names of type str", value)
+            return {
+                self._string(name, where): self._data(part, where, depth + 1)
+                for name, part in value.items()
+            }
+        raise self._wrong_type(where, "data that JSON can hold", value)
+
+    def _string(self, text: str, where: str) -> str:
+        check_characters(text, self._where + where)
+        return str.__str__(text)
+
+    def _refusal(self, rule: str) -> InvalidArgument:
+        return InvalidArgument(self._where + rule, param=self._param)
+
+    def _wrong_type(self, where: str, kind: str, value: Any) -> TypeError:
+        return TypeError(
+            f"{self._where}{where} must be {kind}, but is of type {type(value).__name__}."
+        )
