@@ -1,7 +1,7 @@
 // A decoder on a GPU that samples there, one step ahead of the host; a decoding step is one launch
 // of a captured graph. Combines a step's inputs (cuda/step.h), its launches (cuda/launches.h), the
 // layers (cuda/layers.h), sampling (cuda/sampling.h) and graphs (cuda/graphs.h). How all of this is
-// ordered: docs/cuda.md, "How a token flows".
+// ordered: docs/internals/cuda.md, "How a token flows".
 #pragma once
 
 #include <vector>
