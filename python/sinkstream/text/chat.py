@@ -201,7 +201,12 @@ def _keys(written: TracedText, found: Iterable[Found]) -> list[tuple[int, str]]:
 def _without_answers(
     found: Sequence[tuple[int, str]], expected: Sequence[tuple[int, str]]
 ) -> list[int] | None:
-    """Return the indices of the expected tokens among those found, or None if that is ambiguous."""
+    """Return the indices of the expected tokens among those found, or None if that is ambiguous.
+
+    If some of the expected ones are missing, but no others were found, these are all expected.
+    """
+    if _embedding(expected, found) is not None:
+        return list(range(len(found)))
     first = _embedding(found, expected)
     last = _embedding(found[::-1], expected[::-1])
     if first is None or last is None:

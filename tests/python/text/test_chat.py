@@ -256,6 +256,8 @@ END = "{% macro end() %}<|im_end|>{% endmacro %}"
         ("{{ messages[0].content.replace('<|im_end|>', '<|im_end|>') }}<|im_end|>",
          "x<|im_end|>[E]"),
         (ANSWER.replace("{% endif %}", "{% else %}<|im_start|>{% endif %}"), None),
+        ("{% if '<|im_end|>' not in messages[0].content %}<|im_start|>{% endif %}a<|im_end|>",
+         "a[E]"),
         (END + ANSWER.replace("%}<|im_end|>", "%}{{ end() }}") + "x{{ end() }}", None),
     ],
 )  # fmt: skip
