@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.text.content_forms import ContentForms
 from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.templates.limits import Limits
@@ -98,6 +99,9 @@ class ChatFormat:
         self.control = ControlLiterals(control_tokens(tokenizer))
         self.source = source
         self._special_tokens = traced_data(text.special_tokens, DERIVED)
+        self._forms = ContentForms(
+            source, lambda said: self._render(said, False, TEMPLATE_SECONDS, argument)
+        )
 
     def render(
         self,
@@ -117,6 +121,7 @@ class ChatFormat:
         def rendering(said: Sequence[Message]) -> TracedText:
             return self._render(said, add_generation_prompt, timeout_s, argument)
 
+        messages = self._forms.apply(messages)
         written = rendering(messages)
         found = list(self._own_tokens(written, argument))
         spelled = next(filter(None, map(self.control.first_in, strings_of(list(messages)))), None)

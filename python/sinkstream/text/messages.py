@@ -37,6 +37,11 @@ def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> 
     return [_Check(argument, i).message(message) for i, message in enumerate(messages)]
 
 
+def is_message(value: Any) -> bool:
+    """Return whether a value is meant as a message: a mapping, or one of OpenAI's objects."""
+    return isinstance(value, Mapping) or callable(getattr(value, "model_dump", None))
+
+
 def strings_of(value: Any) -> Iterator[str]:
     """Yield all strings in messages, except roles."""
     if isinstance(value, str):
@@ -64,8 +69,8 @@ class _Check:
         self._where = f"{argument.call}: message {index} of `{argument.name}`"
 
     def message(self, message: Any) -> Message:
-        if not isinstance(message, Mapping) and callable(getattr(message, "model_dump", None)):
-            message = message.model_dump()  # OpenAI's own classes
+        if not isinstance(message, Mapping) and is_message(message):
+            message = message.model_dump()
         if not isinstance(message, Mapping):
             raise self._wrong_type("", "a mapping", message)
         self._check_names(message)

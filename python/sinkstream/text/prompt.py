@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.text.chat import encode_chat
+from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import PlainEncoder, check_characters
 from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
 
@@ -51,7 +52,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
         prompt = _as_row(prompt)
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
-    if isinstance(prompt[0], Mapping):
+    if is_message(prompt[0]):
         return encode_chat(text, prompt)
     return [_check_id(token_id, i, vocab_size) for i, token_id in enumerate(prompt)]
 
