@@ -13,6 +13,8 @@ from tests.mutants.catalogue import CATALOGUE
 from tests.mutants.catalogue_python import CATALOGUE_PYTHON
 
 ROOT = Path(__file__).parents[3]
+RELIABILITY = ROOT / "docs" / "internals" / "reliability.md"
+NAME_OF_A_TEST = r"`(test_\w+|[A-Z]\w+\.[A-Z]\w+)`"
 PAGES = sorted(
     page
     for pattern in ("*.md", "benchmarks/**/*.md", "docs/**/*.md", "tests/**/*.md")
@@ -34,8 +36,8 @@ def test_no_page_has_a_gap_to_be_filled(page: Path) -> None:
 
 
 def test_every_test_that_reliability_names_exists() -> None:
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(test_\w+|[A-Z]\w+\.[A-Z]\w+)`", page))
+    page = RELIABILITY.read_text(encoding="utf-8")
+    named = set(re.findall(NAME_OF_A_TEST, page))
     assert len(named) > 40
     tests = ROOT / "tests"
     python = (path.read_text(encoding="utf-8") for path in (tests / "python").rglob("*.py"))
@@ -46,6 +48,18 @@ def test_every_test_that_reliability_names_exists() -> None:
     ):
         there.add(f"{suite}.{name}")
     assert named - there == set()
+
+
+def test_every_fault_that_reliability_lists_has_a_test() -> None:
+    page = RELIABILITY.read_text(encoding="utf-8").partition("## Not shown yet")[0]
+    faults = re.findall(r"^\| ([FTD]\d+) \|", page, re.MULTILINE)
+    assert len(faults) > 20
+    shown = {
+        fault
+        for fault, tests in re.findall(r"^- \*\*([FTD]\d+)\*\* (.*(?:\n  .*)*)", page, re.MULTILINE)
+        if re.search(NAME_OF_A_TEST, tests)
+    }
+    assert [fault for fault in faults if fault not in shown] == []
 
 
 def test_pages_count_the_planted_mistakes() -> None:
