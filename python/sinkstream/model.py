@@ -115,6 +115,11 @@ class Model(ClosesOnExit):
         return self._text.tokenizer
 
     @property
+    def has_chat_template(self) -> bool:
+        """Return whether prompts can be chat messages."""
+        return self._text.tokenizer is not None and self._text.chat_template is not None
+
+    @property
     def end_token_ids(self) -> frozenset[int]:
         """Return the tokens that end a reply, unless `ignore_eos` is set."""
         return self._text.end_token_ids

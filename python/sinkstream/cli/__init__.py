@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sinkstream import _build
-from sinkstream.cli.terminal import drop_output
+from sinkstream.cli import interrupts
 
 __all__ = ["main"]
 
@@ -15,19 +14,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: Without the program's name. If None, those in `sys.argv`.
+        arguments: Without the program's name. If None, those in `sys.argv`, and Ctrl-C ends the
+            process quietly at any moment.
 
     Returns:
-        The exit code: 0, 2 after a one-sentence error, 130 after Ctrl-C.
+        The exit code: 0, 1 if the output's reader has ended, 2 after a one-sentence error, 130
+        after Ctrl-C.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:  # answered before the slow import of the parser
+    if arguments is None:
+        interrupts.take_over()
+    from sinkstream.cli.standard_streams import OutputError, discard, standard_streams
+
+    with standard_streams():
         try:
-            print(f"sinkstream {_build.version()}", flush=True)
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+            sys.stdout.flush()
         except BrokenPipeError:
-            drop_output()
+            discard(sys.stdout)
             return 1
+        except OutputError as error:
+            discard(sys.stdout)
+            print(f"sinkstream: {error}", file=sys.stderr)
+            return 2
+        return code
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:  # answered before the slow import of the parser
+        from sinkstream import _build
+
+        print(f"sinkstream {_build.version()}")
         return 0
     from sinkstream.cli.program import run
 
-    return run(given)
+    return run(arguments)

@@ -1,4 +1,4 @@
-"""`python -m sinkstream.cli`, for environments whose scripts are not on PATH."""
+"""`python -m sinkstream.cli`, the same as `python -m sinkstream`."""
 
 from __future__ import annotations
 

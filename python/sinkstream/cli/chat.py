@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -59,9 +58,6 @@ def chat(
     if count != "system":
         loading = replace(loading, sinks=count)
     is_typed = sys.stdin is not None and sys.stdin.isatty()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a reply may contain any character
-        encoding = None if sys.stdout.isatty() else "utf-8"
-        sys.stdout.reconfigure(encoding=encoding, errors="replace")
     with ExitStack() as stack:
         loaded = stack.enter_context(load_model(loading, max_sequences=MOST))
         conversations = Conversations(loaded, "system" if count == "system" else None, system, load)

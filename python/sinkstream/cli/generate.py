@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,23 +13,51 @@ import typer
 
 import sinkstream
 from sinkstream.cli import options
-from sinkstream.cli.loading import load_model
+from sinkstream.cli.loading import import_loader, load_model
+from sinkstream.cli.option_checks import check_options
 from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import is_terminal, printable
+from sinkstream.cli.standard_streams import json_line
+from sinkstream.cli.terminal import is_terminal, printable, width_of
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.options import StreamOptions
 from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
 
 # Shorter prompts are read before a progress bar would be visible.
 _LONG_PROMPT = 512
 
+PIPED_TOKENS = 256
+"""The default number of tokens in a pipe, where no one would press Ctrl-C; as `Model.generate`."""
+
 
 @options.takes_bundles
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROMPT",
+            help="The question, or the text to continue if the model has no chat template or with "
+            "--raw; - reads standard input.",
+        ),
+    ],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as plain text, without a template.")
+    ] = False,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Send the prompt as a chat message.")
+        bool, typer.Option("--chat", help="Refuse a model that has no chat template.")
     ] = False,
     system: Annotated[str | None, typer.Option(help="System message; implies --chat.")] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            "-n",
+            help="Tokens to generate. Default: until the model ends its text on a terminal, else "
+            f"at most {PIPED_TOKENS}.",
+        ),
+    ] = None,
+    endless: Annotated[
+        bool, typer.Option("--endless", help="Set no limit in a pipe either.")
+    ] = False,
     stop_token_id: Annotated[
         list[int] | None, typer.Option(help="End at this token. May be repeated.")
     ] = None,
@@ -63,27 +90,51 @@ def generate(
     loading: options.Loading,
 ) -> int:
     """Generate text from a prompt."""
+    refuse_contradictions(raw=raw, chat=chat, system=system, endless=endless, limit=max_tokens)
+    is_limited = max_tokens is None and not endless and not is_terminal(sys.stdout)
+    request: StreamOptions = {
+        **replies.as_options(),
+        "max_tokens": PIPED_TOKENS if is_limited else max_tokens,
+        "stop_token_ids": stop_token_id or (),
+        "ignore_eos": ignore_eos,
+        "logit_bias": parse_logit_bias(logit_bias or ()) or None,
+        "logprobs": logprobs,
+        "stream_interval": stream_interval,
+    }
+    check_options("generate", request)
     text = read_prompt(prompt)
-    bias = parse_logit_bias(logit_bias or ())
+    import_loader()
     with ExitStack() as stack:
         if trace is not None:
             stack.enter_context(sinkstream.trace(trace))
         loaded = stack.enter_context(
             load_model(loading, prefill_chunk=prefill_chunk, revision=revision)
         )
-        request: StreamOptions = {
-            **replies.as_options(),
-            "stop_token_ids": stop_token_id or (),
-            "ignore_eos": ignore_eos,
-            "logit_bias": bias or None,
-            "logprobs": logprobs,
-            "stream_interval": stream_interval,
-        }
-        is_message = chat or system is not None
-        prompt_or_messages = as_messages(text, system) if is_message else text
-        with loaded.stream(prompt_or_messages, **request) as stream:
+        is_message = chat or system is not None or (loaded.has_chat_template and not raw)
+        asked = as_messages(text, system) if is_message else text
+        with loaded.stream(asked, **request) as stream:
             write_json(stream) if as_json else write_text(stream)
+            if is_limited and stream.finish_reason == "length":
+                warn_caller(
+                    f"generate: the text ends after {PIPED_TOKENS} tokens, the default in a pipe. "
+                    "-n sets another number, and --endless none."
+                )
     return 0
+
+
+def refuse_contradictions(
+    *, raw: bool, chat: bool, system: str | None, endless: bool, limit: int | None
+) -> None:
+    """Refuse flags that would cancel each other."""
+    for flag, is_given in (("--chat", chat), ("--system", system is not None)):
+        if raw and is_given:
+            raise InvalidArgument(
+                f"generate: {flag} must not be given with --raw, which sends plain text."
+            )
+    if endless and limit is not None:
+        raise InvalidArgument(
+            "generate: --max-tokens must not be given with --endless, which sets no limit."
+        )
 
 
 def read_prompt(prompt: str) -> str:
@@ -91,7 +142,14 @@ def read_prompt(prompt: str) -> str:
     if prompt != "-":
         return prompt
     try:
+        if sys.stdin is None:
+            raise OSError("it is closed")
         return sys.stdin.buffer.read().decode("utf-8")
+    except OSError as error:
+        raise InvalidArgument(
+            "generate: standard input must hold the prompt, but cannot be read: "
+            f"{error.strerror or error}."
+        ) from None
     except UnicodeDecodeError as error:
         raise typer.BadParameter(
             f"generate: standard input must be UTF-8, but byte {error.start} is not."
@@ -114,6 +172,11 @@ def parse_logit_bias(entries: Sequence[str]) -> dict[int, float]:
 
 def as_messages(text: str, system: str | None) -> list[dict[str, str]]:
     """Return a conversation that starts with this prompt."""
+    if not text.strip():
+        raise InvalidArgument(
+            "generate: PROMPT must not be empty, because it is sent as a message. --raw sends "
+            "plain text."
+        )
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]
 
@@ -124,13 +187,14 @@ def write_json(stream: Stream) -> None:
         line: dict[str, Any] = {"event": type(event).__name__.lower(), **asdict(event)}
         if isinstance(event, Finished):
             line["stats"] = asdict(stream.stats)
-        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_line(line))
         sys.stdout.flush()
 
 
 def write_text(stream: Stream) -> None:
     """Write the text as it is generated. On a terminal, a long prompt shows a progress bar."""
     at_terminal = is_terminal(sys.stdout)
+    laid_out = layout()
     with ExitStack() as stack:
         show: Callable[..., None] | None = None
         for event in stream.events():
@@ -139,9 +203,28 @@ def write_text(stream: Stream) -> None:
                 show(event.done, event.total)
             elif text := text_of(event):
                 stack.close()
-                sys.stdout.write(printable(text) if at_terminal else text)
+                sys.stdout.write(laid_out(text))
                 sys.stdout.flush()
     sys.stdout.write("\n")
+
+
+def layout() -> Callable[[str], str]:
+    """Return a function from the next piece of text to what standard output gets for it.
+
+    A terminal gets no control characters, and line breaks between words.
+    """
+    if not is_terminal(sys.stdout):
+        return str
+    from sinkstream.cli.wrapping import WordWrap, can_wrap
+
+    wrap = WordWrap() if can_wrap(sys.stdout) else None
+
+    def lay_out(text: str) -> str:
+        width = width_of(sys.stdout)  # the terminal may have been resized
+        shown = printable(text)
+        return shown if wrap is None or width is None else wrap.feed(shown, width)
+
+    return lay_out
 
 
 def text_of(event: Event) -> str:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import sinkstream
+from sinkstream.cli.interrupts import raising
 from sinkstream.cli.options import Loading
 from sinkstream.cli.progress import progress_bar
+from sinkstream.model import Model
 
 
-def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> sinkstream.Model:
+def import_loader() -> None:
+    """Import what loading needs. Ctrl-C ends the process at once meanwhile."""
+    with raising(False):
+        import sinkstream.loading  # noqa: F401
+
+
+def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Model:
     """Return the loaded model, by default for one stream at a time.
 
     Args:
@@ -18,9 +25,10 @@ def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> si
         max_sequences: As for `sinkstream.load`.
         **others: Further options of `sinkstream.load`.
     """
+    import_loader()
+    from sinkstream.loading import load
+
     options = asdict(loading)
     path = options.pop("model")
     with progress_bar("Loading", in_bytes=True) as show:
-        return sinkstream.load(
-            path, max_sequences=max_sequences, progress=show, **options, **others
-        )
+        return load(path, max_sequences=max_sequences, progress=show, **options, **others)

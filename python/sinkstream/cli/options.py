@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from sinkstream.cli.interrupts import INTERRUPTED
+from sinkstream.cli.terminal import is_terminal
 from sinkstream.request.options import StreamOptions
 
 ModelPath = Annotated[
@@ -106,7 +109,7 @@ def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
     """Replace a command's parameters `loading` and `replies` with one option for each field.
 
     If the command has a parameter with the name of a field, it keeps that parameter, and the
-    bundle has the field's default.
+    bundle has the field's default. Ctrl-C ends the command with its exit code.
     """
     parameters = dict(inspect.signature(command).parameters)
     hints = get_type_hints(command, include_extras=True)
@@ -126,7 +129,12 @@ def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
         for name, bundle in bundles.items():
             names = [entry.name for entry in added[name] if entry.name in given]
             given[name] = bundle(**{field: given.pop(field) for field in names})
-        return command(**given)
+        try:
+            return command(**given)
+        except KeyboardInterrupt:  # before the parser sees it, which would print to a pipe
+            if is_terminal(sys.stderr):
+                sys.stderr.write("\n")  # the shell's prompt gets a line of its own
+            return INTERRUPTED
 
     # Typer derives the options from these.
     signature = inspect.Signature([*own, *itertools.chain(*added.values())])

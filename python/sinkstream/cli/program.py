@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,11 +13,13 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from sinkstream import _build
-from sinkstream.cli.terminal import drop_output
+from sinkstream.checkpoint.quoting import quoted
+from sinkstream.cli.interrupts import INTERRUPTED, raising
+from sinkstream.cli.standard_streams import OutputError
+from sinkstream.cli.terminal import fold
 from sinkstream.errors import SinkstreamError
 
 FAILED = 2
-INTERRUPTED = 130  # what shells report after Ctrl-C
 
 EXIT_CODES = {
     0: "success",
@@ -37,21 +41,27 @@ COMMANDS = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; return the exit code as `main` does."""
+    """Run a command; return the exit code as `main` does.
+
+    Raises:
+        BrokenPipeError: The reader of standard output has ended.
+        OutputError: Standard output cannot be written.
+    """
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             app = build_app(arguments)
-            result = app(args=arguments, prog_name="sinkstream", standalone_mode=False)
-        sys.stdout.flush()
+            with raising():
+                result = app(args=arguments, prog_name="sinkstream", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        drop_output()
-        return 1
+    except (BrokenPipeError, OutputError):
+        raise
     except SinkstreamError as error:
-        return _fail(str(error))
+        return _fail(_in_flags(str(error), arguments))
+    except OSError as error:
+        return _fail(_sentence(error))
     except Exception as error:
         # The parser's errors have no public base class, but all have this method.
         if not hasattr(error, "format_message"):
@@ -65,7 +75,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     No option before the command takes a value, so the first word that is not an option is the
     command.
     """
-    called = next((word for word in arguments if not word.startswith("-")), None)
+    called = _called(arguments)
     app = typer.Typer(
         name="sinkstream",
         help="Stream text from a language model indefinitely, in a fixed amount of memory.",
@@ -77,6 +87,20 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     for name, summary in COMMANDS.items():
         app.command(name, help=summary)(function_of(name) if name == called else _not_called)
     return app
+
+
+def _called(arguments: Sequence[str]) -> str | None:
+    return next((word for word in arguments if not word.startswith("-")), None)
+
+
+def _in_flags(sentence: str, arguments: Sequence[str]) -> str:
+    from sinkstream.cli.option_checks import in_flags
+
+    called = _called(arguments)
+    if called not in COMMANDS:
+        return sentence
+    names = inspect.signature(function_of(called)).parameters.keys()
+    return in_flags(sentence, names)
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -108,8 +132,14 @@ def _options(
 
 def _fail(sentence: str) -> int:
     if sentence:  # empty if the parser has shown its help instead
-        print(f"sinkstream: {sentence}", file=sys.stderr)
+        print(fold(f"sinkstream: {sentence}", sys.stderr), file=sys.stderr)
     return FAILED
+
+
+def _sentence(error: OSError) -> str:
+    """Return what failed in the file system; an error without a number has its own sentence."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{quoted(os.fspath(error.filename))}: {reason}."
 
 
 def _show_warning(
@@ -120,4 +150,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"sinkstream: {message}", file=sys.stderr)
+    print(fold(f"sinkstream: {message}", sys.stderr), file=sys.stderr)

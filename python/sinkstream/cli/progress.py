@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sinkstream.cli.interrupts import raising
 from sinkstream.cli.terminal import is_terminal
 
 # The speed is averaged over the last two minutes, because the first tokens of a text are fastest.
@@ -31,18 +32,19 @@ def progress_bar(
     if not is_terminal(sys.stderr):
         yield lambda *_: None
         return
-    # Slow to import, so only if a bar is shown.
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    with raising(False):
+        # Slow to import, so only if a bar is shown.
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),

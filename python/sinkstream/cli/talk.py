@@ -14,7 +14,8 @@ from sinkstream.cli.chat_commands import Command, Message, help_text, parse
 from sinkstream.cli.chat_input import Lines, read_entry
 from sinkstream.cli.conversations import Conversation, Conversations
 from sinkstream.cli.generate import write_text
-from sinkstream.cli.terminal import printable
+from sinkstream.cli.standard_streams import OutputError
+from sinkstream.cli.terminal import fold, printable, width_of
 from sinkstream.errors import SinkstreamError
 from sinkstream.request.options import StreamOptions
 
@@ -70,8 +71,8 @@ class Talk:
                 self._send(meaning.text)
             elif meaning is not None:
                 self._run(meaning)
-        except BrokenPipeError:
-            raise  # no reader is left for the replies
+        except (BrokenPipeError, OutputError):
+            raise  # the replies cannot be read
         except SinkstreamError as error:
             self._fail(str(error))
         except OSError as error:
@@ -142,14 +143,14 @@ class Talk:
     def _fail(self, sentence: str) -> None:
         self._has_failed = True
         sys.stdout.flush()
-        print(f"sinkstream: {printable(sentence)}", file=sys.stderr)
+        print(fold(f"sinkstream: {printable(sentence)}", sys.stderr), file=sys.stderr)
 
 
 def note(text: str) -> None:
     """Write a message of the program to standard error."""
     sys.stdout.flush()
-    # The terminal breaks the lines: a pipe has no width.
-    Console(stderr=True).print(Text(printable(text), style="dim"), soft_wrap=True)
+    is_wide = width_of(sys.stderr) is None  # a pipe's lines have no end
+    Console(stderr=True).print(Text(printable(text), style="dim"), soft_wrap=is_wide)
 
 
 def _path_of(argument: str) -> Path:

@@ -1,9 +1,9 @@
-"""Standard streams: terminals, text that is safe to show on one, and pipes that were closed."""
+"""Terminals: what is one, how wide it is, and what text is safe to show on it."""
 
 from __future__ import annotations
 
 import os
-import sys
+import textwrap
 from typing import TextIO
 
 # Terminals interpret control characters, and a model may write any. Only newline and tab are safe.
@@ -21,9 +21,18 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def drop_output() -> None:
-    """Discard standard output once its reader is gone, as `head` is after its last line.
+def width_of(stream: TextIO) -> int | None:
+    """Return a terminal's width in cells; None for anything else, or if it is unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):  # not a terminal, closed, or without a descriptor
+        return None
 
-    Otherwise Python would report the broken pipe again at exit.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+def fold(text: str, stream: TextIO) -> str:
+    """Break lines at words where a terminal would break them anywhere; a pipe has no width."""
+    width = width_of(stream)
+    if width is None:
+        return text
+    lines = (textwrap.wrap(line, width, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join("\n".join(parts) for parts in lines)

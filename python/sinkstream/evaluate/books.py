@@ -66,12 +66,14 @@ def pick_book(books: list[Book], title: str | None, *, where: str = "pick_book")
 def _read(path: str, name: str, where: str) -> bytes:
     try:
         if path == "-":
+            if sys.stdin is None:
+                raise ValueError("it is closed")
             return sys.stdin.buffer.read()
         content = Path(path).read_bytes()
         return lzma.decompress(content) if path.endswith(".xz") else content
     except lzma.LZMAError as error:
         raise InvalidArgument(f"{where}: {name} must be an xz file, but is not: {error}") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
+    except (OSError, ValueError) as error:  # ValueError: also a path with a NUL byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(
             f"{where}: {name} must be a readable file, but is not: {reason}."

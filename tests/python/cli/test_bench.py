@@ -43,7 +43,7 @@ def test_without_a_terminal_it_writes_plain_lines(run: Run, checkpoint: str) -> 
 def test_rounds_must_be_at_least_one(run: Run, checkpoint: str) -> None:
     outcome = run("bench", "-m", checkpoint, "--rounds", "0")
     assert outcome.code == 2
-    assert "bench: `rounds` must be at least 1, but is 0." in outcome.err
+    assert "bench: `--rounds` must be at least 1, but is 0." in outcome.err
 
 
 def test_decoding_is_timed_between_tokens_and_prompts_to_the_first(

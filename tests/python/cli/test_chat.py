@@ -256,9 +256,9 @@ def test_a_line_that_is_not_utf8_is_an_error_and_the_next_goes_on(
         (["--load", "x", "--system", "y"], "chat: --system must not be given with --load"),
         (["-m", "x"], "chat: the model must be given once"),
         (["--sinks", "few"], "must be an integer or \"system\", but is 'few'."),
-        (["--sinks", "-1"], "load: `sinks` must be in [0, "),
-        (["--sinks", "system"], 'session: `sinks` must be an integer, but is "system"'),
-        (["--window", "0"], "load: `window` must be in [1, "),
+        (["--sinks", "-1"], "load: `--sinks` must be in [0, "),
+        (["--sinks", "system"], 'session: `--sinks` must be an integer, but is "system"'),
+        (["--window", "0"], "load: `--window` must be in [1, "),
     ],
 )
 def test_what_is_wrong_from_the_start_ends_it_with_2(

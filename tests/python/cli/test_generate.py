@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,20 +14,132 @@ from pathlib import Path
 import pytest
 
 import sinkstream
+from sinkstream.cli.generate import PIPED_TOKENS
 from tests.python.cli.conftest import Run
+from tests.python.cli.terminal import CTRL_C, Terminal
 
 PROGRAM = [sys.executable, "-m", "sinkstream.cli"]
 
 
-def expected(checkpoint: str, prompt: str, **options: object) -> sinkstream.Result:
+def expected(
+    checkpoint: str, prompt: str, *, system: str | None = None, raw: bool = False, **options: object
+) -> sinkstream.Result:
+    """Return the reply to a prompt, sent as a message unless it is raw."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": prompt})
     with sinkstream.load(checkpoint) as model:
-        return model.generate(prompt, **options)
+        return model.generate(prompt if raw else messages, **options)  # type: ignore[arg-type]
 
 
-def test_it_writes_the_text_that_the_model_generates(run: Run, checkpoint: str) -> None:
-    outcome = run("generate", "hello", "-m", checkpoint, "-n", "40", "--seed", "7")
+@pytest.fixture(scope="session")
+def base_model(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the checkpoint without its chat template."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    shutil.copytree(checkpoint, folder)
+    file = folder / "tokenizer_config.json"
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    del fields["chat_template"]
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    return str(folder)
+
+
+LIMITS = ("-n", "40", "--seed", "7")
+
+
+def test_a_prompt_is_a_message_where_the_checkpoint_has_a_template(
+    run: Run, checkpoint: str
+) -> None:
     text = expected(checkpoint, "hello", max_tokens=40, seed=7).text
-    assert (outcome.code, outcome.out, outcome.err) == (0, text + "\n", "")
+    for more in ([], ["--chat"]):
+        outcome = run("generate", "hello", "-m", checkpoint, *LIMITS, *more)
+        assert (outcome.code, outcome.out, outcome.err) == (0, text + "\n", "")
+
+
+def test_a_system_message_goes_before_it(run: Run, checkpoint: str) -> None:
+    outcome = run("generate", "hello", "-m", checkpoint, *LIMITS, "--system", "Be brief.")
+    text = expected(checkpoint, "hello", system="Be brief.", max_tokens=40, seed=7).text
+    assert (outcome.code, outcome.out) == (0, text + "\n")
+
+
+def test_raw_continues_the_text(run: Run, checkpoint: str) -> None:
+    outcome = run("generate", "hello", "-m", checkpoint, *LIMITS, "--raw")
+    raw = expected(checkpoint, "hello", raw=True, max_tokens=40, seed=7)
+    assert (outcome.code, outcome.out) == (0, raw.text + "\n")
+    assert raw.token_ids != expected(checkpoint, "hello", max_tokens=40, seed=7).token_ids
+
+
+def test_without_a_template_the_text_is_continued(run: Run, base_model: str) -> None:
+    text = expected(base_model, "hello", raw=True, max_tokens=40, seed=7).text
+    for more in ([], ["--raw"]):
+        outcome = run("generate", "hello", "-m", base_model, *LIMITS, *more)
+        assert (outcome.code, outcome.out, outcome.err) == (0, text + "\n", "")
+
+
+@pytest.mark.parametrize("more", [["--chat"], ["--system", "Be brief."]])
+def test_a_message_needs_a_template(run: Run, base_model: str, more: list[str]) -> None:
+    outcome = run("generate", "hello", "-m", base_model, *LIMITS, *more)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "chat template" in outcome.err
+
+
+@pytest.mark.parametrize("other", [["--chat"], ["--system", "x"]])
+def test_raw_text_is_no_message(run: Run, other: list[str]) -> None:
+    outcome = run("generate", "hello", "-m", "/missing/model.gguf", "--raw", *other)
+    assert outcome.code == 2
+    assert outcome.err == (
+        f"sinkstream: generate: {other[0]} must not be given with --raw, which sends plain text.\n"
+    )
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_an_empty_message_is_refused_and_an_empty_text_may_be_continued(
+    run: Run, checkpoint: str, prompt: str
+) -> None:
+    outcome = run("generate", prompt, "-m", checkpoint, *LIMITS)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("sinkstream: generate: PROMPT must not be empty")
+
+
+# ---- the end of a reply --------------------------------------------------------------------------
+
+ENDLESS = ("a" * 24, "-t", "0", "--frequency-penalty", "-100", "--ignore-eos")
+
+
+def tokens_in(out: str) -> int:
+    return sum('"event": "token"' in line for line in out.splitlines())
+
+
+def test_a_pipe_gets_as_many_tokens_as_generate_returns(run: Run, checkpoint: str) -> None:
+    parameters = inspect.signature(sinkstream.Model.generate).parameters
+    assert parameters["max_tokens"].default == PIPED_TOKENS
+    outcome = run("generate", *ENDLESS, "-m", checkpoint, "--json")
+    assert outcome.code == 0
+    assert tokens_in(outcome.out) == PIPED_TOKENS
+    assert outcome.err == (
+        f"sinkstream: generate: the text ends after {PIPED_TOKENS} tokens, the default in a pipe. "
+        "-n sets another number, and --endless none.\n"
+    )
+
+
+def test_a_given_number_of_tokens_is_no_surprise(run: Run, checkpoint: str) -> None:
+    outcome = run("generate", *ENDLESS, "-m", checkpoint, "--json", "-n", "300")
+    assert (outcome.code, tokens_in(outcome.out), outcome.err) == (0, 300, "")
+
+
+def test_endless_and_a_number_contradict_each_other(run: Run) -> None:
+    outcome = run("generate", "x", "-m", "/missing/model.gguf", "--endless", "-n", "3")
+    assert outcome.code == 2
+    assert "--max-tokens must not be given with --endless" in outcome.err
+
+
+def test_a_terminal_gets_the_whole_text(checkpoint: str) -> None:
+    with Terminal([*PROGRAM, "generate", *ENDLESS, "-m", checkpoint], {}) as terminal:
+        terminal.read_until("a" * (2 * PIPED_TOKENS))
+        terminal.press(CTRL_C)
+        assert terminal.end()[0] == 130
+
+
+# ---- events, input, errors -----------------------------------------------------------------------
 
 
 def test_every_sampling_option_reaches_the_stream(run: Run, checkpoint: str) -> None:
@@ -78,7 +192,8 @@ def test_events_are_one_json_object_a_line(run: Run, checkpoint: str) -> None:
     )
     text = "".join(e["text"] for e in events if e["event"] in ("token", "finished"))
     with sinkstream.load(checkpoint, window=28) as model:
-        assert text == model.generate("hello", max_tokens=100, seed=3, ignore_eos=True).text
+        messages = [{"role": "user", "content": "hello"}]
+        assert text == model.generate(messages, max_tokens=100, seed=3, ignore_eos=True).text
 
 
 def test_a_dash_reads_standard_input(
@@ -92,13 +207,17 @@ def test_a_dash_reads_standard_input(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--top-p", "2"], "stream: `top_p` must be in (0, 1], but is 2."),
-        (["--temperature", "nan"], "stream: `temperature` must be in [0, 100], but is nan."),
+        (["--top-p", "2"], "generate: `--top-p` must be in (0, 1], but is 2."),
+        (["--temperature", "nan"], "generate: `--temperature` must be in [0, 100], but is nan."),
+        (["-t", "101"], "generate: `--temperature` must be in [0, 100], but is 101."),
+        (["--logprobs", "21"], "generate: `--logprobs` must be in [0, 20], but is 21."),
+        (["--seed", "-1"], "generate: `--seed` must be in [0, 18446744073709551615], but is -1."),
+        (["--stop-token-id", "-1"], "`--stop-token-id` must be in [0, "),
         (["--logit-bias", "9"], "`--logit-bias` must be ID=NUMBER, but is '9'."),
-        (["--window", "0"], "load: `window` must be in [1, 16777216], but is 0."),
+        (["--window", "0"], "load: `--window` must be in [1, 16777216], but is 0."),
         (["--top-k", "x"], "Invalid value for '--top-k'"),
         (["--nonsense"], "No such option: --nonsense"),
-        (["--device", "tpu"], "load: `device` must be one of"),
+        (["--device", "tpu"], "load: `--device` must be one of"),
         (["-m", "/nowhere"], 'load: "/nowhere" must be'),
     ],
 )
@@ -111,6 +230,16 @@ def test_an_error_is_one_sentence_and_exit_code_2(
     assert outcome.err.startswith("sinkstream: ")
     assert sentence in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [["-t", "101"], ["--top-k", "-1"], ["-n", "-1"], ["--window", "0"], ["--threads", "0"]]
+)
+def test_a_wrong_option_is_said_before_a_model_is_opened(run: Run, wrong: list[str]) -> None:
+    outcome = run("generate", "hello", "-m", "/missing/model.gguf", *wrong)
+    assert outcome.code == 2
+    assert "must be in [" in outcome.err
+    assert "/missing" not in outcome.err
 
 
 def test_input_that_is_not_utf8_is_an_error(
@@ -131,7 +260,7 @@ def test_a_capacity_beyond_the_trained_length_warns_in_one_line(run: Run, checkp
 
 def endless(checkpoint: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*PROGRAM, "generate", "hello", "-m", checkpoint, "--ignore-eos", "--json"],
+        [*PROGRAM, "generate", "hello", "-m", checkpoint, "--ignore-eos", "--json", "--endless"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,0 +1,145 @@
+"""Ctrl-C at any moment ends a command with 130 and no traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.python.cli.terminal import CTRL_C, Terminal
+
+# Sends Ctrl-C to this process when it begins to import the module that is named first.
+_AT_IMPORT = """
+import os, signal, sys
+wanted = sys.argv.pop(1)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+sys.meta_path.insert(0, Finder())
+from sinkstream.cli import main
+sys.exit(main())
+"""
+
+# The same, when a function is called: module, name.
+_AT_CALL = """
+import importlib, os, signal, sys
+module, name = sys.argv.pop(1).split(":")
+home = importlib.import_module(module)
+former = getattr(home, name)
+def interrupted(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGINT)
+    return former(*args, **kwargs)
+setattr(home, name, interrupted)
+from sinkstream.cli import main
+sys.exit(main())
+"""
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "sinkstream.cli.program", "typer", "typer.core", "sinkstream.cli.generate",
+        "sinkstream.streams.stream", "sinkstream.loading", "tokenizers", "jinja2", "numpy",
+        "sinkstream._core",
+    ],
+)  # fmt: skip
+def test_ctrl_c_while_modules_are_imported_is_quiet(checkpoint: str, module: str) -> None:
+    done = run(_AT_IMPORT, module, "generate", "hello", "-m", checkpoint, "-n", "3")
+    if module == "numpy" and done.returncode == 0:
+        pytest.skip("this command imports no numpy")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "nope"])
+def test_ctrl_c_is_quiet_in_the_shortest_commands(command: str) -> None:
+    module = "sinkstream._build" if command == "--version" else "sinkstream.cli.program"
+    done = run(_AT_IMPORT, module, command)
+    if done.returncode == 0:
+        pytest.skip("imported before")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sinkstream.loading:open_tensors", "sinkstream.loading:with_text",
+        "sinkstream.loading:_finish_reading", "sinkstream.loading:Model",
+        "sinkstream.model:encode_prompt",
+    ],
+)  # fmt: skip
+def test_ctrl_c_while_a_model_is_loaded_is_quiet(checkpoint: str, place: str) -> None:
+    done = run(_AT_CALL, place, "generate", "hello", "-m", checkpoint, "-n", "3")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_after_the_end_is_quiet(checkpoint: str) -> None:
+    script = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "from sinkstream.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    done = run(script, "generate", "hello", "-m", checkpoint, "-n", "3")
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout.endswith("\n")
+
+
+def test_a_trace_that_ctrl_c_interrupts_leaves_no_partial_file(
+    checkpoint: str, tmp_path: Path
+) -> None:
+    for module in ("sinkstream.loading", "tokenizers"):
+        done = run(
+            _AT_IMPORT,
+            *(module, "generate", "hello", "-m", checkpoint, "-n", "3"),
+            *("--trace", f"{tmp_path}/trace.json"),
+        )
+        assert (done.returncode, done.stderr) == (130, "")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ignored_ctrl_c_stays_ignored(checkpoint: str) -> None:
+    """As in a shell script's background jobs."""
+    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + _AT_IMPORT
+    done = run(script, "typer", "generate", "hello", "-m", checkpoint, "-n", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_sigterm_still_ends_it_at_once(checkpoint: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sinkstream.cli", "demo", "--endless", "-m", checkpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.read(1000)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (-signal.SIGTERM, b"")
+
+
+def test_at_a_terminal_the_shells_prompt_gets_a_line_of_its_own(checkpoint: str) -> None:
+    command = [sys.executable, "-m", "sinkstream.cli", "generate", "a" * 24, "-m", checkpoint]
+    arguments = ["-n", "1000000", "-t", "0", "--frequency-penalty", "-100", "--ignore-eos"]
+    with Terminal([*command, *arguments], {}) as terminal:
+        terminal.read_until("a" * 100)
+        terminal.press(CTRL_C)
+        code, rest = terminal.end()
+    assert code == 130
+    assert rest.endswith("\n")
+    assert "Traceback" not in rest
