@@ -196,9 +196,10 @@ class Model(ClosesOnExit):
         it. Read the stream with `for`, or with `async for` in asyncio.
 
         Args:
-            prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`). A string is
-                plain text; only messages and ids can contain control tokens. Any length is
-                allowed: tokens that no longer fit into the cache are evicted.
+            prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
+                and transformers take them; only text is supported). A string is plain text; only
+                messages and ids can contain control tokens. Any length is allowed: tokens that no
+                longer fit into the cache are evicted.
             sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 
@@ -293,7 +294,11 @@ class Model(ClosesOnExit):
                 stream.close()
 
     def session(
-        self, system: str | None = None, *, sinks: int | Literal["system"] | None = None
+        self,
+        system: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        sinks: int | Literal["system"] | None = None,
     ) -> Session:
         """Open a conversation that keeps its cache between turns.
 
@@ -302,20 +307,22 @@ class Model(ClosesOnExit):
 
         Args:
             system: The system prompt. If None, the chat template's default, if there is one.
+            messages: A conversation to continue, in the form that `stream` takes. It is read
+                immediately; a message of the user follows. It may begin with the system prompt.
             sinks: S of this session, the first tokens that it keeps. "system" keeps the whole
                 system prompt. The capacity stays the same, so the window shrinks or grows.
 
         Raises:
             CapacityError: There is no free memory for another session.
-            InvalidArgument: The chat template does not allow a system prompt, or S is not below the
-                capacity.
+            InvalidArgument: The chat template does not allow a system prompt or one of the
+                messages, or S is not below the capacity.
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("session")
         if sinks is not None and not isinstance(sinks, str):
             sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
-        return open_session(self._host(), self._turn_format(), system, sinks)
+        return open_session(self._host(), self._turn_format(), system, sinks, messages)
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a session that `Session.save` has written; it continues bit for bit.

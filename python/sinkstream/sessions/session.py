@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -21,6 +21,7 @@ from sinkstream.sessions import saved
 from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Stats, Stream
+from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat
 
 if TYPE_CHECKING:
@@ -365,26 +366,35 @@ class Session(ClosesOnExit):
 
 
 def open_session(
-    host: Host, turns: TurnFormat, system: str | None, sinks: int | str | None
+    host: Host,
+    turns: TurnFormat,
+    system: str | None,
+    sinks: int | str | None,
+    messages: Sequence[Any] | None = None,
 ) -> Session:
-    """Open a session and process its system prompt.
+    """Open a session and process the conversation that it continues.
 
     Args:
         host: The model.
         turns: The format of its conversations.
         system: The system prompt. If None, the template's default, if it has one.
         sinks: S, "system" for the entire opening, or None for the model's S.
+        messages: The conversation; it may begin with the system prompt.
     """
+    system, history = check_history(system, messages)
     opening = turns.opening(system)
+    beginning = turns.history(history) if history else opening
+    if beginning[: len(opening)] != opening:
+        opening = []  # the template writes the system prompt elsewhere
     if not turns.is_exact:
         warn_caller(turns.difference)
     count = _count_sinks(sinks, len(opening))
     native = host.native.open_session(count, opening)
-    state = ConversationState(None if system is None else "system")
+    state = ConversationState(history[-1]["role"] if history else system and "system")
     system_tokens = 0 if system is None else len(opening)
     session = Session(native, host, turns, state, system_tokens=system_tokens)
     try:
-        if unread := opening[native.stats()["tokens"] :]:
+        if unread := beginning[native.stats()["tokens"] :]:
             session._read(unread, state)
     except BaseException:
         session.close()

@@ -20,7 +20,7 @@ from jinja2.exceptions import TemplateError, UndefinedError
 from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.content_forms import ContentForms
 from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
@@ -74,7 +74,13 @@ def encode_chat(
             param="prompt",
         )
     chat = ChatFormat(text, text.tokenizer, text.chat_template)
-    return chat.encode(chat.render(checked, add_generation_prompt, timeout_s=timeout_s))
+    rendering = chat.render(checked, add_generation_prompt, timeout_s=timeout_s)
+    if omitted := chat.forms.omitted(checked):
+        warn_caller(
+            f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s chat '
+            "template omits it."
+        )
+    return chat.encode(rendering)
 
 
 class ChatFormat:
@@ -99,7 +105,7 @@ class ChatFormat:
         self.control = ControlLiterals(control_tokens(tokenizer))
         self.source = source
         self._special_tokens = traced_data(text.special_tokens, DERIVED)
-        self._forms = ContentForms(
+        self.forms = ContentForms(
             source, lambda said: self._render(said, False, TEMPLATE_SECONDS, argument)
         )
 
@@ -121,7 +127,7 @@ class ChatFormat:
         def rendering(said: Sequence[Message]) -> TracedText:
             return self._render(said, add_generation_prompt, timeout_s, argument)
 
-        messages = self._forms.apply(messages)
+        messages = self.forms.apply(messages)
         written = rendering(messages)
         found = list(self._own_tokens(written, argument))
         spelled = next(filter(None, map(self.control.first_in, strings_of(list(messages)))), None)

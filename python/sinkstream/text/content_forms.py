@@ -15,6 +15,7 @@ from sinkstream.text.messages import Message, text_of_parts
 Form = Literal["string", "parts", "either"]
 
 _WORD = "Placeholder"
+_OPTIONAL_ROLES = frozenset({"developer", "system", "tool"})
 # Conversations in which a message of each role is the last but one or the last.
 _PROBES: dict[str, tuple[str, ...]] = {
     "developer": ("developer", "user"),
@@ -33,10 +34,17 @@ class ContentForms:
         self._may_read_parts = "text" in source
         self._render = render
         self._known: dict[str, Form] = {}
+        self._omitted: set[str] = set()
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages, with contents in the form that the template reads."""
         return [self._applied(message) for message in messages]
+
+    def omitted(self, messages: Sequence[Message]) -> str | None:
+        """Return a role whose messages the template leaves out without refusing them, if any."""
+        for role in _OPTIONAL_ROLES & {message["role"] for message in messages}:
+            self._form(role)
+        return min(self._omitted & _OPTIONAL_ROLES, default=None)
 
     def _applied(self, message: Message) -> Message:
         content = message.get("content")
@@ -52,14 +60,16 @@ class ContentForms:
             self._known[role] = "string"  # while it is being found out
             string, parts = (self._probe(role, as_parts) for as_parts in (False, True))
             word = _WORD + role
-            if word in string:
+            if word in (string or ""):
                 self._known[role] = "either" if parts == string else "string"
-            elif word in parts:
+            elif word in (parts or ""):
                 self._known[role] = "parts"
+            elif string is not None and word.casefold() not in string.casefold():
+                self._omitted.add(role)
         return self._known[role]
 
-    def _probe(self, role: str, as_parts: bool) -> str:
-        """Return the rendering of a short conversation, or "" if the template fails."""
+    def _probe(self, role: str, as_parts: bool) -> str | None:
+        """Return the rendering of a short conversation, or None if the template fails."""
         messages: list[dict[str, Any]] = []
         for other in _PROBES[role]:
             in_parts = as_parts if other == role else self._form(other) == "parts"
@@ -69,7 +79,7 @@ class ContentForms:
         try:
             return self._render(messages)
         except InvalidArgument:
-            return ""
+            return None
 
 
 def _as_parts(text: str) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ ROLES = ("assistant", "developer", "system", "tool", "user")
 # The names of a message's reasoning, in the order in which transformers reads them.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _STRINGS = ("name", "tool_call_id", *_REASONING)
-# What OpenAI's replies contain besides, where there is none.
+# What OpenAI's replies also contain, and what must not be in use.
 _EMPTY = ("annotations", "audio", "function_call", "refusal")
 _NAMES = tuple(sorted(("content", "role", "tool_calls", *_STRINGS, *_EMPTY)))
 _MAX_DEPTH = 64  # of the data in tool calls

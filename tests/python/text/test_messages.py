@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import pytest
@@ -97,6 +98,18 @@ def test_a_string_is_a_part_if_the_template_reads_only_parts() -> None:
         parts = [{"type": "text", "text": content}]
         assert encode_chat(text, user(content)) == encode_chat(text, user(parts))
     assert encode_chat(text, user("a < b")) == oracle(text, user([PARTS[0]]))
+
+
+@pytest.mark.parametrize("role", ["developer", "tool"])
+def test_a_message_that_the_template_omits_is_said(role: str) -> None:
+    text = with_template(templates.PHI3)
+    messages = [{"role": role, "content": "Be brief."}, *user("a")]
+    with pytest.warns(UserWarning, match=f'a message with the role "{role}", but .* omits it'):
+        assert encode_chat(text, messages) == oracle(text, messages)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encode_chat(text, user("a"))
+        encode_chat(with_template("{{ messages[0].content | upper }}"), user("a"))
 
 
 def test_control_tokens_in_every_field_stay_plain_text() -> None:

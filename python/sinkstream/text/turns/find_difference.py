@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.text.messages import Message
 from sinkstream.text.templates.passage import Passage, Piece
-from sinkstream.text.turns.template_turns import Message, TemplateTurns, as_message, placeholders
+from sinkstream.text.turns.template_turns import TemplateTurns, as_message, placeholders
 from sinkstream.text.turns.turn_arguments import TEXT
 
 # Contents that may merge with the template's own text into a token, or that it may trim.

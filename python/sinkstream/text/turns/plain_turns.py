@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
+from sinkstream.text.messages import Message, text_of_parts
 from sinkstream.text.plain_text import PlainEncoder
-from sinkstream.text.turns.turn_arguments import SYSTEM, TEXT, check_role, check_text
+from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,21 @@ class PlainTurns:
         if system is None:
             return self.text.bos_ids
         return self.text.bos_ids + self._encode(system, SYSTEM, is_first=True)
+
+    def history(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of all texts; the roles have no effect."""
+        ids = self.text.bos_ids
+        for i, message in enumerate(messages):
+            content = message.get("content")
+            if content is None:
+                raise InvalidArgument(
+                    f"{MESSAGES} must have a text in every message: the checkpoint has no chat "
+                    "template.",
+                    param=MESSAGES.name,
+                )
+            said = content if isinstance(content, str) else text_of_parts(content)
+            ids = ids + self._encode(said, MESSAGES, is_first=i == 0)
+        return ids
 
     def user(self, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a text."""

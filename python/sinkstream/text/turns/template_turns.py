@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -11,10 +11,9 @@ from itertools import count
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.chat import ChatFormat
+from sinkstream.text.messages import Message, strings_of
 from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
-from sinkstream.text.turns.turn_arguments import SYSTEM, TEXT, check_role, check_text
-
-Message = Mapping[str, str]
+from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
 
 # Note: [Parts of a conversation]
 # A message is rendered after the shortest conversation that ends with a message of the same role as
@@ -71,6 +70,26 @@ class TemplateTurns:
             if opening is not None:
                 return self.chat.encode(Passage(opening), SYSTEM)
         raise _refusal("system text", SYSTEM)
+
+    def history(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a conversation that the next user message follows.
+
+        It is rendered with that message, so that it looks as in the later conversation.
+        """
+        if omitted := self.chat.forms.omitted(messages):
+            raise InvalidArgument(
+                f"{MESSAGES.call}: the checkpoint's chat template omits messages with the role "
+                f'"{omitted}".',
+                param=MESSAGES.name,
+            )
+        word = placeholders(self.chat, "".join(strings_of(list(messages))))[0]
+        user = as_message("user", word)
+        rendering = self.chat.render([*messages, user], True, argument=MESSAGES)
+        part = self.part(user, messages[-1]["role"], True)
+        history = rendering.without_end(part.pieces)
+        if history is None:
+            raise _refusal("user message", MESSAGES)
+        return self.chat.encode(Passage(history), MESSAGES)
 
     def user(self, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a user message and of the generation prompt."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
-from sinkstream.text.messages import ROLES
+from sinkstream.text.messages import ROLES, Message, check_messages, text_of_parts
 from sinkstream.text.plain_text import check_characters
 
+MESSAGES = ArgumentName("session", "messages")
 SYSTEM = ArgumentName("session", "system")
 TEXT = ArgumentName("session", "text")
 
@@ -22,6 +26,32 @@ def check_text(content: str, argument: ArgumentName) -> str:
         raise TypeError(f"{argument} must be a string, but is of type {type(content).__name__}.")
     check_characters(content, argument)
     return str.__str__(content)  # templates get plain strings: subclasses may carry methods
+
+
+def check_history(
+    system: str | None, messages: Sequence[Any] | None
+) -> tuple[str | None, list[Message]]:
+    """Return a system prompt and a conversation that begins with it, or [] if there is none.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        InvalidArgument: A message is malformed, or there are two system prompts.
+    """
+    if messages is None or (isinstance(messages, Sequence) and not messages):
+        return system, []
+    history = check_messages(messages, MESSAGES)
+    if history[0]["role"] != "system":
+        first = (
+            [] if system is None else [{"role": "system", "content": check_text(system, SYSTEM)}]
+        )
+        return system, [*first, *history]
+    if system is not None:
+        raise InvalidArgument(
+            f"{SYSTEM} must be None if `messages` begins with a system prompt, but is given.",
+            param=SYSTEM.name,
+        )
+    content = history[0]["content"]
+    return content if isinstance(content, str) else text_of_parts(content), history
 
 
 def check_role(role: str) -> str:

@@ -7,10 +7,12 @@ parts; no template is known by name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
+from sinkstream.text.messages import Message
 from sinkstream.text.turns.find_difference import find_difference
 from sinkstream.text.turns.plain_turns import PlainTurns
 from sinkstream.text.turns.template_turns import split_template
@@ -47,6 +49,13 @@ class TurnFormat(Protocol):
 
         Args:
             system: The system text, or None for the template's default, if it has one.
+        """
+
+    def history(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a conversation, from its beginning to where a user message follows.
+
+        Args:
+            messages: At least one message, as `check_messages` returns them.
         """
 
     def user(self, content: str, *, after: str | None) -> list[int]:
