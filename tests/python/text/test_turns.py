@@ -295,6 +295,23 @@ DIFFERENCES = {
         ),
         "does not split exactly between messages, for example around '/briefword/brief'",
     ),
+    "escaped contents": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | e }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        "changes replies that contain '\"' or '&' or '<'",
+    ),
+    "contents as JSON": (
+        templates.SMOLLM2.replace("message['content']", "(message['content'] | tojson)[1:-1]"),
+        "changes replies that contain '\\n' or '\"' or '\\\\'",
+    ),
+    "contents with single spaces": (
+        templates.SMOLLM2.replace("message['content']", "message['content'].split() | join(' ')"),
+        "changes replies that contain '\\n' or '  '",
+    ),
+    "replaced letters": (
+        templates.SMOLLM2.replace("message['content']", "message['content'].replace('<', '(')"),
+        "changes replies that contain '<'",
+    ),
     "tokens over a border": (
         templates.SMOLLM2.replace("message['role'] + '\n'", "message['role'] + ': '").replace(
             "assistant\n", "assistant: "

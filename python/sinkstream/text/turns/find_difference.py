@@ -14,6 +14,8 @@ from sinkstream.text.turns.turn_arguments import TEXT
 
 # Contents that may merge with the template's own text into a token, or that it may trim.
 _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
+# What a template changes that escapes replies, quotes them, or tidies them up.
+_REWRITTEN = frozenset({"\n", "  ", '"', "&", "<", "\\"})
 _TURN = ("user", "assistant")
 
 
@@ -137,7 +139,7 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
     """Look for strings that make the template change a reply containing them."""
     a, b, *_ = placeholders(turns.chat, "")
     changed = []
-    for text in sorted(turns.chat.template.constants):
+    for text in sorted(turns.chat.template.constants | _REWRITTEN):
         reply = f"{a}{text}{b}"
         messages = [*_messages(turns, ("user",)), as_message("assistant", reply)]
         rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
