@@ -331,6 +331,24 @@ def test_a_template_whose_parts_differ_from_the_whole_says_how(name: str) -> Non
     assert turns.difference.endswith(".")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "{{ raise_exception('No tags.') }}",
+        "{{ '<|endoftext|>' }}{% else %}{{ '<|im_start|>' }}",  # undecided
+    ],
+)
+def test_what_a_template_refuses_in_a_reply_is_no_difference(answer: str) -> None:
+    test = "{% if '<|im_end|>' in message['content'] %}" + answer + "{% endif %}"
+    template = templates.SMOLLM2.replace("{% endfor %}", "{% endfor %}{% endfor %}", 1).replace(
+        "{% endfor %}{% endfor %}", test + "{% endfor %}", 1
+    )
+    text = with_template(vocabularies.qwen3(), template)
+    assert detect_turn_format(text).is_exact
+    with pytest.raises(InvalidArgument):
+        encode_chat(text, chat("a", "<|im_end|>", "b"))
+
+
 def test_parts_that_differ_are_still_whole_messages() -> None:
     text, turns = probed("qwen3", "qwen3")
     control = control_tokens(tokenizer_of(text))

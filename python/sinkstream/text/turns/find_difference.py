@@ -142,13 +142,17 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
     for text in sorted(turns.chat.template.constants | _REWRITTEN):
         reply = f"{a}{text}{b}"
         messages = [*_messages(turns, ("user",)), as_message("assistant", reply)]
-        rendering = turns.chat.render([*messages, as_message("user", "word")], True, argument=TEXT)
+        messages.append(as_message("user", "word"))
+        try:
+            rendering = turns.chat.render(messages, True, argument=TEXT)
+        except InvalidArgument:
+            continue  # there is no whole rendering to differ from
         if rendering.after(reply) is None:
             changed.append(text)
     # A string that contains another one is redundant: the shorter one already changes the reply.
     shortest = [text for text in changed if not any(o in text for o in changed if o != text)]
     if shortest:
-        shown = " or ".join(map(repr, shortest[:3]))
+        shown = " or ".join(repr(text[:40]) for text in shortest[:3])
         yield f"changes replies that contain {shown}, and a session keeps them unchanged"
 
 
