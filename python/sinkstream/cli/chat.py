@@ -15,15 +15,22 @@ from sinkstream.cli.chat_history import History, default_path
 from sinkstream.cli.chat_input import PipedLines, TypedLines
 from sinkstream.cli.conversations import MOST, Conversations
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.option_checks import check_options, with_model
+from sinkstream.cli.options import Loading
 from sinkstream.cli.talk import Talk, note
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.options import StreamOptions
+from sinkstream.sessions.file import read_session_model
 
 FAILED = 2
+
+REPLY_TOKENS = 2048
+"""The default length of a reply: small models may otherwise repeat themselves without end."""
 
 
 @options.takes_bundles
 def chat(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Same as --model.")] = None,
+    model: options.ModelArgument = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     load: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Continue a conversation saved with /save.")
@@ -33,35 +40,43 @@ def chat(
     ] = False,
     model_option: options.ModelPath = None,
     sinks: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="N|system",
             help='Number of first tokens, which always stay in the cache, or "system" for the '
-            "whole system prompt.",
+            "whole system prompt. Default: 4.",
         ),
-    ] = "4",
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            "-n",
+            help=f"Tokens of a reply at most. Default: {REPLY_TOKENS:,}.",
+        ),
+    ] = None,
     *,
     replies: options.Replies,
     loading: options.Loading,
 ) -> int:
     """Chat with a model for as long as you like. /help lists the commands."""
-    if model is not None and model_option is not None:
-        raise InvalidArgument(
-            "chat: the model must be given once, but both MODEL and --model are set."
-        )
+    loading = with_model("chat", loading, model, model_option)
+    said: StreamOptions = {**replies.as_options(), "max_tokens": max_tokens}
+    check_options("chat", said)
     if system is not None and load is not None:
         raise InvalidArgument(
             "chat: --system must not be given with --load. The saved conversation has its own."
         )
-    count = parse_sinks(sinks)
-    loading = replace(loading, model=model if model is not None else model_option)
-    if count != "system":
+    count = None if sinks is None else parse_sinks(sinks)
+    if isinstance(count, int):
         loading = replace(loading, sinks=count)
+    if load is not None:
+        loading = with_settings_of(load, loading, has_sinks=isinstance(count, int))
     is_typed = sys.stdin is not None and sys.stdin.isatty()
     with ExitStack() as stack:
         loaded = stack.enter_context(load_model(loading, max_sequences=MOST))
         conversations = Conversations(loaded, "system" if count == "system" else None, system, load)
-        talk = Talk(conversations, replies.as_options())
+        talk = Talk(conversations, said, REPLY_TOKENS)
         if not is_typed:
             return 0 if talk.read_all(PipedLines()) else FAILED
         history = None if no_history else open_history()
@@ -73,8 +88,21 @@ def chat(
             f"{session.window:,} tokens. /help lists the commands; Ctrl-C ends a reply, Ctrl-D "
             "the chat."
         )
+        if load is not None:
+            talk.show_last_exchange()
         talk.listen(TypedLines(history))
     return 0
+
+
+def with_settings_of(file: Path, loading: Loading, *, has_sinks: bool) -> Loading:
+    """Return the loading options with what a saved conversation needs, where no flag is given."""
+    saved = read_session_model(file)
+    return replace(
+        loading,
+        sinks=loading.sinks if has_sinks else saved.sinks,
+        window=saved.window if loading.window is None else loading.window,
+        kv_dtype=saved.kv_dtype if loading.kv_dtype == "auto" else loading.kv_dtype,
+    )
 
 
 def parse_sinks(sinks: str) -> int | Literal["system"]:
@@ -91,8 +119,15 @@ def parse_sinks(sinks: str) -> int | Literal["system"]:
 
 def open_history() -> History | None:
     """Return the history of earlier chats. If it cannot be opened, say so and return None."""
+    path = default_path()
+    if path is None:
+        note(
+            "Typed lines will not be saved for the next chat: there is no home folder. "
+            "XDG_STATE_HOME names another one."
+        )
+        return None
     try:
-        return History(default_path())
+        return History(path)
     except OSError as error:
         note(f"Typed lines will not be saved for the next chat: {error}.")
         return None

@@ -14,11 +14,21 @@ _KEPT = 1000
 _MOST = 2 * _KEPT  # so that most chats do not rewrite the file
 
 
-def default_path() -> Path:
-    """Return the path that the XDG base directory specification gives for such a file."""
+def default_path() -> Path | None:
+    """Return the path that the XDG base directory specification gives for such a file.
+
+    None if there is no home folder: neither $HOME nor an entry of the user in the system.
+    """
     state = os.environ.get("XDG_STATE_HOME", "")
-    # The specification says to ignore a relative path.
-    folder = Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state"
+    if Path(state).is_absolute():  # the specification says to ignore a relative path
+        folder = Path(state)
+    else:
+        try:
+            folder = Path.home() / ".local" / "state"
+        except RuntimeError:
+            return None
+        if not os.environ.get("HOME", str(folder)):  # it would be the root folder
+            return None
     return folder / "sinkstream" / "chat_history"
 
 

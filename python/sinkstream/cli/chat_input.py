@@ -6,6 +6,7 @@ import sys
 from typing import Protocol
 
 from sinkstream.cli.chat_commands import split_ending
+from sinkstream.cli.chat_completion import completions
 from sinkstream.cli.chat_history import History
 from sinkstream.errors import InvalidArgument
 
@@ -16,6 +17,12 @@ except ImportError:  # Python was built without it: lines cannot be edited
 
 _PROMPT = "> "
 _CONTINUED = "| "
+
+
+def _completion(word: str, number: int) -> str | None:
+    """Return the completion with this number, as readline asks for them one by one."""
+    found = completions(readline.get_line_buffer()[: readline.get_endidx()], word)
+    return found[number] if number < len(found) else None
 
 
 class Lines(Protocol):
@@ -86,6 +93,10 @@ class TypedLines:
             readline.parse_and_bind("set enable-bracketed-paste on")
             for entry in history.entries if history else ():
                 readline.add_history(entry)
+            readline.set_completer_delims(" \t\n")
+            readline.set_completer(_completion)
+            is_libedit = "libedit" in (readline.__doc__ or "")
+            readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
 
     def read(self, prompt: str) -> str | None:
         """See `Lines`."""

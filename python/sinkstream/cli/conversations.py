@@ -28,6 +28,10 @@ class Conversation:
     """The system prompt it started with; None for the template's own, and after /load."""
     last: Stream | None = None
     """The last turn; None if there is no turn to undo."""
+    question: str = ""
+    """The message of the last turn."""
+    tries: int = 0
+    """How often the last reply has been replaced."""
     has_reported_eviction: bool = False
 
 
@@ -73,11 +77,15 @@ class Conversations:
             raise InvalidArgument("chat: /back must follow a /fork, but no copy exists.")
         self._continue(self._copy_of(self._kept))
 
-    def undo(self) -> None:
-        """Restore the conversation to its state before the last turn."""
+    def undo(self, command: str = "/undo") -> None:
+        """Restore the conversation to its state before the last turn.
+
+        Args:
+            command: What the user typed, for errors.
+        """
         if self.current.last is None:
             raise InvalidArgument(
-                "chat: /undo must follow a reply, but there is no reply to remove."
+                f"chat: {command} must follow a reply, but there is no reply to remove."
             )
         try:
             self.current.last.cancel(keep="drop")
@@ -85,7 +93,8 @@ class Conversations:
             if self.current.session.stats.evicted_tokens == 0:
                 raise
             raise InvalidArgument(
-                "chat: /undo must not follow a turn that has evicted tokens, but this one has. "
+                f"chat: {command} must not follow a turn that has evicted tokens, but this one "
+                "has. "
                 "Evicted tokens cannot be restored; the reply stays."
             ) from None
         self.current.last = None

@@ -38,7 +38,9 @@ def check_options(command: str, options: Mapping[str, Any]) -> None:
         low, high = kind.low, kind.high
         if not (value in kind if isinstance(kind, Number) else low <= value <= high):
             raise InvalidArgument(
-                f"{command}: `{flag_of(name)}` must be in {kind}, but is {value}.", param=name
+                f"{command}: `{flag_of(name)}` must be in {kind}, but is "
+                f"{value:{'g' if isinstance(kind, Number) else 'd'}}.",
+                param=name,
             )
 
 

@@ -26,6 +26,7 @@ ModelPath = Annotated[
         'Default: $SINKSTREAM_MODEL, or "smollm2".',
     ),
 ]
+ModelArgument = Annotated[str | None, typer.Argument(metavar="MODEL", help="Same as --model.")]
 Sinks = Annotated[int, typer.Option(help="Number of first tokens, which always stay in the cache.")]
 Window = Annotated[
     int | None,

@@ -81,6 +81,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         help="Stream text from a language model indefinitely, in a fixed amount of memory.",
         no_args_is_help=True,
         add_completion=False,
+        pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_options,
     )

@@ -12,12 +12,15 @@ from rich.text import Text
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.cli.chat_commands import Command, Message, help_text, parse
 from sinkstream.cli.chat_input import Lines, read_entry
+from sinkstream.cli.chat_settings import Settings
 from sinkstream.cli.conversations import Conversation, Conversations
 from sinkstream.cli.generate import write_text
 from sinkstream.cli.standard_streams import OutputError
 from sinkstream.cli.terminal import fold, printable, width_of
 from sinkstream.errors import SinkstreamError
 from sinkstream.request.options import StreamOptions
+from sinkstream.sessions.exchanges import Exchange, exchanges_of
+from sinkstream.sessions.session import Session
 
 _TWICE_S = 1.0  # a second Ctrl-C within this time ends the chat
 
@@ -29,10 +32,21 @@ class Talk:
     in one line. A failed command changes nothing; a reply that fails midway stays as it is.
     """
 
-    def __init__(self, conversations: Conversations, replies: StreamOptions) -> None:
-        """Run lines on `conversations`, with these options for each reply."""
+    def __init__(
+        self,
+        conversations: Conversations,
+        replies: StreamOptions,
+        default_tokens: int | None = None,
+    ) -> None:
+        """Run lines on `conversations`.
+
+        Args:
+            conversations: The sessions.
+            replies: The options of each reply, which /set changes.
+            default_tokens: The limit of a reply if `replies` has none; None for no limit.
+        """
         self._conversations = conversations
-        self._replies = replies
+        self._settings = Settings(replies, default_tokens)
         self._is_typed = False
         self._has_ended = False
         self._has_failed = False
@@ -78,10 +92,14 @@ class Talk:
         except OSError as error:
             self._fail(error.strerror or str(error))
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, tries: int = 0) -> None:
         conversation = self._conversations.current
-        with conversation.session.stream(text, **self._replies) as stream:
-            conversation.last = stream
+        options = self._settings.options
+        seed = options.get("seed")
+        if tries and seed is not None:  # with the same seed, it would be the same reply
+            options = {**options, "seed": (seed + tries) % 2**64}
+        with conversation.session.stream(text, **options) as stream:
+            conversation.last, conversation.question, conversation.tries = stream, text, tries
             try:
                 write_text(stream)
             except KeyboardInterrupt:
@@ -93,13 +111,24 @@ class Talk:
             except SinkstreamError:
                 sys.stdout.write("\n")
                 raise
+        limit = self._settings.default_limit
+        if stream.finish_reason == "length" and limit is not None:
+            note(
+                f"The reply ends after {limit:,} tokens, the default of a chat. /set max-tokens "
+                "sets another number."
+            )
         self._report_eviction(conversation)
+
+    def _retry(self) -> None:
+        conversations = self._conversations
+        conversations.undo("/retry")
+        self._send(conversations.current.question, conversations.current.tries + 1)
 
     def _run(self, command: Command) -> None:
         conversations, argument = self._conversations, command.argument
         match command.name:
             case "help":
-                note(help_text())
+                note(help_text(argument))
             case "quit":
                 self._has_ended = True
             case "stats":
@@ -114,6 +143,7 @@ class Talk:
             case "load":
                 conversations.load(_path_of(argument))
                 note(f"Continuing {quoted(argument)}: {_stats_of(conversations.current)}")
+                self.show_last_exchange()
                 self._report_eviction(conversations.current)
             case "fork":
                 conversations.fork()
@@ -124,6 +154,18 @@ class Talk:
             case "undo":
                 conversations.undo()
                 note("Removed the last question and its reply.")
+            case "retry":
+                self._retry()
+            case "history":
+                note(_turns_of(conversations.current.session))
+            case "set":
+                note(self._settings.change(argument) if argument else self._settings.listing())
+
+    def show_last_exchange(self) -> None:
+        """Show where a saved conversation continues."""
+        exchanges = exchanges_of(self._conversations.current.session)
+        if exchanges:
+            note(_written(exchanges[-1]))
 
     def _start(self, system: str | None) -> None:
         self._conversations.start(system)
@@ -151,6 +193,21 @@ def note(text: str) -> None:
     sys.stdout.flush()
     is_wide = width_of(sys.stderr) is None  # a pipe's lines have no end
     Console(stderr=True).print(Text(printable(text), style="dim"), soft_wrap=is_wide)
+
+
+def _turns_of(session: Session) -> str:
+    """Return what the model sees of a conversation, as it was typed."""
+    exchanges = exchanges_of(session)
+    if exchanges:
+        return "\n".join(map(_written, exchanges))
+    if session.stats.turns > 0 and session.transcript:  # a text without roles
+        return session.transcript
+    return "No turn of this conversation is left in the window."
+
+
+def _written(exchange: Exchange) -> str:
+    question = "…" if exchange.question is None else exchange.question.replace("\n", "\n| ")
+    return f"> {question}\n{exchange.reply}"
 
 
 def _path_of(argument: str) -> Path:

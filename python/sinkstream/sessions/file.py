@@ -24,7 +24,7 @@ from sinkstream.sessions.header import (
     plan_tensors,
     without_checksum,
 )
-from sinkstream.sessions.record import SessionRecord
+from sinkstream.sessions.record import SessionModel, SessionRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,6 +104,19 @@ def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
         fields=header.fields,
         created_by=header.created_by,
     )
+
+
+def read_session_model(path: str | os.PathLike[str]) -> SessionModel:
+    """Read what a saved session needs of a model, without its tensors.
+
+    Raises:
+        CheckpointError: The file is missing, or its header is damaged.
+    """
+    file = File(Path(path), "load_session")
+    try:
+        return decode_header(file.name, read_whole_header(file)).model
+    finally:
+        file.close()
 
 
 def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[str, _Bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -18,9 +19,11 @@ from pathlib import Path
 import pytest
 
 import sinkstream
+from sinkstream.cli.chat import open_history
 from sinkstream.cli.chat_history import History, default_path
 from sinkstream.cli.conversations import MOST, Conversations
 from sinkstream.cli.talk import Talk
+from sinkstream.cli.terminal import printable
 from tests.python.cli.conftest import Outcome, Run
 from tests.python.cli.terminal import CTRL_C, CTRL_D, UP, Terminal, pause
 
@@ -29,7 +32,7 @@ LIMITS = ("-n", "12", "--seed", "7")
 
 # The most frequent token of a conversation becomes by far the most probable one: the reply to many
 # "a" is "a" without end.
-ENDLESS = ("-t", "0", "--frequency-penalty", "-100")
+ENDLESS = ("-t", "0", "--frequency-penalty", "-100", "-n", "1000000000")
 
 Say = Callable[..., Outcome]
 
@@ -72,6 +75,55 @@ def test_a_line_continues_after_a_backslash_and_two_slashes_are_one(
     outcome = say("one\\", "/two", "//three", "four\\\\", "five\\")
     expected = replies(checkpoint, "one\n/two", "/three", "four\\", "five")
     assert outcome == Outcome(0, expected, "")
+
+
+SETTINGS = ("--window", "60", "--sinks", "7", "--kv-dtype", "float32")
+
+
+def test_a_saved_conversation_brings_its_window_sinks_and_cache_type(
+    say: Say, checkpoint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk"
+    assert say("hello", f"/save {file}", arguments=(*LIMITS, *SETTINGS)).code == 0
+    outcome = say("again", arguments=(*LIMITS, "--load", str(file)))
+    expected = say("hello", "again", arguments=(*LIMITS, *SETTINGS))
+    assert outcome.code == 0, outcome.err
+    assert expected.out.endswith(outcome.out)
+    assert outcome.out
+
+
+def test_a_conversation_whose_sinks_are_its_system_prompt_is_loaded_without_flags(
+    say: Say, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk"
+    flags = (*LIMITS, "--system", "Be brief.", "--sinks", "system", "--window", "60")
+    assert say("hello", f"/save {file}", arguments=flags).code == 0
+    outcome = say("again", arguments=(*LIMITS, "--load", str(file)))
+    assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize(
+    "flags", [("--window", "100"), ("--sinks", "5"), ("--kv-dtype", "int8")], ids=lambda f: f[0]
+)
+def test_a_flag_that_contradicts_the_file_is_an_error(
+    say: Say, tmp_path: Path, flags: tuple[str, str]
+) -> None:
+    file = tmp_path / "talk"
+    assert say("hello", f"/save {file}", arguments=(*LIMITS, *SETTINGS)).code == 0
+    outcome = say("again", arguments=(*LIMITS, "--load", str(file), *flags))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 1
+
+
+def test_after_load_the_last_exchange_is_shown(say: Say, tmp_path: Path, checkpoint: str) -> None:
+    file = tmp_path / "talk"
+    say("hello there", "and now?", f"/save {file}")
+    both = replies(checkpoint, "hello there", "and now?")
+    last = both.removeprefix(replies(checkpoint, "hello there")).strip()
+    outcome = say(f"/load {file}")
+    assert "> and now?" in outcome.err
+    assert printable(last) in outcome.err
+    assert "> hello there" not in outcome.err
 
 
 def test_every_option_of_a_reply_reaches_it(
@@ -208,16 +260,127 @@ def test_the_first_eviction_of_a_conversation_is_told_once(say: Say) -> None:
     assert outcome.err.splitlines()[1].startswith("New conversation")
 
 
-def test_help_and_quit(say: Say) -> None:
-    outcome = say("/help", "/quit", "hello")
-    assert (outcome.code, outcome.out) == (0, "")
-    assert "/system TEXT  start a new conversation" in outcome.err
+@pytest.mark.parametrize("word", ["/quit", "/exit", "/bye", "  /EXIT"])
+def test_a_chat_ends_under_any_name(say: Say, word: str) -> None:
+    assert say(word, "hello") == Outcome(0, "", "")
+
+
+def test_clear_is_reset(say: Say, checkpoint: str) -> None:
+    outcome = say("hello", "/clear", "hello")
+    assert outcome.out == 2 * replies(checkpoint, "hello")
+
+
+def test_retry_replaces_the_last_reply(say: Say, checkpoint: str) -> None:
+    outcome = say("hello", "again", "/retry", "/retry", "/stats", "so")
+    first = replies(checkpoint, "hello")
+    tries = []
+    with sinkstream.load(checkpoint) as model, model.session() as session:
+        session.stream("hello", max_tokens=12, seed=7).result()
+        for seed in (7, 8, 9):  # with the same seed it would be the same reply
+            stream = session.stream("again", max_tokens=12, seed=seed)
+            tries.append(stream.result().text + "\n")
+            if seed < 9:
+                stream.cancel(keep="drop")
+        last = session.stream("so", max_tokens=12, seed=7).result().text + "\n"
+    assert outcome.out == first + "".join(tries) + last
+    assert outcome.err.startswith("2 turns, ")
+    assert outcome.code == 0
+
+
+def test_retry_needs_a_reply_of_this_chat(say: Say, tmp_path: Path) -> None:
+    file = tmp_path / "talk"
+    outcome = say("/retry", "hello", f"/save {file}", f"/load {file}", "/retry", "/reset", "/retry")
+    assert outcome.code == 2
+    assert outcome.err.count("sinkstream: chat: /retry must follow a reply") == 3
+
+
+def test_retry_is_refused_once_tokens_have_left_the_window(say: Say, checkpoint: str) -> None:
+    outcome = say("hello", "/retry", "/stats", arguments=("--window", "20", "--seed", "7"))
+    assert "/retry must not follow a turn that has evicted tokens" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("1 turn, ")
+
+
+def test_history_shows_the_conversation(say: Say, checkpoint: str) -> None:
+    outcome = say("hello there", "grüße\\", "again", "/history", "/reset", "/history")
+    first, second = (
+        text.strip()
+        for text in (
+            replies(checkpoint, "hello there"),
+            replies(checkpoint, "hello there", "grüße\nagain").removeprefix(
+                replies(checkpoint, "hello there")
+            ),
+        )
+    )
+    shown, _, rest = outcome.err.partition("New conversation")
+    assert shown.index("> hello there") < shown.index("> grüße\n| again")
+    for reply in (first, second):
+        assert printable(reply) in shown
+    assert rest.splitlines()[-1] == "No turn of this conversation is left in the window."
+
+
+def test_set_changes_an_option_of_the_following_replies(say: Say, checkpoint: str) -> None:
+    outcome = say(
+        *("/set max-tokens 3", "/SET temperature 0", "hello", "/set max_tokens default", "/set"),
+        arguments=(*LIMITS, "--top-k", "9"),
+    )
+    assert outcome.out == replies(checkpoint, "hello", max_tokens=3, temperature=0, top_k=9)
+    lines = outcome.err.splitlines()
+    assert lines[:2] == ["max-tokens is 3.", "temperature is 0."]
+    assert "top-k 9" in lines[-1]
+    assert "temperature 0," in lines[-1]
+    assert outcome.code == 0
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("/nope", "chat: the command must be one of /back, /fork"),
+        ("/set top-p 2", "chat: `top-p` must be in (0, 1], but is 2."),
+        ("/set temp 1", "chat: the option must be one of frequency-penalty, max-tokens, min-p"),
+        ("/set temp 1", "Did you mean temperature?"),
+        ("/set top-k many", 'chat: `top-k` must be an integer, but is "many".'),
+        ("/set top-p x", 'chat: `top-p` must be a number, but is "x".'),
+        ("/set seed", "chat: /set must be followed by OPTION VALUE, but only names seed."),
+    ],
+)
+def test_a_wrong_set_is_one_line_and_changes_nothing(
+    say: Say, checkpoint: str, line: str, sentence: str
+) -> None:
+    outcome = say(line, "hello")
+    assert (outcome.code, outcome.out) == (2, replies(checkpoint, "hello"))
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_reply_that_loops_is_cut_and_said(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinkstream.cli.chat.REPLY_TOKENS", 50)
+    outcome = say("a" * 24, arguments=("-t", "0", "--frequency-penalty", "-100"))
+    assert outcome.code == 0
+    assert len(outcome.out) <= 51
+    assert outcome.err == (
+        "The reply ends after 50 tokens, the default of a chat. /set max-tokens sets another "
+        "number.\n"
+    )
+    outcome = say(
+        *("/set max-tokens none", "/set"), arguments=("-t", "0", "--frequency-penalty", "-100")
+    )
+    assert "max-tokens none" in outcome.err
+
+
+def test_a_number_of_tokens_that_was_given_cuts_silently(say: Say) -> None:
+    outcome = say("hello", arguments=(*LIMITS, "-t", "0", "--frequency-penalty", "-100"))
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_help_and_quit(say: Say) -> None:
+    outcome = say("/help", "/quit", "hello")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "/system TEXT start a new conversation" in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/nope", 'chat: the command must be one that /help lists, but is "/nope".'),
         ("/back", "chat: /back must follow a /fork"),
         ("/save", "chat: /save must be followed by FILE"),
         ("/save /missing/talk", 'save: the session cannot be written to "/missing/talk": No such'),
@@ -271,10 +434,10 @@ def test_what_is_wrong_from_the_start_ends_it_with_2(
     assert outcome.err.count("\n") == 1
 
 
-def test_a_wrong_option_of_the_replies_is_said_for_each_of_them(say: Say) -> None:
-    outcome = say("hello", "again", arguments=("--top-p", "2"))
+def test_a_wrong_option_of_the_replies_is_said_before_the_model_is_loaded(say: Say) -> None:
+    outcome = say("hello", "again", arguments=("--top-p", "2"), model="/missing/model.gguf")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "sinkstream: stream: `top_p` must be in (0, 1], but is 2.\n" * 2
+    assert outcome.err == "sinkstream: chat: `--top-p` must be in (0, 1], but is 2.\n"
 
 
 def test_a_model_without_chat_template_writes_on_and_says_so(
@@ -530,6 +693,56 @@ def test_pasted_lines_are_one_message(sit: Callable[..., Terminal], tmp_path: Pa
     terminal.read_until("1 turn, ")
     entries = History(tmp_path / "sinkstream" / "chat_history").entries
     assert entries[0] == "one\ntwo\nthree"
+
+
+def test_tab_completes_commands_and_file_names(
+    sit: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    terminal = sit(*LIMITS, TERM="xterm")
+    terminal.read_until("> ")
+    terminal.press(b"/hist\t\n")
+    terminal.read_until("No turn of this conversation")
+    terminal.read_until("> ")
+    terminal.press(f"/save {tmp_path}/a talk\n".encode())
+    terminal.read_until("Saved to ")
+    terminal.read_until("> ")
+    terminal.press(f"/load {tmp_path}/a t\t\n".encode())
+    terminal.read_until("Continuing ")
+
+
+def test_a_loaded_chat_shows_the_last_exchange(
+    sit: Callable[..., Terminal], say: Say, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk"
+    say("hello there", f"/save {file}")
+    terminal = sit(*LIMITS, "--load", str(file))
+    terminal.read_until("/help lists the commands")
+    terminal.read_until("> hello there")
+    terminal.read_until("> ")
+
+
+def test_an_empty_home_is_none(sit: Callable[..., Terminal]) -> None:
+    terminal = sit(*LIMITS, XDG_STATE_HOME="", HOME="")
+    terminal.read_until("Typed lines will not be saved for the next chat: there is no home folder.")
+    terminal.read_until("> ")
+    terminal.press(b"/quit\n")
+    assert terminal.end()[0] == 0
+
+
+def test_a_user_whom_the_system_does_not_know_has_no_history(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(number: int) -> pwd.struct_passwd:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert default_path() is None
+    assert open_history() is None
+    assert "there is no home folder" in capfd.readouterr().err
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_path() == Path("/state/sinkstream/chat_history")
 
 
 def test_a_file_gets_the_replies_alone(

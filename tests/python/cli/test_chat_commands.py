@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkstream.cli.chat_commands import (
+    ALIASES,
     COMMANDS,
     Command,
     Message,
@@ -23,21 +24,45 @@ def test_a_blank_line_means_nothing(text: str) -> None:
     assert parse(text) is None
 
 
-@pytest.mark.parametrize("text", ["hello", " /help", "a // b", "  two words ", "a\n/quit"])
+@pytest.mark.parametrize("text", ["hello", "a // b", "  two words ", "a\n/quit", "a /help"])
 def test_what_begins_without_a_slash_is_said_as_it_is(text: str) -> None:
     assert parse(text) == Message(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("//help", "/help"), ("//", "/"), ("///x", "//x"), ("// a\nb", "/ a\nb")]
-)
+    ("text", "said"), [
+        ("//help", "/help"), ("//", "/"), ("///x", "//x"), ("// a\nb", "/ a\nb"),
+        ("  //help", "  /help"),
+    ],
+)  # fmt: skip
 def test_two_slashes_say_one(text: str, said: str) -> None:
     assert parse(text) == Message(said)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("write", ["/{}", "  /{}", "\t/{}", "/{} "])
+def test_a_command_may_be_indented_and_in_capitals(name: str, write: str) -> None:
+    argument = " a b.c" if COMMANDS[name].argument else ""
+    expected = Command(name, argument.strip())
+    for word in (name, name.upper(), name.capitalize()):
+        assert parse(write.format(word).rstrip() + argument) == expected
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_the_names_that_other_programs_use_are_known(alias: str) -> None:
+    assert parse(f"/{alias}") == Command(ALIASES[alias])
+
+
+def test_the_names_of_ollama_and_llama_cli_are_among_them() -> None:
+    assert {"exit", "bye", "clear", "?"} <= set(ALIASES)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_known_with_its_argument_and_only_so(name: str) -> None:
-    if COMMANDS[name].argument:
+    if COMMANDS[name].is_optional:
+        assert parse(f"/{name}  a b.c ") == Command(name, "a b.c")
+        assert parse(f"/{name}") == Command(name)
+    elif COMMANDS[name].argument:
         assert parse(f"/{name}  a b.c ") == Command(name, "a b.c")
         for text in (f"/{name}", f"/{name}  "):
             with pytest.raises(InvalidArgument, match=f"/{name} must be followed by "):
@@ -48,12 +73,21 @@ def test_every_command_is_known_with_its_argument_and_only_so(name: str) -> None
             parse(f"/{name} x")
 
 
-@pytest.mark.parametrize("text", ["/nope", "/", "/ help", "/HELP", "/helpme", "/etc/passwd?", "/é"])
-def test_an_unknown_command_names_all_that_are_known(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="the command must be one of /back, /fork") as raised:
+@pytest.mark.parametrize("text", ["/xyzzy", "/", "/ help", "/helpme", "/etc/passwd?", "/é"])
+def test_an_unknown_command_points_to_the_help(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="the command must be one that /help lists") as raised:
         parse(text)
-    assert all(f"/{name}" in str(raised.value) for name in COMMANDS)
+    assert len(str(raised.value)) < 160
     assert "Start the line with // to send a slash." in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("/sav x", "/save"), ("/histroy", "/history"), ("/Undu", "/undo"), ("/exti", "/exit")],
+)
+def test_a_misspelt_command_is_suggested(text: str, meant: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"Did you mean {meant}\\?"):
+        parse(text)
 
 
 def test_a_system_prompt_may_have_several_lines() -> None:
@@ -71,7 +105,7 @@ def test_any_text_has_a_meaning_or_an_error_of_one_line(text: str) -> None:
     try:
         is_blank = parse(text) is None
     except InvalidArgument as error:
-        is_right = text.startswith("/") and str(error).isprintable()
+        is_right = text.lstrip().startswith("/") and str(error).isprintable()
     else:
         is_right = is_blank == (not text.strip())
     assert is_right
@@ -120,3 +154,14 @@ def test_the_help_has_every_command_and_fits_on_80_columns() -> None:
         assert f"/{name} {rule.argument}".rstrip() in text
         assert rule.meaning in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_one_command_is_its_line(name: str) -> None:
+    for topic in (name, f"/{name}", name.upper()):
+        assert COMMANDS[name].meaning in help_text(topic)
+    assert len(help_text(name).splitlines()) == 1
+
+
+def test_help_on_something_else_is_all_of_it() -> None:
+    assert help_text("me") == help_text()
