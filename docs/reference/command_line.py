@@ -16,7 +16,7 @@ EXAMPLES = {
     "demo": "sinkstream demo --tokens 500",
     "evaluate": "sinkstream evaluate novel.txt --tokens 5000",
     "generate": 'sinkstream generate "Once upon a time" -n 100',
-    "info": "sinkstream info -m model.gguf",
+    "info": "sinkstream info model.gguf",
 }
 GUIDES = {
     "chat": "[Chat](../guides/chat.md) lists what to type in it.",
@@ -43,7 +43,11 @@ def lines(commands: list[Command]) -> Iterator[str]:
     yield "Every command of `sinkstream`, with its arguments, flags and defaults.\n"
     for command in commands:
         yield f"- [`sinkstream {command.name}`](#sinkstream-{command.name}): {command.help}"
-    yield "\n`--help` after any of them shows its flags. `sinkstream --version` shows the version."
+    yield (
+        "\n`--help` after any of them shows its flags. `sinkstream --version` shows the version, and "
+        "`python -m sinkstream` is the same program. `sinkstream --install-completion` makes the "
+        "shell complete commands and flags."
+    )
     for command in commands:
         yield from section(command)
     shared = {p.name: p for command in commands for p in command.loading}

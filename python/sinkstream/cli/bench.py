@@ -18,6 +18,7 @@ from rich.table import Table
 from sinkstream import _core
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.option_checks import with_model
 from sinkstream.cli.processor import processor_name
 from sinkstream.cli.terminal import is_terminal
 from sinkstream.errors import InvalidArgument
@@ -46,15 +47,17 @@ class Figure:
 
 @options.takes_bundles
 def bench(
+    model: options.ModelArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each round measures everything once.")] = 5,
+    model_option: options.ModelPath = None,
     *,
     loading: options.Loading,
 ) -> int:
     """Measure prefill, decode and memory bandwidth. Close other programs first."""
     if rounds < 1:
         raise InvalidArgument(f"bench: `rounds` must be at least 1, but is {rounds}.")
-    with load_model(loading) as loaded:
+    with load_model(with_model("bench", loading, model, model_option)) as loaded:
         figures = measure(loaded, rounds)
         setting = {
             "model": loaded.path,

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.memory import resident_bytes
+from sinkstream.cli.option_checks import check_options, with_model
 from sinkstream.cli.screen import open_screen
 from sinkstream.model import Model
 from sinkstream.streams.stream import Stats, Stream
@@ -35,6 +36,7 @@ SEED = 1
 
 @options.takes_bundles
 def demo(
+    model: options.ModelArgument = None,
     tokens: Annotated[
         int | None,
         typer.Option(help="Tokens to write. Default: unlimited on a terminal, else 2,048."),
@@ -53,10 +55,23 @@ def demo(
         float, typer.Option(help="Above 1 makes tokens in the cache less probable.")
     ] = REPETITION_PENALTY,
     seed: Annotated[int, typer.Option(help="A different seed gives a different text.")] = SEED,
+    model_option: options.ModelPath = None,
     *,
     loading: options.Loading,
 ) -> int:
     """Watch a model write far past its small cache, in constant memory."""
+    loading = with_model("demo", loading, model, model_option)
+    check_options(
+        "demo",
+        {
+            "max_tokens": tokens,
+            "temperature": temperature,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        },
+        flags={"max_tokens": "--tokens"},
+    )
     with (
         load_model(replace(loading, sinks=sinks, window=window)) as loaded,
         start(

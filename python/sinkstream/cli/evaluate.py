@@ -45,7 +45,10 @@ _FILE_WIDTH = 110
 def evaluate(
     file: Annotated[
         str | None,
-        typer.Argument(help="The text: UTF-8, or .jsonl[.xz] with books; - reads standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="The text: UTF-8, or .jsonl[.xz] with books; - reads standard input.",
+        ),
     ] = None,
     title: Annotated[
         str | None, typer.Option(help="Title of a book in a .jsonl file. Default: the first book.")

@@ -15,22 +15,25 @@ from sinkstream.cli.info_facts import collect
 from sinkstream.cli.info_hints import hints
 from sinkstream.cli.info_page import WIDTH, Row, details, lay_out, summary
 from sinkstream.cli.loading import load_model
+from sinkstream.cli.option_checks import with_model
 from sinkstream.cli.terminal import is_terminal
 
 
 @options.takes_bundles
 def info(
+    model: options.ModelArgument = None,
     show_all: Annotated[
         bool, typer.Option("--all", help="Show everything, such as the kernel of each operation.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write everything as one JSON object.")
     ] = False,
+    model_option: options.ModelPath = None,
     *,
     loading: options.Loading,
 ) -> int:
     """Show the model, the memory it takes, and what would make it faster on this machine."""
-    with load_model(loading) as loaded:
+    with load_model(with_model("info", loading, model, model_option)) as loaded:
         facts = collect(loaded)
     advice = hints(facts)
     if as_json:

@@ -21,12 +21,15 @@ def flag_of(name: str) -> str:
     return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
-def check_options(command: str, options: Mapping[str, Any]) -> None:
+def check_options(
+    command: str, options: Mapping[str, Any], *, flags: Mapping[str, str] | None = None
+) -> None:
     """Check the ranges of request options.
 
     Args:
         command: The name of the command, for errors.
         options: By the names of `StreamOptions`. None stands for the default.
+        flags: Those that the command calls differently.
 
     Raises:
         InvalidArgument: A number is out of range; the message names its flag.
@@ -36,9 +39,10 @@ def check_options(command: str, options: Mapping[str, Any]) -> None:
         if value is None or not isinstance(kind, Integer | Number):
             continue
         low, high = kind.low, kind.high
+        flag = (flags or {}).get(name) or flag_of(name)
         if not (value in kind if isinstance(kind, Number) else low <= value <= high):
             raise InvalidArgument(
-                f"{command}: `{flag_of(name)}` must be in {kind}, but is "
+                f"{command}: `{flag}` must be in {kind}, but is "
                 f"{value:{'g' if isinstance(kind, Number) else 'd'}}.",
                 param=name,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import sys
@@ -13,7 +14,6 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from sinkstream import _build
-from sinkstream.checkpoint.quoting import quoted
 from sinkstream.cli.interrupts import INTERRUPTED, raising
 from sinkstream.cli.standard_streams import OutputError
 from sinkstream.cli.terminal import fold
@@ -54,6 +54,8 @@ def run(arguments: Sequence[str]) -> int:
             with raising():
                 result = app(args=arguments, prog_name="sinkstream", standalone_mode=False)
         return result if isinstance(result, int) else 0
+    except SystemExit as ended:  # the completion of shells ends like this
+        return ended.code if isinstance(ended.code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (BrokenPipeError, OutputError):
@@ -66,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         # The parser's errors have no public base class, but all have this method.
         if not hasattr(error, "format_message"):
             raise
-        return _fail(str(error.format_message()))
+        return _fail(_of_parser(error))
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
@@ -75,23 +77,48 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     No option before the command takes a value, so the first word that is not an option is the
     command.
     """
-    called = _called(arguments)
+    called = _called(arguments or _words_to_complete())
     app = typer.Typer(
         name="sinkstream",
         help="Stream text from a language model indefinitely, in a fixed amount of memory.",
         no_args_is_help=True,
-        add_completion=False,
+        rich_markup_mode=None,  # tables would cut names in a narrow terminal
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_options,
     )
     for name, summary in COMMANDS.items():
-        app.command(name, help=summary)(function_of(name) if name == called else _not_called)
+        function = function_of(name) if name == called else _not_called
+        app.command(name, help=summary, short_help=summary)(function)
     return app
 
 
 def _called(arguments: Sequence[str]) -> str | None:
     return next((word for word in arguments if not word.startswith("-")), None)
+
+
+def _words_to_complete() -> list[str]:
+    """Return the words of the line that a shell wants to complete; nothing if it does not."""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return line.split()[1:] if "_SINKSTREAM_COMPLETE" in os.environ else []
+
+
+def _of_parser(error: Any) -> str:
+    """Return what is wrong with a command line."""
+    wrong = getattr(error, "option_name", None)
+    if wrong is None or not hasattr(error, "possibilities"):
+        return str(error.format_message())
+    names = [
+        name
+        for parameter in error.ctx.command.params
+        for name in parameter.opts
+        if name.startswith("--")
+    ]
+    written = wrong.replace("_", "-")
+    starts = [name for name in names if name.startswith(written)]
+    meant = starts or difflib.get_close_matches(written, names, n=1, cutoff=0.7)
+    remedy = f"Did you mean {meant[0]}?" if meant else "--help lists them."
+    return f"{error.message}. {remedy}"
 
 
 def _in_flags(sentence: str, arguments: Sequence[str]) -> str:
@@ -139,6 +166,8 @@ def _fail(sentence: str) -> int:
 
 def _sentence(error: OSError) -> str:
     """Return what failed in the file system; an error without a number has its own sentence."""
+    from sinkstream.checkpoint.quoting import quoted
+
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{quoted(os.fspath(error.filename))}: {reason}."
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import sinkstream
 from sinkstream.cli.program import COMMANDS, function_of
 from tests.python.cli.conftest import Run
 
@@ -81,3 +82,92 @@ def test_an_unknown_command_is_one_sentence(run: Run) -> None:
     outcome = run("nope")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert "No such command 'nope'" in outcome.err
+
+
+@pytest.mark.parametrize("program", ["sinkstream", "sinkstream.cli"])
+def test_it_runs_as_a_module(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"sinkstream {sinkstream.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--temp", "--temperature"),
+        ("--temperture", "--temperature"),
+        ("--max_tokens", "--max-tokens"),
+        ("--max-new-tokens", "--max-tokens"),
+        ("--repeat-penalty", "--repetition-penalty"),
+        ("--prefil", "--prefill-chunk"),
+    ],
+)
+def test_a_misspelt_option_is_suggested(run: Run, option: str, meant: str) -> None:
+    outcome = run("generate", "hello", option, "3")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"sinkstream: No such option: {option}. Did you mean {meant}?\n"
+
+
+def test_an_option_like_no_other_is_not_explained_away(run: Run) -> None:
+    outcome = run("generate", "hello", "--xyzzy")
+    assert outcome.err == "sinkstream: No such option: --xyzzy. --help lists them.\n"
+
+
+@pytest.mark.parametrize("name", ["bench", "chat", "demo", "info"])
+def test_the_model_may_be_an_argument(run: Run, name: str) -> None:
+    for words in (["/missing/model.gguf"], ["-m", "/missing/model.gguf"]):
+        outcome = run(name, *words)
+        assert outcome.code == 2
+        assert '"/missing/model.gguf"' in outcome.err
+    outcome = run(name, "/missing/model.gguf", "--model", "/missing/model.gguf")
+    assert outcome.err == (
+        f"sinkstream: {name}: the model must be given once, but both MODEL and --model are set.\n"
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("columns", ["50", "60", "200"])
+def test_the_help_fits_any_width_and_cuts_no_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = run(name, "--help").out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= int(columns)
+    for parameter in inspect.signature(function_of(name)).parameters:
+        if parameter not in ("as_json", "show_all", "model_option", "model"):
+            last = parameter.removeprefix("run_").replace("_", "-")
+            assert last in text.lower()
+
+
+def complete(words: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sinkstream"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "_SINKSTREAM_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    assert complete("sinkstream ge") == ["generate"]
+    assert set(complete("sinkstream ")) >= set(COMMANDS)
+    assert complete("sinkstream generate --temp") == ["--temperature"]
+    assert "--window" in complete("sinkstream info --")
+
+
+def test_a_shell_can_be_told_to_complete(run: Run) -> None:
+    outcome = run("--show-completion", "bash")
+    if outcome.code == 2:  # older versions of typer detect the shell
+        outcome = run("--show-completion")
+    assert "_SINKSTREAM_COMPLETE=complete_bash" in outcome.out
+    assert modules_after("--version") & {"typer", "shellingham"} == set()
