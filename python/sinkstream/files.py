@@ -1,13 +1,31 @@
-"""Replaces a file atomically: its path always holds the old file or the complete new one."""
+"""Paths as users write them, and files that are replaced as a whole.
+
+A replaced file's path always holds the old file or the complete new one.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """Replace a leading `~` or `~user` by the home folder. Never raises for a string.
+
+    Without such a user or home folder the path is unchanged, as in a shell: a file may be called
+    `~x.gguf`.
+    """
+    try:
+        # A `Path` would lose the "./" of "./~x", which means no home folder.
+        return Path(os.path.expanduser(path))  # noqa: PTH111
+    except ValueError:  # a NUL or a lone surrogate: the path names no file either
+        return Path(path)
 
 
 @contextmanager
@@ -19,7 +37,8 @@ def replace_whole(
     An exception in the block removes the new file and leaves the old one unchanged.
 
     Args:
-        path: The file to replace; it need not exist.
+        path: The file to replace; it need not exist. A leading `~` is expanded, and the target of a
+            link is replaced, not the link.
         is_private: Whether only the owner may read and write it. Otherwise the umask decides.
         buffering: As for `open`; 0 writes immediately.
 
@@ -27,7 +46,8 @@ def replace_whole(
         The new file, open for reading and writing bytes.
 
     Raises:
-        OSError: The folder does not exist, cannot be written, or is full.
+        OSError: The folder does not exist, cannot be written, or is full, or the path is not that
+            of a regular file.
     """
     new = NewFile(path, is_private=is_private, buffering=buffering)
     try:
@@ -51,7 +71,7 @@ class NewFile:
         self, path: str | os.PathLike[str], *, is_private: bool = False, buffering: int = -1
     ) -> None:
         """Create the file; arguments and errors are those of `replace_whole`."""
-        self._path = Path(path)
+        self._path = _target_of(expand_home(path))
         # `mkstemp` creates it with mode 0600.
         descriptor, part = tempfile.mkstemp(
             prefix=f".{self._path.name[:40]}.", suffix=".part", dir=self._path.parent
@@ -80,6 +100,26 @@ class NewFile:
         with suppress(OSError):  # a full disk refuses what is still in the buffer
             self.file.close()
         self._part.unlink(missing_ok=True)
+
+
+def _target_of(path: Path) -> Path:
+    """Follow links to the file that will be replaced, which need not exist.
+
+    Raises:
+        OSError: The links form a loop, or lead to something else: a device must not be replaced.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        mode = target.lstat().st_mode
+    except FileNotFoundError:
+        return target
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return target
 
 
 def _umask() -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 from sinkstream.errors import InvalidArgument, SinkstreamError
+from sinkstream.files import expand_home
 
 # Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), each with a line style, so that the
 # lines also differ in print.
@@ -37,7 +37,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
         InvalidArgument: The file name ends with neither .png nor .svg, or the folder is missing.
         SinkstreamError: matplotlib is not installed.
     """
-    target = Path(path)
+    target = expand_home(path)
     if target.suffix not in SUFFIXES:
         raise InvalidArgument(
             f'plot: `path` must end with {" or ".join(SUFFIXES)}, but is "{target.name}".',
@@ -70,7 +70,7 @@ def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Write a figure. The same figure always gives the same bytes."""
     import matplotlib as mpl
 
-    target = Path(path)
+    target = expand_home(path)
     metadata = {"Date": None} if target.suffix == ".svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "sinkstream", "svg.fonttype": "none"}):
         figure.savefig(target, dpi=150, metadata=metadata)

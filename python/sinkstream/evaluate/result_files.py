@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.files import replace_whole
+from sinkstream.files import expand_home, replace_whole
 
 
 class JsonFile(ABC):
@@ -37,7 +37,7 @@ class JsonFile(ABC):
             InvalidArgument: The file has other content.
         """
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(json.loads(expand_home(path).read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
                 f'{cls.__name__}: "{Path(path).name}" must be written by `to_json`, but is not: '

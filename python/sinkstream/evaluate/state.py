@@ -7,7 +7,6 @@ import json
 import os
 import zipfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from sinkstream.evaluate.model_settings import model_settings
 from sinkstream.evaluate.plan import Plan
 from sinkstream.evaluate.surprise import Nlls
 from sinkstream.evaluate.tokens import Ids
-from sinkstream.files import replace_whole
+from sinkstream.files import expand_home, replace_whole
 from sinkstream.model import Model
 
 _FORMAT = 1
@@ -95,13 +94,14 @@ def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
         InvalidArgument: The file is not a state, or belongs to another run; the message names the
             differences.
     """
-    folder, name = Path(path).absolute().parent, Path(path).name
+    path = expand_home(path)
+    folder, name = path.absolute().parent, path.name
     if not folder.is_dir():
         raise InvalidArgument(
             f'perplexity: `resume` must be in a folder that exists, but "{folder}" does not exist.',
             param="resume",
         )
-    if not Path(path).exists():
+    if not path.exists():
         return fresh
     try:
         if not zipfile.is_zipfile(path):  # else numpy would try its other formats

@@ -15,7 +15,7 @@ from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.files import replace_whole
+from sinkstream.files import expand_home, replace_whole
 from sinkstream.sessions.header import (
     TensorPlan,
     checksum_offset,
@@ -43,7 +43,8 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
     holds either the complete old file or the complete new one.
 
     Args:
-        path: The file. Its folder must exist.
+        path: The file. Its folder must exist. A leading `~` is expanded, and a link stays: the file
+            that it names is replaced.
         record: The session.
 
     Raises:
@@ -74,7 +75,7 @@ def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
         CheckpointError: The file is missing, damaged, truncated, or of another kind or
             version; the message names the file and the fault.
     """
-    file = File(Path(path), "load_session")
+    file = File(expand_home(path), "load_session")
     try:
         found = read_whole_header(file)
         header = decode_header(file.name, found)
@@ -112,7 +113,7 @@ def read_session_model(path: str | os.PathLike[str]) -> SessionModel:
     Raises:
         CheckpointError: The file is missing, or its header is damaged.
     """
-    file = File(Path(path), "load_session")
+    file = File(expand_home(path), "load_session")
     try:
         return decode_header(file.name, read_whole_header(file)).model
     finally:

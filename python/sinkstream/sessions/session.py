@@ -293,7 +293,8 @@ class Session(ClosesOnExit):
         """Write the session to a file that `Model.load_session` continues bit for bit.
 
         The file holds the keys, values and ids of the live tokens, so anyone who has it can read
-        the conversation. `path` is always either the complete old file or the complete new one.
+        the conversation. `path` is always either the complete old file or the complete new one. A
+        leading `~` is expanded; a link stays, and the file that it names is replaced.
 
         Raises:
             OSError: The file cannot be written there.

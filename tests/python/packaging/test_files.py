@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sinkstream import files
-from sinkstream.files import replace_whole
+from sinkstream.files import expand_home, replace_whole
 
 
 @pytest.fixture
@@ -92,14 +93,60 @@ def test_the_umask_decides_for_other_files(tmp_path: Path, umask: int) -> None:
     assert os.umask(umask) == umask  # unchanged
 
 
-def test_a_link_is_replaced_and_its_target_is_not(tmp_path: Path) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    with replace_whole(link) as file:
+@pytest.mark.parametrize("old", [None, b"old"], ids=["dangling", "whole"])
+def test_the_target_of_a_link_is_replaced_and_the_link_stays(
+    tmp_path: Path, old: bytes | None
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target, link, again = elsewhere / "target", tmp_path / "link", tmp_path / "again"
+    if old is not None:
+        target.write_bytes(old)
+    link.symlink_to("elsewhere/target")
+    again.symlink_to("link")
+    with replace_whole(again) as file:
         file.write(b"new")
-    assert not link.is_symlink()
-    assert (link.read_bytes(), target.read_bytes()) == (b"new", b"old")
+    assert (again.readlink(), link.readlink()) == (Path("link"), Path("elsewhere/target"))
+    assert target.read_bytes() == b"new"
+    assert list(elsewhere.iterdir()) == [target]
+
+
+def test_links_in_a_loop_are_an_error_and_stay(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        fail_halfway(tmp_path / "a", KeyError)
+    assert (tmp_path / "a").readlink() == Path("b")
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="Not a regular file"):
+        fail_halfway(tmp_path / "pipe", KeyError)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_tilde_means_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with replace_whole("~/file") as file:
+        file.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    "name", ["~x.gguf", "~nosuchuser/x", "~\0/x", "~\ud800/x", "a~", "./~", "x" * 5000, ""]
+)
+def test_a_tilde_without_a_home_folder_is_a_part_of_the_name(name: str) -> None:
+    assert expand_home(name) == Path(name)
+
+
+def test_without_a_home_folder_a_tilde_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert expand_home("~/x") == Path("~/x")
 
 
 def test_a_rename_that_fails_leaves_nothing(tmp_path: Path) -> None:

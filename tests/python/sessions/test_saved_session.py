@@ -146,6 +146,26 @@ def test_cannot_save_what_runs_or_is_closed(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_saves_and_loads_under_the_home_folder_and_through_a_link(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link.session").symlink_to("kept/a.session")
+    with load(tiny_folder("llama")) as model, model.session() as session:
+        talk(session, 1, 2)
+        session.save("~/link.session")
+        assert (tmp_path / "link.session").is_symlink()
+        assert (tmp_path / "kept" / "a.session").is_file()
+        with model.load_session("~/link.session") as again:
+            assert again.token_ids == session.token_ids
+        (tmp_path / "kept" / "a.session").unlink()
+        with pytest.raises(CheckpointError, match=r'link to "kept/a\.session", which'):
+            model.load_session("~/link.session")
+        with pytest.raises(OSError, match='cannot be written to "~nosuchuser/a": No such'):
+            session.save("~nosuchuser/a")
+
+
 def test_a_missing_folder_is_an_os_error_and_the_session_goes_on(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
