@@ -37,6 +37,11 @@ class File:
             # O_NONBLOCK: opening a pipe without a writer must not hang.
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and path.is_symlink():
+                raise CheckpointError(
+                    f"{where}: {quoted(self.name)} must be a regular file, but is a link to "
+                    f"{quoted(str(path.readlink()))}, which does not exist."
+                ) from error
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise CheckpointError(
                 f"{where}: file {quoted(self.name)} cannot be opened: {reason}."
@@ -93,12 +98,44 @@ class File:
             self.descriptor = -1
 
 
-def exists(path: Path) -> bool:
-    """Return whether `path` exists and is accessible. Never raises."""
+def is_there(path: Path) -> bool:
+    """Return whether a folder holds a file that it may lack.
+
+    A link whose target is gone is there, and reading it is an error: the files of a hub snapshot
+    are links, and to ignore one would change the model.
+
+    Raises:
+        CheckpointError: The folder may not be searched.
+    """
     try:
-        return path.exists()
-    except (OSError, ValueError):  # no permission, name too long, or a NUL in it
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise CheckpointError(
+            f"load: file {quoted(path.name)} cannot be opened: {error.strerror}."
+        ) from error
+    return True
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a small text file.
+
+    Raises:
+        CheckpointError: It is missing, larger than `max_bytes`, or not UTF-8.
+    """
+    content = _read_small(path, max_bytes)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"load: {path.name} must be UTF-8 text, but byte {error.start} is not."
+        ) from error
+
+
+def read_optional_json(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Read a small JSON file that holds one object; without the file, return no fields."""
+    return read_json(path, max_bytes) if is_there(path) else {}
 
 
 def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
@@ -107,16 +144,19 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     Raises:
         CheckpointError: It is missing, larger than `max_bytes`, or not a JSON object.
     """
+    return parse_json(_read_small(path, max_bytes), path.name)
+
+
+def _read_small(path: Path, max_bytes: int) -> bytes:
     file = File(path)
     try:
         if file.size > max_bytes:
             raise CheckpointError(
                 f"load: {file.name} must have at most {max_bytes} bytes, but has {file.size}."
             )
-        content = file.read(0, file.size, "its text")
+        return file.read(0, file.size, "its text")
     finally:
         file.close()
-    return parse_json(content, file.name)
 
 
 def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]:

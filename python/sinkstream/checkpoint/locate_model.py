@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
+import os.path
 import re
 from pathlib import Path
 
-from sinkstream.checkpoint.bounded_file import exists
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.files import expand_home
 
 MODEL_VARIABLE = "SINKSTREAM_MODEL"
 DEFAULT_MODEL = "smollm2"
@@ -40,8 +40,9 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
         raise TypeError(
             f"load: `path` must be a string or a path, but is of type {type(path).__name__}."
         )
-    found = Path(name).expanduser()
-    is_packaged, is_local = name in _PACKAGES, name != "" and exists(found)
+    found = expand_home(name)
+    # A link whose target is gone is local, too: opening it says what is missing.
+    is_packaged, is_local = name in _PACKAGES, name != "" and os.path.lexists(found)
     if _HUB_NAME.fullmatch(name) and not is_packaged and not is_local:
         return _from_hub(name, revision)
     if revision is not None:
@@ -55,9 +56,17 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
     if not is_local:
         raise CheckpointError(
             f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
-            f"{', '.join(sorted(_PACKAGES))}, but nothing with that name exists."
+            f"{', '.join(sorted(_PACKAGES))}, but nothing with that name exists.{_home_hint(found)}"
         )
     return found
+
+
+def _home_hint(path: Path) -> str:
+    """Return a sentence about a `~` that could not be expanded, or nothing."""
+    user = path.parts[0][1:] if path.parts and path.parts[0].startswith("~") else None
+    if user is None or len(path.parts) == 1:
+        return ""
+    return f" There is no user {quoted(user)}." if user else " $HOME is not set."
 
 
 def _from_package(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import pwd
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +81,40 @@ def test_a_name_wins_over_a_file_of_that_name(
 def test_a_missing_path_is_an_error_that_shows_it(name: str) -> None:
     with pytest.raises(CheckpointError, match="but nothing with that name exists"):
         locate_model(name)
+
+
+def test_a_tilde_is_the_home_folder_or_a_part_of_the_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "m.gguf").touch()
+    (tmp_path / "~x.gguf").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert locate_model("~/m.gguf") == tmp_path / "home" / "m.gguf"
+    assert locate_model("~x.gguf") == locate_model(Path("~x.gguf")) == Path("~x.gguf")
+    with pytest.raises(CheckpointError, match=r'with that name exists. There is no user "nosuch".'):
+        locate_model("~nosuch/m.gguf")
+    with pytest.raises(CheckpointError, match=r"with that name exists\.$"):
+        locate_model("~nosuch.gguf")
+
+
+def test_a_user_without_a_home_folder_gets_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(CheckpointError, match=r"with that name exists. \$HOME is not set."):
+        locate_model("~/m.gguf")
+
+
+@pytest.mark.parametrize("to", ["gone.gguf", "link.gguf"], ids=["dangling", "loop"])
+def test_a_link_that_leads_nowhere_is_an_error_that_names_it(tmp_path: Path, to: str) -> None:
+    (tmp_path / "link.gguf").symlink_to(to)
+    with pytest.raises(CheckpointError, match=r'load: .*"link.gguf" .*(which does not exist|Too)'):
+        open_checkpoint(tmp_path / "link.gguf")
 
 
 @pytest.mark.parametrize("value", [7, b"model.gguf", ["a"]])

@@ -82,6 +82,37 @@ def test_a_folder_of_links_opens_as_hub_caches_need(folder: Path, tmp_path: Path
     checkpoint.source.close()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"],
+)
+@pytest.mark.parametrize("form", ["", "-sharded"])
+def test_a_link_whose_target_is_gone_is_an_error_and_not_absent(
+    tiny_folder: TinyFolder, tmp_path: Path, form: str, name: str
+) -> None:
+    path = shutil.copytree(tiny_folder("llama" + form), tmp_path / "hub")
+    if form == "" and name.endswith("index.json"):
+        (path / "model.safetensors").unlink()
+    (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to("../../blobs/0a1b")
+    with pytest.raises(CheckpointError, match=f'"{name}" must be a regular .* link to ".*0a1b", w'):
+        open_checkpoint(path)
+
+
+def test_a_shard_whose_target_is_gone_is_an_error_that_names_it(sharded: Path) -> None:
+    shard = sorted(sharded.glob("*.safetensors"))[1]
+    shard.unlink()
+    shard.symlink_to("../../blobs/0a1b")
+    with pytest.raises(CheckpointError, match=f'"{shard.name}" must be a regular file, but is a l'):
+        open_checkpoint(sharded)
+
+
+def test_a_folder_that_is_a_link_to_nothing_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "model").symlink_to("gone")
+    with pytest.raises(CheckpointError, match=r'"model" must be .* a link to "gone", which does n'):
+        open_checkpoint(tmp_path / "model")
+
+
 def test_end_tokens_and_sampling_defaults_of_the_generation_config_count(folder: Path) -> None:
     edit(
         folder / "generation_config.json",

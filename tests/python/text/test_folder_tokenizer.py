@@ -168,6 +168,19 @@ def test_a_file_that_cannot_be_looked_at_is_an_error_and_not_absent(
         text_format_from_folder(folder, {})
 
 
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_a_link_whose_target_is_gone_is_an_error_and_not_absent(write: Write, name: str) -> None:
+    folder = write()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("../../blobs/0a1b")
+    with pytest.raises(CheckpointError) as caught:
+        text_format_from_folder(folder, {})
+    assert str(caught.value) == (
+        f'load: "{name}" must be a regular file, but is a link to "../../blobs/0a1b", '
+        "which does not exist."
+    )
+
+
 def test_a_file_without_permission_is_an_error_and_not_absent(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +209,7 @@ _VALID = json.loads(vocabularies.qwen3().tokenizer.to_str())  # type: ignore[uni
             "tokenizer.json must describe a tokenizer",
         ),
         ({"tokenizer_config__json": "{"}, "tokenizer_config.json must be valid JSON"),
-        ({"tokenizer_config__json": {"chat_template": 3}}, "`chat_template` must be a string or a"),
+        ({"tokenizer_config__json": {"chat_template": 3}}, "`chat_template` must be a string, or"),
         ({"generation_config__json": {"eos_token_id": "x"}}, "`eos_token_id` must be an integer"),
         (
             {"generation_config__json": {"eos_token_id": [1, True]}},

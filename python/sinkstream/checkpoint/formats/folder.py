@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sinkstream.checkpoint.bounded_file import File, exists, read_json
+from sinkstream.checkpoint.bounded_file import File, is_there, read_json, read_optional_json
 from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
 from sinkstream.checkpoint.families import find_family
 from sinkstream.checkpoint.fields import Fields
@@ -45,7 +45,7 @@ def open_folder(folder: Path) -> TensorsOnly:
     fields = Fields(config, _CONFIG)
     family = find_family(fields.word("model_type"), f"{_CONFIG} has model_type")
     spec = family.spec_from_config(fields)
-    generation = generation_from_config(_read_generation(folder), _GENERATION)
+    generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
     entries = _open_weights(folder)
     source = FileSource(entries)
     try:
@@ -57,7 +57,7 @@ def open_folder(folder: Path) -> TensorsOnly:
             spec=spec,
             tensors=tensors,
             source=source,
-            generation=generation,
+            generation=generation_from_config(generation, _GENERATION),
             text=FolderText(folder, config),
         )
     except BaseException:
@@ -66,7 +66,7 @@ def open_folder(folder: Path) -> TensorsOnly:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    if not exists(folder / _CONFIG):
+    if not is_there(folder / _CONFIG):
         found = sorted(path.name for path in folder.glob("*.gguf"))
         hint = f" It holds {quoted(found[0])}: give the path of that file." if found else ""
         raise CheckpointError(
@@ -82,11 +82,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_generation(folder: Path) -> dict[str, Any]:
-    path = folder / _GENERATION
-    return read_json(path, _MAX_CONFIG_BYTES) if exists(path) else {}
-
-
 def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
     """Return the names of redundant tensors that older savers wrote."""
     unused = {name for name in entries if name.endswith(".rotary_emb.inv_freq")}
@@ -97,9 +92,9 @@ def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
 
 def _open_weights(folder: Path) -> dict[str, TensorEntry]:
     """Open the file or the shards, and merge their headers."""
-    if exists(folder / _SINGLE):
+    if is_there(folder / _SINGLE):
         shards, weight_map = [_SINGLE], None
-    elif exists(folder / _INDEX):
+    elif is_there(folder / _INDEX):
         weight_map = _read_index(folder)
         shards = sorted(set(weight_map.values()))
     else:

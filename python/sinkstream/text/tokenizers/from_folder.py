@@ -12,22 +12,19 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from sinkstream.checkpoint.bounded_file import File, read_json
+from sinkstream.checkpoint.bounded_file import is_there, read_optional_json, read_text
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.quoting import quoted
-from sinkstream.errors import CheckpointError
+from sinkstream.text.templates.template_files import choose_template
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest known one (262,144 tokens)
 _MAX_SMALL_BYTES = 4 << 20
-_MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_ID = 2**31 - 1
 
 # A later file overrides an earlier one.
 _TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
-_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
 def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextFormat:
@@ -44,10 +41,10 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
         CheckpointError: A file is too large, damaged or unreadable, or names a token that does not
             exist.
     """
-    settings = _read_optional(folder / "tokenizer_config.json", _MAX_SMALL_BYTES)
-    chat_template = _read_chat_template(folder, settings)
+    settings = read_optional_json(folder / "tokenizer_config.json", _MAX_SMALL_BYTES)
+    chat_template = choose_template(folder, settings)
     ends = _read_end_ids(folder, config)
-    if not _is_there(folder / "tokenizer.json"):
+    if not is_there(folder / "tokenizer.json"):
         return TextFormat(None, chat_template, end_token_ids=frozenset(ends))
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
     special_tokens = _read_special_tokens(folder)
@@ -73,45 +70,8 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
     )
 
 
-def _is_there(path: Path) -> bool:
-    """Return whether `path` exists.
-
-    A file that exists but cannot be accessed is an error: ignoring it would change the text
-    format.
-    """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise CheckpointError(
-            f"load: file {quoted(path.name)} cannot be opened: {error.strerror}."
-        ) from error
-    return True
-
-
-def _read_optional(path: Path, max_bytes: int) -> dict[str, Any]:
-    return read_json(path, max_bytes) if _is_there(path) else {}
-
-
-def _read_text(path: Path, max_bytes: int) -> str:
-    file = File(path)
-    try:
-        if file.size > max_bytes:
-            raise CheckpointError(
-                f"load: {file.name} must have at most {max_bytes} bytes, but has {file.size}."
-            )
-        return file.read(0, file.size, "its text").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(
-            f"load: {file.name} must be UTF-8 text, but byte {error.start} is not."
-        ) from error
-    finally:
-        file.close()
-
-
 def _read_tokenizer(path: Path) -> Tokenizer:
-    source = _read_text(path, MAX_TOKENIZER_BYTES)
+    source = read_text(path, MAX_TOKENIZER_BYTES)
     with catch_panics("load: tokenizer.json must describe a tokenizer, but does not"):
         tokenizer = Tokenizer.from_str(source)
     # It may have been saved with truncation or padding for batches; a prompt needs neither.
@@ -122,7 +82,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
     """Return the ids that end a text, from the JSON files only."""
-    generation = _read_optional(folder / "generation_config.json", _MAX_SMALL_BYTES)
+    generation = read_optional_json(folder / "generation_config.json", _MAX_SMALL_BYTES)
     return {
         *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
         *Fields(generation, "generation_config.json").wholes("eos_token_id", 0, _MAX_ID),
@@ -133,7 +93,7 @@ def _read_special_tokens(folder: Path) -> dict[str, str]:
     """Return `bos_token`, `eos_token`, … by name; each is a string or an object with `content`."""
     found: dict[str, str] = {}
     for name in _TOKEN_FILES:
-        for role, value in _read_optional(folder / name, _MAX_SMALL_BYTES).items():
+        for role, value in read_optional_json(folder / name, _MAX_SMALL_BYTES).items():
             token = value.get("content") if isinstance(value, dict) else value
             if role.endswith("_token") and isinstance(token, str):
                 found[role] = token
@@ -147,31 +107,3 @@ def _mark_special(tokenizer: Tokenizer, ids: list[int], special_tokens: Mapping[
     already = {token.content for token in control_tokens(tokenizer).values()}
     added = sorted(token for token in tokens - already if token)
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in added])
-
-
-def _read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template; one in its own file overrides one in the settings."""
-    for name in _TEMPLATE_FILES:
-        path = folder / name
-        if _is_there(path):
-            if path.suffix == ".jinja":
-                return _read_text(path, _MAX_TEMPLATE_BYTES)
-            return _pick_template(read_json(path, _MAX_TEMPLATE_BYTES).get("chat_template"), name)
-    return _pick_template(settings.get("chat_template"), "tokenizer_config.json")
-
-
-def _pick_template(value: Any, where: str) -> str | None:
-    """Return the template; if there are several, the one named "default"."""
-    if isinstance(value, list):
-        named = {
-            entry["name"]: entry["template"]
-            for entry in value
-            if isinstance(entry, dict) and entry.keys() >= {"name", "template"}
-        }
-        value = named.get("default")
-    if value is None or isinstance(value, str):
-        return value
-    raise CheckpointError(
-        f"load: {where}: `chat_template` must be a string or a list of named templates, "
-        f"but is {quoted(value)}."
-    )
