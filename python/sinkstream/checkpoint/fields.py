@@ -30,6 +30,20 @@ class Fields:
             raise self.error(name, f"be an integer from {low} to {high}", value)
         return value
 
+    def per_layer(
+        self, name: str, layers: int, low: int, high: int, default: int | None = None
+    ) -> int:
+        """Return an integer in [low, high] that may be given once for each layer, always equal."""
+        value = self._get(name, default)
+        if not isinstance(value, list):
+            return self.whole(name, low, high, default)
+        first = value[0] if value else None
+        is_number = type(first) is int and low <= first <= high
+        if not is_number or len(value) != layers or any(other != first for other in value):
+            rule = f"be an integer from {low} to {high}, or a list of {layers} equal ones"
+            raise self.error(name, rule, value)
+        return value[0]  # type: ignore[no-any-return]
+
     def wholes(self, name: str, low: int, high: int) -> list[int]:
         """Return one or several integers in [low, high] as a list; empty if the field is absent."""
         value = self._get(name, [])

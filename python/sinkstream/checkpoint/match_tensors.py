@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 from sinkstream.checkpoint.checkpoint import TensorSource
@@ -11,7 +11,7 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.checkpoint.storage import Storage
 from sinkstream.checkpoint.tensors import TensorEntry
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
 UNQUANTIZED: tuple[Storage, ...] = ("BF16", "F16", "F32")
@@ -25,8 +25,9 @@ def match_tensors(
     storages: Collection[str],
     unused: Collection[str],
     where: str,
+    is_refused: Callable[[str], bool] = lambda name: False,
 ) -> tuple[TensorSource, ...]:
-    """Find the tensor for every weight slot.
+    """Find the tensor for every weight slot. Warn of tensors that fill none.
 
     Args:
         spec: The decoder that the checkpoint describes.
@@ -35,6 +36,7 @@ def match_tensors(
         storages: Storage types that this format allows for matrices.
         unused: Names of tensors that may be present and are ignored.
         where: The file or folder, for the error.
+        is_refused: Whether a tensor that fills no slot is an error, by its name.
 
     Returns:
         One source for each of `weight_slots(spec)`, in that order.
@@ -49,14 +51,16 @@ def match_tensors(
         for tensor, slot in needed.items()
         if (problem := _problem(tensor, slot, entries.get(tensor), storages)) is not None
     ]
-    problems += [
-        f"tensor {quoted(name)} of shape {list(entry.shape)} belongs to no weight of a "
+    surplus = {
+        name: f"tensor {quoted(name)} of shape {list(entry.shape)} belongs to no weight of a "
         f"{spec.family} decoder with {spec.layers} layers"
         for name, entry in entries.items()
         if name not in needed and name not in unused
-    ]
-    if problems:
-        raise _error(problems, where)
+    }
+    if problems or any(map(is_refused, surplus)):
+        raise _error([*problems, *surplus.values()], where)
+    if surplus:
+        warn_caller(_warning(list(surplus.values()), where))
     return tuple(
         TensorSource(slot, tensor, cast(Storage, entries[tensor].kind))
         for tensor, slot in needed.items()
@@ -79,6 +83,12 @@ def _problem(
             f"{entry.kind}"
         )
     return None
+
+
+def _warning(surplus: list[str], where: str) -> str:
+    if len(surplus) == 1:
+        return f"load: {where}: {surplus[0]}. It is not read."
+    return f"load: {where}: {surplus[0]}; so do {len(surplus) - 1} more. They are not read."
 
 
 def _error(problems: list[str], where: str) -> CheckpointError:

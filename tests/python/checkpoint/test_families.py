@@ -237,6 +237,17 @@ def test_gguf_counts_its_tokens_where_it_does_not_say_the_vocabulary() -> None:
         from_gguf("qwen2", vocab_size=None)
 
 
+@pytest.mark.parametrize(
+    "name", ["attention__head_count", "attention__head_count_kv", "feed_forward_length"]
+)
+def test_gguf_may_give_a_size_once_for_each_layer(name: str) -> None:
+    one = GGUF[name.replace("__", ".")]
+    assert from_gguf("llama", **{name: [one] * 3}) == from_gguf("llama")
+    for wrong in ([one] * 2, [one] * 4, [one, one, one + 2], [], [0] * 3, [one, one, True], ["6"]):
+        with pytest.raises(CheckpointError, match="or a list of 3 equal ones, but is "):
+            from_gguf("llama", **{name: wrong})
+
+
 def test_gguf_may_rotate_a_part_of_each_head() -> None:
     spec = from_gguf("llama", rope__dimension_count=8)
     assert (spec.head_dim, spec.rope.rotary_dim) == (16, 8)

@@ -141,13 +141,43 @@ def test_a_long_list_of_mismatches_is_cut_at_twenty(tmp_path: Path) -> None:
 
 
 def test_a_single_mismatch_is_one_sentence(tmp_path: Path) -> None:
-    file = llama_bytes().add_tensor("extra.weight", (4, 2), bytes(32))
+    file = llama_bytes().add_tensor("output.bias", (4, 2), bytes(32))
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(file.write(tmp_path / "m.gguf"))
     assert str(caught.value) == (
-        'load: m.gguf: tensor "extra.weight" of shape [2, 4] belongs to no weight of a llama '
+        'load: m.gguf: tensor "output.bias" of shape [2, 4] belongs to no weight of a llama '
         "decoder with 1 layers."
     )
+
+
+@pytest.mark.parametrize("name", ["mm.0.weight", "blk.1.nextn.eh_proj.weight", "v.blk.0.ln.bias"])
+def test_a_tensor_outside_the_decoder_causes_a_warning(tmp_path: Path, name: str) -> None:
+    file = llama_bytes().add_tensor(name, (4, 2), bytes(32))
+    with pytest.warns(UserWarning, match="m.gguf: tensor") as caught:
+        open_checkpoint(file.write(tmp_path / "m.gguf")).source.close()
+    assert str(caught[0].message) == (
+        f'load: m.gguf: tensor "{name}" of shape [2, 4] belongs to no weight of a llama decoder '
+        "with 1 layers. It is not read."
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_q.bias.x", "blk.x", "output_norm.bias", "rope_factors_long.weight",
+             "position_embd.weight", "token_embd_norm.weight"]
+)  # fmt: skip
+def test_a_tensor_that_llama_cpp_would_compute_with_is_refused(tmp_path: Path, name: str) -> None:
+    file = llama_bytes().add_tensor(name, (4, 2), bytes(32))
+    with pytest.raises(CheckpointError, match=f'tensor "{name}" of shape .* belongs to no weight'):
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+
+
+def test_an_output_head_of_its_own_is_used(tmp_path: Path) -> None:
+    head = np.arange(160, dtype=np.float32).tobytes()
+    file = llama_bytes().add_tensor("output.weight", (32, 5), head)
+    checkpoint = open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert not checkpoint.spec.tie_embeddings
+    assert checkpoint.source.read_rows(checkpoint.tensors[-1], 0, 5) == head
+    checkpoint.source.close()
 
 
 def test_an_unknown_architecture_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
@@ -169,9 +199,25 @@ def test_a_file_without_an_architecture_is_an_error(tmp_path: Path) -> None:
 def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
     file = llama_bytes().add("split.count", U32, 2)
     with pytest.raises(
-        CheckpointError, match=r"`split.count` must be 1 or absent, but is 2. Merge"
+        CheckpointError, match=r"`split.count` must be 0, 1 or absent, but is 2. Merge"
     ):
         open_checkpoint(file.write(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_file_merged_from_parts_opens(tmp_path: Path, count: int) -> None:
+    file = llama_bytes().add("split.no", U32, 0).add("split.count", U32, count)
+    file.add("split.tensors.count", U32, 12)
+    open_checkpoint(file.write(tmp_path / "m.gguf")).source.close()
+
+
+def test_sizes_of_every_layer_open(tmp_path: Path) -> None:
+    file = llama_bytes(layers=2)
+    file.keys = [key for key in file.keys if key[0] != "llama.attention.head_count_kv"]
+    file.add_array("llama.attention.head_count_kv", U32, [1, 1])
+    checkpoint = open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert checkpoint.spec.kv_heads == 1
+    checkpoint.source.close()
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_an_error(tmp_path: Path) -> None:
@@ -226,7 +272,7 @@ def test_rows_outside_the_tensor_are_refused(tmp_path: Path, begin: int, end: in
 
 
 def test_a_failed_opening_leaves_no_file_open(tmp_path: Path) -> None:
-    file = llama_bytes().add_tensor("extra.weight", (4, 2), bytes(32))
+    file = llama_bytes().add_tensor("output.bias", (4, 2), bytes(32))
     path = file.write(tmp_path / "m.gguf")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):

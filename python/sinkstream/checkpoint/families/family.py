@@ -230,8 +230,9 @@ def decoder_from_gguf(
         metadata.must_be(name, neutral)
     metadata.must_be("attention.sliding_window", 0, _NO_LAYER_WINDOWS)
     hidden_size = metadata.whole("embedding_length", 2, _MAX_HIDDEN)
-    heads = metadata.whole("attention.head_count", 1, _MAX_HEADS)
-    kv_heads = metadata.whole("attention.head_count_kv", 1, _MAX_HEADS, heads)
+    layers = metadata.whole("block_count", 1, _MAX_LAYERS)
+    heads = metadata.per_layer("attention.head_count", layers, 1, _MAX_HEADS)
+    kv_heads = metadata.per_layer("attention.head_count_kv", layers, 1, _MAX_HEADS, heads)
     if heads % kv_heads:
         raise metadata.error("attention.head_count_kv", f"divide the {heads} heads", kv_heads)
     if not metadata.has("attention.key_length") and hidden_size % heads:
@@ -248,8 +249,8 @@ def decoder_from_gguf(
         family=family,
         vocab_size=metadata.whole("vocab_size", 1, _MAX_VOCAB, file.tokens or None),
         hidden_size=hidden_size,
-        intermediate_size=metadata.whole("feed_forward_length", 2, _MAX_INTERMEDIATE),
-        layers=metadata.whole("block_count", 1, _MAX_LAYERS),
+        intermediate_size=metadata.per_layer("feed_forward_length", layers, 2, _MAX_INTERMEDIATE),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,

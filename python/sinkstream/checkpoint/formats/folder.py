@@ -21,7 +21,8 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_config
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
-from sinkstream.errors import CheckpointError
+from sinkstream.checkpoint.tied_head import settle_tie
+from sinkstream.errors import CheckpointError, warn_caller
 
 _CONFIG = "config.json"
 _GENERATION = "generation_config.json"
@@ -46,22 +47,23 @@ def open_folder(folder: Path) -> TensorsOnly:
     family = find_family(fields.word("model_type"), f"{_CONFIG} has model_type")
     spec = family.spec_from_config(fields)
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
-    entries = _open_weights(folder)
-    source = FileSource(entries)
+    weight_map, entries = _open_weights(folder)
     try:
+        spec, entries = settle_tie(spec, family.folder_names, entries, folder.name)
         tensors = match_tensors(
             spec, family.folder_names, entries, UNQUANTIZED, _unused(spec, entries), folder.name
         )
+        _check_index(weight_map, entries)
         return TensorsOnly(
             path=str(folder),
             spec=spec,
             tensors=tensors,
-            source=source,
+            source=FileSource(entries),
             generation=generation_from_config(generation, _GENERATION),
             text=FolderText(folder, config),
         )
     except BaseException:
-        source.close()
+        FileSource(entries).close()
         raise
 
 
@@ -90,10 +92,15 @@ def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
     return unused
 
 
-def _open_weights(folder: Path) -> dict[str, TensorEntry]:
-    """Open the file or the shards, and merge their headers."""
+def _open_weights(folder: Path) -> tuple[dict[str, str], Mapping[str, TensorEntry]]:
+    """Open the file or the shards, and merge their headers.
+
+    Returns:
+        The content of the index, if there is one, and the tensors by name.
+    """
+    weight_map: dict[str, str] = {}
     if is_there(folder / _SINGLE):
-        shards, weight_map = [_SINGLE], None
+        shards = [_SINGLE]
     elif is_there(folder / _INDEX):
         weight_map = _read_index(folder)
         shards = sorted(set(weight_map.values()))
@@ -116,12 +123,11 @@ def _open_weights(folder: Path) -> dict[str, TensorEntry]:
                         f"{shard}."
                     )
                 entries[name] = entry
-        _check_index(weight_map or {}, entries)
     except BaseException:
         for file in files:
             file.close()
         raise
-    return entries
+    return weight_map, entries
 
 
 def _read_index(folder: Path) -> dict[str, str]:
@@ -147,9 +153,16 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 
 def _check_index(weight_map: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> None:
+    """Check the index of a folder that has every tensor which the decoder needs."""
     for name, shard in weight_map.items():
-        entry = entries.get(name)
-        if entry is None or entry.file.name != shard:
+        if name in entries and entries[name].file.name != shard:
             raise CheckpointError(
                 f"load: {_INDEX} says that tensor {quoted(name)} is in {shard}, but it is not."
             )
+    absent = [quoted(name) for name in weight_map if name not in entries]
+    if absent:
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        warn_caller(
+            f"load: {_INDEX} should name only tensors that its files hold, but names {absent[0]}"
+            f"{more}. The model does not need what is missing."
+        )

@@ -19,7 +19,10 @@ from sinkstream.checkpoint.tensors import FileSource
 from sinkstream.errors import CheckpointError
 
 _DIVISORS = "rope_freqs.weight"
+_DECODER_PARTS = ("blk", "output", "position_", "rope_", "token_")
 _MAX_DIVISORS = 512  # half of the largest head
+_MAX_PARTS = 1 << 16
+_MERGE = "Merge the parts into one file first."
 _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
 
 
@@ -33,7 +36,8 @@ def open_gguf(path: Path) -> TensorsOnly:
     try:
         header = read_gguf_header(file)
         fields = Fields(header.metadata, file.name)
-        fields.must_be("split.count", 1, "Merge the parts into one file first.")
+        if fields.whole("split.count", 0, _MAX_PARTS, 1) > 1:  # merged files may say 0
+            raise fields.error("split.count", "be 0, 1 or absent", remedy=_MERGE)
         name = fields.word("general.architecture")
         family = find_family(name, f"{file.name} has architecture")
         spec = family.spec_from_gguf(
@@ -45,7 +49,13 @@ def open_gguf(path: Path) -> TensorsOnly:
             )
         )
         tensors = match_tensors(
-            spec, family.gguf_names, header.tensors, STORAGE_BLOCKS, {_DIVISORS}, file.name
+            spec,
+            family.gguf_names,
+            header.tensors,
+            STORAGE_BLOCKS,
+            {_DIVISORS},
+            file.name,
+            lambda name: _is_of_decoder(name, spec.layers),
         )
         return TensorsOnly(
             path=str(path),
@@ -58,6 +68,18 @@ def open_gguf(path: Path) -> TensorsOnly:
     except BaseException:
         file.close()
         raise
+
+
+def _is_of_decoder(tensor: str, layers: int) -> bool:
+    """Return whether a tensor takes part in the arithmetic that llama.cpp would do.
+
+    GGUF has no switches: a bias or a norm is used because it is there, so none is ignored.
+    """
+    part, _, number = tensor.partition(".")
+    number = number.partition(".")[0]
+    if part == "blk" and number.isdecimal():
+        return int(number) < layers
+    return part.startswith(_DECODER_PARTS)
 
 
 def _count_tokens(header: GgufHeader) -> int:

@@ -1,0 +1,73 @@
+"""Whether an output head is the embedding: the tensors decide, whatever config.json says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sinkstream.checkpoint.families.family import WeightNames
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.checkpoint.tensors import TensorEntry
+from sinkstream.errors import warn_caller
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_PIECE = 1 << 20  # numbers compared at a time
+
+
+def settle_tie(
+    spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry], where: str
+) -> tuple[DecoderSpec, Mapping[str, TensorEntry]]:
+    """Return the description and tensors of the model that transformers would compute.
+
+    A head that differs from the embedding is used although `tie_word_embeddings` is true: merging
+    adapters makes one, and leaves the flag. Of a tied pair, either tensor may be absent.
+
+    Args:
+        spec: The decoder that config.json describes.
+        names: The format's tensor names.
+        entries: The tensors in the files, by name.
+        where: The folder, for the warning.
+    """
+    embedding, head = (names.tensor(slot) for slot in ("embedding", "output"))
+    if not spec.tie_embeddings or head not in entries:
+        return spec, entries
+    if embedding not in entries:
+        return spec, {**entries, embedding: entries[head]}
+    if _are_equal(entries[embedding], entries[head]):
+        return spec, entries
+    warn_caller(
+        f"load: {where}: `tie_word_embeddings` should be false if there is a {head} that differs "
+        f"from {embedding}, but is true. The model uses {head}."
+    )
+    return replace(spec, tie_embeddings=False), entries
+
+
+def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
+    """Compare two tensors, number by number, up to the first difference."""
+    import numpy as np
+
+    if one.shape != other.shape or not {one.kind, other.kind} <= set(UNQUANTIZED):
+        return False
+    count = int(np.prod(one.shape, dtype=np.int64))
+    return all(
+        np.array_equal(_numbers(one, begin, count), _numbers(other, begin, count))
+        for begin in range(0, count, _PIECE)
+    )
+
+
+def _numbers(entry: TensorEntry, begin: int, count: int) -> npt.NDArray[np.float32]:
+    """Read the next numbers of a tensor that has `count` of them."""
+    import numpy as np
+
+    size = STORAGE_BLOCKS[entry.kind][1]
+    length = min(_PIECE, count - begin) * size
+    content = entry.file.read(entry.offset + begin * size, length, f'tensor "{entry.name}"')
+    if entry.kind == "BF16":
+        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(content, "<f2" if entry.kind == "F16" else "<f4").astype(np.float32)
