@@ -11,6 +11,7 @@ from commands import Command, Parameter, all_commands, without_help
 from sinkstream.cli.program import EXIT_CODES
 
 EXAMPLES = {
+    "batch": "sinkstream batch questions.jsonl answers.jsonl -n 100",
     "bench": "sinkstream bench --rounds 3",
     "chat": 'sinkstream chat --system "You are a pirate."',
     "demo": "sinkstream demo --tokens 500",
@@ -19,6 +20,7 @@ EXAMPLES = {
     "info": "sinkstream info model.gguf",
 }
 GUIDES = {
+    "batch": "[Many prompts](../guides/batch.md) describes both files.",
     "chat": "[Chat](../guides/chat.md) lists what to type in it.",
     "evaluate": "In Python: [`sinkstream.evaluate`](python_api/evaluate.md).",
 }
@@ -44,7 +46,7 @@ def lines(commands: list[Command]) -> Iterator[str]:
     for command in commands:
         yield f"- [`sinkstream {command.name}`](#sinkstream-{command.name}): {command.help}"
     yield (
-        "\n`--help` after any of them shows its flags. `sinkstream --version` shows the version, and "
+        "\n`--help` after any of them shows its flags. `sinkstream --version` shows the version; "
         "`python -m sinkstream` is the same program. `sinkstream --install-completion` makes the "
         "shell complete commands and flags."
     )

@@ -1,4 +1,4 @@
-"""The command line: `sinkstream bench`, `chat`, `demo`, `evaluate`, `generate` and `info`."""
+"""The command line: `sinkstream chat`, `generate` and the other commands of `program.py`."""
 
 from __future__ import annotations
 

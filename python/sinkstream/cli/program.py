@@ -31,6 +31,7 @@ EXIT_CODES = {
 # Each command is a function in a module of the same name. The summaries repeat the docstrings, so
 # that `sinkstream --help` lists all commands without importing them.
 COMMANDS = {
+    "batch": "Answer every line of a JSONL file. A second run continues where the first one ended.",
     "bench": "Measure prefill, decode and memory bandwidth. Close other programs first.",
     "chat": "Chat with a model for as long as you like. /help lists the commands.",
     "demo": "Watch a model write far past its small cache, in constant memory.",

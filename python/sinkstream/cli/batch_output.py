@@ -1,0 +1,140 @@
+"""Appends results to a file that a second run can continue."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sinkstream.checkpoint.quoting import quoted
+from sinkstream.cli.standard_streams import json_line
+from sinkstream.errors import InvalidArgument
+
+_PIECE = 1 << 20
+# How every line begins: it tells a line that a crash has cut from a text of another kind.
+_START = b'{"line": '
+
+
+class Output(Protocol):
+    """Where results go."""
+
+    @property
+    def done(self) -> int:
+        """Return how many results were there at the start."""
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """Return the last of them."""
+
+    def write(self, results: Sequence[dict[str, Any]]) -> None:
+        """Append results.
+
+        Raises:
+            OSError: The disk is full.
+        """
+
+    def close(self) -> None:
+        """End."""
+
+
+class StandardOutput:
+    """A pipe: nothing was there before."""
+
+    done = 0
+    last = None
+
+    def write(self, results: Sequence[dict[str, Any]]) -> None:
+        """See `Output`."""
+        sys.stdout.write("".join(map(json_line, results)))
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """See `Output`."""
+
+
+class ResultFile:
+    """A file of complete lines, which are on disk when `write` returns."""
+
+    def __init__(self, path: str) -> None:
+        """Open or create a file; remove what a crash has left of its last line.
+
+        Raises:
+            OSError: It cannot be opened.
+            InvalidArgument: It holds something else, or another run is writing to it.
+        """
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            self.is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+            self.done, self.last = self._continue() if self.is_regular else (0, None)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, results: Sequence[dict[str, Any]]) -> None:
+        """See `Output`."""
+        rest = b"".join(map(_encoded, results))
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            if self.is_regular:
+                os.fsync(self._file)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, self._path) from None
+
+    def close(self) -> None:
+        """See `Output`."""
+        os.close(self._file)
+
+    def _continue(self) -> tuple[int, dict[str, Any] | None]:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidArgument(
+                f"batch: OUT must be used by one run, but {quoted(self._path)} has another: "
+                "another run is writing to it."
+            ) from None
+        lines, begin, end = self._last_line()
+        last = self._parsed(os.pread(self._file, end - begin, begin)) if lines else None
+        torn = os.pread(self._file, len(_START), end)
+        if not _START.startswith(torn):
+            raise self._refusal()
+        os.ftruncate(self._file, end)
+        return lines, last
+
+    def _last_line(self) -> tuple[int, int, int]:
+        """Return the number of complete lines, and where the last of them begins and ends."""
+        lines = begin = end = place = 0
+        while piece := os.pread(self._file, _PIECE, place):
+            at = piece.find(b"\n")
+            while at >= 0:
+                lines, begin, end = lines + 1, end, place + at + 1
+                at = piece.find(b"\n", at + 1)
+            place += len(piece)
+        return lines, begin, end
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            result = json.loads(line)
+        except ValueError:
+            result = None
+        if not isinstance(result, dict) or type(result.get("line")) is not int:
+            raise self._refusal()
+        return result
+
+    def _refusal(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"batch: OUT must hold results of this command, or not exist, but {quoted(self._path)} "
+            "holds something else."
+        )
+
+
+def _encoded(result: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(result, ensure_ascii=False) + "\n").encode("utf-8")
+    except UnicodeEncodeError:  # an id with half of a surrogate pair
+        return (json.dumps(result) + "\n").encode("utf-8")

@@ -1,0 +1,144 @@
+"""Turns a line of a batch into a prompt and options, and a reply into a line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sinkstream.checkpoint.quoting import quoted
+from sinkstream.cli import batch_input
+from sinkstream.cli.batch_input import InputLine
+from sinkstream.cli.generate import as_messages
+from sinkstream.errors import InvalidArgument
+from sinkstream.request.options import OPTIONS, StreamOptions
+from sinkstream.streams.events import Result
+
+_OWN = ("id", "messages", "prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What applies to every line."""
+
+    options: StreamOptions
+    """For what a line does not set."""
+    sends_messages: bool
+    """Whether a prompt is sent as a message."""
+    system: str | None = None
+
+
+def fields_of(line: InputLine) -> dict[str, Any]:
+    """Return the object on a line.
+
+    Raises:
+        InvalidArgument: It holds something else.
+    """
+    where = f"batch: line {line.number}"
+    if line.is_too_long:
+        most = f"{batch_input.MAX_LINE_BYTES:,}"
+        raise InvalidArgument(f"{where} must have at most {most} bytes, but has more.")
+    try:
+        fields = json.loads(line.content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{where} must be UTF-8, but byte {error.start} is not.") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{where} must be a JSON object, but is not: {error}.") from None
+    if not isinstance(fields, dict):
+        raise InvalidArgument(
+            f"{where} must be a JSON object, but is of type {type(fields).__name__}."
+        )
+    return fields
+
+
+def head_of(line: InputLine, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a result begins with: the number of its line, and the line's id if it has one.
+
+    Raises:
+        InvalidArgument: The id is neither a string nor an integer.
+    """
+    if "id" not in fields:
+        return {"line": line.number}
+    if isinstance(fields["id"], bool) or not isinstance(fields["id"], str | int):
+        raise InvalidArgument(
+            f"batch: the id of line {line.number} must be a string or an integer, but is of type "
+            f"{type(fields['id']).__name__}."
+        )
+    return {"line": line.number, "id": fields["id"]}
+
+
+def request_of(
+    line: InputLine, fields: Mapping[str, Any], rules: Rules
+) -> tuple[Any, StreamOptions]:
+    """Return the prompt and the options of a line; `Model.stream` checks their values.
+
+    Raises:
+        InvalidArgument: The line has an unknown key, or no prompt.
+    """
+    own: dict[str, Any] = {name: value for name, value in fields.items() if name not in _OWN}
+    for name in own:
+        if name not in OPTIONS:
+            meant = difflib.get_close_matches(name, OPTIONS, n=1)
+            raise InvalidArgument(
+                f"batch: line {line.number} must have known options, but there is no option "
+                f"{quoted(name)}." + (f" Did you mean {meant[0]}?" if meant else "")
+            )
+    if isinstance(own.get("logit_bias"), dict):
+        own["logit_bias"] = _with_ids(line, own["logit_bias"])
+    given = {
+        name: value for name, value in own.items() if value is not None or name == "max_tokens"
+    }
+    options: StreamOptions = {**rules.options, **given}  # type: ignore[typeddict-item]
+    return _prompt_of(line, fields, rules), options
+
+
+def _prompt_of(line: InputLine, fields: Mapping[str, Any], rules: Rules) -> Any:
+    if ("prompt" in fields) == ("messages" in fields):
+        found = "both" if "prompt" in fields else "neither"
+        raise InvalidArgument(
+            f"batch: line {line.number} must have a prompt or messages, but has {found}."
+        )
+    if "messages" in fields:
+        messages = fields["messages"]
+        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+            raise InvalidArgument(
+                f"batch: the messages of line {line.number} must be a list of objects, but are of "
+                f"type {type(messages).__name__}."
+            )
+        return messages
+    prompt = fields["prompt"]
+    if not (rules.sends_messages and isinstance(prompt, str)):
+        return prompt
+    if not prompt.strip():
+        raise InvalidArgument(
+            f"batch: the prompt of line {line.number} must not be empty, because it is sent as a "
+            "message."
+        )
+    return as_messages(prompt, rules.system)
+
+
+def _with_ids(line: InputLine, bias: Mapping[str, Any]) -> dict[int, Any]:
+    """Return a bias with ids instead of JSON's keys, which are strings."""
+    try:
+        return {int(key): value for key, value in bias.items()}
+    except ValueError:
+        raise InvalidArgument(
+            f"batch: a key of `logit_bias` in line {line.number} must be a token id, but is not an "
+            "integer."
+        ) from None
+
+
+def fields_of_result(result: Result, options: StreamOptions) -> dict[str, Any]:
+    """Return what a line of results says about a reply."""
+    fields: dict[str, Any] = {
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "prompt_tokens": result.stats.prompt_tokens,
+        "generated_tokens": result.stats.generated_tokens,
+    }
+    if options.get("logprobs"):
+        fields["token_ids"] = list(result.token_ids)
+        fields["logprobs"] = list(result.logprobs)
+    return fields
