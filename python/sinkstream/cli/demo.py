@@ -70,7 +70,6 @@ def demo(
             "repetition_penalty": repetition_penalty,
             "seed": seed,
         },
-        flags={"max_tokens": "--tokens"},
     )
     with (
         load_model(replace(loading, sinks=sinks, window=window)) as loaded,

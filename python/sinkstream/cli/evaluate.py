@@ -18,7 +18,7 @@ from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.progress import progress_bar
 from sinkstream.cli.terminal import is_terminal
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.evaluate import (
     METHODS,
     Difference,
@@ -34,11 +34,15 @@ from sinkstream.evaluate import (
 from sinkstream.evaluate.books import Book, pick_book, read_books
 from sinkstream.evaluate.pictures import check_picture
 from sinkstream.evaluate.result_files import write_json
+from sinkstream.evaluate.tokens import as_ids
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice
 
 # Columns of a table in a file; a terminal has its own width.
 _FILE_WIDTH = 110
+
+# Characters. A longer text than this times the capacity is not encoded just to see that it is long.
+_LONGEST_TOKEN = 64
 
 
 @options.takes_bundles
@@ -117,12 +121,16 @@ def evaluate(
                 )
             report_recall(recall, out, plot)
             return 0
+        fitting = None
+        if loading.window is None and set(methods) != {"dense"}:
+            fitting = fitting_capacity(loaded, book.text, tokens)
         with resume_hint(resume):
             results = measure(
                 loaded,
                 book,
                 methods,
                 resume,
+                capacity=fitting,
                 max_tokens=tokens,
                 block=block,
                 chunk=chunk,
@@ -199,17 +207,26 @@ def measure(
     methods: Sequence[str],
     resume: Path | None,
     *,
+    capacity: int | None,
     sample: int | None,
     **settings: Any,
 ) -> list[PerplexityResult]:
-    """Return the result of each method; each sees as many tokens as the model's cache holds."""
+    """Return the result of each method; each sees as many tokens as the model's cache holds.
+
+    If `capacity` is not None, each sees that many instead.
+    """
     found = []
     for method in methods:
+        has_sinks = method in ("sinks", "protocol")
+        window = None
+        if capacity is not None and method != "dense":
+            window = capacity - (model.capacity.sinks if has_sinks else 0)
         with progress_bar(method, with_time=True, note="perplexity {:.3f}") as show:
             result = perplexity(
                 model,
                 book.text,
                 method=method,
+                window=window,
                 sample=sample if method == "recompute" else None,
                 progress=show,
                 resume=None if resume is None else resume / f"{method}.npz",
@@ -217,6 +234,25 @@ def measure(
             )
         found.append(result)
     return found
+
+
+def fitting_capacity(model: Model, text: str, max_tokens: int | None) -> int | None:
+    """Return S + W that a short text fills twice, and say so; None if it fills the default."""
+    capacity = model.capacity
+    if max_tokens is not None and max_tokens < 2:
+        return None  # an error later
+    if len(text) > _LONGEST_TOKEN * capacity.tokens and max_tokens is None:
+        return None  # without encoding a long text twice
+    count = len(as_ids("evaluate", model, text, max_tokens))
+    fitting = (count - 1) // 2
+    if capacity.tokens < count - 1 or fitting <= capacity.sinks:
+        return None
+    warn_caller(
+        f"evaluate: the text has {count:,} tokens, fewer than the default window. "
+        f"{capacity.sinks:,} sinks and a window of {fitting - capacity.sinks:,} are used. --window "
+        "sets another one."
+    )
+    return fitting
 
 
 def differences(results: Sequence[PerplexityResult]) -> list[Difference]:
@@ -295,6 +331,12 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
                 f"{where} the window: {recall.right} of {recall.questions} correct "
                 f"({recall.accuracy:.1%})\n"
             )
+    inside = result.recall("inside")
+    if inside is not None and inside.right == 0:
+        warn_caller(
+            "evaluate: the model answers nothing inside its window either, so this task is too "
+            "hard for it, and says nothing about the cache."
+        )
     if plot is not None:
         plot_recall([result], plot)
 

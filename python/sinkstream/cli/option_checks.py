@@ -14,22 +14,22 @@ from sinkstream.request.value_kinds import Integer, Number
 
 # Flags that are not the argument's name with dashes.
 _FLAGS = {"stop_token_ids": "--stop-token-id"}
+# Of single commands.
+_FLAGS_OF = {"demo": {"max_tokens": "--tokens"}, "evaluate": {"max_tokens": "--tokens"}}
 
 
-def flag_of(name: str) -> str:
-    """Return the flag that sets an argument of `sinkstream.load` or `Model.stream`."""
-    return _FLAGS.get(name, "--" + name.replace("_", "-"))
+def flag_of(command: str, name: str) -> str:
+    """Return the flag of a command that sets an argument of a function of the package."""
+    flags = {**_FLAGS, **_FLAGS_OF.get(command, {})}
+    return flags.get(name, "--" + name.replace("_", "-"))
 
 
-def check_options(
-    command: str, options: Mapping[str, Any], *, flags: Mapping[str, str] | None = None
-) -> None:
+def check_options(command: str, options: Mapping[str, Any]) -> None:
     """Check the ranges of request options.
 
     Args:
         command: The name of the command, for errors.
         options: By the names of `StreamOptions`. None stands for the default.
-        flags: Those that the command calls differently.
 
     Raises:
         InvalidArgument: A number is out of range; the message names its flag.
@@ -39,7 +39,7 @@ def check_options(
         if value is None or not isinstance(kind, Integer | Number):
             continue
         low, high = kind.low, kind.high
-        flag = (flags or {}).get(name) or flag_of(name)
+        flag = flag_of(command, name)
         if not (value in kind if isinstance(kind, Number) else low <= value <= high):
             raise InvalidArgument(
                 f"{command}: `{flag}` must be in {kind}, but is "
@@ -48,11 +48,12 @@ def check_options(
             )
 
 
-def in_flags(sentence: str, names: Collection[str]) -> str:
-    """Return an error of the package with its arguments named as the user typed them."""
+def in_flags(command: str, sentence: str, names: Collection[str]) -> str:
+    """Return an error of the package with the arguments `names` as the user typed them."""
+    known = {*names, *_FLAGS, *_FLAGS_OF.get(command, {})}
     return re.sub(
         r"`(\w+)`",
-        lambda name: f"`{flag_of(name[1])}`" if name[1] in {*names, *_FLAGS} else name[0],
+        lambda name: f"`{flag_of(command, name[1])}`" if name[1] in known else name[0],
         sentence,
     )
 

@@ -129,7 +129,7 @@ def _in_flags(sentence: str, arguments: Sequence[str]) -> str:
     if called not in COMMANDS:
         return sentence
     names = inspect.signature(function_of(called)).parameters.keys()
-    return in_flags(sentence, names)
+    return in_flags(called, sentence, names)
 
 
 def function_of(name: str) -> Callable[..., Any]:

@@ -96,9 +96,9 @@ def test_stream_eval_and_needle_write_accuracy_by_distance(
             ["--stream-eval", "--needle"],
             "evaluate: only one of --stream-eval and --needle may be given",
         ),
-        (["BOOK", "--tokens", "1"], "perplexity: `max_tokens` must be in"),
+        (["BOOK", "--tokens", "1"], "perplexity: `--tokens` must be in"),
         (["BOOK", "--window", "9999"], "perplexity: sinks + window must be less than"),
-        (["BOOK", "--title", "other"], 'evaluate: `title` must be one of "book.txt", but is'),
+        (["BOOK", "--title", "other"], 'evaluate: `--title` must be one of "book.txt", but is'),
     ],
 )
 def test_an_error_is_one_sentence_and_exit_code_2(
@@ -108,6 +108,66 @@ def test_an_error_is_one_sentence_and_exit_code_2(
     outcome = run("evaluate", *given, "-m", checkpoint, "--threads", "1")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.splitlines()[-1].startswith(f"sinkstream: {sentence}")
+
+
+def test_a_short_text_gets_a_window_that_it_fills(
+    run: Run, checkpoint: str, book: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    outcome = run(
+        *(
+            "evaluate",
+            book,
+            "-m",
+            checkpoint,
+            "--tokens",
+            "201",
+            "--method",
+            "sinks,window,recompute",
+        ),
+        *("--sample", "5", "--threads", "1", "--out", out),
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == (
+        "sinkstream: evaluate: the text has 201 tokens, fewer than the default window. 4 sinks and "
+        "a window of 96 are used. --window sets another one.\n"
+    )
+    for entry in json.loads(out.read_text())["results"]:
+        assert entry["settings"]["sinks"] + entry["settings"]["window"] == 100
+    with sinkstream.load(checkpoint, threads=1, max_sequences=1) as model:
+        text = book.read_text(encoding="utf-8")
+        expected = perplexity(model, text, max_tokens=201, window=96)
+    assert f"{expected.perplexity:.3f}" in outcome.out
+
+
+@pytest.mark.parametrize("more", [["--window", "28"], ["--method", "dense"]])
+def test_a_window_that_was_given_or_is_not_needed_is_not_changed(
+    run: Run, checkpoint: str, book: Path, more: list[str]
+) -> None:
+    outcome = run("evaluate", book, "-m", checkpoint, "--tokens", "201", "--threads", "1", *more)
+    assert outcome.code == 0
+    assert "fewer than the default window" not in outcome.err
+
+
+def test_a_text_of_a_few_tokens_still_fails_in_one_sentence(
+    run: Run, checkpoint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.txt").write_text("the cat", encoding="utf-8")
+    outcome = run("evaluate", tmp_path / "tiny.txt", "-m", checkpoint, "--threads", "1")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_task_that_is_too_hard_for_the_model_is_said_to_be(run: Run, checkpoint: str) -> None:
+    outcome = run(
+        *("evaluate", "--stream-eval", "-m", checkpoint, "--window", "400", "--back", "1,20"),
+        *("--queries", "3", "--threads", "1"),
+    )
+    assert "inside the window: 0 of 3 correct" in outcome.out
+    assert outcome.err == (
+        "sinkstream: evaluate: the model answers nothing inside its window either, so this task is "
+        "too hard for it, and says nothing about the cache.\n"
+    )
 
 
 def test_ctrl_c_saves_the_scores_and_says_how_to_resume(
