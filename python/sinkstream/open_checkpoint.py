@@ -6,6 +6,7 @@ It is above both folders: `text/` imports `checkpoint/`, never the reverse.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from sinkstream.checkpoint.checkpoint import (
     Checkpoint,
@@ -15,7 +16,7 @@ from sinkstream.checkpoint.checkpoint import (
     TextFormat,
 )
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, warn_caller
 from sinkstream.text.tokenizers import from_folder, from_gguf
 
 
@@ -56,7 +57,7 @@ def with_text(opened: TensorsOnly) -> Checkpoint:
     Raises:
         CheckpointError: The text format is damaged, unsupported, or does not fit the model.
     """
-    text = _read_text(opened.text)
+    text = _without_useless_ids(_read_text(opened.text), opened.spec.vocab_size)
     _check_vocabulary(text, opened.spec.vocab_size)
     return Checkpoint(
         path=opened.path,
@@ -70,13 +71,33 @@ def with_text(opened: TensorsOnly) -> Checkpoint:
 
 def _read_text(described: FolderText | GgufText) -> TextFormat:
     if isinstance(described, FolderText):
-        return from_folder.text_format_from_folder(described.folder, described.config)
+        return from_folder.text_format_from_folder(
+            described.folder, described.config, described.generation
+        )
     return from_gguf.text_format_from_gguf(described.metadata)
+
+
+def _without_useless_ids(text: TextFormat, rows: int) -> TextFormat:
+    """Leave out end and start tokens that the model lacks: no text has them."""
+    ends = {token_id for token_id in text.end_token_ids if token_id < rows}
+    bos = text.bos_token_id
+    if bos is not None and bos >= rows and not text.add_bos:
+        bos = None
+    for name, token_id in [
+        ("end_token_ids", max(text.end_token_ids - ends, default=None)),
+        ("bos_token_id", text.bos_token_id if bos is None else None),
+    ]:
+        if token_id is not None:
+            warn_caller(
+                f"load: {name} should be in [0, {rows}), the model's vocabulary, but {token_id} "
+                "is not. It is ignored."
+            )
+    return replace(text, end_token_ids=frozenset(ends), bos_token_id=bos)
 
 
 def _check_vocabulary(text: TextFormat, rows: int) -> None:
     """Refuse a tokenizer with an id for which the model has no embedding row."""
-    ids = {"end_token_ids": set(text.end_token_ids)}
+    ids = {}
     if text.bos_token_id is not None:
         ids["bos_token_id"] = {text.bos_token_id}
     sizes = ""

@@ -84,6 +84,8 @@ class FolderText:
     folder: Path
     config: Mapping[str, Any] = field(repr=False)
     """The content of config.json."""
+    generation: Mapping[str, Any] = field(repr=False)
+    """The content of generation_config.json; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

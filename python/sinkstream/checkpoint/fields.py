@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, warn_caller
+
+_MAX_TOKEN_ID = 2**31 - 1
 
 
 class Fields:
@@ -44,15 +46,22 @@ class Fields:
             raise self.error(name, rule, value)
         return value[0]  # type: ignore[no-any-return]
 
-    def wholes(self, name: str, low: int, high: int) -> list[int]:
-        """Return one or several integers in [low, high] as a list; empty if the field is absent."""
+    def token_ids(self, name: str) -> list[int]:
+        """Return one or several token ids as a list; warn of others, and leave them out.
+
+        An end token that cannot be generated changes nothing, in transformers neither.
+        """
         value = self._get(name, [])
-        found = value if isinstance(value, list) else [value]
-        if any(type(element) is not int or not low <= element <= high for element in found):
-            raise self.error(
-                name, f"be an integer or a list of integers from {low} to {high}", value
-            )
+        entries = value if isinstance(value, list) else [value]
+        found = [entry for entry in entries if type(entry) is int and 0 <= entry <= _MAX_TOKEN_ID]
+        if len(found) < len(entries):
+            rule = f"be an integer or a list of integers from 0 to {_MAX_TOKEN_ID}"
+            self.warn(name, rule, "What is not is ignored.")
         return found
+
+    def value(self, name: str) -> Any:
+        """Return the value, unchecked; None if it is absent."""
+        return self._get(name, None)
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
         """Return a finite number in [low, high]; without a default the field is required."""
@@ -127,6 +136,10 @@ class Fields:
         return CheckpointError(
             f"load: {self.where}: `{self._prefix}{name}` must {rule}, but {found}.{tail}"
         )
+
+    def warn(self, name: str, rule: str, consequence: str) -> None:
+        """Warn of a field that breaks a rule, and say what its value does all the same."""
+        warn_caller(str(self.error(name, rule, remedy=consequence)))
 
     def _get(self, name: str, default: Any) -> Any:
         value = self._values.get(self._prefix + name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -157,8 +158,10 @@ def test_a_generation_config_has_the_ranges_of_a_stream(folder: Path) -> None:
             checkpoint.source.close()
         for bad in (math.nextafter(lowest, -math.inf), math.nextafter(allowed.high, math.inf)):
             edit(folder / "generation_config.json", **{name: bad})
-            with pytest.raises(CheckpointError, match=f"`{name}` must be a number"):
-                open_checkpoint(folder)
+            with pytest.warns(UserWarning, match=f"`{name}` must be a number in"):
+                checkpoint = open_checkpoint(folder)
+            assert checkpoint.generation.get(name, allowed.high) in allowed
+            checkpoint.source.close()
         edit(folder / "generation_config.json", **{name: None})
 
 
@@ -173,28 +176,96 @@ def test_a_folder_without_tokenizer_ends_on_the_ids_that_its_configs_name(folder
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "expected", "sentence"),
     [
-        ({"temperature": -1}, "`temperature` must be a number from 0"),
-        ({"temperature": "hot"}, 'but is "hot"'),
-        ({"top_k": 2.5}, "`top_k` must be an integer"),
-        ({"top_p": 0}, r"`top_p` must be a number in \(0, 1\], but is 0"),
-        ({"temperature": 200}, "`temperature` must be a number from 0 to 100, but is 200"),
-        ({"top_p": 1.5}, "but is 1.5"),
-        ({"min_p": True}, "but is true"),
-        ({"repetition_penalty": 0}, "`repetition_penalty` must be a number"),
-        ({"eos_token_id": -1}, "`eos_token_id` must be an integer or a list of integers from 0"),
-        ({"eos_token_id": [2, "x"]}, "`eos_token_id` must be an integer or a list"),
-        ({"eos_token_id": 100_000}, r"end_token_ids must be in \[0, 293\).* but 100000 is not\."),
-        ({"do_sample": "no"}, "`do_sample` must be true or false"),
+        ({"temperature": -1}, {}, "`temperature` must be a number in [0, 100], but is -1. It is i"),
+        ({"temperature": "hot"}, {}, 'but is "hot". It is ignored.'),
+        ({"temperature": 200}, {"temperature": 100.0}, "but is 200. It is read as 100."),
+        ({"temperature": math.nan}, {}, "NaN is not a JSON number"),
+        ({"temperature": [0.7]}, {}, "but is [0.7]. It is ignored."),
+        (
+            {"temperature": 0, "do_sample": True},
+            {"temperature": 0.0},
+            "`temperature` must be above 0 if `do_sample` is true, but is 0. It means greedy.",
+        ),
+        ({"top_k": -1}, {"top_k": 0}, "`top_k` must be an integer in [0, 2147483647], but is -1."),
+        ({"top_k": 10**400}, {"top_k": 2**31 - 1}, "It is read as 2.14748e+09."),
+        ({"top_k": 2.5}, {}, "but is 2.5. It is ignored."),
+        ({"top_k": True}, {}, "but is true. It is ignored."),
+        ({"top_p": 0}, {"top_p": 1e-6}, "`top_p` must be a number in (0, 1], but is 0. It is read"),
+        ({"top_p": -1}, {}, "but is -1. It is ignored."),
+        ({"top_p": 1.5}, {"top_p": 1.0}, "but is 1.5. It is read as 1."),
+        ({"min_p": -1}, {"min_p": 0.0}, "but is -1. It is read as 0."),
+        ({"min_p": True}, {}, "but is true. It is ignored."),
+        ({"repetition_penalty": 0}, {}, "`repetition_penalty` must be a number in [0.01, 100], b"),
+        ({"repetition_penalty": -1}, {}, "but is -1. It is ignored."),
+        ({"repetition_penalty": 1e-9}, {"repetition_penalty": 0.01}, "It is read as 0.01."),
+        ({"do_sample": "no"}, {}, '`do_sample` must be true or false, but is "no". It is ignored.'),
     ],
 )
-def test_a_generation_config_that_makes_no_sense_is_an_error(
-    folder: Path, changes: dict[str, Any], sentence: str
+def test_sampling_defaults_out_of_range_cause_a_warning(
+    folder: Path, changes: dict[str, Any], expected: dict[str, float], sentence: str
 ) -> None:
     edit(folder / "generation_config.json", **changes)
-    with pytest.raises(CheckpointError, match=sentence):
-        open_checkpoint(folder)
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        checkpoint = open_checkpoint(folder)
+    assert checkpoint.generation == expected
+    assert {type(value) for value in checkpoint.generation.values()} == {
+        type(value) for value in expected.values()
+    }
+    checkpoint.source.close()
+
+
+def test_an_integer_may_have_a_point(folder: Path) -> None:
+    edit(folder / "generation_config.json", top_k=20.0)
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.generation == {"top_k": 20}
+    assert type(checkpoint.generation["top_k"]) is int
+    checkpoint.source.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "kept", "sentence"),
+    [
+        (-1, set(), "`eos_token_id` must be an integer or a list of integers from 0"),
+        ("x", set(), "`eos_token_id` must be an integer or a list of integers from 0"),
+        (7.0, set(), "`eos_token_id` must be an integer or a list of integers from 0"),
+        ([7, "x", None, True, -3], {7}, "`eos_token_id` must be an integer or a list of integers"),
+        (100_000, set(), "end_token_ids should be in [0, 293), the model's vocabulary, but 100000"),
+        (
+            [293, 7],
+            {7},
+            "end_token_ids should be in [0, 293), the model's vocabulary, but 293 is",
+        ),
+        (10**400, set(), "`eos_token_id` must be an integer or a list of integers from 0"),
+    ],
+)
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_end_tokens_that_the_model_lacks_cause_a_warning(
+    folder: Path, name: str, has_tokenizer: bool, value: Any, kept: set[int], sentence: str
+) -> None:
+    if not has_tokenizer:
+        (folder / "tokenizer.json").unlink()
+    edit(folder / "config.json", eos_token_id=2)
+    edit(folder / name, eos_token_id=value)
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        checkpoint = open_checkpoint(folder)
+    ends = kept | ({2} if has_tokenizer or name != "config.json" else set())
+    assert checkpoint.text.end_token_ids == ends
+    checkpoint.source.close()
+
+
+@pytest.mark.parametrize("value", [-1, 100_000, "x", [293]])
+def test_a_start_token_that_the_model_lacks_causes_a_warning(folder: Path, value: Any) -> None:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["bos_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    edit(folder / "config.json", bos_token_id=value)
+    with pytest.warns(UserWarning, match=r"bos_token_id.* ignored\."):
+        checkpoint = open_checkpoint(folder)
+    assert (checkpoint.text.bos_token_id, checkpoint.text.bos_ids) == (None, [])
+    checkpoint.source.close()
 
 
 def save(folder: Path, weights: dict[str, Any]) -> None:

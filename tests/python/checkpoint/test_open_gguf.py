@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
 from sinkstream.open_checkpoint import open_checkpoint
 from tests.data import tiny
-from tests.python.checkpoint.gguf_bytes import F32, STRING, U32, GgufBytes, llama_bytes
+from tests.python.checkpoint.gguf_bytes import F32, I32, STRING, U32, GgufBytes, llama_bytes
 
 TinyGguf = Callable[[str, str], Path]
 
@@ -89,6 +90,27 @@ def test_sampling_defaults_come_from_the_metadata(tmp_path: Path) -> None:
     file.add("general.sampling.top_k", U32, 20)
     checkpoint = open_checkpoint(file.write(tmp_path / "m.gguf"))
     assert checkpoint.generation == {"temperature": 0.5, "top_k": 20}
+    checkpoint.source.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "expected", "sentence"),
+    [
+        ("top_k", I32, -1, {"top_k": 0}, "It is read as 0."),
+        ("temp", F32, float("nan"), {}, "but is nan. It is ignored."),
+        ("temp", F32, float("inf"), {}, "but is inf. It is ignored."),
+        ("temp", STRING, "0.7", {}, 'but is "0.7". It is ignored.'),
+        ("min_p", F32, 2.0, {"min_p": 1.0}, "It is read as 1."),
+        ("penalty_repeat", F32, 0.0, {}, "but is 0.0. It is ignored."),
+    ],
+)
+def test_sampling_defaults_out_of_range_cause_a_warning(
+    tmp_path: Path, name: str, kind: int, value: Any, expected: dict[str, Any], sentence: str
+) -> None:
+    file = llama_bytes().add(f"general.sampling.{name}", kind, value)
+    with pytest.warns(UserWarning, match=f"`general.sampling.{name}` must be .*{sentence}"):
+        checkpoint = open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert checkpoint.generation == expected
     checkpoint.source.close()
 
 

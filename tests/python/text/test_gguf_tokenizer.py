@@ -231,8 +231,6 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
         ({"merges": ["a b c"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a é́"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a b", "b a"]}, "entry 1 of .* that make a third"),
-        ({"eos_token_id": 261}, "`tokenizer.ggml.eos_token_id` must be one of the 261 used tokens"),
-        ({"bos_token_id": -1}, "`tokenizer.ggml.bos_token_id` must be an integer from 0"),
         (
             {"bos_token_id": None, "add_bos_token": True},
             "`tokenizer.ggml.bos_token_id` must be pre",
@@ -243,6 +241,30 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
 def test_a_contradiction_in_the_metadata_is_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(CheckpointError, match=sentence):
         text_format_from_gguf(byte_level_metadata(**changes))
+
+
+@pytest.mark.parametrize("value", [261, -1, 2**32 - 1, "x", 2.0, True])
+@pytest.mark.parametrize("role", ["bos", "eos", "unknown", "eot", "eom"])
+def test_a_special_token_that_is_none_causes_a_warning(role: str, value: Any) -> None:
+    expected = text_format_from_gguf(byte_level_metadata(**{f"{role}_token_id": None}))
+    changes = {f"{role}_token_id": value, "add_bos_token": False}
+    with pytest.warns(UserWarning, match=f"`tokenizer.ggml.{role}_token_id` must be one of the"):
+        text = text_format_from_gguf(byte_level_metadata(**changes))
+    assert text.special_tokens == expected.special_tokens
+    assert text.end_token_ids == expected.end_token_ids
+    assert text.bos_token_id == expected.bos_token_id
+
+
+def test_a_start_that_is_no_token_is_not_added() -> None:
+    with pytest.warns(UserWarning, match=r"bos_token_id` .* but is 261\. It is ignored\."):
+        text = text_format_from_gguf(byte_level_metadata(bos_token_id=261, add_bos_token=True))
+    assert (text.bos_token_id, text.bos_ids) == (None, [])
+
+
+def test_sentencepieces_own_id_replaces_one_that_is_no_token() -> None:
+    metadata = {**vocabularies.sentencepiece_metadata(), "tokenizer.ggml.bos_token_id": 10**6}
+    with pytest.warns(UserWarning, match=r"bos_token_id` must be one of .* but is 1000000"):
+        assert text_format_from_gguf(metadata).bos_ids == [1]
 
 
 def test_a_chat_template_that_is_not_a_string_is_refused() -> None:

@@ -60,7 +60,7 @@ def open_folder(folder: Path) -> TensorsOnly:
             tensors=tensors,
             source=FileSource(entries),
             generation=generation_from_config(generation, _GENERATION),
-            text=FolderText(folder, config),
+            text=FolderText(folder, config, generation),
         )
     except BaseException:
         FileSource(entries).close()

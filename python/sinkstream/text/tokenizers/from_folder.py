@@ -21,18 +21,17 @@ from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest known one (262,144 tokens)
 _MAX_SMALL_BYTES = 4 << 20
-_MAX_ID = 2**31 - 1
-
-# A later file overrides an earlier one.
-_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 
 
-def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextFormat:
+def text_format_from_folder(
+    folder: Path, config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
+) -> TextFormat:
     """Read a folder's tokenizer, chat template and special tokens.
 
     Args:
         folder: The checkpoint.
         config: The content of its config.json.
+        generation: The content of its generation_config.json; read if it is None.
 
     Returns:
         The text format; its tokenizer is None if the folder has none.
@@ -43,17 +42,22 @@ def text_format_from_folder(folder: Path, config: Mapping[str, Any]) -> TextForm
     """
     settings = read_optional_json(folder / "tokenizer_config.json", _MAX_SMALL_BYTES)
     chat_template = choose_template(folder, settings)
-    ends = _read_end_ids(folder, config)
+    if generation is None:
+        generation = read_optional_json(folder / "generation_config.json", _MAX_SMALL_BYTES)
+    ends = {
+        *Fields(config, "config.json").token_ids("eos_token_id"),
+        *Fields(generation, "generation_config.json").token_ids("eos_token_id"),
+    }
     if not is_there(folder / "tokenizer.json"):
         return TextFormat(None, chat_template, end_token_ids=frozenset(ends))
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
-    special_tokens = _read_special_tokens(folder)
+    special_tokens = _read_special_tokens(folder, settings)
     roles = {role: tokenizer.token_to_id(token) for role, token in special_tokens.items()}
     if (eos := roles.get("eos_token")) is not None:
         ends.add(eos)
     bos = roles.get("bos_token")
     if bos is None:
-        bos = next(iter(Fields(config, "config.json").wholes("bos_token_id", 0, _MAX_ID)), None)
+        bos = next(iter(Fields(config, "config.json").token_ids("bos_token_id")), None)
     _mark_special(tokenizer, [*ends, *([] if bos is None else [bos])], special_tokens)
     # What the tokenizer puts before a text is its encoding of the empty text.
     with catch_panics("load: tokenizer.json must describe a tokenizer that can encode"):
@@ -80,20 +84,12 @@ def _read_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_end_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
-    """Return the ids that end a text, from the JSON files only."""
-    generation = read_optional_json(folder / "generation_config.json", _MAX_SMALL_BYTES)
-    return {
-        *Fields(config, "config.json").wholes("eos_token_id", 0, _MAX_ID),
-        *Fields(generation, "generation_config.json").wholes("eos_token_id", 0, _MAX_ID),
-    }
-
-
-def _read_special_tokens(folder: Path) -> dict[str, str]:
+def _read_special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return `bos_token`, `eos_token`, … by name; each is a string or an object with `content`."""
     found: dict[str, str] = {}
-    for name in _TOKEN_FILES:
-        for role, value in read_optional_json(folder / name, _MAX_SMALL_BYTES).items():
+    older = read_optional_json(folder / "special_tokens_map.json", _MAX_SMALL_BYTES)
+    for file in (older, settings):  # the later one overrides
+        for role, value in file.items():
             token = value.get("content") if isinstance(value, dict) else value
             if role.endswith("_token") and isinstance(token, str):
                 found[role] = token

@@ -116,10 +116,12 @@ class _Vocabulary:
         """Return the id that a key names; otherwise the default, if that is a token."""
         if not self.fields.has(name):
             return default if default is not None and default < len(self.tokens) else None
-        token_id = self.fields.whole(name, 0, 2**32 - 1)
-        if token_id >= len(self.tokens) or self.kinds[token_id] == _UNUSED:
-            raise self.fields.error(name, f"be one of the {len(self.ids)} used tokens")
-        return token_id
+        token_id = self.fields.value(name)
+        count = len(self.tokens)
+        if type(token_id) is int and 0 <= token_id < count and self.kinds[token_id] != _UNUSED:
+            return token_id
+        self.fields.warn(name, f"be one of the {len(self.ids)} used tokens", "It is ignored.")
+        return default if default is not None and default < count else None
 
     def _array(self, name: str, of: str) -> list[Any]:
         values = self._metadata.get(f"tokenizer.ggml.{name}")
@@ -189,6 +191,8 @@ def _finish(
         if (token_id := vocabulary.named(key, defaults.get(key))) is not None
     }
     bos = roles.get("bos_token")
+    if bos is None and vocabulary.fields.has("bos_token_id"):  # named, but not a token
+        add_bos = False
     if add_bos and bos is None:
         raise vocabulary.fields.error(
             "bos_token_id", "be present if `tokenizer.ggml.add_bos_token` is true"
