@@ -16,6 +16,7 @@ from sinkstream.cli.loading import load_model
 from sinkstream.cli.memory import resident_bytes
 from sinkstream.cli.option_checks import check_options, with_model
 from sinkstream.cli.screen import open_screen
+from sinkstream.cli.terminal import fold
 from sinkstream.model import Model
 from sinkstream.streams.stream import Stats, Stream
 
@@ -84,10 +85,11 @@ def demo(
         ) as stream,
     ):
         if sys.stdout.isatty():
-            sys.stdout.write(
+            greeting = (
                 f"{Path(loaded.path).name} with {sinks:,} sinks and a window of {window:,} tokens. "
-                "Ctrl-C stops it.\n\n"
+                "Ctrl-C stops it."
             )
+            sys.stdout.write(f"{fold(greeting, sys.stdout)}\n\n")
         return show(stream, prompt)
 
 
@@ -157,7 +159,7 @@ def show(stream: Stream, prompt: str) -> int:
                 watch.look(stream.stats)
     except KeyboardInterrupt:  # how an endless demo ends; it still shows its summary
         code = 130
-    sys.stdout.write("\n" + summary(stream.stats, watch) + "\n")
+    sys.stdout.write("\n" + fold(summary(stream.stats, watch), sys.stdout) + "\n")
     return code
 
 

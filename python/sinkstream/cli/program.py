@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         # The parser's errors have no public base class, but all have this method.
         if not hasattr(error, "format_message"):
             raise
-        return _fail(_of_parser(error))
+        return _fail(_of_parser(error, arguments))
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
@@ -104,8 +105,15 @@ def _words_to_complete() -> list[str]:
     return line.split()[1:] if "_SINKSTREAM_COMPLETE" in os.environ else []
 
 
-def _of_parser(error: Any) -> str:
+def _of_parser(error: Any, arguments: Sequence[str]) -> str:
     """Return what is wrong with a command line."""
+    kind = re.search("valid (integer|float|number)", str(error.format_message()))
+    names = getattr(getattr(error, "param", None), "opts", [])
+    if kind is not None and names:
+        what = "an integer" if kind[1] == "integer" else "a number"
+        found = _value_after(names, arguments)
+        rest = "." if found is None else f', but is "{found[:40]}".'
+        return f"Invalid value for '{max(names, key=len)}': it must be {what}{rest}"
     wrong = getattr(error, "option_name", None)
     if wrong is None or not hasattr(error, "possibilities"):
         return str(error.format_message())
@@ -120,6 +128,15 @@ def _of_parser(error: Any) -> str:
     meant = starts or difflib.get_close_matches(written, names, n=1, cutoff=0.7)
     remedy = f"Did you mean {meant[0]}?" if meant else "--help lists them."
     return f"{error.message}. {remedy}"
+
+
+def _value_after(names: Sequence[str], arguments: Sequence[str]) -> str | None:
+    """Return the value that a command line gives an option; None if it is not clear."""
+    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else following
+    return None
 
 
 def _in_flags(sentence: str, arguments: Sequence[str]) -> str:

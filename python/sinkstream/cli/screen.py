@@ -73,7 +73,7 @@ class LiveScreen(ClosesOnExit):
         now = time.monotonic()
         if now - self._drawn_at >= _REFRESH_S:
             self._drawn_at = now
-            status = Text(self._status(), style="black on green")
+            status = Text(self._status(), "black on green", no_wrap=True, overflow="ellipsis")
             self._live.update(Group(Text(self._line), status), refresh=True)
 
 

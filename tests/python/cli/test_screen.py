@@ -52,6 +52,16 @@ def test_text_that_has_scrolled_away_is_the_text_that_was_written() -> None:
     assert " ".join(shown.split()) == words.strip()
 
 
+def test_the_status_stays_on_one_line_of_a_narrow_terminal() -> None:
+    terminal = io.StringIO()
+    console = Console(file=terminal, force_terminal=True, width=30, color_system=None)
+    with LiveScreen(lambda: "a status of more words than a line has room for", console) as screen:
+        screen.write("text")
+        drawn = terminal.getvalue()
+    assert "a status of more words than a…" in drawn
+    assert "room for" not in drawn
+
+
 def _without_redrawn_lines(written: str) -> str:
     """Return the text that a terminal shows after these characters and escape sequences."""
     rows, row, column = [""], 0, 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import sinkstream
+from tests.python.cli.terminal import Terminal
 
 PROGRAM = [sys.executable, "-m", "sinkstream.cli"]
 TEXT = "the cat sat on the mat and the dog lay by the door \N{SNOWMAN} "
@@ -205,3 +206,16 @@ def test_a_path_that_is_not_utf8_can_be_shown(
     for more in ([], ["--json"], ["--all"]):
         done = shell('"$@"', "info", "-m", str(folder), *more)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("command", ["generate hello -m {} -n 60 -t 3", "demo -m {} --tokens 60"])
+def test_a_terminal_of_any_encoding_gets_the_whole_text(
+    checkpoint: str, encoding: str, command: str
+) -> None:
+    words = command.format(checkpoint).split()
+    environment = {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
+    with Terminal([*PROGRAM, *words], environment) as terminal:
+        code, shown = terminal.end()
+    assert code == 0
+    assert "Traceback" not in shown
