@@ -16,6 +16,7 @@ from sinkstream.checkpoint.checkpoint import (
     TextFormat,
 )
 from sinkstream.checkpoint.open_tensors import open_tensors
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, warn_caller
 from sinkstream.text.tokenizers import from_folder, from_gguf
 
@@ -96,19 +97,29 @@ def _without_useless_ids(text: TextFormat, rows: int) -> TextFormat:
 
 
 def _check_vocabulary(text: TextFormat, rows: int) -> None:
-    """Refuse a tokenizer with an id for which the model has no embedding row."""
-    ids = {}
-    if text.bos_token_id is not None:
-        ids["bos_token_id"] = {text.bos_token_id}
-    sizes = ""
-    if text.tokenizer is not None:
-        ids["the tokenizer's ids"] = set(text.vocabulary.values())
-        count = len(ids["the tokenizer's ids"])
-        sizes = f" The model has a vocabulary of {rows} tokens, the tokenizer one of {count}."
-    for name, values in ids.items():
-        wrong = [value for value in values if not 0 <= value < rows]
-        if wrong:
-            raise CheckpointError(
-                f"load: {name} must be in [0, {rows}), the model's vocabulary, but {max(wrong)} is "
-                f"not.{sizes}"
-            )
+    """Check that the model has an embedding row for every id of its tokenizer.
+
+    Padding tokens that were added without a row are common, and no text has them. An ordinary
+    token without a row is refused: the tokenizer is that of another model.
+    """
+    if text.bos_token_id is not None and text.bos_token_id >= rows:
+        raise CheckpointError(
+            f"load: bos_token_id must be in [0, {rows}), the model's vocabulary, but "
+            f"{text.bos_token_id} is not."
+        )
+    excess = {token_id: token for token, token_id in text.vocabulary.items() if token_id >= rows}
+    if text.tokenizer is None or not excess:
+        return
+    last = max(excess)
+    if excess.keys() <= text.tokenizer.get_added_tokens_decoder().keys():
+        more = f" and {len(excess) - 1} more" if len(excess) > 1 else ""
+        warn_caller(
+            f"load: the ids of added tokens should be in [0, {rows}), the model's vocabulary, but "
+            f"{last} ({quoted(excess[last])}){more} is not. A prompt with such a token is refused."
+        )
+        return
+    raise CheckpointError(
+        f"load: the tokenizer's ids must be in [0, {rows}), the model's vocabulary, but {last} is "
+        f"not. The model has a vocabulary of {rows} tokens, the tokenizer one of "
+        f"{len(set(text.vocabulary.values()))}."
+    )

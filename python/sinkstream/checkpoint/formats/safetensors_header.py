@@ -19,8 +19,9 @@ _MAX_RANK = 8
 _MAX_COUNT = 2**63 - 1  # JSON integers are unbounded; the format's are not
 
 DTYPE_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2,
-    "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E4M3FNUZ": 1, "F8_E5M2": 1, "F8_E5M2FNUZ": 1,
+    "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8,
+    "U64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
 """Bytes of one number. Includes types that cannot be loaded: a file may hold other buffers."""
 
