@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 pytest.importorskip("scikit_build_core")
 
 ROOT = Path(__file__).parents[3]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+VERSION = PYPROJECT["project"]["version"]
 FILES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml")
 FOLDERS = ("cmake", "csrc", "python/sinkstream")
 GATHERED = (
@@ -22,7 +25,7 @@ GATHERED = (
     ".venv/lib/python3.11/site-packages/torch/__init__.py",
     "build/_core.so",
     "csrc/common/__pycache__/check.pyc",
-    "dist/sinkstream-0.1.0.tar.gz",
+    f"dist/sinkstream-{VERSION}.tar.gz",
     "docs/index.md",
     "model.gguf",
     "python/sinkstream/__pycache__/model.cpython-311.pyc",
@@ -67,7 +70,9 @@ def test_a_source_archive_holds_what_a_build_needs_and_nothing_else(
 ) -> None:
     needed = sources(tree)
     gather(tree)
-    with tarfile.open(build(tree, "sdist", tmp_path / "out")) as archive:
+    built = build(tree, "sdist", tmp_path / "out")
+    assert built.name == f"sinkstream-{VERSION}.tar.gz"
+    with tarfile.open(built) as archive:
         found = {name.split("/", 1)[1] for name in archive.getnames()}
     assert found == needed | {"PKG-INFO"}
 
@@ -86,10 +91,17 @@ BUILT = ("sinkstream/_core.so",)
 def test_a_wheel_holds_the_package_and_what_was_built_and_nothing_else(
     tree: Path, tmp_path: Path
 ) -> None:
-    needed = {name.removeprefix("python/") for name in sources(tree) if name.startswith("python/")}
+    needed = {
+        name.removeprefix("python/")
+        for name in sources(tree)
+        if name.startswith("python/") and not name.endswith(".md")  # maps for readers of sources
+    }
     gather(tree)
     (tree / "CMakeLists.txt").write_text(QUICK_CMAKE, encoding="utf-8")
-    with zipfile.ZipFile(build(tree, "wheel", tmp_path / "out")) as wheel:
+    built = build(tree, "wheel", tmp_path / "out")
+    # No build number and no local version: one wheel serves every release of torch.
+    assert built.name.startswith(f"sinkstream-{VERSION}-cp3")
+    with zipfile.ZipFile(built) as wheel:
         found = {name for name in wheel.namelist() if ".dist-info/" not in name}
         assert {wheel.read(name) for name in BUILT} == {b"new"}
     assert found == needed | {*BUILT}
