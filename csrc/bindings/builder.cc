@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/gil.h"
 #include "bindings/register.h"
 #include "common/check.h"
 #include "common/errors.h"
@@ -93,7 +94,7 @@ void register_builder(py::module_& module) {
           "wait",
           [](ModelBuilder& self, double at_most_s) {
             WeightReader& reader = reader_of(self);
-            const py::gil_scoped_release release;
+            const ReleaseGil released;
             return reader.wait(std::chrono::milliseconds(static_cast<int64_t>(at_most_s * 1000)));
           },
           py::arg("at_most_s"),
@@ -112,7 +113,7 @@ void register_builder(py::module_& module) {
       .def(
           "stop_reading",
           [](ModelBuilder& self) {
-            const py::gil_scoped_release release;
+            const ReleaseGil released;
             self.reader.reset();
           },
           "Stop reading, and wait until all files are free. May be called at any time.");

@@ -2,8 +2,11 @@
 #include <malloc.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "bindings/builder.h"
+#include "bindings/gil.h"
 #include "bindings/register.h"
 #include "bindings/session.h"
 #include "bindings/stats.h"
@@ -23,7 +26,7 @@ namespace {
 struct ModelDeleter {
   void operator()(LoadedModel* model) const {
     if (!model->engine().is_owner_process()) return;
-    const py::gil_scoped_release release;
+    const ReleaseGil released;
     delete model;
   }
 };
@@ -53,7 +56,7 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.threads = options["threads"].cast<int64_t>();
   native.kernels = options["kernels"].cast<std::string>();
   native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
-  const py::gil_scoped_release release;
+  const ReleaseGil released;
   // First return to the system the memory freed by reading the header and building the tokenizer,
   // so that peak memory is the weights and the cache.
   malloc_trim(0);
@@ -86,9 +89,10 @@ void check_own(const char* where, const LoadedModel& model, const ForwardCache& 
       cat(where, ": `cache` must have been made by this model, but was made by another."), "cache");
 }
 
-// Runs pending Python signal handlers; throws what they raise.
+// Runs pending Python signal handlers, which run in the main thread only; throws what they raise.
 void look_for_signals() {
-  const py::gil_scoped_acquire acquire;
+  if (::getpid() != ::syscall(SYS_gettid)) return;
+  const AcquireGil acquired;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
@@ -132,21 +136,21 @@ void forward(LoadedModel& model, const Dense<int64_t>& ids, Dense<float>& logits
   if (tokens == 0) return;
   float* out = logits.mutable_data();
   const Borrowed borrowed(cache);
-  const py::gil_scoped_release release;
+  const ReleaseGil released;
   model.forward(narrow, batch, tokens, cache, out, look_for_signals);
 }
 
 std::unique_ptr<ForwardCache> copy_of(const LoadedModel& model, ForwardCache& cache) {
   check_own("copy", model, cache);
   const Borrowed borrowed(&cache);
-  const py::gil_scoped_release release;
+  const ReleaseGil released;
   return model.copy_of(cache);
 }
 
 void evict_range(LoadedModel& model, ForwardCache& cache, int64_t start, int64_t end) {
   check_own("evict_range", model, cache);
   const Borrowed borrowed(&cache);
-  const py::gil_scoped_release release;
+  const ReleaseGil released;
   model.evict_range(&cache, start, end);
 }
 
@@ -186,8 +190,8 @@ void register_model(py::module_& module) {
   py::class_<LoadedModel, ModelHolder>(module, "Model")
       .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
            py::arg("end_token_ids"))
-      .def("close", &LoadedModel::close, py::call_guard<py::gil_scoped_release>())
-      .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<py::gil_scoped_release>())
+      .def("close", &LoadedModel::close, py::call_guard<ReleaseGil>())
+      .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<ReleaseGil>())
       .def(
           "check_forward",
           [](const LoadedModel& self, const Dense<int64_t>& ids, const ForwardCache* cache) {
@@ -199,7 +203,7 @@ void register_model(py::module_& module) {
       .def(
           "new_cache",
           [](const LoadedModel& self, int64_t batch, int64_t sinks, int64_t window) {
-            const py::gil_scoped_release release;
+            const ReleaseGil released;
             return self.new_cache(batch, Window{sinks, window});
           },
           py::arg("batch"), py::arg("sinks"), py::arg("window"))
@@ -217,13 +221,13 @@ void register_model(py::module_& module) {
           [](LoadedModel& self, std::optional<int64_t> sinks, const std::vector<int32_t>& ids) {
             return std::make_unique<SessionHandle>(self.engine().open_session(sinks, ids));
           },
-          py::arg("sinks").none(true), py::arg("prompt"), py::call_guard<py::gil_scoped_release>())
+          py::arg("sinks").none(true), py::arg("prompt"), py::call_guard<ReleaseGil>())
       .def(
           "fork_session",
           [](LoadedModel& self, const SessionHandle& session) {
             return std::make_unique<SessionHandle>(self.engine().fork_session(*session.session()));
           },
-          py::arg("session"), py::call_guard<py::gil_scoped_release>())
+          py::arg("session"), py::call_guard<ReleaseGil>())
       .def(
           "contents_of",
           [](LoadedModel& self, const SessionHandle& session) {
@@ -241,19 +245,19 @@ void register_model(py::module_& module) {
           [](LoadedModel& self, const SessionHandle& session, const StreamHandle& turn) {
             self.engine().take_back(*session.session(), turn.shared());
           },
-          py::arg("session"), py::arg("turn"), py::call_guard<py::gil_scoped_release>())
+          py::arg("session"), py::arg("turn"), py::call_guard<ReleaseGil>())
       .def(
           "ids_of",
           [](LoadedModel& self, const SessionHandle& session) {
             return self.engine().ids_of(*session.session());
           },
-          py::arg("session"), py::call_guard<py::gil_scoped_release>())
+          py::arg("session"), py::call_guard<ReleaseGil>())
       .def(
           "last_token",
           [](LoadedModel& self, const SessionHandle& session) {
             return self.engine().last_token(*session.session());
           },
-          py::arg("session"), py::call_guard<py::gil_scoped_release>())
+          py::arg("session"), py::call_guard<ReleaseGil>())
       .def("stats", [](LoadedModel& self) { return stats_for_python(self.engine()); })
       .def(
           "steps",
@@ -267,7 +271,7 @@ void register_model(py::module_& module) {
           py::arg("begin"))
       .def(
           "finish_step", [](LoadedModel& self) { self.engine().between_steps([] {}); },
-          py::call_guard<py::gil_scoped_release>())
+          py::call_guard<ReleaseGil>())
       .def_property_readonly("served_by",
                              [](const LoadedModel& self) { return self.kernels().served_by; })
       .def_property_readonly("kernels",

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/gil.h"
 #include "bindings/register.h"
 #include "common/errors.h"
 #include "device/buffer.h"
@@ -51,7 +52,7 @@ void register_probes(py::module_& core) {
   module.def(
       "read_rate",
       [](int64_t count, int threads) {
-        const py::gil_scoped_release release;
+        const ReleaseGil released;
         const Buffer memory(count, "the read probe");
         ThreadPool pool(threads);
         return read_rate(memory.data(), count, &pool);
@@ -62,7 +63,7 @@ void register_probes(py::module_& core) {
   module.def(
       "sustained_read_rate",
       [](int64_t count, int threads, double seconds) {
-        const py::gil_scoped_release release;
+        const ReleaseGil released;
         const Buffer memory(count, "the read probe");
         ThreadPool pool(threads);
         return sustained_read_rate(memory.data(), count, &pool, seconds);
@@ -72,15 +73,15 @@ void register_probes(py::module_& core) {
       "patterns, and return the mean bytes per second.");
   py::class_<PlainReads>(module, "PlainReads",
                          "Memory that is read repeatedly: shows how steady the bandwidth is.")
-      .def(py::init<int64_t>(), py::arg("count"), py::call_guard<py::gil_scoped_release>())
+      .def(py::init<int64_t>(), py::arg("count"), py::call_guard<ReleaseGil>())
       .def("times", &PlainReads::times, py::arg("threads"), py::arg("reads"),
-           py::call_guard<py::gil_scoped_release>(),
+           py::call_guard<ReleaseGil>(),
            "Read all of it `reads` times with the faster of two prefetch patterns; return the "
            "seconds of each read.");
   module.def(
       "peak_rate",
       [](int threads, bool tiles) {
-        const py::gil_scoped_release release;
+        const ReleaseGil released;
         if (tiles) check_for_tiles();
         ThreadPool pool(threads);
         // About a tenth of a second.

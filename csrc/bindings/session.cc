@@ -5,6 +5,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include "bindings/gil.h"
 #include "bindings/register.h"
 #include "common/check.h"
 
@@ -32,14 +33,14 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
   py::array_t<uint8_t> keys_values;
   py::array_t<float> scales;
   {
-    const py::gil_scoped_release release;
+    const ReleaseGil released;
     engine.read_session(*session.session(), [&](const Session& held) {
       const SnapshotShape shape = snapshot_shape(*held.cache);
       state = held.state();
       uint8_t* bytes;
       float* scale = nullptr;
       {
-        const py::gil_scoped_acquire acquire;
+        const AcquireGil acquired;
         keys_values = py::array_t<uint8_t>(shape.bytes());
         scales = py::array_t<float>(shape.scale_bytes() / int64_t{sizeof(float)});
         bytes = keys_values.mutable_data();
@@ -72,7 +73,7 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   const auto* bytes = reinterpret_cast<const std::byte*>(keys_values.data());
   const float* scale = scales.size() > 0 ? scales.data() : nullptr;
   const int64_t byte_count = keys_values.size(), scale_count = scales.size();
-  const py::gil_scoped_release release;
+  const ReleaseGil released;
   return std::make_unique<SessionHandle>(
       engine.restore_session(sinks, state, [&](SequenceCache* cache) {
         SnapshotShape shape = snapshot_shape(*cache);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bindings/gil.h"
 #include "bindings/register.h"
 #include "common/check.h"
 
@@ -143,7 +144,7 @@ py::object StreamHandle::take() {
   TokenStream::Taken taken = stream_->take(std::chrono::nanoseconds(0), &batch_);
   while (taken == TokenStream::Taken::kNothing) {
     {
-      const py::gil_scoped_release release;
+      const ReleaseGil released;
       taken = stream_->take(kSignalSlice, &batch_);
     }
     if (taken == TokenStream::Taken::kNothing && PyErr_CheckSignals() != 0) {
@@ -163,7 +164,7 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
   native.called_at = time_of(request.attr("called_at").cast<double>());
-  const py::gil_scoped_release release;
+  const ReleaseGil released;
   return std::make_unique<StreamHandle>(session ? engine.submit(std::move(native), session)
                                                 : engine.submit(std::move(native)));
 }

@@ -40,7 +40,8 @@ void translate(std::exception_ptr thrown) {
   } catch (const DeviceError& error) {
     set_error("DeviceError", error);
   } catch (const EngineDead& error) {
-    set_error("EngineDead", error);
+    // Not always an EngineDead: see python/sinkstream/errors.py.
+    raise(py::module_::import("sinkstream.errors").attr("engine_dead")(error.what()));
   } catch (const ForkError& error) {
     set_error("ForkError", error);
   } catch (const Error& error) {  // a bug in sinkstream

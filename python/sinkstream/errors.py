@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -76,6 +77,25 @@ class EngineDead(SinkstreamError, RuntimeError):
     """The generation thread has stopped after a failure; the message gives the cause."""
 
     code = "engine_dead"
+
+
+# At the interpreter's exit the models are closed while daemon threads still run. Their next call
+# then raises SystemExit, which ends a thread without a traceback and is caught by no
+# `except Exception`.
+_is_exiting = False
+
+
+def note_exit() -> None:
+    """Note that the interpreter is exiting, and only daemon threads are left."""
+    global _is_exiting
+    _is_exiting = True
+
+
+def engine_dead(message: str) -> BaseException:
+    """Return what a call raises that finds no generation thread: mostly an `EngineDead`."""
+    if _is_exiting and threading.current_thread() is not threading.main_thread():
+        return SystemExit()
+    return EngineDead(message)
 
 
 class ForkError(SinkstreamError, RuntimeError):

@@ -12,7 +12,7 @@ from sinkstream import _core
 from sinkstream.cache import Cache, Capacity
 from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.errors import EngineDead, InvalidArgument
+from sinkstream.errors import InvalidArgument, engine_dead
 from sinkstream.observe import open_models
 from sinkstream.request.checks import as_int
 from sinkstream.request.options import Sampling, StreamOptions
@@ -423,7 +423,7 @@ class Model(ClosesOnExit):
 
     def _check_open(self, where: str) -> None:
         if self._closed:
-            raise EngineDead(f"{where}: the model is closed. Load it again.")
+            raise engine_dead(f"{where}: the model is closed. Load it again.")
 
 
 def _is_list_of_prompts(prompt: Any) -> bool:

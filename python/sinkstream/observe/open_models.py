@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
+from sinkstream.errors import note_exit
+
 if TYPE_CHECKING:
     from sinkstream.checkpoint.spec import DecoderSpec
 
@@ -98,5 +100,6 @@ def unwatch(watcher: Watcher) -> None:
 # A native thread that is alive when the interpreter exits would abort the process.
 @atexit.register
 def _close_open_models() -> None:
+    note_exit()
     for model in open_models():
         model.close()
