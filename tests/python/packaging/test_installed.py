@@ -21,8 +21,24 @@ ROOT = Path(__file__).parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_the_version_is_that_of_pyproject() -> None:
-    assert sinkstream.__version__ == PYPROJECT["project"]["version"]
+def test_the_version_is_that_of_pyproject_everywhere() -> None:
+    version = PYPROJECT["project"]["version"]
+    assert sinkstream.__version__ == metadata.version("sinkstream") == version
+    command = [sys.executable, "-m", "sinkstream", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == f"sinkstream {version}\n"
+
+
+def test_the_version_is_written_in_no_other_source() -> None:
+    version = PYPROJECT["project"]["version"]
+    sources = [ROOT / "CMakeLists.txt", *(ROOT / "cmake").iterdir()]
+    for folder in ("csrc", "python"):
+        sources += (
+            path for path in (ROOT / folder).rglob("*") if path.suffix not in (".so", ".pyc")
+        )
+    again = rf"(?<![\w.]){re.escape(version)}(?![\w.])"
+    texts = ((path, path.read_text(encoding="utf-8")) for path in sources if path.is_file())
+    assert [str(path) for path, text in texts if re.search(again, text)] == []
 
 
 def test_types_ship_with_the_package() -> None:
