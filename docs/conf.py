@@ -97,7 +97,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|transformers|collections|typing|os|pathlib|types)\..*"),
     (
         "py:class",
-        r"sinkstream\.(_core|request\.options|observe\.open_models|streaming_llm\.rotation)\..*",
+        r"sinkstream\.(_core|observe\.open_models|streaming_llm\.rotation)\..*",
     ),
     ("py:class", "Tokenizer"),
 ]

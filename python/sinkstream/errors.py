@@ -7,7 +7,9 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 class SinkstreamError(Exception):
@@ -17,9 +19,14 @@ class SinkstreamError(Exception):
         code: A stable identifier for programs, such as "invalid_argument".
         param: The argument or field at fault, if there is one.
         request_id: The request that failed (`Stream.request_id`), if there is one.
+        prompt_index: The prompt that failed, of several, counted from 0.
+        results: Of `Model.generate` with several prompts: the result or the error of each. Empty if
+            none has been started.
     """
 
     code = "error"
+    prompt_index: int | None = None
+    results: Sequence[Any] = ()
 
     def __init__(
         self, message: str, *, param: str | None = None, request_id: int | None = None

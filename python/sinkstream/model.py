@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -12,14 +12,22 @@ from sinkstream import _core
 from sinkstream.cache import Cache, Capacity
 from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.errors import InvalidArgument, engine_dead
+from sinkstream.errors import (
+    CapacityError,
+    EngineDead,
+    InvalidArgument,
+    NonFiniteLogits,
+    SinkstreamError,
+    engine_dead,
+)
 from sinkstream.observe import open_models
 from sinkstream.request.checks import as_int
 from sinkstream.request.options import Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
-from sinkstream.request.stream_request import make_request
+from sinkstream.request.stream_request import StreamRequest, make_request
 from sinkstream.sessions.session import Host, Session, load_session, open_session
 from sinkstream.streams.closing import ClosesOnExit
+from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
@@ -185,7 +193,7 @@ class Model(ClosesOnExit):
         """
         return self._native.stats()
 
-    @shows_options
+    @shows_options()
     def stream(
         self, prompt: Prompt, *, sinks: int | None = None, **options: Unpack[StreamOptions]
     ) -> Stream:
@@ -213,11 +221,14 @@ class Model(ClosesOnExit):
             CapacityError: The request can never fit into the memory reserved at load.
             EngineDead: The model is closed, or its engine has failed.
         """
-        called_at = time.monotonic()
+        return self._submit(self._request(prompt, sinks, options, time.monotonic()))
+
+    def _request(
+        self, prompt: Any, sinks: int | None, options: StreamOptions, called_at: float
+    ) -> StreamRequest:
         self._check_open("stream")
-        ids = encode_prompt(self._text, self._spec.vocab_size, prompt)
-        request = make_request(
-            ids,
+        return make_request(
+            encode_prompt(self._text, self._spec.vocab_size, prompt),
             options,
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
@@ -225,73 +236,152 @@ class Model(ClosesOnExit):
             continues_text=isinstance(prompt, str),
             called_at=called_at,
         )
+
+    def _check_options(self, options: StreamOptions, sinks: int | None) -> None:
+        """Refuse the options that no prompt can have."""
+        vocab_size = self._spec.vocab_size
+        make_request([0], options, defaults=self._defaults, vocab_size=vocab_size, sinks=sinks)
+
+    def _submit(self, request: StreamRequest) -> Stream:
         return Stream(
             self._native.submit(request), request, self, has_text=self._text.tokenizer is not None
         )
 
     @overload
-    def generate(
+    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str], and one prompt
         self,
         prompt: str | Sequence[int] | Sequence[Message],
         *,
-        max_tokens: int | None = ...,
+        sinks: int | None = ...,
         progress: Progress | None = ...,
-        **options: Any,
+        **options: Unpack[StreamOptions],
     ) -> Result: ...
     @overload
     def generate(
         self,
         prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]],
         *,
-        max_tokens: int | None = ...,
+        sinks: int | None = ...,
         progress: Progress | None = ...,
-        **options: Any,
+        **options: Unpack[StreamOptions],
     ) -> list[Result]: ...
 
+    @shows_options(max_tokens=_REPLY_TOKENS)
     def generate(
         self,
         prompt: Any,
         *,
-        max_tokens: int | None = _REPLY_TOKENS,
+        sinks: int | None = None,
         progress: Progress | None = None,
-        **options: Any,
+        **options: Unpack[StreamOptions],
     ) -> Result | list[Result]:
         """Generate to the end and return the whole reply.
 
         Args:
             prompt: As for `stream`, or a list of prompts, or a 2-D array of ids with one prompt per
                 row.
-            max_tokens: Maximum number of tokens in each reply. If None, a reply ends only when the
-                model stops by itself, which many models never do.
+            sinks: As for `stream`.
             progress: Called with (finished replies, all replies) at the start and after each reply.
-            **options: As for `stream`. All prompts start together, so `timeout_s` limits the
-                whole call.
+            **options: How to generate; `request/options.py` declares them.
+
+        The default of `max_tokens` is 256; with None, a reply ends only when the model stops by
+        itself, which many models never do. All prompts start together, so `timeout_s` limits the
+        whole call, and a given `seed` is that of every prompt: equal prompts then get equal
+        replies. To read each reply when it is complete, use `generate_many`.
 
         Returns:
             A result; for a list of prompts, a list of results in the same order.
+
+        Raises:
+            InvalidArgument: A value is out of range. Of several prompts, none has been started;
+                the message counts them from 0.
+            TypeError: A value has the wrong type.
+            CapacityError: A reply failed for lack of memory. Of several, all others have been
+                completed first: `results` of the error has them.
+            NonFiniteLogits: The model returned NaN or infinity, likewise.
+            EngineDead: The model is closed, or its engine has failed.
         """
-        options["max_tokens"] = max_tokens
-        if _is_list_of_prompts(prompt):
-            return self._generate_all(list(prompt), options, progress)
-        return self._generate_all([prompt], options, progress)[0]
+        called_at = time.monotonic()
+        options.setdefault("max_tokens", _REPLY_TOKENS)
+        self._check_options(options, sinks)
+        is_list = _is_list_of_prompts(prompt)
+        requests: list[StreamRequest] = []
+        for index, one in enumerate(prompt if is_list else [prompt]):
+            try:
+                requests.append(self._request(one, sinks, options, called_at))
+            except (SinkstreamError, TypeError) as error:
+                if is_list:
+                    _name_prompt(error, index)
+                raise
+        results = self._generate_all(requests, progress)
+        return results if is_list else results[0]
 
     def _generate_all(
-        self, prompts: list[Prompt], options: dict[str, Any], progress: Progress | None
+        self, requests: list[StreamRequest], progress: Progress | None
     ) -> list[Result]:
         streams: list[Stream] = []
-        results: list[Result] = []
+        results: list[Result | SinkstreamError] = []
         try:
-            streams.extend(self.stream(prompt, **options) for prompt in prompts)
+            streams.extend(self._submit(request) for request in requests)
             for stream in streams:
                 if progress is not None:
-                    progress(len(results), len(prompts))
-                results.append(stream.result())
+                    progress(len(results), len(streams))
+                try:
+                    results.append(stream.result())
+                except (CapacityError, NonFiniteLogits) as error:
+                    results.append(error)
             if progress is not None:
-                progress(len(results), len(prompts))
-            return results
+                progress(len(results), len(streams))
         finally:
             for stream in streams:
                 stream.close()
+        return _all_or_error(results)
+
+    @shows_options(max_tokens=_REPLY_TOKENS)
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        sinks: int | None = None,
+        **options: Unpack[StreamOptions],
+    ) -> Replies:
+        """Generate for many prompts, and return each reply when it is complete.
+
+        A prompt that fails costs only its own reply: the error takes its place. The replies come in
+        the order in which they are completed, each with the index of its prompt.
+
+        Args:
+            prompts: Any iterable of prompts as for `stream`, also an endless one: a prompt is taken
+                from it when there is room, at most two for each of `max_sequences` at a time.
+            sinks: As for `stream`.
+            **options: How to generate; `request/options.py` declares them.
+
+        The default of `max_tokens` is 256. `timeout_s` counts for each prompt from when it is
+        taken. A given `seed` is that of every prompt, so each reply equals that of `generate` for
+        the same prompt, and equal prompts get equal replies. Without it, each has its own
+        (`Result.seed`).
+
+        Returns:
+            (index, reply), with a `Result` or an exception as the reply; to be read with `for`, or
+            with `async for` in asyncio.
+
+        Raises:
+            InvalidArgument: An option is out of range.
+            TypeError: There is no such option, it has the wrong type, or `prompts` is one prompt.
+
+        Example:
+            >>> for index, reply in model.generate_many(["The sea", "A clock"], max_tokens=20):
+            ...     print(index, reply.text if isinstance(reply, Result) else f"failed: {reply}")
+        """
+        self._check_open("generate_many")
+        _refuse_one_prompt(prompts)
+        options.setdefault("max_tokens", _REPLY_TOKENS)
+        self._check_options(options, sinks)
+
+        def start(prompt: Prompt) -> Stream:
+            return self.stream(prompt, sinks=sinks, **options)
+
+        return Replies(start, prompts, 2 * self._options.max_sequences)
 
     def session(
         self,
@@ -438,3 +528,33 @@ def _is_list_of_prompts(prompt: Any) -> bool:
     if hasattr(first, "ndim"):
         return bool(first.ndim > 0)  # a row; a number has none
     return isinstance(first, Sequence) and not isinstance(first, bytes)
+
+
+def _refuse_one_prompt(prompts: Any) -> None:
+    first = prompts[0] if isinstance(prompts, Sequence) and prompts else None
+    is_one = isinstance(prompts, str | bytes | Mapping) or getattr(prompts, "ndim", 2) != 2
+    if is_one or isinstance(first, int | Mapping) or not isinstance(prompts, Iterable):
+        raise TypeError(
+            "generate_many: `prompts` must hold prompts, as in `[prompt]`, but is one prompt or "
+            f"another object, of type {type(prompts).__name__}."
+        )
+
+
+def _name_prompt(error: Exception, index: int) -> None:
+    """Say in an error at which of several prompts it occurred, unless an option is at fault."""
+    if is_of_option(error) or isinstance(error, EngineDead):
+        return
+    error.args = (f"generate: prompt {index}: {str(error).removeprefix('stream: ')}",)
+    if isinstance(error, SinkstreamError):
+        error.prompt_index = index
+
+
+def _all_or_error(results: list[Result | SinkstreamError]) -> list[Result]:
+    """Return the results; raise the first error if there is one, with everything else."""
+    for index, result in enumerate(results):
+        if isinstance(result, SinkstreamError):
+            if len(results) > 1:
+                _name_prompt(result, index)
+                result.results = results
+            raise result
+    return [result for result in results if isinstance(result, Result)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from sinkstream.request.options import OPTIONS, TYPES
@@ -17,12 +17,19 @@ _ENTRY = re.compile(r"^( *)\*\*options: .*(?:\n\1 +\S.*)*\n", re.MULTILINE)
 _WIDTH = 100
 
 
-def shows_options(function: _Function) -> _Function:
+def shows_options(**defaults: Any) -> Callable[[_Function], _Function]:
     """List every option in the signature and the docstring of a function with `**options`.
 
     Type checkers and editors read the same names from `Unpack[StreamOptions]`; `help`,
     `inspect.signature` and notebooks would otherwise show only `**options`.
+
+    Args:
+        **defaults: Those that the function replaces.
     """
+    return lambda function: _show(function, defaults)
+
+
+def _show(function: _Function, defaults: Mapping[str, Any]) -> _Function:
     signature = inspect.signature(function)
     own = [
         parameter
@@ -33,7 +40,7 @@ def shows_options(function: _Function) -> _Function:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=option.default,
+            default=defaults.get(name, option.default),
             annotation=TYPES[name],
         )
         for name, option in OPTIONS.items()

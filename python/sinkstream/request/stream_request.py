@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,7 +54,6 @@ def make_request(
     sinks: int | None = None,
     continues_text: bool = False,
     called_at: float | None = None,
-    where: str = "stream",
 ) -> StreamRequest:
     """Check the options of a request and complete them.
 
@@ -65,16 +65,13 @@ def make_request(
         sinks: S of this sequence. If None, the model's.
         continues_text: Whether the prompt is a string that the reply continues.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
-        where: The caller, for the error about an unknown option.
 
     Raises:
         TypeError: There is no such option, or a value has the wrong type.
         InvalidArgument: An integer is out of range, or a string is not Unicode. The ranges of
             other numbers are checked when the request is submitted.
     """
-    for name in options:
-        if name not in OPTIONS:
-            raise TypeError(f"{where}: there is no option `{name[:40]}`.")
+    check_names(options)
     return StreamRequest(
         prompt=prompt,
         options={
@@ -85,6 +82,19 @@ def make_request(
         continues_text=continues_text,
         called_at=time.monotonic() if called_at is None else called_at,
     )
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Check that there are such options.
+
+    Raises:
+        TypeError: There is none of a name; the message suggests one that is written alike.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            alike = difflib.get_close_matches(name, OPTIONS, 1)
+            remedy = f" Did you mean `{alike[0]}`?" if alike else ""
+            raise TypeError(f"stream: there is no option `{name[:40]}`.{remedy}")
 
 
 def _complete(name: str, value: Any, defaults: Sampling, vocab_size: int) -> Any:

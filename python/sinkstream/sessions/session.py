@@ -113,7 +113,7 @@ class Session(ClosesOnExit):
 
     # ---- turns -----------------------------------------------------------------------------------
 
-    @shows_options
+    @shows_options()
     def stream(self, content: str | Sequence[int], **options: Unpack[StreamOptions]) -> Stream:
         """Send a message and stream the reply.
 
@@ -226,7 +226,6 @@ class Session(ClosesOnExit):
             defaults=self._host.defaults,
             vocab_size=self._host.spec.vocab_size,
             continues_text=self._host.continues_text,
-            where="session",
         )
         self._before = (self._state, self.stats.tokens)
         self._state = state  # set first: an interrupt may come at any time after the turn begins

@@ -26,16 +26,18 @@ class _Bell:
         # The loop would keep the caller's context alive: give it an empty one.
         contextvars.Context().run(loop.add_reader, self._native.fileno(), self._wake)
 
-    async def wait(self, stream: _core.TokenStream) -> None:
-        """Return when the stream is ready. Only one task can wait for a stream at a time."""
-        if not stream.ring_when_ready(self._native):
+    async def wait(self, *streams: _core.TokenStream) -> None:
+        """Return when one of them is ready. Only one task can wait for a stream at a time."""
+        if not all(stream.ring_when_ready(self._native) for stream in streams):
             await asyncio.sleep(0)  # lets other tasks run even if this one never has to wait
             return
-        self._waiting[stream] = future = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.update(dict.fromkeys(streams, future))
         try:
             await future
         finally:
-            del self._waiting[stream]
+            for stream in streams:
+                del self._waiting[stream]
 
     def _wake(self) -> None:
         self._native.clear()
@@ -50,8 +52,8 @@ _bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Bell]]
 )
 
 
-async def until_ready(stream: _core.TokenStream) -> None:
-    """Wait until `stream` is ready or has ended. Always lets other tasks run.
+async def until_ready(*streams: _core.TokenStream) -> None:
+    """Wait until one of `streams` is ready or has ended. Always lets other tasks run.
 
     Raises:
         ForkError: The model belongs to the parent of this process.
@@ -63,7 +65,7 @@ async def until_ready(stream: _core.TokenStream) -> None:
     if bell is None:
         bell = _Bell(loop)
         _bells[loop] = weakref.ref(bell)
-    await bell.wait(stream)
+    await bell.wait(*streams)
 
 
 def is_abandoned(task: asyncio.Task[Any] | None) -> bool:

@@ -101,5 +101,7 @@ class Result:
     logprobs: list[float]
     finish_reason: FinishReason
     stats: Stats
+    seed: int
+    """The seed in use: given or drawn."""
     dropped_characters: int = 0
     dropped_tokens: int = 0

@@ -263,6 +263,11 @@ class Stream(ClosesOnExit):
         return self._inbox.finish_reason
 
     @property
+    def is_closed(self) -> bool:
+        """Return whether `close` has been called, so that nothing more can be read."""
+        return self._inbox.is_closed
+
+    @property
     def stats(self) -> Stats:
         """Return the current counts and times."""
         return Stats(**self._native.stats())
@@ -293,6 +298,12 @@ class Stream(ClosesOnExit):
             raise
         finally:
             self._release(me)
+
+    def skip_ready(self) -> bool:
+        """Receive what is ready, without waiting; return whether the stream has ended."""
+        while (has_more := self._inbox.skip()) is PENDING and self._native.is_ready:
+            self._receive(self._native.take())
+        return has_more is None
 
     async def _aread(self, give: Callable[[], _T | Need]) -> _T:
         """Do the same as `_read`, but let the event loop run in between."""
@@ -370,6 +381,7 @@ class Stream(ClosesOnExit):
             logprobs=tail.logprobs,
             finish_reason=self.finish_reason or "cancelled",
             stats=self.stats,
+            seed=self._seed,
             dropped_characters=tail.dropped_characters,
             dropped_tokens=tail.dropped_tokens,
         )

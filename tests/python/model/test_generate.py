@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 import sinkstream
+from sinkstream import CapacityError, InvalidArgument, SinkstreamError
+from tests.python.observe.conftest import wait_until
 
 OPTIONS: dict[str, Any] = {"temperature": 1.0, "seed": 3, "ignore_eos": True}
 
@@ -72,10 +75,77 @@ def test_a_table_of_more_than_two_dimensions_is_refused(model: sinkstream.Model)
         model.generate(torch.zeros(1, 2, 3, dtype=torch.long), max_tokens=1)
 
 
-def test_one_wrong_prompt_of_several_leaves_nothing_running(model: sinkstream.Model) -> None:
-    with pytest.raises(TypeError, match="item 0 of `prompt` must be a token id"):
-        model.generate([[5], ["x"]], max_tokens=None, **OPTIONS)
+@pytest.mark.parametrize(
+    ("prompts", "kind", "says"),
+    [
+        (["a", ""], InvalidArgument, "^generate: prompt 1: `prompt` must not be empty"),
+        (
+            [[5], [6], ["x"]],
+            TypeError,
+            "^generate: prompt 2: item 0 of `prompt` must be",
+        ),
+        (
+            [[5], [10**6]],
+            InvalidArgument,
+            "^generate: prompt 1: item 0 of `prompt` must be",
+        ),
+        (["the", object()], TypeError, "^generate: prompt 1: `prompt` must be a string"),
+    ],
+)
+def test_one_wrong_prompt_of_several_is_named_and_nothing_is_started(
+    model: sinkstream.Model, prompts: Any, kind: type[Exception], says: str
+) -> None:
+    before = model.stats()["requests"]
+    with pytest.raises(kind, match=says) as caught:
+        model.generate(prompts, max_tokens=None, **OPTIONS)
+    if isinstance(caught.value, SinkstreamError):
+        assert caught.value.prompt_index == len(prompts) - 1
+        assert caught.value.results == ()
     assert model.generate([5], max_tokens=2, **OPTIONS).finish_reason == "length"
+    assert model.stats()["requests"] == before + 1
+
+
+def test_a_wrong_option_is_the_fault_of_no_prompt(model: sinkstream.Model) -> None:
+    for options in ({"temperature": 101}, {"sinks": 64}, {"max_tokens": -1}):
+        with pytest.raises(InvalidArgument, match=r"^stream: ") as caught:
+            model.generate([[5], [6]], **options)  # type: ignore[call-overload]
+        assert caught.value.prompt_index is None
+
+
+def test_a_reply_that_fails_leaves_the_others(tiny_folder: Callable[[str], Path]) -> None:
+    with (
+        sinkstream.load(
+            tiny_folder("llama"), sinks=4, window=252, threads=1, max_sequences=2
+        ) as small,
+        small.session(),
+        small.stream([6] * 100, max_tokens=60, logprobs=20, ignore_eos=True) as unread,
+    ):
+        wait_until(lambda: small.stats()["parked"] == 1)
+        short, long = [5], [6] * 250  # the free pages suffice for a short one
+        with pytest.raises(CapacityError, match=r"^generate: prompt 1: timed out") as caught:
+            small.generate([short, long], max_tokens=2, ignore_eos=True)
+        assert unread.finish_reason is None
+    done, failed = caught.value.results
+    assert failed is caught.value
+    assert len(done.token_ids) == 2
+
+
+def test_a_misspelt_option_is_refused_with_a_suggestion(model: sinkstream.Model) -> None:
+    calls: list[Callable[..., Any]] = [model.stream, model.generate, model.generate_many]
+    for call, prompt in zip(calls, ["the", ["the"], ["the"]], strict=True):
+        with pytest.raises(
+            TypeError, match=r"no option `temprature`\. Did you mean `temperature`\?"
+        ):
+            call(prompt, temprature=1)
+
+
+def test_the_signature_shows_the_options_and_their_defaults() -> None:
+    for function, expected in ((sinkstream.Model.generate, 256), (sinkstream.Model.stream, None)):
+        shown = inspect.signature(function).parameters
+        assert shown["max_tokens"].default == expected
+        assert shown["top_p"].kind is inspect.Parameter.KEYWORD_ONLY
+        assert "options" not in shown
+        assert "top_p: Keeps" in (function.__doc__ or "")
 
 
 def test_a_reply_ends_after_256_tokens_by_default(model: sinkstream.Model) -> None:

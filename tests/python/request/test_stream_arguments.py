@@ -34,8 +34,11 @@ def test_a_request_without_options_is_neutral() -> None:
 
 
 def test_stream_refuses_an_option_that_does_not_exist() -> None:
-    with pytest.raises(TypeError, match=r"^stream: there is no option `temprature`\.$"):
+    says = r"^stream: there is no option `temprature`\. Did you mean `temperature`\?$"
+    with pytest.raises(TypeError, match=says):
         request(temprature=1.0)
+    with pytest.raises(TypeError, match=r"^stream: there is no option `beams`\.$"):
+        request(beams=2)
 
 
 @pytest.mark.parametrize(("name", "bounds"), INTEGERS.items())
