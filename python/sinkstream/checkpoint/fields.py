@@ -25,6 +25,10 @@ class Fields:
         """Return whether there is a value."""
         return self._values.get(self._prefix + name) is not None
 
+    def is_null(self, name: str) -> bool:
+        """Return whether the value is an explicit null."""
+        return self._prefix + name in self._values and not self.has(name)
+
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer in [low, high]; without a default the field is required."""
         value = self._get(name, default)

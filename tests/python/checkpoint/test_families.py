@@ -136,6 +136,24 @@ def test_windows_of_single_layers_are_refused(family: str) -> None:
         from_config(family, use_sliding_window=True, sliding_window=64, max_window_layers=2)
 
 
+@pytest.mark.parametrize("layers", [3, 30])
+@pytest.mark.parametrize("first", [{}, {"max_window_layers": 0}, {"max_window_layers": 40}])
+@pytest.mark.parametrize("window", [{}, {"sliding_window": None}, {"sliding_window": 64}])
+@pytest.mark.parametrize("use", [{}, {"use_sliding_window": True}, {"use_sliding_window": False}])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_windows_of_single_layers_have_the_defaults_of_transformers(
+    family: str, use: dict[str, Any], window: dict[str, Any], first: dict[str, Any], layers: int
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    changes = {"num_hidden_layers": layers, **use, **window, **first}
+    theirs = transformers.AutoConfig.for_model(**{**LLAMA, "model_type": family, **changes})
+    if set(theirs.layer_types) == {"full_attention"}:
+        assert from_config(family, **changes).layers == layers
+        return
+    with pytest.raises(CheckpointError, match=r"`sliding_window` must be null, but is .*Layers w"):
+        from_config(family, **changes)
+
+
 FIELDS = (
     *INTEGERS, "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling", "rope_parameters",
     "tie_word_embeddings", "attention_bias", "layer_types", "sliding_window", "max_window_layers",

@@ -158,7 +158,7 @@ def decoder_from_config(
     """
     for name, neutral in _CONFIG_NEUTRAL.items():
         config.must_be(name, neutral)
-    _refuse_layer_windows(config)
+    _refuse_layer_windows(config, family)
     hidden_size = config.whole("hidden_size", 2, _MAX_HIDDEN)
     heads = config.whole("num_attention_heads", 1, _MAX_HEADS)
     kv_heads = config.whole("num_key_value_heads", 1, _MAX_HEADS, heads)
@@ -192,12 +192,20 @@ def decoder_from_config(
     )
 
 
-def _refuse_layer_windows(config: Fields) -> None:
-    """Refuse windows in individual layers. Qwen's configs have one that a switch may disable."""
-    is_used = config.flag("use_sliding_window", True) and config.has("sliding_window")
+def _refuse_layer_windows(config: Fields, family: str) -> None:
+    """Refuse windows in individual layers.
+
+    Qwen's configs have a window that a switch enables for the layers from `max_window_layers` on;
+    transformers has defaults for the fields that are absent.
+    """
+    has_switch = family != "llama"
+    is_used = config.flag("use_sliding_window", not has_switch) and (
+        config.has("sliding_window") or (has_switch and not config.is_null("sliding_window"))
+    )
     layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
-    if is_used and config.whole("max_window_layers", 0, _MAX_LENGTH, 0) < layers:
-        window = config.whole("sliding_window", 1, _MAX_LENGTH)
+    default = 28 if has_switch else 0
+    if is_used and config.whole("max_window_layers", 0, _MAX_LENGTH, default) < layers:
+        window = config.whole("sliding_window", 1, _MAX_LENGTH, 4096)
         raise config.error("sliding_window", "be null", window, _NO_LAYER_WINDOWS)
     config.all_must_be("layer_types", "full_attention", _NO_LAYER_WINDOWS)
 
