@@ -25,7 +25,15 @@ from sinkstream.request.checks import as_int
 from sinkstream.request.options import Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest, make_request
-from sinkstream.sessions.session import Host, Session, load_session, open_session
+from sinkstream.sessions.session import (
+    Beginning,
+    Host,
+    Session,
+    aload_session,
+    aopen_session,
+    load_session,
+    open_session,
+)
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
@@ -59,6 +67,11 @@ class ModelOptions:
     kernels: str
     device: str
     cuda_library: str
+
+    @property
+    def capacity(self) -> int:
+        """Return S + W."""
+        return self.sinks + self.window
 
     def with_window(self, window: int) -> ModelOptions:
         """Return the same options with a window of W tokens."""
@@ -178,7 +191,7 @@ class Model(ClosesOnExit):
         `docs/reference/monitoring.md` lists them with units.
 
         Returns:
-            Current values: `is_dead`; the requests `waiting` for memory, those `running`, and how
+            Current values are `is_dead`; the requests `waiting` for memory, those `running`, and how
             many of the latter are `parked`; the number of `pages`, and how many of them are
             `used_pages`, `free_pages` and `shared_pages`; `queue_lag`, the tokens that consumers
             have not taken yet. Totals since load: `requests`, and `finished` by finish reason
@@ -409,10 +422,37 @@ class Model(ClosesOnExit):
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
+        beginning = self._beginning(system, messages, sinks)
+        return open_session(self._host(), self._turn_format(), beginning)
+
+    async def asession(
+        self,
+        system: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        sinks: int | Literal["system"] | None = None,
+    ) -> Session:
+        """Open a conversation as `session` does, letting other tasks run meanwhile.
+
+        If the task is cancelled, no session is left. Arguments are those of `session`.
+
+        Raises:
+            OSError: The process cannot open another file descriptor; each event loop needs one.
+            Exception: Any error that `session` raises.
+        """
+        beginning = self._beginning(system, messages, sinks)
+        return await aopen_session(self._host(), self._turn_format, beginning)
+
+    def _beginning(
+        self,
+        system: str | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        sinks: int | str | None,
+    ) -> Beginning:
         self._check_open("session")
         if sinks is not None and not isinstance(sinks, str):
             sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
-        return open_session(self._host(), self._turn_format(), system, sinks, messages)
+        return Beginning(system, messages, sinks)
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a session that `Session.save` has written; it continues bit for bit.
@@ -424,8 +464,18 @@ class Model(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("load_session")
-        capacity = self._options.sinks + self._options.window
-        return load_session(self._host(), self._turn_format(), path, capacity)
+        return load_session(self._host(), self._turn_format(), path, self._options.capacity)
+
+    async def aload_session(self, path: str | os.PathLike[str]) -> Session:
+        """Open a saved session as `load_session` does, letting other tasks run meanwhile.
+
+        If the task is cancelled, no session is left.
+
+        Raises:
+            Exception: Any error that `load_session` raises.
+        """
+        self._check_open("load_session")
+        return await aload_session(self._host(), self._turn_format, path, self._options.capacity)
 
     def _turn_format(self) -> TurnFormat:
         if self._turns is None:

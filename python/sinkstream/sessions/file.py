@@ -25,6 +25,7 @@ from sinkstream.sessions.header import (
     without_checksum,
 )
 from sinkstream.sessions.record import SessionModel, SessionRecord
+from sinkstream.streams.worker import Check, wanted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 _PIECE = 8 << 20
 
 
-def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> None:
+def write_session_file(
+    path: str | os.PathLike[str], record: SessionRecord, check: Check = wanted
+) -> None:
     """Replace a file with a session. Only its owner may read it.
 
     The session is written next to the target, flushed to disk and then renamed: the path always
@@ -46,6 +49,8 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
         path: The file. Its folder must exist. A leading `~` is expanded, and a link stays: the file
             that it names is replaced.
         record: The session.
+        check: Called between pieces, and before the file gets its name; what it raises leaves the
+            old file.
 
     Raises:
         InvalidArgument: The record's buffers do not match its numbers, or its fields are too
@@ -59,7 +64,8 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
     header = encode_header(record, plan)
     try:
         with replace_whole(target, is_private=True) as file:
-            _write(file, header, tensors)
+            _write(file, header, tensors, check)
+            check()
     except OSError as error:
         raise OSError(
             error.errno,
@@ -68,8 +74,8 @@ def write_session_file(path: str | os.PathLike[str], record: SessionRecord) -> N
         ) from error
 
 
-def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
-    """Read a session and check it completely.
+def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> SessionRecord:
+    """Read a session and check it completely; call `check` between pieces.
 
     Raises:
         CheckpointError: The file is missing, damaged, truncated, or of another kind or
@@ -79,7 +85,7 @@ def read_session_file(path: str | os.PathLike[str]) -> SessionRecord:
     try:
         found = read_whole_header(file)
         header = decode_header(file.name, found)
-        tensors, checksum = _read_tensors(file, found, header.plan)
+        tensors, checksum = _read_tensors(file, found, header.plan, check)
     finally:
         file.close()
     if checksum != header.checksum:
@@ -144,12 +150,13 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
     return tensors
 
 
-def _write(file: BinaryIO, header: bytes, tensors: Mapping[str, _Bytes]) -> None:
+def _write(file: BinaryIO, header: bytes, tensors: Mapping[str, _Bytes], check: Check) -> None:
     """Write the header and the tensors, then the checksum into the header."""
     checksum = hashlib.sha256(header)
     file.write(header)
     for tensor in tensors.values():
         for begin in range(0, len(tensor), _PIECE):
+            check()
             piece = tensor[begin : begin + _PIECE].data
             checksum.update(piece)
             file.write(piece)
@@ -158,7 +165,7 @@ def _write(file: BinaryIO, header: bytes, tensors: Mapping[str, _Bytes]) -> None
 
 
 def _read_tensors(
-    file: File, header: SafetensorsHeader, plan: Mapping[str, TensorPlan]
+    file: File, header: SafetensorsHeader, plan: Mapping[str, TensorPlan], check: Check
 ) -> tuple[dict[str, _Bytes], str]:
     """Return the bytes of every tensor, and the checksum of the header and the tensors."""
     import numpy as np
@@ -169,6 +176,7 @@ def _read_tensors(
     for name in sorted(plan, key=lambda name: header.tensors[name].offset):
         tensor = np.empty(plan[name].nbytes, np.uint8)
         for begin in range(0, len(tensor), _PIECE):
+            check()
             count = min(_PIECE, len(tensor) - begin)
             piece = file.read(header.tensors[name].offset + begin, count, f"tensor {quoted(name)}")
             checksum.update(piece)

@@ -17,6 +17,7 @@ from sinkstream.sessions.record import (
     SessionState,
     check_same_model,
 )
+from sinkstream.streams.worker import Check, wanted
 
 
 def record_of(
@@ -49,16 +50,22 @@ def record_of(
 
 
 def load(
-    path: str | os.PathLike[str], native: _core.Model, spec: DecoderSpec, capacity: int
+    path: str | os.PathLike[str],
+    native: _core.Model,
+    spec: DecoderSpec,
+    capacity: int,
+    check: Check = wanted,
 ) -> tuple[_core.Session, SessionRecord]:
     """Open a session from a file; return it and the record of the file.
 
     Raises:
+        Abandoned: `check` has raised it.
         CheckpointError: The file is damaged, or belongs to another model or other settings.
     """
     import numpy as np
 
-    record = read_session_file(path)
+    record = read_session_file(path, check)
+    check()
     sinks = record.model.sinks
     expected = _model_of(native, spec, sinks, capacity - sinks)
     check_same_model(record, expected, os.fspath(path))

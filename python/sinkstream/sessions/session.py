@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -21,6 +22,7 @@ from sinkstream.sessions import saved
 from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Stats, Stream
+from sinkstream.streams.worker import Check, in_thread, wanted
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -168,10 +170,7 @@ class Session(ClosesOnExit):
         """
         with self._one_caller():
             ids = self._ids_of_turn(content, role, replies=False)
-            async with self._start_reading(ids, ConversationState(role)) as stream:
-                stats = (await stream.aresult()).stats
-            self._state = ConversationState(role)
-            return stats
+            return await self._aread(ids, ConversationState(role))
 
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the running turn, like `cancel` of its stream.
@@ -251,6 +250,12 @@ class Session(ClosesOnExit):
         self._state = state
         return stats
 
+    async def _aread(self, ids: list[int], state: ConversationState) -> Stats:
+        async with self._start_reading(ids, state) as stream:
+            stats = (await stream.aresult()).stats
+        self._state = state
+        return stats
+
     def _start_reading(self, ids: list[int], state: ConversationState) -> Stream:
         """Process ids without a reply. If interrupted, the message is closed like a reply."""
         return self._start(ids, {"max_tokens": 0}, replace(state, reply_is_open=True))
@@ -288,6 +293,14 @@ class Session(ClosesOnExit):
                 native, self._host, self._turns, self._state, system_tokens=self._system_tokens
             )
 
+    async def afork(self) -> Session:
+        """Return a second session as `fork` does, letting other tasks run meanwhile.
+
+        Raises:
+            Exception: Any error that `fork` raises.
+        """
+        return await in_thread(lambda _: self.fork(), Session.close)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the session to a file that `Model.load_session` continues bit for bit.
 
@@ -301,6 +314,21 @@ class Session(ClosesOnExit):
             SessionBusy: A turn is running.
             EngineDead: The model is closed, or its engine has failed.
         """
+        self._save(path, wanted)
+
+    async def asave(self, path: str | os.PathLike[str]) -> None:
+        """Write the session to a file as `save` does, letting other tasks run meanwhile.
+
+        If the task is cancelled, `path` is either the complete old file or the complete new one,
+        and nothing is written any more.
+
+        Raises:
+            Exception: Any error that `save` raises.
+        """
+        await asyncio.to_thread(self._host.native.fingerprint)
+        await in_thread(lambda check: self._save(path, check), lambda _: None)
+
+    def _save(self, path: str | os.PathLike[str], check: Check) -> None:
         native = self._host.native
         native.fingerprint()  # reads all weights the first time: before the session is locked
         with self._one_caller():
@@ -312,7 +340,7 @@ class Session(ClosesOnExit):
             record = saved.record_of(
                 native, self._native, self._host.spec, self._system_tokens, fields
             )
-        write_session_file(path, record)
+        write_session_file(path, record, check)
 
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""
@@ -365,53 +393,97 @@ class Session(ClosesOnExit):
         return self._native.window
 
 
-def open_session(
-    host: Host,
-    turns: TurnFormat,
-    system: str | None,
-    sinks: int | str | None,
-    messages: Sequence[Any] | None = None,
-) -> Session:
-    """Open a session and process the conversation that it continues.
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A conversation to open: the arguments of `Model.session`."""
 
-    Args:
-        host: The model.
-        turns: The format of its conversations.
-        system: The system prompt. If None, the template's default, if it has one.
-        sinks: S, "system" for the entire opening, or None for the model's S.
-        messages: The conversation; it may begin with the system prompt.
-    """
-    system, history = check_history(system, messages)
-    opening = turns.opening(system)
-    beginning = turns.history(history) if history else opening
-    if beginning[: len(opening)] != opening:
-        opening = []  # the template writes the system prompt elsewhere
-    if not turns.is_exact:
-        warn_caller(turns.difference)
-    count = _count_sinks(sinks, len(opening))
-    native = host.native.open_session(count, opening)
-    state = ConversationState(history[-1]["role"] if history else system and "system")
-    system_tokens = 0 if system is None else len(opening)
-    session = Session(native, host, turns, state, system_tokens=system_tokens)
+    system: str | None
+    """If None, the template's default, if it has one."""
+    messages: Sequence[Any] | None
+    """What it continues; it may begin with the system prompt."""
+    sinks: int | str | None
+    """S, "system" for the entire opening, or None for the model's S."""
+
+
+def open_session(host: Host, turns: TurnFormat, beginning: Beginning) -> Session:
+    """Open a session and process the conversation that it continues."""
+    warn_of_difference(turns)
+    session, unread = _open(host, turns, beginning)
     try:
-        if unread := beginning[native.stats()["tokens"] :]:
-            session._read(unread, state)
+        if unread:
+            session._read(unread, session._state)
     except BaseException:
         session.close()
         raise
     return session
 
 
+async def aopen_session(
+    host: Host, find_turns: Callable[[], TurnFormat], beginning: Beginning
+) -> Session:
+    """Open a session as `open_session` does; let other tasks run meanwhile."""
+    turns = await in_thread(lambda _: find_turns(), lambda _: None)
+    warn_of_difference(turns)
+    session, unread = await in_thread(
+        lambda _: _open(host, turns, beginning), lambda opened: opened[0].close()
+    )
+    try:
+        if unread:
+            await session._aread(unread, session._state)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def warn_of_difference(turns: TurnFormat) -> None:
+    """Warn of a chat template whose conversations a session cannot follow exactly."""
+    if not turns.is_exact:
+        warn_caller(turns.difference)
+
+
+def _open(host: Host, turns: TurnFormat, beginning: Beginning) -> tuple[Session, list[int]]:
+    """Open a session; return it and the tokens that it has yet to read."""
+    system, history = check_history(beginning.system, beginning.messages)
+    opening = turns.opening(system)
+    ids = turns.history(history) if history else opening
+    if ids[: len(opening)] != opening:
+        opening = []  # the template writes the system prompt elsewhere
+    count = _count_sinks(beginning.sinks, len(opening))
+    native = host.native.open_session(count, opening)
+    state = ConversationState(history[-1]["role"] if history else system and "system")
+    system_tokens = 0 if system is None else len(opening)
+    session = Session(native, host, turns, state, system_tokens=system_tokens)
+    return session, ids[native.stats()["tokens"] :]
+
+
 def load_session(
-    host: Host, turns: TurnFormat, path: str | os.PathLike[str], capacity: int
+    host: Host,
+    turns: TurnFormat,
+    path: str | os.PathLike[str],
+    capacity: int,
+    check: Check = wanted,
 ) -> Session:
     """Open a session from a file that `Session.save` wrote."""
-    native, record = saved.load(path, host.native, host.spec, capacity)
+    native, record = saved.load(path, host.native, host.spec, capacity, check)
     fields = record.fields
     state = ConversationState(
         str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
     )
     return Session(native, host, turns, state, system_tokens=record.state.system_tokens)
+
+
+async def aload_session(
+    host: Host,
+    find_turns: Callable[[], TurnFormat],
+    path: str | os.PathLike[str],
+    capacity: int,
+) -> Session:
+    """Open a session from a file as `load_session` does; let other tasks run meanwhile."""
+    await asyncio.to_thread(host.native.fingerprint)  # reads all weights the first time
+    return await in_thread(
+        lambda check: load_session(host, find_turns(), path, capacity, check), Session.close
+    )
 
 
 def _count_sinks(sinks: int | str | None, opening: int) -> int | None:
