@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sinkstream.request.options import Sampling
@@ -99,9 +99,13 @@ class Result:
     text: str
     token_ids: list[int]
     logprobs: list[float]
+    """Of each token, from the model's own distribution."""
     finish_reason: FinishReason
     stats: Stats
     seed: int
     """The seed in use: given or drawn."""
+    alternatives: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    """For each token, (id, logprob) of the `logprobs` most probable ones, best first; empty without
+    that option."""
     dropped_characters: int = 0
     dropped_tokens: int = 0

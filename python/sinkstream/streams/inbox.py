@@ -65,7 +65,7 @@ class Inbox:
 
     def receive(self, batch: Batch) -> None:
         """Add a batch. The previous one must have been returned or converted into events."""
-        self.tail.add(batch.text, batch.ids, batch.logprobs)
+        self.tail.add(batch.text, batch.ids, batch.logprobs, batch.alternatives)
         self._batch = batch
 
     def finish(self, reason: FinishReason) -> None:

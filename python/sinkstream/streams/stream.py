@@ -382,6 +382,7 @@ class Stream(ClosesOnExit):
             finish_reason=self.finish_reason or "cancelled",
             stats=self.stats,
             seed=self._seed,
+            alternatives=tail.alternatives,
             dropped_characters=tail.dropped_characters,
             dropped_tokens=tail.dropped_tokens,
         )

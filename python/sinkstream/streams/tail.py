@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 # 32 bits per character, so that an index counts characters.
 _ENCODING = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
+
+Alternatives = tuple[tuple[int, float], ...]
+"""(id, logprob) of the most probable tokens in one place, best first."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -68,12 +71,35 @@ class Tail:
         self._ids = _Ring(array("i"), max_tokens)
         self._logprobs = _Ring(array("f"), max_tokens)
         self._characters = _Ring(array("I"), max_characters)
+        self._max_tokens = max_tokens
+        # Alternatives, those of a token after those of the one before; made when there are any.
+        self._width = 0
+        self._other_ids = _Ring(array("i"), 0)
+        self._other_logprobs = _Ring(array("f"), 0)
 
-    def add(self, text: str, ids: Iterable[int], logprobs: Iterable[float]) -> None:
-        """Append text and its tokens."""
+    def add(
+        self,
+        text: str,
+        ids: Iterable[int],
+        logprobs: Iterable[float],
+        alternatives: Sequence[Alternatives] = (),
+    ) -> None:
+        """Append text and its tokens. All tokens have equally many alternatives, or none any."""
         self._ids.append(array("i", ids))
         self._logprobs.append(array("f", logprobs))
         self._characters.append(array("I", text.encode(_ENCODING)))
+        if alternatives:
+            self._add_alternatives(alternatives)
+
+    def _add_alternatives(self, alternatives: Sequence[Alternatives]) -> None:
+        if self._width == 0:
+            self._width = len(alternatives[0])
+            limit = None if self._max_tokens is None else self._max_tokens * self._width
+            self._other_ids = _Ring(array("i"), limit)
+            self._other_logprobs = _Ring(array("f"), limit)
+        pairs = [pair for of_token in alternatives for pair in of_token]
+        self._other_ids.append(array("i", (token for token, _ in pairs)))
+        self._other_logprobs.append(array("f", (logprob for _, logprob in pairs)))
 
     @property
     def text(self) -> str:
@@ -89,6 +115,15 @@ class Tail:
     def logprobs(self) -> list[float]:
         """Return the log-probabilities of `token_ids`."""
         return self._logprobs.in_order().tolist()
+
+    @property
+    def alternatives(self) -> list[Alternatives]:
+        """Return the alternatives of each of `token_ids`; empty if there are none."""
+        width = self._width
+        if width == 0:
+            return []
+        pairs = list(zip(self._other_ids.in_order(), self._other_logprobs.in_order(), strict=True))
+        return [tuple(pairs[i : i + width]) for i in range(0, len(pairs), width)]
 
     @property
     def dropped_tokens(self) -> int:

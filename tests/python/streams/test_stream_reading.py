@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sinkstream
 from sinkstream import Evicted, Finished, Prefill, Started, Stream, Token
@@ -91,6 +92,35 @@ def test_stream_reports_alternatives_where_asked(model: sinkstream.Model) -> Non
         assert logprobs == sorted(logprobs, reverse=True)
         assert token.logprob <= logprobs[0]
     assert all(t.alternatives == () for t in stream(model).events() if isinstance(t, Token))
+
+
+@pytest.mark.parametrize("max_tokens", [40, None])
+def test_a_result_has_the_alternatives_of_its_tokens(
+    model: sinkstream.Model, max_tokens: int | None
+) -> None:
+    running = model.stream(
+        PROMPT, logprobs=3, max_tokens=max_tokens, temperature=1.0, ignore_eos=True, seed=1
+    )
+    tokens = []
+    for event in running.events():
+        if isinstance(event, Token):
+            tokens.append(event)
+            if len(tokens) == 5_000:  # more than the end that is kept of an endless reply
+                running.cancel()
+    result = running.result()
+    assert len(result.alternatives) == len(result.token_ids) == (max_tokens or 4096)
+    assert result.alternatives == [token.alternatives for token in tokens[-4096:]]
+    assert model.generate(PROMPT, max_tokens=3).alternatives == []
+
+
+def test_the_alternatives_are_the_log_softmax_of_the_logits(model: sinkstream.Model) -> None:
+    result = model.generate(PROMPT, logprobs=5, max_tokens=6, temperature=0, ignore_eos=True)
+    ids = [*PROMPT, *result.token_ids]
+    logits = model.forward(torch.tensor([ids]))[0, len(PROMPT) - 1 : -1]
+    best = torch.log_softmax(logits.double(), -1).topk(5)
+    for i, own in enumerate(result.alternatives):
+        assert [token for token, _ in own] == best.indices[i].tolist()
+        assert [logprob for _, logprob in own] == pytest.approx(best.values[i].tolist(), abs=1e-4)
 
 
 def test_stream_with_an_interval_gives_the_same_text_in_larger_pieces(

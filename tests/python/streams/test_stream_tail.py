@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
+
 import sinkstream.streams.tail as tail_module
 from sinkstream.streams.tail import Tail
 
@@ -70,3 +72,16 @@ def test_tail_takes_no_memory_once_it_is_full() -> None:
         tracemalloc.stop()
     assert before > 4 * (1000 + 2 * 100)
     assert abs(after - before) < 200
+
+
+@pytest.mark.parametrize("limit", [None, 3, 5, 100])
+def test_alternatives_are_kept_with_their_tokens(limit: int | None) -> None:
+    tail = Tail(limit, None)
+    seen = []
+    for size in (1, 2, 0, 4, 1, 7):
+        ids = list(range(len(seen), len(seen) + size))
+        seen += [((token, -0.5), (token + 100, -1.5)) for token in ids]
+        tail.add("", ids, [-0.5] * size, seen[-size:] if size else [])
+    assert tail.alternatives == seen[-(limit or 100) :]
+    assert [own[0][0] for own in tail.alternatives] == tail.token_ids
+    assert Tail(limit, None).alternatives == []
