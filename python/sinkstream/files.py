@@ -6,6 +6,7 @@ A replaced file's path always holds the old file or the complete new one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import tempfile
@@ -26,6 +27,14 @@ def expand_home(path: str | os.PathLike[str]) -> Path:
         return Path(os.path.expanduser(path))  # noqa: PTH111
     except ValueError:  # a NUL or a lone surrogate: the path names no file either
         return Path(path)
+
+
+def home_hint(path: Path) -> str:
+    """Return a sentence for an error about a path whose `~` has no home folder, or nothing."""
+    if len(path.parts) < 2 or not path.parts[0].startswith("~"):
+        return ""
+    user = path.parts[0][1:]
+    return f" There is no user {json.dumps(user[:100])}." if user else " $HOME is not set."
 
 
 @contextmanager

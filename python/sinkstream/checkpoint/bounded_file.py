@@ -14,6 +14,7 @@ from typing import Any
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, warn_caller
+from sinkstream.files import home_hint
 
 _MAX_FAULTS = 4  # that a warning lists
 
@@ -47,7 +48,7 @@ class File:
                 ) from error
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise CheckpointError(
-                f"{where}: file {quoted(self.name)} cannot be opened: {reason}."
+                f"{where}: file {quoted(self.name)} cannot be opened: {reason}.{home_hint(path)}"
             ) from error
         status = os.fstat(self.descriptor)
         self.size = status.st_size

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.files import expand_home
+from sinkstream.files import expand_home, home_hint
 
 MODEL_VARIABLE = "SINKSTREAM_MODEL"
 DEFAULT_MODEL = "smollm2"
@@ -56,17 +56,9 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
     if not is_local:
         raise CheckpointError(
             f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
-            f"{', '.join(sorted(_PACKAGES))}, but nothing with that name exists.{_home_hint(found)}"
+            f"{', '.join(sorted(_PACKAGES))}, but nothing with that name exists.{home_hint(found)}"
         )
     return found
-
-
-def _home_hint(path: Path) -> str:
-    """Return a sentence about a `~` that could not be expanded, or nothing."""
-    user = path.parts[0][1:] if path.parts and path.parts[0].startswith("~") else None
-    if user is None or len(path.parts) == 1:
-        return ""
-    return f" There is no user {quoted(user)}." if user else " $HOME is not set."
 
 
 def _from_package(name: str) -> Path:

@@ -15,7 +15,7 @@ from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.files import expand_home, replace_whole
+from sinkstream.files import expand_home, home_hint, replace_whole
 from sinkstream.sessions.header import (
     TensorPlan,
     checksum_offset,
@@ -70,7 +70,7 @@ def write_session_file(
         raise OSError(
             error.errno,
             f"save: the session cannot be written to {quoted(str(target))}: "
-            f"{error.strerror or error}.",
+            f"{error.strerror or error}.{home_hint(target)}",
         ) from error
 
 

@@ -162,8 +162,10 @@ def test_saves_and_loads_under_the_home_folder_and_through_a_link(
         (tmp_path / "kept" / "a.session").unlink()
         with pytest.raises(CheckpointError, match=r'link to "kept/a\.session", which'):
             model.load_session("~/link.session")
-        with pytest.raises(OSError, match='cannot be written to "~nosuchuser/a": No such'):
-            session.save("~nosuchuser/a")
+        with pytest.raises(OSError, match=r'to "~nosuch/a": No such .* There is no user "nosuch".'):
+            session.save("~nosuch/a")
+        with pytest.raises(CheckpointError, match=r'"a" cannot be .* There is no user "nosuch".'):
+            model.load_session("~nosuch/a")
 
 
 def test_a_missing_folder_is_an_os_error_and_the_session_goes_on(

@@ -267,6 +267,14 @@ def test_sentencepieces_own_id_replaces_one_that_is_no_token() -> None:
         assert text_format_from_gguf(metadata).bos_ids == [1]
 
 
+def test_named_templates_are_not_used_for_a_chat() -> None:
+    named = {"tokenizer.chat_template.rag": "R", "tokenizer.chat_templates": ["rag"]}
+    default = {"tokenizer.chat_template": "D"}
+    assert text_format_from_gguf(byte_level_metadata() | named | default).chat_template == "D"
+    with pytest.warns(UserWarning, match=r"only `tokenizer.chat_template.rag`. The model"):
+        assert text_format_from_gguf(byte_level_metadata() | named).chat_template is None
+
+
 def test_a_chat_template_that_is_not_a_string_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"`tokenizer.chat_template` must be a string"):
         text_format_from_gguf(byte_level_metadata() | {"tokenizer.chat_template": 3})

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, warn_caller
 from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
 from sinkstream.text.tokenizers.pre_tokenizers import pre_tokenizer
 from sinkstream.text.tokenizers.sentencepiece import sentencepiece_tokenizer
@@ -49,6 +49,12 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
     """
     template = Fields(metadata, "GGUF metadata", "tokenizer.")
     chat_template = template.word("chat_template") if template.has("chat_template") else None
+    named = [name for name in template.names() if name.startswith("chat_template.")]
+    if chat_template is None and named:
+        warn_caller(
+            f"load: GGUF metadata should have `tokenizer.chat_template`, but has only "
+            f"`tokenizer.{named[0]}`. The model is loaded without a chat template."
+        )
     fields = Fields(metadata, "GGUF metadata", "tokenizer.ggml.")
     if not fields.has("model") or fields.word("model") in _NO_TOKENIZER:
         return TextFormat(None, chat_template)
