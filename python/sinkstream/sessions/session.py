@@ -21,7 +21,7 @@ from sinkstream.request.stream_request import make_request
 from sinkstream.sessions import saved
 from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.closing import ClosesOnExit
-from sinkstream.streams.stream import Stats, Stream
+from sinkstream.streams.stream import Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat
@@ -106,7 +106,7 @@ class Session(ClosesOnExit):
         # The state and the token count before the last turn. If the count has not grown, the turn
         # processed nothing or was taken back, and `_conclude_last_turn` restores the state.
         self._before = (state, -1)
-        self._latest: weakref.ref[Stream] | None = None
+        self._turn: _core.TokenStream | None = None  # the last one, to end or undo it
         self._caller = threading.Lock()
 
     def __repr__(self) -> str:
@@ -175,19 +175,34 @@ class Session(ClosesOnExit):
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the running turn, like `cancel` of its stream.
 
+        Args:
+            keep: "partial" keeps the part of the reply generated so far. "drop" restores the
+                session to its state before the last turn, or the last `append`, running or ended,
+                until the next one begins. A session that was opened, forked or loaded since has no
+                last turn.
+
         Raises:
-            InvalidArgument: `keep` is "drop", and the last turn can no longer be undone.
+            InvalidArgument: `keep` is "drop", and there is no last turn, it has already been
+                undone, or tokens have left the window since it began.
+            CapacityError: The turn began on pages shared with another session, and none is free.
             SessionBusy: `keep` is "drop", and `append` or `aappend` is running.
+            EngineDead: The model is closed, or its engine has failed.
         """
-        stream = None if self._latest is None else self._latest()
-        if stream is not None:
-            stream.cancel(keep)
-        elif keep != "partial":
+        if check_keep(keep) == "partial":
+            if self._turn is not None:
+                self._turn.cancel()
+        elif self._turn is not None:
+            self._take_back(self._turn)
+        else:
             raise InvalidArgument(
-                f'cancel: `keep` is "{str(keep)[:40]}", but must be "partial": the last turn\'s '
-                "stream no longer exists.",
+                'cancel: `keep` is "drop", but must be "partial": no turn has begun since the '
+                "session was opened, forked or loaded.",
                 param="keep",
             )
+
+    def _take_back(self, turn: _core.TokenStream) -> None:
+        with self._one_caller():
+            self._host.native.take_back(self._native, turn)
 
     def _ids_of_turn(self, content: str | Sequence[int], role: str, *, replies: bool) -> list[int]:
         last = self._conclude_last_turn()
@@ -229,19 +244,16 @@ class Session(ClosesOnExit):
         self._before = (self._state, self.stats.tokens)
         self._state = state  # set first: an interrupt may come at any time after the turn begins
         native = self._host.native.submit(request, self._native)
-
-        def take_back() -> None:
-            with self._one_caller():
-                self._host.native.take_back(self._native, native)
-
+        self._turn = native
         stream = Stream(
             native,
             request,
             self._host.model,
             has_text=self._host.tokenizer is not None,
-            take_back=take_back,
+            take_back=self._take_back,
         )
-        self._latest = weakref.ref(stream)
+        # The session keeps `native`, which would otherwise end the turn of a forgotten stream.
+        weakref.finalize(stream, native.close).atexit = False
         return stream
 
     def _read(self, ids: list[int], state: ConversationState) -> Stats:
@@ -345,6 +357,7 @@ class Session(ClosesOnExit):
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""
         self._native.close()
+        self._turn = None
 
     # ---- inspection ------------------------------------------------------------------------------
 
@@ -412,6 +425,7 @@ def open_session(host: Host, turns: TurnFormat, beginning: Beginning) -> Session
     try:
         if unread:
             session._read(unread, session._state)
+            session._turn = None  # the opening is no turn
     except BaseException:
         session.close()
         raise
@@ -430,6 +444,7 @@ async def aopen_session(
     try:
         if unread:
             await session._aread(unread, session._state)
+            session._turn = None
     except BaseException:
         session.close()
         raise

@@ -79,7 +79,7 @@ class Stream(ClosesOnExit):
         model: object,
         *,
         has_text: bool,
-        take_back: Callable[[], None] | None = None,
+        take_back: Callable[[_core.TokenStream], None] | None = None,
     ) -> None:
         """Read what `native` produces for a request.
 
@@ -216,13 +216,8 @@ class Stream(ClosesOnExit):
             SessionBusy: Another thread is using the session.
             EngineDead: The model is closed, or its engine has failed.
         """
-        if keep == "partial":
+        if check_keep(keep) == "partial":
             self._native.cancel()
-        elif keep != "drop":
-            raise InvalidArgument(
-                f'cancel: `keep` must be "partial" or "drop", but is {str(keep)[:40]!r}.',
-                param="keep",
-            )
         elif self._take_back is None:
             raise InvalidArgument(
                 'cancel: `keep` is "drop", but must be "partial": the stream belongs to no '
@@ -230,7 +225,7 @@ class Stream(ClosesOnExit):
                 param="keep",
             )
         else:
-            self._take_back()
+            self._take_back(self._native)
 
     def close(self) -> None:
         """End the generation and drop unread text. May be called more than once."""
@@ -386,3 +381,16 @@ class Stream(ClosesOnExit):
             dropped_characters=tail.dropped_characters,
             dropped_tokens=tail.dropped_tokens,
         )
+
+
+def check_keep(keep: str) -> str:
+    """Return what a cancelled turn leaves in its session.
+
+    Raises:
+        InvalidArgument: There is no such choice.
+    """
+    if keep not in ("partial", "drop"):
+        raise InvalidArgument(
+            f'cancel: `keep` must be "partial" or "drop", but is {str(keep)[:40]!r}.', param="keep"
+        )
+    return keep

@@ -20,6 +20,7 @@ from sinkstream import (
     SessionBusy,
     Started,
 )
+from tests.python.observe.conftest import wait_until
 
 SINKS, WINDOW = 4, 60
 CAPACITY = SINKS + WINDOW
@@ -164,9 +165,58 @@ def test_a_turn_is_cancelled_by_its_session(model: sinkstream.Model) -> None:
         session.cancel()
         session.stream([6], max_tokens=1).result()
         assert stream.result().finish_reason == "cancelled"
-        del stream
-        with pytest.raises(InvalidArgument, match="the last turn's stream no longer exists"):
+
+
+def test_the_last_turn_can_be_undone_without_its_stream(model: sinkstream.Model) -> None:
+    options = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    with model.session() as session:
+        session.stream([5, 6, 7], **options).result()
+        before, stats = session.token_ids, session.stats
+        for undone in (
+            lambda: session.stream([8, 9], **options).result(),
+            lambda: next(session.stream([8, 9], temperature=0, ignore_eos=True)),
+            lambda: session.append([8, 9]),
+            lambda: asyncio.run(session.aappend([8, 9])),
+        ):
+            undone()
             session.cancel("drop")
+            assert (session.token_ids, session.stats) == (before, stats)
+            with pytest.raises(InvalidArgument, match="already been undone"):
+                session.cancel(keep="drop")
+        result = session.stream([8, 9], **options).result()
+        assert result.token_ids == model.generate([*before, 8, 9], **options).token_ids
+
+
+def test_a_session_whose_last_turn_it_does_not_know_undoes_nothing(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    no_turn = r"cancel: `keep` is \"drop\", but must be \"partial\": no turn has begun"
+    with model.session() as session:
+        with pytest.raises(InvalidArgument, match=no_turn):
+            session.cancel("drop")
+        session.stream([5], max_tokens=3).result()
+        session.save(tmp_path / "x.session")
+        with model.load_session(tmp_path / "x.session") as loaded, session.fork() as fork:
+            for other in (loaded, fork):
+                before = other.token_ids
+                with pytest.raises(InvalidArgument, match=no_turn):
+                    other.cancel("drop")
+                assert other.token_ids == before
+                other.stream([6], max_tokens=2).result()
+                other.cancel("drop")
+                assert other.token_ids == before
+        with pytest.raises(InvalidArgument, match="`keep` must be"):
+            session.cancel("all")  # type: ignore[arg-type]  # the point of the test
+
+
+def test_a_dropped_stream_of_a_turn_still_ends_it(model: sinkstream.Model) -> None:
+    with model.session() as session:
+        stream: sinkstream.Stream | None = session.stream([5], ignore_eos=True)
+        assert stream is not None
+        next(stream)
+        stream = None
+        wait_until(lambda: model.stats()["running"] == 0)
+        session.append([6])
 
 
 def test_a_turn_does_not_wait_for_streams_that_wait_for_memory(
