@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.cli.info_facts import Facts
 
 # The instructions that each table needs, as /proc/cpuinfo names them, best table first.
@@ -13,7 +14,7 @@ _NEEDS = {
     "avx512": {"avx512f", "avx512_bf16", "avx512_vnni", "fma", "f16c"},
     "avx2": {"avx2", "fma", "f16c"},
 }
-_QUANTIZED = {"Q8_0", "Q4_0", "Q4_1"}
+_QUANTIZED = {name for name, (numbers, _) in STORAGE_BLOCKS.items() if numbers > 1}
 # On the tile unit, int16 decoded SmolLM2 1.6 times as fast as bfloat16, and a model of 0.6 billion
 # parameters 1.03 to 1.15 times (docs/decisions/0007-amx-table.md).
 _SMALL_PARAMETERS = 1_000_000_000

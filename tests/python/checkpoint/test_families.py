@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec, weight_slots
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
+from tests.data import tiny
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -27,6 +29,14 @@ LLAMA: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 10_000.0,
 }
+
+
+def test_every_family_has_a_tiny_checkpoint() -> None:
+    assert sorted(tiny.FAMILIES) == sorted(FAMILIES)
+
+
+def test_every_block_format_has_a_tiny_checkpoint() -> None:
+    assert sorted(tiny.STORAGES) == sorted(STORAGE_BLOCKS)
 
 
 def from_config(family: str, **changes: Any) -> DecoderSpec:

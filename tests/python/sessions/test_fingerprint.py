@@ -29,6 +29,19 @@ def test_it_is_the_models_and_not_the_loads(tiny_folder: WriteOnce) -> None:
     assert fingerprint(tiny_folder("qwen3")) != found
 
 
+# A saved session opens only with the fingerprint in it: a changed one makes all files unreadable.
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama", "5c3064aa85754785f9f9e7ca0d001e1c"),
+        ("qwen2", "c85010d17fedf67144bec99dc895e888"),
+        ("qwen3", "5ccfbe2fbe9ffec706f9640b2b24f22b"),
+    ],
+)
+def test_fingerprints_do_not_change(name: str, expected: str, tiny_folder: WriteOnce) -> None:
+    assert fingerprint(tiny_folder(name)) == expected
+
+
 def test_neither_kernels_nor_types_nor_the_window_change_it(
     tiny_folder: WriteOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
