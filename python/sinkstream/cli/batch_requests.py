@@ -137,8 +137,13 @@ def fields_of_result(result: Result, options: StreamOptions) -> dict[str, Any]:
         "finish_reason": result.finish_reason,
         "prompt_tokens": result.stats.prompt_tokens,
         "generated_tokens": result.stats.generated_tokens,
+        "seed": result.seed,
     }
     if options.get("logprobs"):
-        fields["token_ids"] = list(result.token_ids)
-        fields["logprobs"] = list(result.logprobs)
+        fields["token_ids"] = result.token_ids
+        fields["logprobs"] = result.logprobs
+        fields["alternatives"] = result.alternatives
+    if result.dropped_tokens:  # a very long reply keeps only its end
+        fields["dropped_tokens"] = result.dropped_tokens
+        fields["dropped_characters"] = result.dropped_characters
     return fields

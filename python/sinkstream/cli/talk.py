@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +17,7 @@ from sinkstream.cli.generate import write_text
 from sinkstream.cli.standard_streams import OutputError
 from sinkstream.cli.terminal import fold, printable, width_of
 from sinkstream.errors import SinkstreamError
+from sinkstream.files import expand_home
 from sinkstream.request.options import StreamOptions
 from sinkstream.sessions.exchanges import Exchange, exchanges_of
 from sinkstream.sessions.session import Session
@@ -138,10 +138,10 @@ class Talk:
             case "system":
                 self._start(argument)
             case "save":
-                conversations.current.session.save(_path_of(argument))
+                conversations.current.session.save(expand_home(argument))
                 note(f"Saved to {quoted(argument)}.")
             case "load":
-                conversations.load(_path_of(argument))
+                conversations.load(expand_home(argument))
                 note(f"Continuing {quoted(argument)}: {_stats_of(conversations.current)}")
                 self.show_last_exchange()
                 self._report_eviction(conversations.current)
@@ -208,13 +208,6 @@ def _turns_of(session: Session) -> str:
 def _written(exchange: Exchange) -> str:
     question = "…" if exchange.question is None else exchange.question.replace("\n", "\n| ")
     return f"> {question}\n{exchange.reply}"
-
-
-def _path_of(argument: str) -> Path:
-    try:
-        return Path(argument).expanduser()
-    except RuntimeError:  # "~name" of an unknown user
-        return Path(argument)
 
 
 def _stats_of(conversation: Conversation) -> str:

@@ -87,6 +87,7 @@ def test_a_line_is_answered_as_the_function_does(
             "finish_reason": found.finish_reason,
             "prompt_tokens": found.stats.prompt_tokens,
             "generated_tokens": found.stats.generated_tokens,
+            "seed": 7,
         }
         for head, found in expected
     ]
@@ -116,6 +117,18 @@ def test_log_probabilities_are_written_if_they_are_wanted(
     (found,) = results(tmp_path)
     assert found["token_ids"] == list(expected.token_ids)
     assert found["logprobs"] == pytest.approx(list(expected.logprobs))
+    assert [[token for token, _ in entry] for entry in found["alternatives"]] == [
+        [token for token, _ in entry] for entry in expected.alternatives
+    ]
+
+
+def test_a_reply_that_lost_its_beginning_says_so(batch: Batch, tmp_path: Path) -> None:
+    line = {"prompt": "x", "max_tokens": 70_000, "ignore_eos": True, "stop": "zzzzzzzz"}
+    assert batch(line).code == 0
+    (found,) = results(tmp_path)
+    assert found["generated_tokens"] == 70_000
+    assert found["dropped_tokens"] == 70_000 - 4096
+    assert found["dropped_characters"] > 0
 
 
 def test_raw_prompts_and_a_system_message(batch: Batch, checkpoint: str, tmp_path: Path) -> None:
