@@ -163,6 +163,23 @@ docs: $(VENV)/.package $(VENV)/.docs-tools ## Build the site in build/docs/html;
 docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
 	@$(SPHINX) --builder linkcheck $(SITE)/links
 
+# --- a release ------------------------------------------------------------------------------
+
+$(VENV)/.release-tools: pyproject.toml $(VENV)/.torch
+	$(BIN)/python .ci/requirements.py release | xargs $(BIN)/pip install --quiet
+	@touch $@
+
+# The wheel is compiled from the source archive, in an environment of its own, as pip would do it.
+# auditwheel then names the oldest Linux that it runs on: docs/contributing/release.md.
+BUILT := $(BUILD)/dist
+.PHONY: wheel
+wheel: check-compiler $(VENV)/.release-tools ## Build a source archive and a wheel into dist/, and try the wheel
+	rm -rf dist $(BUILT)
+	$(BIN)/python -m build --outdir $(BUILT)
+	$(BIN)/auditwheel repair --wheel-dir dist $(BUILT)/*.whl
+	cp $(BUILT)/*.tar.gz dist
+	$(BIN)/python .ci/check_wheel.py dist '$(TORCH)' '$(MODEL)'
+
 # What they print names speeds: best on a machine that does nothing else.
 .PHONY: notebooks demo-picture
 notebooks: $(VENV)/.package $(VENV)/.test-tools $(VENV)/.model ## Run the notebooks and store what they show
@@ -264,4 +281,4 @@ format: $(VENV)/.test-tools ## Rewrite the sources in the project's style
 
 .PHONY: clean
 clean: ## Remove everything that make has created
-	rm -rf $(BUILD) $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(BUILD) $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -51,7 +51,7 @@ def problems_of(wheel: Path, version: str) -> list[str]:
         found.append(f"must have version {version} in its metadata.")
     if re.search(r"^Requires-Dist: torch\b[^;\n]*==", metadata, re.MULTILINE):
         found.append("must not require one release of torch.")
-    files = [name for name in names if not name.startswith(folder)]
+    files = [name for name in names if not name.startswith(folder) and not name.endswith("/")]
     for name in (f"sinkstream/{part}" for part in REQUIRED):
         if name not in files:
             found.append(f"must hold {name}.")

@@ -18,6 +18,7 @@ Requires-Dist: torch>=2.11
 Requires-Dist: numpy==2.4.6; extra == "test"
 """
 FILES = {
+    "sinkstream/": "",
     "sinkstream/__init__.py": "",
     "sinkstream/_core.cpython-311-x86_64-linux-gnu.so": "",
     "sinkstream/_core/__init__.pyi": "",
