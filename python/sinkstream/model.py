@@ -68,11 +68,6 @@ class ModelOptions:
     device: str
     cuda_library: str
 
-    @property
-    def capacity(self) -> int:
-        """Return S + W."""
-        return self.sinks + self.window
-
     def with_window(self, window: int) -> ModelOptions:
         """Return the same options with a window of W tokens."""
         return replace(self, window=window)
@@ -191,8 +186,8 @@ class Model(ClosesOnExit):
         `docs/reference/monitoring.md` lists them with units.
 
         Returns:
-            Current values are `is_dead`; the requests `waiting` for memory, those `running`, and how
-            many of the latter are `parked`; the number of `pages`, and how many of them are
+            Current values are `is_dead`; the requests `waiting` for memory, those `running`, and
+            how many of the latter are `parked`; the number of `pages`, and how many of them are
             `used_pages`, `free_pages` and `shared_pages`; `queue_lag`, the tokens that consumers
             have not taken yet. Totals since load: `requests`, and `finished` by finish reason
             (`requests` = `waiting` + `running` + the sum of `finished`); `steps`, `prompt_tokens`,
@@ -464,7 +459,7 @@ class Model(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("load_session")
-        return load_session(self._host(), self._turn_format(), path, self._options.capacity)
+        return load_session(self._host(), self._turn_format(), path)
 
     async def aload_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a saved session as `load_session` does, letting other tasks run meanwhile.
@@ -475,7 +470,7 @@ class Model(ClosesOnExit):
             Exception: Any error that `load_session` raises.
         """
         self._check_open("load_session")
-        return await aload_session(self._host(), self._turn_format, path, self._options.capacity)
+        return await aload_session(self._host(), self._turn_format, path)
 
     def _turn_format(self) -> TurnFormat:
         if self._turns is None:
@@ -488,6 +483,7 @@ class Model(ClosesOnExit):
             native=self._native,
             tokenizer=self._text.tokenizer,
             spec=self._spec,
+            window=(self._options.sinks, self._options.window),
             defaults=self._defaults,
             continues_text=self._text.chat_template is None,
         )

@@ -39,6 +39,11 @@ class SessionModel:
     window: int
     """W of the session's sequence."""
 
+    @property
+    def capacity(self) -> int:
+        """Return S + W."""
+        return self.sinks + self.window
+
     @classmethod
     def of(
         cls, spec: DecoderSpec, *, fingerprint: str, kv_dtype: str, sinks: int, window: int
@@ -121,22 +126,36 @@ def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -
 
     Args:
         record: The session as read.
-        expected: The model that is to continue it.
+        expected: The model that is to continue it. Only the sum of its S and W has to match: a
+            session may have sinks of its own.
         name: The session's name in the error, such as its file's name.
 
     Raises:
         CheckpointError: They differ; the message lists every difference with both values.
     """
-    differences = []
-    for entry in fields(SessionModel):
-        there, here = getattr(record.model, entry.name), getattr(expected, entry.name)
-        if there != here:
-            differences.append(
-                f"{entry.name} is {quoted(there)} in the file and {quoted(here)} in the model"
-            )
+    pairs = [
+        (
+            entry.name,
+            quoted(getattr(record.model, entry.name)),
+            quoted(getattr(expected, entry.name)),
+        )
+        for entry in fields(SessionModel)
+        if entry.name not in ("sinks", "window")
+    ]
+    if record.model.capacity != expected.capacity:
+        pairs.append(("sinks + window", _as_sum(record.model), _as_sum(expected)))
+    differences = [
+        f"{name} is {there} in the file and {here} in the model"
+        for name, there, here in pairs
+        if there != here
+    ]
     if differences:
         raise CheckpointError(
             f"load_session: {quoted(name)} must be a session of this model and its settings, but "
             f"{'; '.join(differences)}. Load the model that it was saved with, with the same "
             "settings."
         )
+
+
+def _as_sum(model: SessionModel) -> str:
+    return f"{model.capacity} ({model.sinks} + {model.window})"

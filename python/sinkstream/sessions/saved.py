@@ -53,10 +53,17 @@ def load(
     path: str | os.PathLike[str],
     native: _core.Model,
     spec: DecoderSpec,
-    capacity: int,
+    window: tuple[int, int],
     check: Check = wanted,
 ) -> tuple[_core.Session, SessionRecord]:
     """Open a session from a file; return it and the record of the file.
+
+    Args:
+        path: The file.
+        native: The model.
+        spec: Its description.
+        window: Its S and W.
+        check: Called between long steps.
 
     Raises:
         Abandoned: `check` has raised it.
@@ -66,9 +73,7 @@ def load(
 
     record = read_session_file(path, check)
     check()
-    sinks = record.model.sinks
-    expected = _model_of(native, spec, sinks, capacity - sinks)
-    check_same_model(record, expected, os.fspath(path))
+    check_same_model(record, _model_of(native, spec, *window), os.fspath(path))
     if record.state.begin != 0 or record.pending_ids.size > 1:
         raise CheckpointError(
             f"load_session: {quoted(os.fspath(path))} must be a saved session without cuts and "
@@ -84,7 +89,7 @@ def load(
         "keys_values": record.keys_values,
         "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
     }
-    return native.restore_session(sinks, contents), record
+    return native.restore_session(record.model.sinks, contents), record
 
 
 def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:

@@ -40,6 +40,8 @@ class Host:
     tokenizer: Tokenizer | None
     """None if the checkpoint has none; then there is no text."""
     spec: DecoderSpec
+    window: tuple[int, int]
+    """S and W of sequences that set no `sinks`."""
     defaults: Sampling
     """Replace sampling options that are None."""
     continues_text: bool
@@ -476,11 +478,10 @@ def load_session(
     host: Host,
     turns: TurnFormat,
     path: str | os.PathLike[str],
-    capacity: int,
     check: Check = wanted,
 ) -> Session:
     """Open a session from a file that `Session.save` wrote."""
-    native, record = saved.load(path, host.native, host.spec, capacity, check)
+    native, record = saved.load(path, host.native, host.spec, host.window, check)
     fields = record.fields
     state = ConversationState(
         str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
@@ -492,12 +493,11 @@ async def aload_session(
     host: Host,
     find_turns: Callable[[], TurnFormat],
     path: str | os.PathLike[str],
-    capacity: int,
 ) -> Session:
     """Open a session from a file as `load_session` does; let other tasks run meanwhile."""
     await asyncio.to_thread(host.native.fingerprint)  # reads all weights the first time
     return await in_thread(
-        lambda check: load_session(host, find_turns(), path, capacity, check), Session.close
+        lambda check: load_session(host, find_turns(), path, check), Session.close
     )
 
 

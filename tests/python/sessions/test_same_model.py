@@ -35,7 +35,7 @@ def test_every_setting_counts() -> None:
     assert set(OTHERS) == {entry.name for entry in fields(SessionModel)}
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", sorted(OTHERS.keys() - {"sinks", "window"}))
 def test_another_setting_is_named_with_both_values(name: str) -> None:
     expected = replace(MODEL, **{name: OTHERS[name]})
     with pytest.raises(CheckpointError, match=r'load_session: "talk\.session" must') as raised:
@@ -46,12 +46,28 @@ def test_another_setting_is_named_with_both_values(name: str) -> None:
     assert f"but {name} is {there} in the file and {here} in the model. Load" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("sinks", "window", "said"), [(5, 20, "25 (5 + 20)"), (9, 14, "23 (9 + 14)")]
+)
+def test_another_capacity_is_named_with_its_parts(sinks: int, window: int, said: str) -> None:
+    expected = replace(MODEL, sinks=sinks, window=window)
+    with pytest.raises(CheckpointError) as raised:
+        check_same_model(make_record(), expected, "talk.session")
+    says = f"but sinks + window is 24 (4 + 20) in the file and {said} in the model. Load"
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("sinks", [0, 4, 23])
+def test_the_same_capacity_suffices(sinks: int) -> None:
+    check_same_model(make_record(), replace(MODEL, sinks=sinks, window=24 - sinks), "talk.session")
+
+
 def test_all_differences_are_listed_at_once() -> None:
     with pytest.raises(CheckpointError) as raised:
-        check_same_model(make_record(), SessionModel(**OTHERS), "talk.session")
-    for name in OTHERS:
-        assert f" {name} is " in str(raised.value)
-    assert str(raised.value).count(";") == len(OTHERS) - 1
+        check_same_model(make_record(), SessionModel(**{**OTHERS, "window": 30}), "talk.session")
+    for name in OTHERS.keys() - {"sinks"}:
+        assert f"{name} is " in str(raised.value)
+    assert str(raised.value).count(";") == len(OTHERS) - 2
 
 
 def test_a_spec_gives_its_numbers() -> None:

@@ -96,7 +96,8 @@ def test_others_go_on_while_a_session_is_saved_and_loaded(
             {"kv_dtype": "float32"},
             r"kv_dtype is \W*float16\W* in the file and \W*float32\W* in the model",
         ),
-        ({"window": 61}, "window is 60 in the file and 61 in the model"),
+        ({"window": 61}, r"is 64 \(4 \+ 60\) in the file and 65 \(4 \+ 61\) in the model"),
+        ({"sinks": 8}, r"is 64 \(4 \+ 60\) in the file and 68 \(8 \+ 60\) in the model"),
     ],
 )
 def test_refuses_other_settings(
