@@ -44,7 +44,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a s
 	@$(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
 .PHONY: test
-test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python ## Check everything that takes minutes, not hours
+test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check everything that takes minutes, not hours
 
 # --- requirements ---------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ $(VENV)/.package-and-tests: $(PACKAGE_SOURCES) $(TEST_SOURCES) $(VENV)/.build-to
 	@touch $@ $(VENV)/.package
 
 .PHONY: tools build build-tests
-tools: $(VENV)/.build-tools $(VENV)/.test-tools $(VENV)/.model ## Install what the build and the tests need into .venv
+tools: $(VENV)/.build-tools $(VENV)/.test-tools $(VENV)/.docs-tools $(VENV)/.model ## Install what the build and the tests need into .venv
 build: $(VENV)/.package ## Compile the core and install the package into .venv
 build-tests: $(VENV)/.package-and-tests ## The same, with the C++ tests
 

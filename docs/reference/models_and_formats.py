@@ -83,6 +83,7 @@ def _models() -> Iterator[str]:
         values = (f"`{name}` {shown(value)}" for name, value in neutral.items())
         yield f"- {where}: {', '.join(values)}"
     yield "- both: no layer may have a window of its own"
+    yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
 
 
 def about(name: str) -> str:
@@ -150,6 +151,7 @@ def _blocks() -> Iterator[str]:
     for name, (numbers, size) in STORAGE_BLOCKS.items():
         safetensors = "yes" if name in UNQUANTIZED else "no"
         yield f"| {name} | {8 * size / numbers:g} | yes | {safetensors} |"
+    yield "\n[Add a block format](../contributing/add_a_block_format.md) says what a new one takes."
 
 
 def _tokenizers() -> Iterator[str]:
