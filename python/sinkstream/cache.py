@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sinkstream import _core
+from sinkstream.observe.notebook import cache_bar, human_bytes, summary
 from sinkstream.request.checks import as_int
 
 
@@ -28,6 +29,19 @@ class Capacity:
     scratch_bytes: int
     """Activations of one step, and the logits of its sequences."""
 
+    def __str__(self) -> str:
+        """Return the sizes in units for people."""
+        total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
+        return (
+            f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights, "
+            f"{human_bytes(self.cache_bytes)} of cache for {self.max_sequences} sequences of "
+            f"{self.sinks} sinks + {self.window} window, "
+            f"{human_bytes(self.scratch_bytes)} of scratch"
+        )
+
+    def _repr_html_(self) -> str:
+        return summary("Capacity", [str(self)])
+
     @property
     def tokens(self) -> int:
         """Return S + W, the most tokens that the model can attend to."""
@@ -40,9 +54,28 @@ class Cache:
     Created by `Model.new_cache`. Its memory is separate from `Model.capacity`.
     """
 
-    def __init__(self, native: _core.ForwardCache, model: _core.Model) -> None:
+    def __init__(
+        self, native: _core.ForwardCache, model: _core.Model, sinks: int, window: int
+    ) -> None:
         self._native = native
         self._model = model
+        self._sinks = sinks
+        self._window = window
+
+    def __repr__(self) -> str:
+        return (
+            f"<sinkstream.Cache {self._rows()}, {self.live} live tokens "
+            f"each, {self.evicted} evicted, {self._sinks} sinks + {self._window} window, "
+            f"{human_bytes(self.nbytes)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = [self._rows(), human_bytes(self.nbytes)]
+        bar = cache_bar(self._sinks, self._window, self.live, self.evicted)
+        return summary("Cache", facts, bar)
+
+    def _rows(self) -> str:
+        return f"{self.batch} row{'s' * (self.batch > 1)}"
 
     @property
     def batch(self) -> int:
@@ -75,7 +108,7 @@ class Cache:
         Raises:
             SessionBusy: A forward pass is using the cache.
         """
-        return Cache(self._model.copy_of(self._native), self._model)
+        return Cache(self._model.copy_of(self._native), self._model, self._sinks, self._window)
 
     def evict_for_space(self, n: int) -> None:
         """Evict enough tokens at once for the next `n` to fit, as the original code does.

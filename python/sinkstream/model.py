@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sinkstream import _core
@@ -21,6 +22,7 @@ from sinkstream.errors import (
     engine_dead,
 )
 from sinkstream.observe import open_models
+from sinkstream.observe.notebook import summary
 from sinkstream.request.checks import as_int
 from sinkstream.request.options import Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
@@ -114,6 +116,11 @@ class Model(ClosesOnExit):
             f"{capacity.sinks} sinks + {capacity.window} window, {self._native.kernels} kernels"
             f"{', closed' if self._closed else ''}>"
         )
+
+    def _repr_html_(self) -> str:
+        spec, state = self._spec, "closed" if self._closed else self._native.kernels + " kernels"
+        facts = [Path(self._path).name, f"{spec.layers} layers", state, str(self.capacity)]
+        return summary(f"Model {spec.family}", facts)
 
     @property
     def spec(self) -> DecoderSpec:
@@ -251,8 +258,14 @@ class Model(ClosesOnExit):
         make_request([0], options, defaults=self._defaults, vocab_size=vocab_size, sinks=sinks)
 
     def _submit(self, request: StreamRequest) -> Stream:
+        options = self._options
+        sinks = options.sinks if request.sinks is None else request.sinks
         return Stream(
-            self._native.submit(request), request, self, has_text=self._text.tokenizer is not None
+            self._native.submit(request),
+            request,
+            self,
+            has_text=self._text.tokenizer is not None,
+            window=(sinks, options.sinks + options.window - sinks),
         )
 
     @overload
@@ -505,14 +518,11 @@ class Model(ClosesOnExit):
         """
         self._check_open("new_cache")
         most = 1 << 28
-        native = self._native.new_cache(
-            as_int("new_cache", "batch", batch, 1, 1 << 16),
-            self._options.sinks if sinks is None else as_int("new_cache", "sinks", sinks, 0, most),
-            self._options.window
-            if window is None
-            else as_int("new_cache", "window", window, 1, most),
-        )
-        return Cache(native, self._native)
+        options = self._options
+        s = options.sinks if sinks is None else as_int("new_cache", "sinks", sinks, 0, most)
+        w = options.window if window is None else as_int("new_cache", "window", window, 1, most)
+        native = self._native.new_cache(as_int("new_cache", "batch", batch, 1, 1 << 16), s, w)
+        return Cache(native, self._native, s, w)
 
     def forward(self, ids: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """Compute the logits of all given tokens.

@@ -23,6 +23,15 @@ class RopeSpec:
     attention_factor: float = 1.0
     """Multiplies cos and sin, of queries and of keys (YaRN); 1 for the other schemes."""
 
+    def __repr__(self) -> str:
+        """Return a summary: there are tens of frequencies."""
+        frequencies = self.inverse_frequencies
+        ends = f" from {frequencies[0]:g} to {frequencies[-1]:g}" if frequencies else ""
+        return (
+            f"<sinkstream.RopeSpec {len(frequencies)} frequencies{ends}, {self.pairing}, "
+            f"attention_factor {self.attention_factor:g}>"
+        )
+
     @property
     def rotary_dim(self) -> int:
         """Return the number of leading dimensions of a head that are rotated."""

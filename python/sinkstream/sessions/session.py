@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import InvalidArgument, SessionBusy, warn_caller
+from sinkstream.observe.notebook import cache_bar, summary
 from sinkstream.request.checks import as_ids
 from sinkstream.request.options import Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
@@ -114,6 +115,14 @@ class Session(ClosesOnExit):
     def __repr__(self) -> str:
         state = "closed" if self._native.is_closed else f"{self.stats.live_tokens} live tokens"
         return f"<sinkstream.Session {self.stats.turns} turns, {state}>"
+
+    def _repr_html_(self) -> str:
+        stats = self.stats
+        facts = [f"{stats.turns} turns", f"{stats.tokens:,} tokens"]
+        if self._native.is_closed:
+            return summary("Session", [*facts, "closed"])
+        bar = cache_bar(self.sinks, self.window, stats.live_tokens, stats.evicted_tokens)
+        return summary("Session", facts, bar)
 
     # ---- turns -----------------------------------------------------------------------------------
 
@@ -252,6 +261,7 @@ class Session(ClosesOnExit):
             request,
             self._host.model,
             has_text=self._host.tokenizer is not None,
+            window=(self.sinks, self.window),
             take_back=self._take_back,
         )
         # The session keeps `native`, which would otherwise end the turn of a forgotten stream.

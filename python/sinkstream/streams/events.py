@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sinkstream.observe.notebook import quotation, summary
 from sinkstream.request.options import Sampling
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
@@ -88,7 +89,11 @@ class Stats:
     """Tokens that are ready but have not been read."""
 
 
-@dataclass(frozen=True, slots=True)
+# A result's text is shown up to here.
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """The complete output of a stream.
 
@@ -109,3 +114,18 @@ class Result:
     that option."""
     dropped_characters: int = 0
     dropped_tokens: int = 0
+
+    def __repr__(self) -> str:
+        """Return reason, speed and the beginning of the text: ids would fill the screen."""
+        text = self.text
+        if len(text) > _SHOWN_CHARACTERS:
+            text = text[:_SHOWN_CHARACTERS] + "…"
+        return f"<sinkstream.Result {', '.join(self._facts())}: {text!r}>"
+
+    def _repr_html_(self) -> str:
+        return summary("Result", self._facts(), quotation(self.text))
+
+    def _facts(self) -> list[str]:
+        rate = self.stats.tokens_per_s
+        speed = [] if rate is None else [f"{rate:.1f} tokens/s"]
+        return [self.finish_reason, f"{self.stats.generated_tokens} tokens", *speed]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from sinkstream import _core
 from sinkstream.errors import EngineDead, InvalidArgument, SessionBusy, SinkstreamError
 from sinkstream.observe import logs
+from sinkstream.observe.notebook import cache_bar, summary
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams import aio
 from sinkstream.streams.closing import ClosesOnExit
@@ -79,6 +80,7 @@ class Stream(ClosesOnExit):
         model: object,
         *,
         has_text: bool,
+        window: tuple[int, int] = (0, 0),
         take_back: Callable[[_core.TokenStream], None] | None = None,
     ) -> None:
         """Read what `native` produces for a request.
@@ -88,12 +90,14 @@ class Stream(ClosesOnExit):
             request: What was submitted.
             model: The model, kept alive.
             has_text: Whether the model has a tokenizer.
+            window: S and W of its sequence, to show them.
             take_back: Undoes the turn of a session; None without a session.
         """
         self._native = native
         self._model = model
         self._take_back = take_back
         self._has_text = has_text
+        self._window = window
         self._seed = request.seed
         self._inbox = Inbox(request, native.request_id)
         # Key "reader": the id of the thread, or the task, that is reading.
@@ -101,10 +105,20 @@ class Stream(ClosesOnExit):
         self._is_error_given = False
 
     def __repr__(self) -> str:
-        state = self._inbox.finish_reason or (
+        return f"<sinkstream.Stream {self._state()}, {self.stats.generated_tokens} tokens>"
+
+    def _repr_html_(self) -> str:
+        stats = self.stats
+        facts = [self._state(), f"{stats.generated_tokens:,} tokens"]
+        if stats.tokens_per_s is not None:
+            facts.append(f"{stats.tokens_per_s:.1f} tokens/s")
+        bar = cache_bar(*self._window, stats.live_tokens, stats.evicted_tokens)
+        return summary("Stream", facts, bar)
+
+    def _state(self) -> str:
+        return self._inbox.finish_reason or (
             "closed" if self._inbox.is_closed else self._native.phase
         )
-        return f"<sinkstream.Stream {state}, {self.stats.generated_tokens} tokens>"
 
     # ---- reading ---------------------------------------------------------------------------------
 
