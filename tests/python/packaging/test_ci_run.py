@@ -55,10 +55,11 @@ def test_the_parts_are_all_that_make_test_makes() -> None:
 def test_a_run_ends_with_times_and_a_count(tmp_path: Path) -> None:
     status, lines = run(tmp_path, MAKE.replace("exit 2", ":"))
     assert status == 0
-    *_, empty, tools, _, _, _, _, python, total, _, count = lines
+    *_, empty, tools, _, _, _, _, python, site, total, _, count = lines
     assert empty == ""
     assert re.fullmatch(r"tools +\d+ s  passed", tools)
     assert re.fullmatch(r"Python tests +\d+ s  passed", python)
+    assert re.fullmatch(r"site +\d+ s  passed", site)
     assert re.fullmatch(r"total +\d+ s", total)
     assert count == "2 passed, 0 failed, 0 skipped"
 
