@@ -76,7 +76,8 @@ def timed(part: str) -> Iterator[list[str]]:
     started = time.monotonic()
     said: list[str] = []
     yield said
-    print(f"{part:<13}{time.monotonic() - started:7.1f} s  {' '.join(said)}", flush=True)
+    took = f"{time.monotonic() - started:7.1f} s"
+    print(f"{part:<13}{took}  {' '.join(said)}".rstrip(), flush=True)
 
 
 def run(command: list[str], folder: Path) -> str:
