@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sinkstream.cache import Cache, Capacity
     from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
     from sinkstream.loading import load
-    from sinkstream.model import Model
+    from sinkstream.model import Message, Model, Prompt
     from sinkstream.observe.metrics import prometheus_text
     from sinkstream.observe.tracing import trace
     from sinkstream.request.options import Sampling, StreamOptions
@@ -58,8 +58,10 @@ _HOMES = {
     "Evicted": "sinkstream.streams.stream",
     "FinishReason": "sinkstream.streams.stream",
     "Finished": "sinkstream.streams.stream",
+    "Message": "sinkstream.model",
     "Model": "sinkstream.model",
     "Prefill": "sinkstream.streams.stream",
+    "Prompt": "sinkstream.model",
     "Replies": "sinkstream.streams.replies",
     "Result": "sinkstream.streams.stream",
     "RopeSpec": "sinkstream.checkpoint.spec",
@@ -90,9 +92,11 @@ __all__ = [
     "Finished",
     "ForkError",
     "InvalidArgument",
+    "Message",
     "Model",
     "NonFiniteLogits",
     "Prefill",
+    "Prompt",
     "Replies",
     "Result",
     "RopeSpec",

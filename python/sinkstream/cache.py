@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sinkstream import _core
 from sinkstream.observe.notebook import cache_bar, human_bytes, summary
 from sinkstream.request.checks import as_int
+from sinkstream.streams.closing import NeverCopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,13 @@ class Capacity:
         return self.sinks + self.window
 
 
-class Cache:
+class Cache(NeverCopied):
     """Keys and values for `Model.forward`: one sequence for each row of a batch.
 
     Created by `Model.new_cache`. Its memory is separate from `Model.capacity`.
     """
+
+    _instead = "Use `copy()`."
 
     def __init__(
         self, native: _core.ForwardCache, model: _core.Model, sinks: int, window: int

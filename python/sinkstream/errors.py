@@ -81,7 +81,7 @@ class DeviceError(SinkstreamError, RuntimeError):
 
 
 class EngineDead(SinkstreamError, RuntimeError):
-    """The generation thread has stopped after a failure; the message gives the cause."""
+    """The model is closed, or its generation thread has failed; the message gives the cause."""
 
     code = "engine_dead"
 

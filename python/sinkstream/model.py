@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, overload
 
 from sinkstream import _core
 from sinkstream.cache import Cache, Capacity
@@ -51,7 +51,24 @@ if TYPE_CHECKING:
 _REPLY_TOKENS = 256
 
 Message = Mapping[str, Any]
-Prompt = str | Sequence[int] | Sequence[Message]
+
+
+class IdArray(Protocol):
+    """Token ids in a NumPy array or a torch tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return [tokens], or [prompts, tokens]."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def tolist(self) -> Any:
+        """Return the ids as a list."""
+        ...
+
+
+Prompt = str | Sequence[int] | Sequence[Message] | IdArray
 Progress = Callable[[int, int], None]
 
 
@@ -84,6 +101,8 @@ class Model(ClosesOnExit):
         >>> with sinkstream.load() as model:
         ...     print(model.generate("Once upon a time", max_tokens=40).text)
     """
+
+    _instead = "Load the model in the process that uses it."
 
     def __init__(
         self,
@@ -280,12 +299,24 @@ class Model(ClosesOnExit):
     @overload
     def generate(
         self,
-        prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]],
+        prompt: Sequence[str]
+        | Sequence[Sequence[int]]
+        | Sequence[Sequence[Message]]
+        | Sequence[Prompt],
         *,
         sinks: int | None = ...,
         progress: Progress | None = ...,
         **options: Unpack[StreamOptions],
     ) -> list[Result]: ...
+    @overload
+    def generate(
+        self,
+        prompt: IdArray,
+        *,
+        sinks: int | None = ...,
+        progress: Progress | None = ...,
+        **options: Unpack[StreamOptions],
+    ) -> Result | list[Result]: ...
 
     @shows_options(max_tokens=_REPLY_TOKENS)
     def generate(

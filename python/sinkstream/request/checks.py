@@ -127,6 +127,12 @@ def as_bias(where: str, name: str, value: Any, vocab_size: int) -> dict[int, flo
             f"{where}: `{name}` must map token ids to numbers, but is of type "
             f"{type(value).__name__}."
         )
+    for token in value:
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise TypeError(
+                f"{where}: `{name}` must have token ids as keys, which are integers, but one is "
+                f"{_kind(token)}."
+            )
     return {
         as_int(where, name, token, 0, vocab_size - 1): as_number(where, name, number)
         for token, number in value.items()

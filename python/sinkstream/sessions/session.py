@@ -91,6 +91,8 @@ class Session(ClosesOnExit):
         ...     session.stream("Another one.").result().text
     """
 
+    _instead = "Use `save` or `fork`."
+
     def __init__(
         self,
         native: _core.Session,

@@ -1,14 +1,26 @@
-"""The base class of objects that a `with` block closes."""
+"""Base classes of objects that hold native memory: a `with` block closes them, none is copied."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class ClosesOnExit:
+class NeverCopied:
+    """Refuses to be pickled or copied."""
+
+    _instead = ""
+    """What to do instead, as a sentence."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"pickle: a {type(self).__name__} must not be pickled or copied. {self._instead}"
+        )
+
+
+class ClosesOnExit(NeverCopied):
     """Calls `close` at the end of a `with` block."""
 
     def close(self) -> None:

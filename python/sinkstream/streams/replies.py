@@ -42,6 +42,8 @@ class Replies(ClosesOnExit):
         ...     print(index, reply.text if isinstance(reply, Result) else f"failed: {reply}")
     """
 
+    _instead = "Use what it returns."
+
     def __init__(
         self, start: Callable[[Any], Stream], prompts: Iterable[Any], max_started: int
     ) -> None:

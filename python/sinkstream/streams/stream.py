@@ -73,6 +73,8 @@ class Stream(ClosesOnExit):
         >>> stream.finish_reason, stream.stats.tokens_per_s
     """
 
+    _instead = "Use its `result()`."
+
     def __init__(
         self,
         native: _core.TokenStream,

@@ -133,9 +133,7 @@ def test_a_reply_that_fails_leaves_the_others(tiny_folder: Callable[[str], Path]
 def test_a_misspelt_option_is_refused_with_a_suggestion(model: sinkstream.Model) -> None:
     calls: list[Callable[..., Any]] = [model.stream, model.generate, model.generate_many]
     for call, prompt in zip(calls, ["the", ["the"], ["the"]], strict=True):
-        with pytest.raises(
-            TypeError, match=r"no option `temprature`\. Did you mean `temperature`\?"
-        ):
+        with pytest.raises(TypeError, match=r"no option `temprature`.* mean `temperature`\?"):
             call(prompt, temprature=1)
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -380,6 +381,19 @@ def test_refuses_sinks_that_cannot_be(model: sinkstream.Model, sinks: object) ->
     with pytest.raises((InvalidArgument, TypeError), match=r"session: `sinks` must"):
         model.session(sinks=sinks)  # type: ignore[arg-type]  # the point of the test
     wait_for_memory(model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_tokens": -1}, {"max_tokens": "3"}, {"temperature": 101}, {"stop": 5}, {"temprature": 1}],
+)
+def test_every_error_of_an_option_begins_alike(
+    model: sinkstream.Model, options: dict[str, Any]
+) -> None:
+    with model.session() as session:
+        for use in (session.stream, model.stream, model.generate):
+            with pytest.raises((InvalidArgument, TypeError), match=r"^stream: "):
+                use([5], **options)  # type: ignore[operator]
 
 
 def test_refuses_an_option_that_does_not_exist(model: sinkstream.Model) -> None:
