@@ -158,8 +158,8 @@ class Session(ClosesOnExit):
 
         Args:
             content: The message; token ids are used unchanged.
-            role: Its author: "user", "assistant" or "system", if the checkpoint's chat template
-                allows that role here.
+            role: Its author: "assistant", "developer", "system", "tool" or "user", if the
+                checkpoint's chat template allows that role here.
 
         Raises:
             InvalidArgument: The template does not allow the role, or the session is closed.

@@ -135,8 +135,8 @@ class Stream(ClosesOnExit):
             InvalidArgument: The checkpoint has no tokenizer, so there is no text.
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: Timed out waiting for cache memory: the streams holding it are not being
-                read.
+            CapacityError: Timed out waiting for cache memory that idle sessions, or streams that
+                are not being read, hold.
             EngineDead: The generation thread has failed.
         """
         self._check_text()
@@ -152,8 +152,8 @@ class Stream(ClosesOnExit):
         Raises:
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity; after `Finished("error")`.
-            CapacityError: Timed out waiting for cache memory: the streams holding it are not being
-                read.
+            CapacityError: Timed out waiting for cache memory that idle sessions, or streams that
+                are not being read, hold.
             EngineDead: The generation thread has failed.
         """
         try:
@@ -172,8 +172,8 @@ class Stream(ClosesOnExit):
         Raises:
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: Timed out waiting for cache memory: the streams holding it are not being
-                read.
+            CapacityError: Timed out waiting for cache memory that idle sessions, or streams that
+                are not being read, hold.
             EngineDead: The generation thread has failed.
         """
         self._read(self._inbox.skip)
