@@ -150,6 +150,7 @@ void Engine::enqueue(std::unique_ptr<Sequence> sequence) {
     const std::lock_guard lock(mutex_);
     check_open("stream");
     arrivals_.push_back(std::move(sequence));
+    ++enqueued_;
   }
   SINKSTREAM_FAIL_POINT("submit.enqueued");
   bell_->ring();
@@ -197,7 +198,12 @@ void Engine::close() {
 
 EngineStats Engine::stats() const {
   owner_.check("stats");
+  const int64_t enqueued = enqueued_.load();  // first: what is published later includes these
   EngineStats stats = recorder_.stats();
+  // Not taken from the queue yet, or taken in a step that has not been published.
+  const int64_t arriving = std::max<int64_t>(0, enqueued - stats.requests);
+  stats.requests += arriving;
+  stats.waiting += arriving;
   stats.queue_lag = lag_->load(std::memory_order_relaxed);
   return stats;
 }
@@ -394,6 +400,22 @@ Clock::time_point Engine::memory_wait_deadline(const Sequence& sequence) const {
   return std::max(*stalled_since_, sequence.submitted) + kMemoryWaitTimeout;
 }
 
+// Called when nothing can run, so every running sequence is parked.
+std::string Engine::describe_holders() const {
+  const auto turns = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
+    return sequence->session != nullptr;
+  });
+  const int64_t idle = static_cast<int64_t>(sessions_.size()) - turns;
+  const auto unread = static_cast<int64_t>(running_.size());
+  std::string held;
+  if (idle > 0) held = cat(idle, idle == 1 ? " idle session" : " idle sessions");
+  if (idle > 0 && unread > 0) held += " and ";
+  if (unread > 0) {
+    held += cat(unread, unread == 1 ? " stream that is" : " streams that are", " not being read");
+  }
+  return held;
+}
+
 void Engine::fail_starved() {
   const Clock::time_point now = options_.now();
   std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
@@ -403,9 +425,8 @@ void Engine::fail_starved() {
     finish(
         *sequence, FinishReason::kError,
         std::make_exception_ptr(CapacityError(cat(
-            "stream: timed out waiting for cache memory: the streams holding it are not being "
-            "read. The cache has room for ",
-            options_.max_sequences,
+            "stream: timed out waiting for cache memory: it is held by ", describe_holders(),
+            ". The cache has room for ", options_.max_sequences,
             " sequences. Read, close or cancel a stream, close a session, or load the model with "
             "a larger `max_sequences`."))));
     return true;

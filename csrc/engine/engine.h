@@ -134,6 +134,7 @@ class Engine {
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
   Clock::time_point next_deadline() const;
+  std::string describe_holders() const;
   void fail_starved();
   Clock::time_point memory_wait_deadline(const Sequence& sequence) const;
   void update_page_stats();
@@ -224,6 +225,7 @@ class Engine {
   // Readable from any thread.
   Recorder recorder_;
   std::atomic<int64_t> requests_{0};  // numbers assigned so far
+  std::atomic<int64_t> enqueued_{0};  // requests put into arrivals_ so far
   const std::shared_ptr<TokenStream::Gauge> lag_ = std::make_shared<TokenStream::Gauge>(0);
 
   std::mutex join_mutex_;  // guards thread_

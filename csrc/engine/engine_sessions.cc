@@ -255,8 +255,11 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
   const int64_t free = options_.pool->free_pages();
   if (pages > free) {
     throw CapacityError(cat("session: a session needs ", pages, " pages of cache, but only ", free,
-                            " are free. Close a session or a stream, or load the model with a "
-                            "larger `max_sequences`."));
+                            " are free (open sessions: ", sessions_.size(),
+                            ", running requests: ", running_.size(),
+                            "). Close a session or a stream, or load the model with a "
+                            "`max_sequences` above ",
+                            options_.max_sequences, "."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
   make_cache(&session->cache, window, kEndlessLength, shared);

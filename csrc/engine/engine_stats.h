@@ -18,7 +18,7 @@ struct EngineStats {
   int64_t free_pages = 0;
   int64_t shared_pages = 0;  // with more than one holder
   // Since the engine started:
-  int64_t requests = 0;  // taken from the queue: waiting + running + the sum of `finished`
+  int64_t requests = 0;  // submitted: waiting + running + the sum of `finished`
   std::array<int64_t, std::size(kFinishReasons)> finished{};  // by FinishReason
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // prefilled

@@ -58,6 +58,33 @@ TEST_P(EngineMemoryWaitTest, StartsAgainWhenTheHolderIsReadNoMore) {
   holder->close();
 }
 
+TEST_P(EngineMemoryWaitTest, NamesWhatHoldsTheMemory) {
+  options.max_sequences = 3;
+  std::vector<std::shared_ptr<Session>> idle = {engine().open_session({}, {})};
+  const auto unread = submit(greedy_request({5}, std::nullopt));
+  wait_until_parked(1);
+  const auto refusal = [&] {
+    const auto waiting = submit(greedy_request({6}, std::nullopt));
+    wait_for_iteration();
+    pass(1s);
+    read_all(*waiting);
+    try {
+      waiting->rethrow();
+    } catch (const CapacityError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  idle.push_back(engine().open_session({}, {}));
+  EXPECT_NE(refusal().find("held by 2 idle sessions and 1 stream that is not being read."),
+            std::string::npos);
+  unread->close();
+  wait_until([&] { return engine().stats().running == 0; });
+  idle.push_back(engine().open_session({}, {}));
+  EXPECT_NE(refusal().find("it is held by 3 idle sessions."), std::string::npos);
+  for (const auto& session : idle) session->close();
+}
+
 SINKSTREAM_TEST_BOTH_SAMPLERS(EngineMemoryWaitTest);
 
 }  // namespace

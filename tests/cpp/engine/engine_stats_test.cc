@@ -96,6 +96,18 @@ TEST_P(EngineStatsTest, AddUpAtAnyMomentOfABusyLife) {
   EXPECT_EQ(stats.queue_lag, 0);
 }
 
+TEST_P(EngineStatsTest, CountARequestAsSoonAsItIsSubmitted) {
+  engine();
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (int32_t count = 1; count <= 200; ++count) {
+    streams.push_back(submit(greedy_request({5}, 3)));
+    const EngineStats stats = engine().stats();
+    EXPECT_EQ(stats.requests, count);
+    expect_consistent(stats);
+  }
+  for (const auto& stream : streams) read_all(*stream);
+}
+
 TEST_P(EngineStatsTest, CountsTheTimeToEachFirstTokenOnce) {
   read_all(*submit(greedy_request({5}, 40)));
   read_all(*submit(greedy_request({6}, 1)));
