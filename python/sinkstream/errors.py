@@ -99,7 +99,7 @@ def note_exit() -> None:
 
 
 def engine_dead(message: str) -> BaseException:
-    """Return what a call raises that finds no generation thread: mostly an `EngineDead`."""
+    """Return the exception for a call that finds no generation thread, usually an `EngineDead`."""
     if _is_exiting and threading.current_thread() is not threading.main_thread():
         return SystemExit()
     return EngineDead(message)

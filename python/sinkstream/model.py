@@ -234,14 +234,15 @@ class Model(ClosesOnExit):
         """Start generating, and return a stream of the text.
 
         Generation starts immediately and runs in a native thread; a consumer that falls behind
-        gets its text merged. Leaving the loop, `close()`, the end of a `with` block and Ctrl-C stop
-        it. Read the stream with `for`, or with `async for` in asyncio.
+        gets its text merged. `close()`, the end of a `with` block and Ctrl-C end it; so does
+        leaving a loop over a stream that has no other reference. Read the stream with `for`, or
+        with `async for` in asyncio.
 
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
-                and transformers take them; only text is supported). A string is plain text; only
-                messages and ids can contain control tokens. Any length is allowed: tokens that no
-                longer fit into the cache are evicted.
+                and transformers take them; only text is supported). A string is plain text. Control
+                tokens come only from the chat template that wraps messages, or from ids. Any length
+                is allowed: tokens that no longer fit into the cache are evicted.
             sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 
@@ -338,19 +339,19 @@ class Model(ClosesOnExit):
 
         The default of `max_tokens` is 256; with None, a reply ends only when the model stops by
         itself, which many models never do. All prompts start together, so `timeout_s` limits the
-        whole call, and a given `seed` is that of every prompt: equal prompts then get equal
+        whole call, and a `seed` applies to every prompt: equal prompts then get equal
         replies. To read each reply when it is complete, use `generate_many`.
 
         Returns:
             A result; for a list of prompts, a list of results in the same order.
 
         Raises:
-            InvalidArgument: A value is out of range. Of several prompts, none has been started;
-                the message counts them from 0.
+            InvalidArgument: A value is out of range. If there are several prompts, none has been
+                started, and the message gives the index of the bad one, from 0.
             TypeError: A value has the wrong type.
-            CapacityError: A reply failed for lack of memory. Of several, all others have been
-                completed first: `results` of the error has them.
-            NonFiniteLogits: The model returned NaN or infinity, likewise.
+            CapacityError: A reply failed for lack of memory. With several prompts, the others are
+                completed first, and `results` of the error holds them.
+            NonFiniteLogits: The model returned NaN or infinity; `results` is set as above.
             EngineDead: The model is closed, or its engine has failed.
         """
         called_at = time.monotonic()
@@ -498,7 +499,8 @@ class Model(ClosesOnExit):
 
         Raises:
             CheckpointError: The file is missing or damaged, or was written by another version or
-                for another model, cache type, sinks or window; the message shows both values.
+                for another model, cache type or capacity (sinks + window); the message shows
+                both values.
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """

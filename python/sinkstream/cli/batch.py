@@ -129,7 +129,7 @@ def refuse_same_file(descriptor: int, source: str, target: str) -> None:
     if "-" in (source, target) or not Path(target).exists():
         return
     if os.path.samestat(Path(target).stat(), os.fstat(descriptor)):
-        raise InvalidArgument("batch: OUT must be another file than IN, but is the same.")
+        raise InvalidArgument("batch: OUT must be a different file from IN, but is the same file.")
 
 
 @contextmanager

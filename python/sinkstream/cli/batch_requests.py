@@ -143,7 +143,7 @@ def fields_of_result(result: Result, options: StreamOptions) -> dict[str, Any]:
         fields["token_ids"] = result.token_ids
         fields["logprobs"] = result.logprobs
         fields["alternatives"] = result.alternatives
-    if result.dropped_tokens:  # a very long reply keeps only its end
+    if result.dropped_tokens:  # max_tokens was null or above 65,536
         fields["dropped_tokens"] = result.dropped_tokens
         fields["dropped_characters"] = result.dropped_characters
     return fields

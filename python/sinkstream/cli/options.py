@@ -31,7 +31,8 @@ Sinks = Annotated[int, typer.Option(help="Number of first tokens, which always s
 Window = Annotated[
     int | None,
     typer.Option(
-        help="Most recent tokens that the model sees. Default: the trained length, at most 4,096."
+        help="Most recent tokens that the model sees. Default: the trained length or 4,096, "
+        "whichever is smaller, minus the sinks."
     ),
 ]
 Threads = Annotated[

@@ -439,7 +439,7 @@ def open_session(host: Host, turns: TurnFormat, beginning: Beginning) -> Session
     try:
         if unread:
             session._read(unread, session._state)
-            session._turn = None  # the opening is no turn
+            session._turn = None  # the opening is not a turn
     except BaseException:
         session.close()
         raise

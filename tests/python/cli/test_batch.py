@@ -264,7 +264,7 @@ def test_a_line_that_is_not_utf8_or_too_long_is_an_error(
         (["{0}/none.jsonl", "{0}/out.jsonl"], '"{0}/none.jsonl": No such file or directory.'),
         (["{0}/in.jsonl", "{0}/none/o"], '"{0}/none/o": No such file or directory.'),
         (["{0}", "{0}/out.jsonl"], '"{0}": Is a directory.'),
-        (["{0}/in.jsonl", "{0}/in.jsonl"], "batch: OUT must be another file than IN"),
+        (["{0}/in.jsonl", "{0}/in.jsonl"], "batch: OUT must be a different file from IN"),
         (["{0}/in.jsonl", "{0}/o", "--top-p", "2"], "`--top-p` must be in (0, 1], but is 2."),
         (["{0}/in.jsonl", "{0}/o", "--raw", "--system", "x"], "--system must not be given"),
     ],

@@ -197,7 +197,7 @@ def test_the_long_chat_keeps_its_system_prompt_and_goes_on_from_its_file(
     assert counts[-1][2] > 256  # far past the window
     assert re.findall("system prompt live: (True|False)", text) == ["True", "False"]
     assert "As before: True" in text
-    assert "they cannot come back" in text
+    assert "the turn began and cannot be restored" in text
     assert "The same tokens: True\nThe same reply: True" in text
 
 
