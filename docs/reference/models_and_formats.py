@@ -131,7 +131,8 @@ def choices(refuse: Callable[[], Any]) -> str:
 def _files() -> Iterator[str]:
     versions = " or ".join(str(number) for number in sorted(gguf_header._VERSIONS))
     yield "\n## Files\n"
-    yield f"- GGUF: one file of version {versions}, little-endian. Merge split files first."
+    yield f"- GGUF: a file of version {versions}, little-endian, or one in parts named"
+    yield "  `…-00001-of-00003.gguf` and so on: give the path of any part."
     yield "  Tensors of other parts, such as a vision tower, cause a warning; a bias or norm that"
     yield "  the decoder lacks is refused, because GGUF has no switch that would turn it off."
     yield "- Hugging Face: a folder with config.json and model.safetensors, or its shards and their"

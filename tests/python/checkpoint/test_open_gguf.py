@@ -218,14 +218,6 @@ def test_a_file_without_an_architecture_is_an_error(tmp_path: Path) -> None:
         open_checkpoint(GgufBytes().write(tmp_path / "m.gguf"))
 
 
-def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
-    file = llama_bytes().add("split.count", U32, 2)
-    with pytest.raises(
-        CheckpointError, match=r"`split.count` must be 0, 1 or absent, but is 2. Merge"
-    ):
-        open_checkpoint(file.write(tmp_path / "m.gguf"))
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_file_merged_from_parts_opens(tmp_path: Path, count: int) -> None:
     file = llama_bytes().add("split.no", U32, 0).add("split.count", U32, count)

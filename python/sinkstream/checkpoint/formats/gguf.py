@@ -1,4 +1,4 @@
-"""Opens a GGUF file: its header now, its text format later."""
+"""Opens a GGUF file, or all parts of one: headers now, the text format later."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 import struct
 from pathlib import Path
 
-from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
 from sinkstream.checkpoint.families import GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.formats.gguf_header import GgufHeader, read_gguf_header
+from sinkstream.checkpoint.formats.gguf_header import GgufHeader
+from sinkstream.checkpoint.formats.gguf_split import read_gguf
 from sinkstream.checkpoint.match_tensors import match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_gguf
@@ -21,31 +21,29 @@ from sinkstream.errors import CheckpointError
 _DIVISORS = "rope_freqs.weight"
 _DECODER_PARTS = ("blk", "output", "position_", "rope_", "token_")
 _MAX_DIVISORS = 512  # half of the largest head
-_MAX_PARTS = 1 << 16
-_MERGE = "Merge the parts into one file first."
 _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
 
 
 def open_gguf(path: Path) -> TensorsOnly:
     """Open a GGUF file: read its header and check it against the file, but read no tensors.
 
+    Of a file that is split into parts, `path` is any part; all of them are opened.
+
     Raises:
         CheckpointError: The file is not a GGUF file, is damaged, or is not supported.
     """
-    file = File(path)
+    opened = read_gguf(path)
+    header, where = opened.header, opened.path.name
+    source = FileSource(header.tensors)
     try:
-        header = read_gguf_header(file)
-        fields = Fields(header.metadata, file.name)
-        if fields.whole("split.count", 0, _MAX_PARTS, 1) > 1:  # merged files may say 0
-            raise fields.error("split.count", "be 0, 1 or absent", remedy=_MERGE)
-        name = fields.word("general.architecture")
-        family = find_family(name, f"{file.name} has architecture")
+        name = Fields(header.metadata, where).word("general.architecture")
+        family = find_family(name, f"{where} has architecture")
         spec = family.spec_from_gguf(
             GgufDescription(
-                metadata=Fields(header.metadata, file.name, f"{name}."),
+                metadata=Fields(header.metadata, where, f"{name}."),
                 tensors=frozenset(header.tensors),
                 tokens=_count_tokens(header),
-                rope_divisors=_read_divisors(file, header),
+                rope_divisors=_read_divisors(header),
             )
         )
         tensors = match_tensors(
@@ -54,19 +52,19 @@ def open_gguf(path: Path) -> TensorsOnly:
             header.tensors,
             STORAGE_BLOCKS,
             {_DIVISORS},
-            file.name,
+            where,
             lambda name: _is_of_decoder(name, spec.layers),
         )
         return TensorsOnly(
-            path=str(path),
+            path=str(opened.path),
             spec=spec,
             tensors=tensors,
-            source=FileSource(header.tensors),
-            generation=generation_from_gguf(header.metadata, file.name),
+            source=source,
+            generation=generation_from_gguf(header.metadata, where),
             text=GgufText(header.metadata),
         )
     except BaseException:
-        file.close()
+        source.close()
         raise
 
 
@@ -87,12 +85,12 @@ def _count_tokens(header: GgufHeader) -> int:
     return len(tokens) if isinstance(tokens, list) else 0
 
 
-def _read_divisors(file: File, header: GgufHeader) -> tuple[float, ...] | None:
+def _read_divisors(header: GgufHeader) -> tuple[float, ...] | None:
     """Read the divisors of the rotary frequencies, the only tensor that a spec depends on."""
     entry = header.tensors.get(_DIVISORS)
     if entry is None:
         return None
-    what = f"tensor {quoted(_DIVISORS)}"
+    what, file = f"tensor {quoted(_DIVISORS)}", entry.file
     if entry.kind != "F32" or len(entry.shape) != 1 or entry.shape[0] > _MAX_DIVISORS:
         raise CheckpointError(
             f"load: {file.name}: {what} must hold at most {_MAX_DIVISORS} numbers of type F32, "
