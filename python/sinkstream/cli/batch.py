@@ -28,7 +28,7 @@ from sinkstream.request.options import StreamOptions
 
 FAILED = 2
 
-# Lines that may be waiting, running, or finished before an earlier one, for each that runs.
+# For each running line, how many lines may be waiting, running, or finished out of order.
 _AHEAD = 16
 
 
@@ -59,7 +59,7 @@ def batch(
         typer.Option("--max-tokens", "-n", help=f"Tokens of a reply. Default: {PIPED_TOKENS}."),
     ] = None,
     max_sequences: Annotated[
-        int, typer.Option(help="Lines that are answered at once; each takes a cache.")
+        int, typer.Option(help="Lines answered in parallel. Each has its own cache.")
     ] = 4,
     revision: Annotated[
         str | None, typer.Option(help='Revision of a model named "org/name".')

@@ -95,8 +95,8 @@ class ResultFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InvalidArgument(
-                f"batch: OUT must be used by one run, but {quoted(self._path)} has another: "
-                "another run is writing to it."
+                "batch: OUT must not be in use, but another run is writing to "
+                f"{quoted(self._path)}."
             ) from None
         lines, begin, end = self._last_line()
         last = self._parsed(os.pread(self._file, end - begin, begin)) if lines else None

@@ -37,7 +37,7 @@ COMMANDS: dict[Name, Rule] = {
     "fork": Rule("", "keep a copy of the current conversation"),
     "back": Rule("", "return to that copy, as often as you like"),
     "undo": Rule("", "remove the last question and its reply"),
-    "retry": Rule("", "replace the last reply by another one"),
+    "retry": Rule("", "replace the last reply with a new one"),
     "history": Rule("", "show the turns that the model still sees"),
     "set": Rule("[OPTION VALUE]", "change how replies are sampled, or show it", is_optional=True),
     "stats": Rule("", "show live and evicted tokens, and the speed"),

@@ -51,12 +51,12 @@ def generate(
         typer.Option(
             "--max-tokens",
             "-n",
-            help="Tokens to generate. Default: until the model ends its text on a terminal, else "
-            f"at most {PIPED_TOKENS}.",
+            help="Maximum tokens to generate. Default: no limit on a terminal, otherwise "
+            f"{PIPED_TOKENS}.",
         ),
     ] = None,
     endless: Annotated[
-        bool, typer.Option("--endless", help="Set no limit in a pipe either.")
+        bool, typer.Option("--endless", help="Set no limit, even in a pipe.")
     ] = False,
     stop_token_id: Annotated[
         list[int] | None, typer.Option(help="End at this token. May be repeated.")
@@ -117,7 +117,7 @@ def generate(
             if is_limited and stream.finish_reason == "length":
                 warn_caller(
                     f"generate: the text ends after {PIPED_TOKENS} tokens, the default in a pipe. "
-                    "-n sets another number, and --endless none."
+                    "Use -n to change the limit, or --endless to remove it."
                 )
     return 0
 

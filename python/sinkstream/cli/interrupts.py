@@ -1,6 +1,6 @@
-"""Ctrl-C in a program of our own: while it imports or ends, it stops at once; otherwise it raises.
+"""Ctrl-C on the command line: KeyboardInterrupt while a command runs, otherwise an immediate exit.
 
-An import that is interrupted by an exception may print or swallow it, and has nothing to clean up.
+During imports an exception could be printed or swallowed, and there is nothing to clean up.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 
 
 class OutputError(OSError):
-    """Standard output cannot be written, for another reason than that its reader has ended."""
+    """Standard output cannot be written, for a reason other than `BrokenPipeError`."""
 
     def __str__(self) -> str:
         return f"standard output cannot be written: {self.strerror}."

@@ -72,7 +72,7 @@ class Tail:
         self._logprobs = _Ring(array("f"), max_tokens)
         self._characters = _Ring(array("I"), max_characters)
         self._max_tokens = max_tokens
-        # Alternatives, those of a token after those of the one before; made when there are any.
+        # All alternatives, concatenated in token order; created on first use.
         self._width = 0
         self._other_ids = _Ring(array("i"), 0)
         self._other_logprobs = _Ring(array("f"), 0)
@@ -84,7 +84,10 @@ class Tail:
         logprobs: Iterable[float],
         alternatives: Sequence[Alternatives] = (),
     ) -> None:
-        """Append text and its tokens. All tokens have equally many alternatives, or none any."""
+        """Append text and its tokens.
+
+        Every token has the same number of alternatives, or none has any.
+        """
         self._ids.append(array("i", ids))
         self._logprobs.append(array("f", logprobs))
         self._characters.append(array("I", text.encode(_ENCODING)))

@@ -117,7 +117,7 @@ def test_a_pipe_gets_as_many_tokens_as_generate_returns(run: Run, checkpoint: st
     assert tokens_in(outcome.out) == PIPED_TOKENS
     assert outcome.err == (
         f"sinkstream: generate: the text ends after {PIPED_TOKENS} tokens, the default in a pipe. "
-        "-n sets another number, and --endless none.\n"
+        "Use -n to change the limit, or --endless to remove it.\n"
     )
 
 

@@ -52,9 +52,9 @@ def _tojson(value: Any, *arguments: Any, **named: Any) -> str:
     given = dict(zip(("ensure_ascii", "indent", "separators"), arguments, strict=False)) | named
     indent = given.get("indent") or 0
     if (indent if isinstance(indent, int) else len(indent)) > _MAX_INDENT:
-        raise TemplateError("it indents too far")
+        raise TemplateError("its JSON indentation is too wide")
     if any(len(separator) > _MAX_INDENT for separator in given.get("separators") or ()):
-        raise TemplateError("it separates too far")
+        raise TemplateError("its JSON separators are too long")
     return written_as_json(value, *arguments, **named)
 
 
