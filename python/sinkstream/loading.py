@@ -19,7 +19,7 @@ from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
 from sinkstream.open_checkpoint import with_text
-from sinkstream.request.checks import as_choice, as_int
+from sinkstream.request.checks import as_bool, as_choice, as_int
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 
 DType = Literal["auto", "float32", "bfloat16", "int16"]
@@ -45,6 +45,7 @@ def load(
     prefill_chunk: int | None = None,
     threads: int | None = None,
     revision: str | None = None,
+    download: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Load a model and start its generation thread.
@@ -52,8 +53,10 @@ def load(
     All the memory that the model will ever use is allocated here.
 
     Args:
-        path: A GGUF file, a Hugging Face folder, or a name (`"smollm2"`, `"org/name"`). If None,
-            the environment variable SINKSTREAM_MODEL, or else `"smollm2"`.
+        path: A GGUF file (of several parts, any), a Hugging Face folder, or a name: `"smollm2"`,
+            `"ollama:llama3.2"`, `"lmstudio:publisher/repository"`, or `"org/name"` in the Hugging
+            Face cache; `list_models()` lists those that are there. A folder named `org/name` comes
+            first. If None, the environment variable SINKSTREAM_MODEL, or else `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
             `"int16"` (with 8-bit and 4-bit weights: 16-bit integers with one scale for every 32
@@ -70,7 +73,9 @@ def load(
         prefill_chunk: Prompt tokens processed in one step. It does not change any result.
         threads: Compute threads, the generation thread included. If None, as many as the
             affinity mask and the CPU quota allow; a larger number causes a warning.
-        revision: The revision of a checkpoint named `"org/name"`.
+        revision: The branch, tag or commit of a checkpoint named `"org/name"`.
+        download: Whether to fetch `"org/name"` from the Hugging Face hub with the package
+            huggingface_hub, as far as the cache lacks it. Nothing else uses the network.
         progress: Called with (bytes read, total bytes) while weights are read.
 
     Returns:
@@ -103,7 +108,8 @@ def load(
         device=device,
         cuda_library=devices.cuda_library_path(),
     )
-    opened = open_tensors(path, revision=revision)
+    download = as_bool("load", "download", download)
+    opened = open_tensors(path, revision=revision, download=download)
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
         options = options.with_window(_choose_window(opened.spec.trained_length, sinks, window))
@@ -161,12 +167,12 @@ def _choose_window(trained: int, sinks: int, window: int | None) -> int:
 
 
 def _choose_threads(threads: int) -> int:
-    """Return the requested number; warn if there are fewer cores."""
-    threads, cores = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
-    if threads > cores:
+    """Return the requested number; warn if there are fewer logical CPUs."""
+    threads, usable = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
+    if threads > usable:
         warn_caller(
-            f"load: `threads` should not exceed the {cores} cores that this process may use, but "
-            f"is {threads}. The threads will compete for cores."
+            f"load: `threads` should not exceed the {usable} logical CPUs that this process may "
+            f"use, but is {threads}. The threads will compete for them."
         )
     return threads
 

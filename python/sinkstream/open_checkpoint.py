@@ -22,14 +22,18 @@ from sinkstream.text.tokenizers import from_folder, from_gguf
 
 
 def open_checkpoint(
-    path: str | os.PathLike[str] | None = None, *, revision: str | None = None
+    path: str | os.PathLike[str] | None = None,
+    *,
+    revision: str | None = None,
+    download: bool = False,
 ) -> Checkpoint:
     """Open a checkpoint: read and check its description, and leave its tensors in their files.
 
     Args:
-        path: A `.gguf` file, a Hugging Face folder, "smollm2", or "org/name" on the hub. If None,
+        path: A `.gguf` file, a Hugging Face folder, or a name, as for `locate_model`. If None,
             `$SINKSTREAM_MODEL`, or else "smollm2".
         revision: Branch, tag or commit of a hub repository.
+        download: Whether to fetch a hub repository.
 
     Returns:
         The checkpoint. Its `source` keeps the files open until `source.close()`.
@@ -44,7 +48,7 @@ def open_checkpoint(
         30
         >>> checkpoint.source.close()
     """
-    opened = open_tensors(path, revision=revision)
+    opened = open_tensors(path, revision=revision, download=download)
     try:
         return with_text(opened)
     except BaseException:

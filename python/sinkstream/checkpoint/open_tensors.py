@@ -13,13 +13,21 @@ from sinkstream.errors import CheckpointError
 
 
 def open_tensors(
-    path: str | os.PathLike[str] | None = None, *, revision: str | None = None
+    path: str | os.PathLike[str] | None = None,
+    *,
+    revision: str | None = None,
+    download: bool = False,
+    headers_only: bool = False,
 ) -> TensorsOnly:
-    """Open a checkpoint without its text format. Arguments and errors as `open_checkpoint`."""
-    found = locate_model(path, revision).absolute()  # so that "." has a name in errors
+    """Open a checkpoint without its text format. Arguments and errors as `open_checkpoint`.
+
+    If `headers_only`, no tensor of a folder is read to find out whether the output head is tied.
+    """
+    found = locate_model(path, revision, download=download)
+    found = found.absolute()  # so that "." has a name in errors
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(
             f"load: {quoted(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
             "safetensors file. Give the folder that holds it."
         )
-    return open_folder(found) if found.is_dir() else open_gguf(found)
+    return open_folder(found, headers_only) if found.is_dir() else open_gguf(found)

@@ -21,7 +21,12 @@ _PIECE = 1 << 20  # numbers compared at a time
 
 
 def settle_tie(
-    spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry], where: str
+    spec: DecoderSpec,
+    names: WeightNames,
+    entries: Mapping[str, TensorEntry],
+    where: str,
+    *,
+    compares: bool = True,
 ) -> tuple[DecoderSpec, Mapping[str, TensorEntry]]:
     """Return the description and tensors of the model that transformers would compute.
 
@@ -33,13 +38,14 @@ def settle_tie(
         names: The format's tensor names.
         entries: The tensors in the files, by name.
         where: The folder, for the warning.
+        compares: Whether to read both tensors. Otherwise they count as equal.
     """
     embedding, head = (names.tensor(slot) for slot in ("embedding", "output"))
     if not spec.tie_embeddings or head not in entries:
         return spec, entries
     if embedding not in entries:
         return spec, {**entries, embedding: entries[head]}
-    if _are_equal(entries[embedding], entries[head]):
+    if not compares or _are_equal(entries[embedding], entries[head]):
         return spec, entries
     warn_caller(
         f"load: {where}: `tie_word_embeddings` should be false if there is a {head} that differs "

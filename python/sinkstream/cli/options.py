@@ -22,11 +22,15 @@ ModelPath = Annotated[
         "--model",
         "-m",
         metavar="PATH",
-        help="A GGUF file, a Hugging Face folder, or a name. "
+        help="A GGUF file, a Hugging Face folder, or a name that `sinkstream models` lists. "
         'Default: $SINKSTREAM_MODEL, or "smollm2".',
     ),
 ]
 ModelArgument = Annotated[str | None, typer.Argument(metavar="MODEL", help="Same as --model.")]
+Download = Annotated[
+    bool,
+    typer.Option("--download", help='Fetch a model named "org/name" from the Hugging Face hub.'),
+]
 Sinks = Annotated[int, typer.Option(help="Number of first tokens, which always stay in the cache.")]
 Window = Annotated[
     int | None,
@@ -78,6 +82,7 @@ class Loading:
     """How to load the model, for every command that loads one."""
 
     model: ModelPath = None
+    download: Download = False
     sinks: Sinks = 4
     window: Window = None
     threads: Threads = None

@@ -6,7 +6,6 @@ import importlib.metadata
 import pwd
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,9 @@ import pytest
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.open_checkpoint import open_checkpoint
+from tests.python.checkpoint.gguf_bytes import llama_bytes
+from tests.python.checkpoint.split_files import write_parts
+from tests.python.checkpoint.store_folders import empty_home
 
 
 @pytest.fixture(autouse=True)
@@ -128,47 +130,109 @@ def test_a_revision_of_something_that_has_none_is_an_error(tmp_path: Path) -> No
         locate_model(tmp_path, "main")
 
 
-def test_a_hub_name_is_fetched_without_pickles_and_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: dict[str, Any] = {}
+class Hub:
+    """In the place of huggingface_hub: notes what it is called with, and returns a folder."""
 
-    def snapshot_download(name: str, **options: Any) -> str:
-        asked.update(options, name=name)
-        return str(tmp_path)
+    def __init__(self, answer: Path | Exception) -> None:
+        self.answer = answer
+        self.asked: dict[str, Any] = {}
 
-    hub = SimpleNamespace(snapshot_download=snapshot_download)
+    def snapshot_download(self, name: str, **options: Any) -> str:
+        self.asked = {"name": name, **options}
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return str(self.answer)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
+    empty_home(monkeypatch, tmp_path / "home")
+    hub = Hub(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    assert locate_model("org/name", "v1") == tmp_path
-    assert (asked["name"], asked["revision"]) == ("org/name", "v1")
-    assert asked["allow_patterns"] == ["*.json", "*.safetensors", "*.jinja"]
+    return hub
 
 
-def test_a_local_folder_wins_over_a_hub_name(tmp_path: Path) -> None:
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    assert locate_model("org/name") == Path("org/name")
+def test_a_hub_name_is_fetched_without_pickles_and_code(hub: Hub, tmp_path: Path) -> None:
+    assert locate_model("org/name", "v1", download=True) == tmp_path
+    assert (hub.asked["name"], hub.asked["revision"]) == ("org/name", "v1")
+    assert hub.asked["allow_patterns"] == ["*.json", "*.safetensors", "*.jinja"]
 
 
-def test_a_hub_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def snapshot_download(name: str, **options: Any) -> str:
-        raise OSError("no network\nand a long trace")
-
-    hub = SimpleNamespace(snapshot_download=snapshot_download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+def test_a_hub_name_is_not_fetched_unless_the_user_says_so(hub: Hub) -> None:
     with pytest.raises(CheckpointError) as caught:
         locate_model("org/name")
     assert str(caught.value) == (
-        'load: "org/name" is not a local file or folder, and could not be fetched from the hub: '
-        "no network"
+        'load: "org/name" must be a local file or folder or in the Hugging Face cache, but is not. '
+        "Set `download` to fetch it from the hub."
     )
+    assert hub.asked == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("m.gguf", "m.gguf"),
+        ("Q4/m-00002-of-00003.gguf", "Q4/m-*-of-00003.gguf"),
+        ("m[1]*.gguf", "m[[]1][*].gguf"),
+    ],
+)
+def test_a_gguf_file_of_the_hub_is_fetched_alone(
+    hub: Hub, tmp_path: Path, file: str, pattern: str
+) -> None:
+    assert locate_model(f"org/name/{file}", download=True) == tmp_path / file
+    assert (hub.asked["name"], hub.asked["allow_patterns"]) == ("org/name", [pattern])
+
+
+def test_a_local_folder_wins_over_a_hub_name(hub: Hub) -> None:
+    Path("org/name").mkdir(parents=True)
+    assert locate_model("org/name") == Path("org/name")
+    with pytest.raises(InvalidArgument, match="`download` must be False unless the model is"):
+        locate_model("org/name", download=True)
+
+
+def test_a_hub_that_fails_is_one_sentence(hub: Hub) -> None:
+    hub.answer = OSError("no network\nand a long trace")
+    with pytest.raises(CheckpointError) as caught:
+        locate_model("org/name", download=True)
+    assert str(caught.value) == 'load: "org/name" could not be fetched from the hub: no network'
 
 
 def test_a_hub_name_without_its_package_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointError, match="Install it with: pip install huggingface_hub"):
-        locate_model("org/name")
+        locate_model("org/name", download=True)
+
+
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
+    path = llama_bytes().write(tmp_path / "m.gguf")
+    (tmp_path / "mmproj-m.gguf").write_bytes(b"GGUF")  # the vision part of a model
+    assert locate_model(tmp_path) == path
+    (tmp_path / "config.json").write_text("{}")  # the original model's
+    assert locate_model(tmp_path) == path
+    (tmp_path / "model.safetensors").touch()
+    assert locate_model(tmp_path) == tmp_path
+
+
+def test_a_folder_with_one_model_in_parts_is_that_model(tmp_path: Path) -> None:
+    parts = write_parts(tmp_path)
+    assert locate_model(tmp_path) == parts[0]
+    parts[0].unlink()
+    with pytest.raises(CheckpointError, match=r"but m-00001-of-00003\.gguf is missing"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_folder_with_several_gguf_files_says_to_name_one(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}.gguf").touch()
+    with pytest.raises(CheckpointError) as caught:
+        locate_model(tmp_path)
+    listed = ", ".join(f"{number}.gguf" for number in range(8))
+    assert str(caught.value) == (
+        f'load: "{tmp_path}" must hold one model, but holds 10: {listed} and 2 more. Name one of '
+        f'them: "{tmp_path}/0.gguf".'
+    )
 
 
 def test_a_safetensors_file_says_to_give_its_folder(tmp_path: Path) -> None:

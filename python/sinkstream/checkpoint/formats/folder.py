@@ -36,8 +36,14 @@ _CODE_FIELDS = ("auto_map", "custom_", "_attn_implementation")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def open_folder(folder: Path) -> TensorsOnly:
-    """Open a folder: read its descriptions and headers, but no tensors.
+def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
+    """Open a folder: read its descriptions and headers.
+
+    Tensors are compared only if the output head is said to be the embedding, but is there, too.
+
+    Args:
+        folder: The folder.
+        headers_only: Whether to believe that, without reading tensors.
 
     Raises:
         CheckpointError: Files are missing or damaged, or the model is not supported.
@@ -49,7 +55,9 @@ def open_folder(folder: Path) -> TensorsOnly:
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
     weight_map, entries = _open_weights(folder)
     try:
-        spec, entries = settle_tie(spec, family.folder_names, entries, folder.name)
+        spec, entries = settle_tie(
+            spec, family.folder_names, entries, folder.name, compares=not headers_only
+        )
         tensors = match_tensors(
             spec, family.folder_names, entries, UNQUANTIZED, _unused(spec, entries), folder.name
         )
@@ -69,10 +77,8 @@ def open_folder(folder: Path) -> TensorsOnly:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     if not is_there(folder / _CONFIG):
-        found = sorted(path.name for path in folder.glob("*.gguf"))
-        hint = f" It holds {quoted(found[0])}: give the path of that file." if found else ""
         raise CheckpointError(
-            f"load: folder {quoted(folder.name)} must hold {_CONFIG}, but does not.{hint}"
+            f"load: folder {quoted(folder.name)} must hold {_CONFIG} or a GGUF file, but does not."
         )
     config = read_json(folder / _CONFIG, _MAX_CONFIG_BYTES)
     for name in config:

@@ -1,0 +1,131 @@
+"""Models in the cache of huggingface_hub, which needs to be neither installed nor asked.
+
+hub/models--org--name/refs/main              the commit of a branch
+hub/models--org--name/snapshots/<commit>/    its files: links to blobs
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from sinkstream.checkpoint.bounded_file import is_there, read_text
+from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.stores.folders import (
+    entries,
+    is_checkpoint,
+    models_below,
+    named_models,
+    only_model_in,
+    subfolders,
+)
+from sinkstream.checkpoint.stores.stored_model import StoredModel
+from sinkstream.errors import CheckpointError
+from sinkstream.files import expand_home
+
+MAIN = "main"
+NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(/.+\.gguf)?", re.ASCII)
+"""`org/name`, or that and a GGUF file in it."""
+_FOLDER = re.compile(r"models--(.+?)--(.+)")
+_REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-fA-F]{40,64}")
+_MAX_REF_BYTES = 256
+
+
+def root() -> Path:
+    """Return the folder of the cache, as huggingface_hub chooses it."""
+    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if chosen:
+        return expand_home(os.path.expandvars(chosen))
+    if home := os.environ.get("HF_HOME"):
+        return expand_home(os.path.expandvars(home)) / "hub"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return expand_home(cache) / "huggingface" / "hub"
+
+
+def stored() -> Iterator[StoredModel]:
+    """Yield all repositories in the cache that hold models, or will."""
+    for repository in subfolders(root()):
+        found = _FOLDER.fullmatch(repository.name)
+        if found is None:
+            continue
+        name = f"{found[1]}/{found[2]}"
+        try:
+            models = named_models(name, _snapshot(repository, name, MAIN))
+            names = [full_name for full_name, _ in models] or [name] * _is_incomplete(repository)
+        except CheckpointError:  # which finding it raises again
+            names = [name]
+        for full_name in names:
+            yield StoredModel(full_name, "huggingface", partial(_must_locate, full_name))
+
+
+def _must_locate(name: str) -> Path:
+    found = locate(name)
+    if found is None:
+        raise CheckpointError(
+            f"load: {quoted(name)} must be in the Hugging Face cache, but is not."
+        )
+    return found
+
+
+def locate(name: str, revision: str | None = None) -> Path | None:
+    """Find a model in the cache; return None if it is not there.
+
+    Args:
+        name: `org/name`, or that and a GGUF file in it; must match `NAME`.
+        revision: Branch, tag or commit; by default, main.
+
+    Raises:
+        CheckpointError: The cache has the repository, but not its revision, not the file, or
+            several GGUF files.
+    """
+    found = NAME.fullmatch(name)
+    if found is None:
+        return None
+    repository = root() / f"models--{found[1].replace('/', '--')}"
+    if not repository.is_dir():
+        return None
+    snapshot = _snapshot(repository, found[1], revision or MAIN)
+    path = None
+    if snapshot is not None and found[2] is None:
+        path = only_model_in(snapshot, name)
+    elif snapshot is not None:
+        wanted = found[2][1:]
+        files = (file for file in models_below(snapshot))
+        path = next((file for file in files if str(file.relative_to(snapshot)) == wanted), None)
+    is_found = path is not None and (path != snapshot or is_checkpoint(path))
+    if not is_found and _is_incomplete(repository):
+        raise CheckpointError(
+            f"load: {quoted(name)} must be complete, but the Hugging Face cache has only a part of "
+            "it. Wait until it is fetched, or set `download`."
+        )
+    return path
+
+
+def _is_incomplete(repository: Path) -> bool:
+    """Return whether a file is being fetched, or was when its download broke off."""
+    return any(entry.name.endswith(".incomplete") for entry in entries(repository / "blobs"))
+
+
+def _snapshot(repository: Path, name: str, revision: str) -> Path | None:
+    """Return the folder of a revision; None if the cache does not have it."""
+    if _REVISION.fullmatch(revision) is None or ".." in revision:
+        raise CheckpointError(
+            f"load: the revision of {quoted(name)} must be a branch, a tag or a commit, but is "
+            f"{quoted(revision)}."
+        )
+    commit, ref = revision, repository / "refs" / revision
+    if is_there(ref):
+        commit = read_text(ref, _MAX_REF_BYTES).strip()
+        if _COMMIT.fullmatch(commit) is None:
+            raise CheckpointError(
+                f"load: the commit of {quoted(name)} in the Hugging Face cache must be 40 "
+                f"hexadecimal digits, but is {quoted(commit)}."
+            )
+    elif _COMMIT.fullmatch(revision) is None:
+        return None
+    snapshot = repository / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None
