@@ -62,6 +62,14 @@ def read_gguf_header(file: File) -> GgufHeader:
         CheckpointError: It is damaged, truncated, not a GGUF file, or uses an unsupported block
             type.
     """
+    declared = read_declarations(file)
+    _check_block_types(file, declared.tensors)
+    tensors = _check_extents(file, declared.tensors, declared.end, declared.metadata)
+    return GgufHeader(declared.metadata, tensors)
+
+
+def read_declarations(file: File) -> Declarations:
+    """Read a header, and leave block types and extents of tensors unchecked."""
     cursor = _Cursor(file)
     _check_magic(cursor)
     tensor_count = cursor.count("the number of tensors", _MIN_TENSOR_BYTES, MAX_ENTRIES)
@@ -73,7 +81,7 @@ def read_gguf_header(file: File) -> GgufHeader:
             raise CheckpointError(f"load: {file.name} has the metadata key {quoted(key)} twice.")
         metadata[key] = cursor.value(f"metadata key {quoted(key)}")
     declared = [_read_declaration(cursor) for _ in range(tensor_count)]
-    return GgufHeader(metadata, _check_extents(file, declared, cursor.position, metadata))
+    return Declarations(metadata, declared, cursor.position)
 
 
 def _check_magic(cursor: _Cursor) -> None:
@@ -92,7 +100,7 @@ def _check_magic(cursor: _Cursor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Declaration:
+class Declaration:
     """One tensor as declared, not checked yet."""
 
     name: str
@@ -101,7 +109,17 @@ class _Declaration:
     offset: int  # from the start of the tensor data
 
 
-def _read_declaration(cursor: _Cursor) -> _Declaration:
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """What a header says, before the tensors are compared with the file."""
+
+    metadata: dict[str, Any]
+    tensors: list[Declaration]
+    end: int
+    """The first byte after the header."""
+
+
+def _read_declaration(cursor: _Cursor) -> Declaration:
     name = cursor.string("a tensor's name")
     what = f"tensor {quoted(name)}"
     rank = cursor.u32(what)
@@ -110,14 +128,13 @@ def _read_declaration(cursor: _Cursor) -> _Declaration:
             f"load: {what} of {cursor.file.name} must have 1 to 4 dimensions, but has {rank}."
         )
     sizes = tuple(cursor.u64(what) for _ in range(rank))
-    return _Declaration(name, sizes, cursor.u32(what), cursor.u64(what))
+    return Declaration(name, sizes, cursor.u32(what), cursor.u64(what))
 
 
 def _check_extents(
-    file: File, declared: list[_Declaration], header_end: int, metadata: dict[str, Any]
+    file: File, declared: list[Declaration], header_end: int, metadata: dict[str, Any]
 ) -> dict[str, TensorEntry]:
     """Check that the tensors cover the rest of the file, without overlaps or gaps."""
-    _check_block_types(file, declared)
     alignment = _alignment(file, metadata)
     data_begin = _round_up(header_end, alignment)
     tensors: dict[str, TensorEntry] = {}
@@ -148,7 +165,7 @@ def _check_extents(
     return {tensor.name: tensors[tensor.name] for tensor in declared}
 
 
-def _check_block_types(file: File, declared: list[_Declaration]) -> None:
+def _check_block_types(file: File, declared: list[Declaration]) -> None:
     unknown = [
         tensor for tensor in declared if BLOCK_TYPES.get(tensor.block_type) not in STORAGE_BLOCKS
     ]
@@ -174,7 +191,7 @@ def _alignment(file: File, metadata: dict[str, Any]) -> int:
     return int(alignment)
 
 
-def _tensor_bytes(file: File, tensor: _Declaration) -> int:
+def _tensor_bytes(file: File, tensor: Declaration) -> int:
     """Return a tensor's size in bytes. Python's integers do not overflow."""
     numbers, size = STORAGE_BLOCKS[BLOCK_TYPES[tensor.block_type]]
     if 0 in tensor.sizes or tensor.sizes[0] % numbers:

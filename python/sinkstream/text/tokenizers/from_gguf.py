@@ -56,15 +56,34 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
             f"`tokenizer.{named[0]}`. The model is loaded without a chat template."
         )
     fields = Fields(metadata, "GGUF metadata", "tokenizer.ggml.")
-    if not fields.has("model") or fields.word("model") in _NO_TOKENIZER:
+    build = _builder_of(fields)
+    if build is None:
         return TextFormat(None, chat_template)
+    return build(_Vocabulary(metadata, fields), chat_template)
+
+
+def check_tokenizer(metadata: Mapping[str, Any]) -> None:
+    """Check that a file's tokenizer and pre-tokenizer are known, without building them.
+
+    Raises:
+        CheckpointError: They are not, as `text_format_from_gguf` says.
+    """
+    fields = Fields(metadata, "GGUF metadata", "tokenizer.ggml.")
+    if _builder_of(fields) is _from_byte_level:
+        pre_tokenizer(fields.word("pre", "default"))
+
+
+def _builder_of(fields: Fields) -> _Builder | None:
+    """Return what builds a file's tokenizer; None if it has none."""
+    if not fields.has("model") or fields.word("model") in _NO_TOKENIZER:
+        return None
     build = _BUILDERS.get(fields.word("model"))
     if build is None:
         raise CheckpointError(
             f"load: GGUF metadata has the tokenizer model {quoted(fields.word('model'))}; "
             f"supported are {', '.join(sorted([*_BUILDERS, *_NO_TOKENIZER]))}."
         )
-    return build(_Vocabulary(metadata, fields), chat_template)
+    return build
 
 
 class _Vocabulary:
@@ -177,7 +196,8 @@ def _from_sentencepiece(vocabulary: _Vocabulary, chat_template: str | None) -> T
     return _finish(vocabulary, tokenizer, chat_template, add_bos, defaults)
 
 
-_BUILDERS: dict[str, Callable[[_Vocabulary, str | None], TextFormat]] = {
+_Builder = Callable[[_Vocabulary, str | None], TextFormat]
+_BUILDERS: dict[str, _Builder] = {
     "gpt2": _from_byte_level,
     "llama": _from_sentencepiece,
 }
