@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from sinkstream.cli.chat_commands import ALIASES, COMMANDS, name_of
 from sinkstream.cli.chat_settings import NAMES, shown
+from sinkstream.files import expand_home
 
 
 def completions(line: str, word: str) -> list[str]:
@@ -45,11 +45,11 @@ def _paths(typed: str) -> list[str]:
     """Return the files and folders whose paths start like this, written as the user began."""
     folder, slash, start = typed.rpartition("/")
     try:
-        entries = sorted(Path(folder + slash).expanduser().iterdir())
+        entries = sorted(expand_home(folder + slash).iterdir())
         return [
             f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
             for entry in entries
             if entry.name.startswith(start) and (start or not entry.name.startswith("."))
         ]
-    except (OSError, RuntimeError, ValueError):  # ValueError: a NUL; RuntimeError: "~nosuchuser"
+    except (OSError, ValueError):  # ValueError: a NUL
         return []

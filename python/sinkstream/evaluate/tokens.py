@@ -11,6 +11,7 @@ import torch
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
+from sinkstream.request.checks import not_in_vocabulary
 from sinkstream.text.plain_text import PlainEncoder, check_characters
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 
@@ -99,9 +100,5 @@ def _check_ids(where: str, vocab_size: int, given: Any) -> Ids:
     wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if wrong.size:
         place = int(wrong[0])
-        raise InvalidArgument(
-            f"{where}: item {place} of `ids_or_text` must be a token id in [0, {vocab_size}), but "
-            f"is {ids[place]}.",
-            param="ids_or_text",
-        )
+        raise not_in_vocabulary(where, "ids_or_text", place, int(ids[place]), vocab_size)
     return ids.astype(np.int64)

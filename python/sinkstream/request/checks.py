@@ -112,7 +112,51 @@ def as_ids(where: str, name: str, value: Any, vocab_size: int) -> list[int]:
         raise TypeError(
             f"{where}: `{name}` must be token ids, but is of type {type(value).__name__}."
         )
-    return [as_int(where, name, token, 0, vocab_size - 1) for token in value]
+    return [as_token_id(where, name, i, token, vocab_size) for i, token in enumerate(value)]
+
+
+def as_token_id(where: str, name: str, place: int | None, value: Any, vocab_size: int) -> int:
+    """Return an id of the vocabulary. Any integer type will do, but no bool.
+
+    Args:
+        where: The call, for errors.
+        name: The argument that holds the id.
+        place: Its index; None for the key of a mapping.
+        value: The id.
+        vocab_size: The bound.
+
+    Raises:
+        TypeError: It is not an integer.
+        InvalidArgument: It is not in [0, vocab_size).
+    """
+    try:
+        # `operator.index` would accept a tensor [1] as an id.
+        if isinstance(value, bool) or getattr(value, "ndim", 0) > 0:
+            raise TypeError
+        token = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{where}: {_item(place, name)} must be a token id, an integer, but is of type "
+            f"{type(value).__name__}."
+        ) from None
+    if not 0 <= token < vocab_size:
+        raise not_in_vocabulary(where, name, place, token, vocab_size)
+    return token
+
+
+def not_in_vocabulary(
+    where: str, name: str, place: int | None, token: int, vocab_size: int
+) -> InvalidArgument:
+    """Return the error for an id outside the vocabulary; arguments as for `as_token_id`."""
+    return InvalidArgument(
+        f"{where}: {_item(place, name)} must be a token id in [0, {vocab_size}), but is "
+        f"{str(token)[:40]}.",
+        param=name,
+    )
+
+
+def _item(place: int | None, name: str) -> str:
+    return f"a key of `{name}`" if place is None else f"item {place} of `{name}`"
 
 
 def as_bias(where: str, name: str, value: Any, vocab_size: int) -> dict[int, float]:
@@ -127,14 +171,8 @@ def as_bias(where: str, name: str, value: Any, vocab_size: int) -> dict[int, flo
             f"{where}: `{name}` must map token ids to numbers, but is of type "
             f"{type(value).__name__}."
         )
-    for token in value:
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise TypeError(
-                f"{where}: `{name}` must have token ids as keys, which are integers, but one is "
-                f"{_kind(token)}."
-            )
     return {
-        as_int(where, name, token, 0, vocab_size - 1): as_number(where, name, number)
+        as_token_id(where, name, None, token, vocab_size): as_number(where, name, number)
         for token, number in value.items()
     }
 

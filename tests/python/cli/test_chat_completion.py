@@ -49,6 +49,9 @@ def test_file_names_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert complete("/load .h") == ["/load .hidden"]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert complete("/load ~/fo") == ["/load ~/folder/"]
+    (tmp_path / "~no-such-user").mkdir()
+    (tmp_path / "~no-such-user" / "one.session").touch()
+    assert complete("/load ~no-such-user/o") == ["/load ~no-such-user/one.session"]
 
 
 @pytest.mark.parametrize("path", ["/missing/x", "~no-such-user/x", "\0", "/dev/null/x"])

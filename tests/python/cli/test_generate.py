@@ -212,7 +212,7 @@ def test_a_dash_reads_standard_input(
         (["-t", "101"], "generate: `--temperature` must be in [0, 100], but is 101."),
         (["--logprobs", "21"], "generate: `--logprobs` must be in [0, 20], but is 21."),
         (["--seed", "-1"], "generate: `--seed` must be in [0, 18446744073709551615], but is -1."),
-        (["--stop-token-id", "-1"], "`--stop-token-id` must be in [0, "),
+        (["--stop-token-id", "-1"], "`--stop-token-id` must be a token id in [0, "),
         (["--logit-bias", "9"], "`--logit-bias` must be ID=NUMBER, but is '9'."),
         (["--window", "0"], "load: `--window` must be in [1, 16777216], but is 0."),
         (["--top-k", "x"], "Invalid value for '--top-k': it must be an integer, but is \"x\"."),

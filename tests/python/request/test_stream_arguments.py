@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -99,13 +100,20 @@ def test_stream_refuses_lone_surrogates_in_a_stop_string() -> None:
 
 @pytest.mark.parametrize("value", [[-1], [VOCAB], [2**31], [2**63]])
 def test_stream_refuses_stop_tokens_outside_the_vocabulary(value: list[int]) -> None:
-    with pytest.raises(InvalidArgument, match=r"`stop_token_ids` must be in \[0, 299\]"):
-        request(stop_token_ids=value)
+    sentence = (
+        f"stream: item 1 of `stop_token_ids` must be a token id in [0, 300), but is {value[0]}."
+    )
+    with pytest.raises(InvalidArgument, match=rf"^{re.escape(sentence)}$") as raised:
+        request(stop_token_ids=[7, *value])
+    assert raised.value.param == "stop_token_ids"
 
 
 @pytest.mark.parametrize("value", [5, None, "5", [1.0], [True], {5: 1}])
 def test_stream_refuses_stop_tokens_that_are_not_ids(value: Any) -> None:
-    with pytest.raises(TypeError, match="`stop_token_ids` must be"):
+    item = (
+        r"(item 0 of )?`stop_token_ids` must be (token ids|a token id, an integer), but is of type"
+    )
+    with pytest.raises(TypeError, match=f"^stream: {item} "):
         request(stop_token_ids=value)
 
 
@@ -120,12 +128,14 @@ def test_stream_refuses_a_wrong_logit_bias() -> None:
     with pytest.raises(TypeError, match="`logit_bias` must be a number"):
         request(logit_bias={3: "1"})
     for key in ("3", None, 3.0, True):
-        with pytest.raises(
-            TypeError, match=r"`logit_bias` must have token ids as keys, .* but one is"
-        ):
+        kind = type(key).__name__
+        sentence = f"a key of `logit_bias` must be a token id, an integer, but is of type {kind}."
+        with pytest.raises(TypeError, match=f"^stream: {sentence}$"):
             request(logit_bias={key: 1})
-    with pytest.raises(InvalidArgument, match="`logit_bias` must be in"):
+    sentence = "a key of `logit_bias` must be a token id in [0, 300), but is 300."
+    with pytest.raises(InvalidArgument, match=rf"^stream: {re.escape(sentence)}$") as raised:
         request(logit_bias={VOCAB: 1})
+    assert raised.value.param == "logit_bias"
 
 
 @pytest.mark.parametrize("sinks", [True, "4", 1.5])
