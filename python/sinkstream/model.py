@@ -241,8 +241,9 @@ class Model(ClosesOnExit):
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
                 and transformers take them; only text is supported). A string is plain text. Control
-                tokens come only from the chat template that wraps messages, or from ids. Any length
-                is allowed: tokens that no longer fit into the cache are evicted.
+                tokens come only from the chat template that wraps messages, or from ids. A model
+                with such a template often ends a string's text at once; a warning then says so. Any
+                length is allowed: tokens that no longer fit into the cache are evicted.
             sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 
@@ -286,6 +287,7 @@ class Model(ClosesOnExit):
             self,
             has_text=self._text.tokenizer is not None,
             window=(sinks, options.sinks + options.window - sinks),
+            expects_messages=request.continues_text and self.has_chat_template,
         )
 
     @overload

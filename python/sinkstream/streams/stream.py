@@ -8,7 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sinkstream import _core
-from sinkstream.errors import EngineDead, InvalidArgument, SessionBusy, SinkstreamError
+from sinkstream.errors import (
+    EngineDead,
+    InvalidArgument,
+    SessionBusy,
+    SinkstreamError,
+    warn_caller,
+)
 from sinkstream.observe import logs
 from sinkstream.observe.notebook import cache_bar, summary
 from sinkstream.request.stream_request import StreamRequest
@@ -83,6 +89,7 @@ class Stream(ClosesOnExit):
         *,
         has_text: bool,
         window: tuple[int, int] = (0, 0),
+        expects_messages: bool = False,
         take_back: Callable[[_core.TokenStream], None] | None = None,
     ) -> None:
         """Read what `native` produces for a request.
@@ -93,6 +100,7 @@ class Stream(ClosesOnExit):
             model: The model, kept alive.
             has_text: Whether the model has a tokenizer.
             window: S and W of its sequence, to show them.
+            expects_messages: Whether the prompt is a string, but the model has a chat template.
             take_back: Undoes the turn of a session; None without a session.
         """
         self._native = native
@@ -100,6 +108,7 @@ class Stream(ClosesOnExit):
         self._take_back = take_back
         self._has_text = has_text
         self._window = window
+        self._warns_if_empty = expects_messages and not request.options["stop_token_ids"]
         self._seed = request.seed
         self._inbox = Inbox(request, native.request_id)
         # Key "reader": the id of the thread, or the task, that is reading.
@@ -359,6 +368,16 @@ class Stream(ClosesOnExit):
         elif not self._inbox.is_closed:  # another thread may have closed it meanwhile
             self._inbox.finish(self._native.finish_reason or "cancelled")
             logs.request_ended(self._native)
+            self._warn_if_empty()
+
+    def _warn_if_empty(self) -> None:
+        inbox = self._inbox
+        if self._warns_if_empty and inbox.finish_reason == "stop" and not inbox.tail.text.strip():
+            warn_caller(
+                "stream: the reply is empty, because the model ended its text at once. It has a "
+                'chat template, so it expects messages, [{"role": "user", "content": "…"}], rather '
+                "than a string."
+            )
 
     def _check_text(self) -> None:
         if not self._has_text:
