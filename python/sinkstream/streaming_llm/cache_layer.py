@@ -171,6 +171,10 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.live + count > self.start_size + self.recent_size:
             self._drop(self.seen - max(self.recent_size - count, 0) - self.first)
 
+    def evict_excess(self) -> None:
+        """Evict all but the last `recent_size` window tokens, as after a forward pass."""
+        self._drop(self.first_of(self.seen) - self.first)
+
     def _drop(self, count: int) -> None:
         if count > 0:
             self.keys, self.values = self.keys[..., count:, :], self.values[..., count:, :]
@@ -203,7 +207,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.renumbered += distance
 
     def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Start with the keys and values of all tokens so far, from index 0, and evict."""
+        """Start with the keys and values of all tokens so far, from index 0; evict nothing."""
         if keys.shape[0] != self.rows:
             self._check(keys[..., :0, :])
         sinks = min(self.start_size, keys.shape[-2])
@@ -211,7 +215,6 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.sink_keys, self.keys = keys[..., :sinks, :], keys[..., sinks:, :]
         self.sink_values, self.values = values[..., :sinks, :], values[..., sinks:, :]
         self.seen = keys.shape[-2]
-        self._drop(self.first_of(self.seen) - self.first)
 
     def get_seq_length(self) -> int:
         """Return the number of tokens seen, from which models derive positions."""

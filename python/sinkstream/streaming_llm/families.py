@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.streaming_llm.cache_layer import RankedCache, SinkLayer, StreamingCache
@@ -54,6 +54,38 @@ class CachePlan:
                 for ring in self.rings
             ]
         )
+
+    def adopt(self, model: Any, past: Cache) -> StreamingCache:
+        """Return a cache of the model with all the tokens that its own cache holds.
+
+        Nothing is evicted yet; the caller does that.
+
+        Raises:
+            InvalidArgument: `past` belongs to another model, or it has lost tokens.
+        """
+        every: list[Any] = list(past.layers)
+        theirs = [layer for layer in every if layer.is_initialized]
+        cache = self.new_cache(model, 1)
+        if not theirs:
+            return cache
+        if len(theirs) != len(cache.layers):
+            raise InvalidArgument(
+                f"StartRecentKVCache: `past` must have the model's {len(cache.layers)} layers, but "
+                f"has {len(theirs)}.",
+                param="past",
+            )
+        for index, (mine, layer) in enumerate(zip(cache.layers, theirs, strict=True)):
+            if not isinstance(mine, SinkLayer):
+                cache.layers[index] = layer
+            elif layer.get_seq_length() != layer.keys.shape[-2]:
+                raise InvalidArgument(
+                    "StartRecentKVCache: `past` must hold every token so far, but layer "
+                    f"{index} evicted some. Start with `past_key_values=kv_cache.new_cache()`.",
+                    param="past",
+                )
+            else:
+                mine.adopt(layer.keys, layer.values)
+        return cache
 
 
 def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> CachePlan:

@@ -27,9 +27,10 @@ class StartRecentKVCache:
     - a `StreamingCache` (from `new_cache`), changed in place: positions are always correct;
     - legacy tuples, `((key, value), …)` per layer: only sliced, as the original does, without
       changing the positions of keys;
-    - for `__call__`, the cache that a model returned when called without one (a `DynamicCache`).
-      Its tokens move into a new `StreamingCache`, which is returned. Loops written for the original
-      run unchanged: `past = kv_cache(model(ids, past_key_values=past).past_key_values)`.
+    - the cache that a model returned when called without one (a `DynamicCache`). Its tokens move
+      into a new `StreamingCache`, which is returned. The original's loops therefore run unchanged:
+      `past = kv_cache(model(ids, past_key_values=past).past_key_values)` after each token, and
+      `past = kv_cache.evict_for_space(past, len(prompt) + max_new_tokens)` before each turn.
 
     Args:
         start_size: Number of sinks, at least 0.
@@ -65,6 +66,9 @@ class StartRecentKVCache:
         if model is not None:
             self._plan_of("enable_streaming_llm", model)
 
+    def __repr__(self) -> str:
+        return f"StartRecentKVCache(start_size={self.start_size}, recent_size={self.recent_size})"
+
     # ---- the original's three operations ----
 
     def __call__(self, past: Any) -> Any:
@@ -78,11 +82,12 @@ class StartRecentKVCache:
         """
         if past is None:
             return None
-        if isinstance(past, StreamingCache):
-            past.renumber_if_far()
-            return past  # it evicts by itself in every forward pass
         if isinstance(past, Cache):
-            return self._adopt(past)
+            cache = self._streaming(past)
+            for layer in cache.sink_layers:
+                layer.evict_excess()  # of an adopted cache; ours evicts in every forward pass
+            cache.renumber_if_far()
+            return cache
         length = self._legacy_length(past)
         if length <= self.cache_size:
             return past
@@ -91,15 +96,25 @@ class StartRecentKVCache:
     def evict_for_space(self, past: Any, num_coming: int) -> Any:
         """Evict the oldest window tokens until `num_coming` new ones fit; called before a turn.
 
-        It may evict the entire window, but never a sink.
+        It may evict the entire window, but never a sink. The next forward pass can then read up to
+        `recent_size + 1` tokens at once, if `num_coming` covers them.
+
+        Args:
+            past: None, legacy tuples, or a cache (see the class).
+            num_coming: The tokens of the prompt, and of the reply if no `kv_cache(past)` follows.
+
+        Returns:
+            None, the sliced tuples, or a `StreamingCache`.
         """
         count = as_int("evict_for_space", "num_coming", num_coming, 0, _LARGEST)
         if past is None:
             return None
-        if isinstance(past, StreamingCache):
-            for layer in past.sink_layers:
+        if isinstance(past, Cache):
+            cache = self._streaming(past)
+            for layer in cache.sink_layers:
                 layer.evict_for_space(count)
-            return past
+            cache.renumber_if_far()
+            return cache
         length = self._legacy_length(past)
         if length + count <= self.cache_size:
             return past
@@ -109,29 +124,49 @@ class StartRecentKVCache:
     def evict_range(self, past: Any, start: int, end: int) -> Any:
         """Evict the tokens with ranks [start, end).
 
-        In a `StreamingCache`, `start` must not be a sink. Window tokens older than the cut move up;
-        each key is rotated once.
+        In a cache, `start` must not be a sink. Window tokens older than the cut move up; each key
+        is rotated once. Ranks count all tokens that `past` holds; a cache that a model returned is
+        cut first, and then evicted down to the bound.
+
+        Args:
+            past: None, legacy tuples, or a cache (see the class).
+            start: Rank of the first token to evict.
+            end: Rank of the first token after these.
+
+        Returns:
+            None, the sliced tuples, or a `StreamingCache`.
         """
         if past is None:
             return None
-        is_cache = isinstance(past, StreamingCache)
-        length = past.live_tokens if is_cache else self._legacy_length(past)
-        low = min(self.start_size, length) if is_cache else 0
-        start = as_int("evict_range", "start", start, low, length)
+        if isinstance(past, Cache):
+            return self._evict_range(self._streaming(past), start, end)
+        length = self._legacy_length(past)
+        start = as_int("evict_range", "start", start, 0, length)
         end = as_int("evict_range", "end", end, start, length)
-        if not is_cache:
-            return self._cut(past, start, end)
-        if any(not isinstance(layer, SinkLayer) for layer in past.layers):
+        return self._cut(past, start, end)
+
+    def _evict_range(self, cache: StreamingCache, start: int, end: int) -> StreamingCache:
+        length = cache.live_tokens
+        start = as_int("evict_range", "start", start, min(self.start_size, length), length)
+        end = as_int("evict_range", "end", end, start, length)
+        if any(not isinstance(layer, SinkLayer) for layer in cache.layers):
             raise InvalidArgument(
                 "evict_range: every layer must have sinks, but this model has layers with a native "
                 "sliding window, where ranks differ.",
                 param="past",
             )
-        for layer in past.sink_layers:
+        for layer in cache.sink_layers:
             layer.evict_range(start, end)
-        return past
+            layer.evict_excess()
+        cache.renumber_if_far()
+        return cache
 
     def _legacy_length(self, past: Any) -> int:
+        if not _is_legacy(past):
+            raise TypeError(
+                "StartRecentKVCache: `past` must be a cache, pairs of tensors or None, but is of "
+                f"type {type(past).__name__}."
+            )
         return int(past[0][0].shape[self.k_seq_dim])
 
     def _cut(self, past: Any, start: int, end: int) -> LegacyCache:
@@ -245,22 +280,12 @@ class StartRecentKVCache:
             "use_cache": True,  # MPT's checkpoints say False, which generate() would follow
         }
 
-    def _adopt(self, past: Cache) -> StreamingCache:
+    def _streaming(self, past: Cache) -> StreamingCache:
+        """Return a cache of ours as it is, and a model's own as a new one with all its tokens."""
+        if isinstance(past, StreamingCache):
+            return past
         model, plan = self._planned("StartRecentKVCache")
-        cache = plan.new_cache(model, 1)
-        layers: list[Any] = list(past.layers)
-        for index, (mine, theirs) in enumerate(zip(cache.layers, layers, strict=True)):
-            if not isinstance(mine, SinkLayer):
-                cache.layers[index] = theirs
-            elif theirs.get_seq_length() != theirs.keys.shape[-2]:
-                raise InvalidArgument(
-                    "StartRecentKVCache: `past` must hold every token so far, but layer "
-                    f"{index} evicted some. Start with `past_key_values=kv_cache.new_cache()`.",
-                    param="past",
-                )
-            else:
-                mine.adopt(theirs.keys, theirs.values)
-        return cache
+        return plan.adopt(model, past)
 
     def _planned(self, where: str) -> tuple[Any, CachePlan]:
         model = enabled.only_one(where) if self._own_model is None else self._own_model
@@ -287,3 +312,17 @@ def _check_ids(where: str, ids: torch.Tensor) -> None:
             f"but has {list(ids.shape)}.",
             param="input_ids",
         )
+
+
+def _is_legacy(past: Any) -> bool:
+    """Return whether `past` looks like ((key, value), …), the original's form of a cache."""
+    pairs = isinstance(past, (list, tuple)) and past and all(_is_pair(pair) for pair in past)
+    return bool(pairs)
+
+
+def _is_pair(pair: Any) -> bool:
+    return (
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and all(isinstance(x, torch.Tensor) for x in pair)
+    )
