@@ -18,11 +18,13 @@ EXAMPLES = {
     "evaluate": "sinkstream evaluate novel.txt --tokens 5000",
     "generate": 'sinkstream generate "Once upon a time" -n 100',
     "info": "sinkstream info model.gguf",
+    "models": "sinkstream models ~/downloads",
 }
 GUIDES = {
     "batch": "[Many prompts](../guides/batch.md) describes both files.",
     "chat": "[Chat](../guides/chat.md) lists what to type in it.",
     "evaluate": "In Python: [`sinkstream.evaluate`](python_api/evaluate.md).",
+    "models": "[Find a model](../guides/find_models.md) says where it looks.",
 }
 LONGEST_DEFAULT = 40
 
@@ -55,8 +57,8 @@ def lines(commands: list[Command]) -> Iterator[str]:
     shared = {p.name: p for command in commands for p in command.loading}
     yield "\n## Loading options\n"
     yield (
-        "They choose the model and its memory. Every command takes them; where a command lists one "
-        "itself, its own default applies.\n"
+        "They choose the model and its memory. Every command that loads a model takes them; where "
+        "a command lists one itself, its own default applies.\n"
     )
     yield from map(item, shared.values())
     yield "\n`$SINKSTREAM_MODEL` and others: [environment variables](environment.md)."
@@ -77,11 +79,13 @@ def section(command: Command) -> Iterator[str]:
     yield f"```sh\n{EXAMPLES[command.name]}\n```\n"
     yield from map(item, (*command.arguments, *command.flags))
     yield ""
-    links = ["[loading options](#loading-options)"]
+    links = []
+    if command.loading:
+        links.append("[loading options](#loading-options)")
     if command.replies:
         links.append("[sampling options](#sampling-options)")
-    note = f"It also takes the {' and the '.join(links)}."
-    yield f"{note} {GUIDES[command.name]}" if command.name in GUIDES else note
+    notes = [f"It also takes the {' and the '.join(links)}."] if links else []
+    yield " ".join([*notes, *([GUIDES[command.name]] if command.name in GUIDES else [])])
 
 
 def item(parameter: Parameter) -> str:

@@ -27,6 +27,7 @@ from sinkstream.errors import (
 if TYPE_CHECKING:
     from sinkstream.cache import Cache, Capacity
     from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+    from sinkstream.inventory import ListedModel, list_models
     from sinkstream.loading import load
     from sinkstream.model import Message, Model, Prompt
     from sinkstream.observe.metrics import prometheus_text
@@ -58,6 +59,7 @@ _HOMES = {
     "Evicted": "sinkstream.streams.stream",
     "FinishReason": "sinkstream.streams.stream",
     "Finished": "sinkstream.streams.stream",
+    "ListedModel": "sinkstream.inventory",
     "Message": "sinkstream.model",
     "Model": "sinkstream.model",
     "Prefill": "sinkstream.streams.stream",
@@ -73,6 +75,7 @@ _HOMES = {
     "Stream": "sinkstream.streams.stream",
     "StreamOptions": "sinkstream.request.options",
     "Token": "sinkstream.streams.stream",
+    "list_models": "sinkstream.inventory",
     "load": "sinkstream.loading",
     "prometheus_text": "sinkstream.observe.metrics",
     "trace": "sinkstream.observe.tracing",
@@ -92,6 +95,7 @@ __all__ = [
     "Finished",
     "ForkError",
     "InvalidArgument",
+    "ListedModel",
     "Message",
     "Model",
     "NonFiniteLogits",
@@ -110,6 +114,7 @@ __all__ = [
     "Stream",
     "StreamOptions",
     "Token",
+    "list_models",
     "load",
     "prometheus_text",
     "trace",

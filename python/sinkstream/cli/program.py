@@ -39,6 +39,7 @@ COMMANDS = {
     "evaluate": "Measure perplexity over a long text, or recall from a long stream.",
     "generate": "Generate text from a prompt.",
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
+    "models": "List the models on this machine, and whether each can be loaded.",
 }
 
 

@@ -27,6 +27,8 @@ COMMANDS = {
     "generate-json": "generate hello -m {model} -n 5 --json",
     "info": "info -m {model}",
     "info-json": "info -m {model} --json",
+    "models": "models {model}",
+    "models-json": "models {model} --json",
     "help": "--help",
     "help-of-a-command": "chat --help",
     "version": "--version",

@@ -30,7 +30,7 @@ def named_models() -> Iterator[StoredModel]:
 def models_in_folders(folders: Sequence[Path]) -> Iterator[StoredModel]:
     """Yield the models in folders, by their paths; folders of Ollama's layout count."""
     for folder in folders:
-        for path in models_below(folder, _DEPTH):
+        for path in [folder] if folder.is_file() else models_below(folder, _DEPTH):
             yield StoredModel(str(path), "folder", path.absolute)
         for root in (folder, folder / "models"):
             if ollama.is_root(root):
@@ -45,11 +45,20 @@ def chosen_folders() -> list[Path]:
 
 def close_names(name: str) -> list[str]:
     """Return names of models that a user may have meant, the closest first."""
-    short = name.lower().rpartition(":")[2] if name.startswith("ollama:") else name.lower()
-    names = list(dict.fromkeys(model.name for model in named_models()))
-    holding = [known for known in names if short and short in known.lower()]
-    similar = difflib.get_close_matches(name, names, n=_MOST_CLOSE, cutoff=0.6)
-    return list(dict.fromkeys([*similar, *holding]))[:_MOST_CLOSE]
+    wanted = _without_prefix(name).lower()
+    names: dict[str, list[str]] = {}
+    for model in named_models():
+        names.setdefault(_without_prefix(model.name).lower(), []).append(model.name)
+    similar = difflib.get_close_matches(wanted, names, n=_MOST_CLOSE, cutoff=0.6)
+    holding = [known for known in names if wanted and wanted in known]
+    keys = dict.fromkeys([*similar, *holding])
+    return list(dict.fromkeys(chain.from_iterable(names[key] for key in keys)))[:_MOST_CLOSE]
+
+
+def _without_prefix(name: str) -> str:
+    for prefix in (ollama.PREFIX, lm_studio.PREFIX):
+        name = name.removeprefix(prefix)
+    return name
 
 
 def did_you_mean(name: str) -> str:
