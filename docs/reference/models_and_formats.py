@@ -159,7 +159,9 @@ def _blocks() -> Iterator[str]:
 
 def _tokenizers() -> Iterator[str]:
     yield "\n## Tokenizers\n"
-    yield "A folder's tokenizer.json is read as it is. GGUF names a tokenizer:\n"
+    yield "A folder's tokenizer.json is read as it is, whatever class its settings name. Tokens that"
+    yield "only tokenizer_config.json, special_tokens_map.json or added_tokens.json names get the ids"
+    yield "and flags of transformers. GGUF names a tokenizer:\n"
     yield from (f"- `{name}`: {TOKENIZERS[name]}" for name in from_gguf._BUILDERS)
     none = " or ".join(f"`{name}`" for name in from_gguf._NO_TOKENIZER)
     yield f"- {none}: none. Such a model takes and gives token ids, as a folder without a"

@@ -29,7 +29,7 @@ from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.sandbox import TemplateSandbox
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
-from sinkstream.text.tokenizers.control_tokens import ControlLiterals, Found, control_tokens
+from sinkstream.text.tokenizers.control_tokens import ControlLiterals, Found
 
 MAX_TEMPLATE_CHARACTERS = 64 << 10
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
@@ -102,7 +102,7 @@ class ChatFormat:
         """
         self.template = compile_template(source, argument)
         self.encoder = PlainEncoder(tokenizer)
-        self.control = ControlLiterals(control_tokens(tokenizer))
+        self.control = ControlLiterals(tokenizer)
         self.source = source
         self._special_tokens = traced_data(text.special_tokens, DERIVED)
         self.forms = ContentForms(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +9,11 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
+from sinkstream.request.checks import as_ids
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import PlainEncoder, check_characters
-from sinkstream.text.tokenizers.control_tokens import ControlLiterals, control_tokens
+from sinkstream.text.tokenizers.control_tokens import ControlLiterals
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -54,7 +54,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if is_message(prompt[0]):
         return encode_chat(text, prompt)
-    return [_check_id(token_id, i, vocab_size) for i, token_id in enumerate(prompt)]
+    return as_ids("stream", "prompt", list(prompt), vocab_size)
 
 
 def _as_row(prompt: Any) -> list[Any]:
@@ -87,29 +87,9 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
 
 
 def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
-    literal = ControlLiterals(control_tokens(tokenizer)).first_in(prompt)
+    literal = ControlLiterals(tokenizer).first_in(prompt)
     if literal is not None:
         warn_caller(
             f"stream: `prompt` contains {literal!r}, which is treated as plain text. To pass a "
             "control token, use a list of messages, or token ids."
         )
-
-
-def _check_id(token_id: Any, index: int, vocab_size: int) -> int:
-    try:
-        # `operator.index` would accept a tensor [1] as an id.
-        if isinstance(token_id, bool) or getattr(token_id, "ndim", 0) > 0:
-            raise TypeError
-        value = operator.index(token_id)  # any integer type, but nothing else
-    except TypeError:
-        raise TypeError(
-            f"stream: item {index} of `prompt` must be a token id, an integer, but is of type "
-            f"{type(token_id).__name__}."
-        ) from None
-    if not 0 <= value < vocab_size:
-        raise InvalidArgument(
-            f"stream: item {index} of `prompt` must be a token id in [0, {vocab_size}), "
-            f"but is {str(value)[:40]}.",
-            param="prompt",
-        )
-    return value

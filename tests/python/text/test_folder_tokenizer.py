@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, processors
+from transformers import PreTrainedTokenizerFast
 
 from sinkstream.errors import CheckpointError
 from sinkstream.text.chat import encode_chat
@@ -69,19 +71,203 @@ def test_whether_a_text_gets_a_start_is_read_off_the_tokenizer(write: Write, fam
     assert found.special_tokens == text.special_tokens
 
 
-def test_end_tokens_come_from_every_file_that_names_some(write: Write) -> None:
+@pytest.mark.parametrize("has_list", [True, False])
+def test_end_tokens_come_from_every_file_that_counts(write: Write, has_list: bool) -> None:
     tokenizer = vocabularies.llama3().tokenizer
     assert tokenizer is not None
     ids = [tokenizer.token_to_id(f"<|reserved_special_token_{i}|>") for i in range(4)]
     folder = write(
         tokenizer,
         generation_config__json={"eos_token_id": [ids[0], ids[1]]},
-        tokenizer_config__json={"eos_token": {"content": "<|eot_id|>", "special": True}},
+        tokenizer_config__json={
+            "eos_token": {"content": "<|eot_id|>", "special": True, "__type": "AddedToken"},
+            **({"added_tokens_decoder": {}} if has_list else {}),
+        },
         special_tokens_map__json={"eos_token": "<|end_of_text|>"},
     )
     found = text_format_from_folder(folder, {"eos_token_id": ids[2]})
-    assert found.end_token_ids == {*ids[:3], tokenizer.token_to_id("<|eot_id|>")}
-    assert found.special_tokens["eos_token"] == "<|eot_id|>"
+    # With a list of added tokens in tokenizer_config.json, transformers reads no older file.
+    eos = "<|eot_id|>" if has_list else "<|end_of_text|>"
+    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    assert found.special_tokens["eos_token"] == oracle.eos_token == eos
+    assert found.end_token_ids == {*ids[:3], tokenizer.token_to_id(eos)}
+
+
+_NEW = "<|turn|>"  # no token of tokenizer.json
+_PLACES: list[dict[str, Any]] = [
+    {"tokenizer_config__json": {"eos_token": _NEW}},
+    {"tokenizer_config__json": {"eos_token": {"__type": "AddedToken", "content": _NEW}}},
+    {"tokenizer_config__json": {"bos_token": _NEW, "unk_token": "<unk>", "pad_token": "<pad>"}},
+    {"tokenizer_config__json": {"image_token": _NEW, "sep_token": None}},
+    {"tokenizer_config__json": {"additional_special_tokens": [_NEW, "<|im_end|>"]}},
+    {"tokenizer_config__json": {"extra_special_tokens": {"audio_token": _NEW}}},
+    {
+        "tokenizer_config__json": {
+            "extra_special_tokens": ["<new>"],
+            "additional_special_tokens": [_NEW],
+            "eos_token": "<think>",
+        }
+    },
+    {
+        "tokenizer_config__json": {
+            "eos_token": _NEW,
+            "added_tokens_decoder": {
+                "608": {"content": "<b>", "lstrip": True},
+                "607": {"content": _NEW, "rstrip": True, "single_word": True},
+            },
+        },
+        "special_tokens_map__json": {"eos_token": "<|im_end|>"},
+        "added_tokens__json": {"<c>": 609},
+    },
+    {
+        "tokenizer_config__json": {"eos_token": "<|im_end|>"},
+        "special_tokens_map__json": {
+            "eos_token": {"content": _NEW, "lstrip": True, "normalized": False},
+            "additional_special_tokens": ["<c>"],
+        },
+        "added_tokens__json": {"<d>": 607, _NEW: 608, "<c>": 609},
+    },
+    {"special_tokens_map__json": {"extra_special_tokens": [_NEW, {"content": "<c>"}]}},
+    {"added_tokens__json": {_NEW: 607, "café": 608}},
+]
+
+
+@pytest.mark.filterwarnings("ignore:load. .* the id")
+@pytest.mark.parametrize("files", _PLACES, ids=lambda files: json.dumps(files)[:80])
+def test_tokens_that_other_files_name_are_those_of_transformers(
+    write: Write, files: dict[str, Any]
+) -> None:
+    folder = write(**files)
+    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    found = text_format_from_folder(folder, {})
+    assert found.tokenizer is not None
+    added = found.tokenizer.get_added_tokens_decoder()
+    expected = oracle.backend_tokenizer.get_added_tokens_decoder()
+    assert {i: repr(token) for i, token in added.items()} == {
+        i: repr(token) for i, token in expected.items()
+    }
+    assert found.special_tokens == oracle.special_tokens_map
+    if oracle.eos_token is not None:
+        assert found.end_token_ids == {oracle.eos_token_id}
+    template = f"a{_NEW} {{{{ messages[0].content }}}} <c>"
+    chat = dataclasses.replace(found, chat_template=template)
+    assert encode_chat(chat, [{"role": "user", "content": "b"}]) == oracle.encode(f"a{_NEW} b <c>")
+
+
+def test_a_declared_id_that_the_token_does_not_have_causes_a_warning(write: Write) -> None:
+    tokenizer = vocabularies.qwen3().tokenizer
+    assert tokenizer is not None
+    size = tokenizer.get_vocab_size()
+    listed = {"3": {"content": _NEW}, str(size + 1): {"content": "<b>"}}
+    with pytest.warns(
+        UserWarning,
+        match=rf'tokenizer_config.json must give "<|turn|>" the id {size} that .* but gives 3\.',
+    ):
+        found = text_format_from_folder(
+            write(tokenizer_config__json={"added_tokens_decoder": listed}), {}
+        )
+    assert found.vocabulary[_NEW] == size
+    assert found.vocabulary["<b>"] == size + 1
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (
+            {"tokenizer_config__json": {"added_tokens_decoder": [1]}},
+            r"`added_tokens_decoder` must be an object, but is \[1\]",
+        ),
+        (
+            {"tokenizer_config__json": {"added_tokens_decoder": {"x": {"content": "a"}}}},
+            r'must have ids as keys, but has "x"',
+        ),
+        (
+            {"tokenizer_config__json": {"added_tokens_decoder": {"1": "a"}}},
+            r'must list tokens, but has "a"',
+        ),
+        ({"added_tokens__json": {"a": -1}}, r'"a" must have an id, a nonnegative integer, but has'),
+    ],
+)
+def test_a_list_of_added_tokens_that_is_none_is_named(
+    write: Write, files: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(CheckpointError, match=sentence):
+        text_format_from_folder(write(**files), {})
+
+
+@pytest.mark.parametrize("value", [7, False, {"content": 3}, ["<a>"]])
+def test_a_role_that_is_not_a_token_causes_a_warning(write: Write, value: Any) -> None:
+    folder = write(tokenizer_config__json={"eos_token": value})
+    with pytest.warns(UserWarning, match=r"`eos_token` must be a string, or an object with"):
+        assert text_format_from_folder(folder, {}).end_token_ids == frozenset()
+
+
+def test_an_end_token_of_ordinary_words_does_not_change_texts(write: Write) -> None:
+    tokenizer = vocabularies.qwen3().tokenizer
+    assert tokenizer is not None
+    ids = tokenizer.encode(" the sink").ids
+    folder = write(generation_config__json={"eos_token_id": ids[0]})
+    found = text_format_from_folder(folder, {"eos_token_id": ids[1]})
+    assert found.end_token_ids == set(ids[:2])
+    assert encode_prompt(found, 1000, " the sink") == ids
+
+
+def test_a_text_starts_as_the_tokenizer_says_whatever_the_role(write: Write) -> None:
+    tokenizer = vocabularies.llama3().tokenizer
+    assert tokenizer is not None
+    folder = write(tokenizer, tokenizer_config__json={"bos_token": "<|eot_id|>"})
+    found = text_format_from_folder(folder, {})
+    expected = PreTrainedTokenizerFast.from_pretrained(folder).encode("a")
+    assert encode_prompt(found, 1000, "a") == expected
+    assert found.special_tokens["bos_token"] == "<|eot_id|>"
+
+
+def test_a_tokenizer_that_ends_texts_causes_a_warning(write: Write) -> None:
+    tokenizer = Tokenizer.from_str(vocabularies.llama3().tokenizer.to_str())  # type: ignore[union-attr]
+    names = ("<|begin_of_text|>", "<|eot_id|>")
+    bos, eos = map(tokenizer.token_to_id, names)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[names[0], "$A", names[1]], special_tokens=[(names[0], bos), (names[1], eos)]
+    )
+    with pytest.warns(UserWarning, match=rf"but adds \[{bos}\] before it and \[{eos}\] after it\."):
+        found = text_format_from_folder(write(tokenizer), {})
+    assert found.bos_ids == [bos]
+
+
+FLAGS = [
+    {"single_word": True},
+    {"normalized": True},
+    {"lstrip": True, "rstrip": True},
+    {"single_word": True, "normalized": True, "rstrip": True},
+]
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: "+".join(flags))
+@pytest.mark.parametrize("family", ["qwen3", "sentencepiece_without_prefix", "metaspace_first"])
+def test_flags_of_tokens_give_the_ids_of_transformers(
+    write: Write, family: str, flags: dict[str, bool], special: bool
+) -> None:
+    base = FAMILIES[family]().tokenizer
+    assert base is not None
+    tokenizer = Tokenizer.from_str(base.to_str())
+    tokenizer.add_tokens(
+        [AddedToken("<x>", special=special, **flags), AddedToken("<x><y>", special=False)]
+    )
+    folder = write(tokenizer)
+    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    found = text_format_from_folder(folder, {})
+    for text in ("a <x> b", "a<x>b", "<x>", "é<x>\u0301", "_<x>", " <x>\x1c<x>\u3000\n", "<x><y>"):
+        chat = dataclasses.replace(found, chat_template=f"{{{{ {json.dumps(text)} }}}}")
+        expected = oracle.encode(text, add_special_tokens=False)
+        assert encode_chat(chat, [{"role": "user", "content": "x"}]) == expected, text
+
+
+def test_a_token_that_is_matched_after_normalization_causes_a_warning(write: Write) -> None:
+    tokenizer = Tokenizer.from_str(vocabularies.sentencepiece().tokenizer.to_str())  # type: ignore[union-attr]
+    tokenizer.add_tokens([AddedToken("<x>", special=True, normalized=True)])
+    with pytest.warns(UserWarning, match=r'"<x>" is matched after normalization'):
+        text_format_from_folder(write(tokenizer), {})
 
 
 def test_the_start_may_come_from_the_config_alone(write: Write) -> None:

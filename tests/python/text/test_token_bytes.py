@@ -7,10 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
+from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, decode_bytes, token_bytes
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES, PROSE
@@ -141,6 +142,46 @@ def test_an_added_token_outside_of_the_byte_alphabet_is_itself() -> None:
     table = token_bytes(tokenizer, 2)
     assert table.pieces == [b"a", "日 本".encode()]
     assert decoded(table, [1]) == tokenizer.decode([1])
+
+
+@pytest.mark.parametrize("content", ["café", "ü", "Ġx", "Ċ", "a ¡", "ĠĠ日"])
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("family", ["qwen3", "sentencepiece_without_prefix"])
+def test_an_added_token_with_letters_of_the_byte_alphabet_is_itself(
+    family: str, special: bool, content: str
+) -> None:
+    base = FAMILIES[family]().tokenizer
+    assert base is not None
+    tokenizer = Tokenizer.from_str(base.to_str())
+    tokenizer.add_tokens([AddedToken(content, special=special, normalized=False)])
+    table = token_bytes(tokenizer, tokenizer.get_vocab_size())
+    token_id = tokenizer.token_to_id(content)
+    assert table.pieces[token_id] == content.encode()
+    ids = tokenizer.encode(f"x{content}y").ids
+    assert token_id in ids
+    assert decoded(table, ids) == ("xy" if special else f"x{content}y")
+
+
+def test_a_token_that_the_file_and_the_vocabulary_have_is_read_as_text() -> None:
+    # deepseek-coder lists the letters that its vocabulary of bytes lacked as added tokens.
+    tokenizer = Tokenizer(models.BPE({"a": 0, "ü": 1}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    assert token_bytes(tokenizer, 2).pieces == [b"a", b"\xfc"]
+    tokenizer.add_tokens([AddedToken("ü", normalized=False)])
+    assert token_bytes(tokenizer, 2).pieces == [b"a", "ü".encode()]
+
+
+def test_an_added_token_in_gguf_metadata_is_itself() -> None:
+    tokens = ["<s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "café", "<ü>"]
+    kinds = [vocabularies.CONTROL, *[vocabularies.NORMAL] * 256, *[vocabularies.USER_DEFINED] * 2]
+    metadata = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": kinds} | {
+        "merges": [],
+        "bos_token_id": 0,
+    }
+    text = text_format_from_gguf({f"tokenizer.ggml.{k}": v for k, v in metadata.items()})
+    tokenizer, table = table_of(text)
+    assert tokenizer.encode("xcafé<ü>").ids[1:] == [257, 258]
+    assert decoded(table, tokenizer.encode("xcafé<ü>é").ids) == "xcafé<ü>é"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,18 @@ and a stream shows them.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.normalizers import Normalizer
+
+# Whitespace (`\s`) as `tokenizers` defines it; Python's also has U+001C to U+001F.
+_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+_JOINERS = "\u200c\u200d"
 
 
 def control_tokens(tokenizer: Tokenizer) -> dict[int, AddedToken]:
@@ -30,16 +38,20 @@ class Found(NamedTuple):
 class ControlLiterals:
     """Finds the texts of control tokens wherever the tokenizer itself would match them."""
 
-    def __init__(self, tokens: dict[int, AddedToken]) -> None:
-        self._tokens = tokens
-        self._by_literal = {token.content: (token_id, token) for token_id, token in tokens.items()}
-        # Of several that start at the same position, the longest matches, as in `tokenizers`.
-        longest_first = sorted(self._by_literal, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(self._expression, longest_first)) or r"(?!)")
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        added = tokenizer.get_added_tokens_decoder()
+        self._tokens = {i: token for i, token in added.items() if token.content}
+        self._control = _Matcher({i: t for i, t in self._tokens.items() if t.special})
+        self._spaces = {i: _spaces_around(t, tokenizer.normalizer) for i, t in added.items()}
+        # In the text as written, and then, between these, in the normalized text.
+        self._rounds = [
+            _Matcher({i: t for i, t in self._tokens.items() if t.normalized is normalized})
+            for normalized in (False, True)
+        ]
 
     def first_in(self, text: str) -> str | None:
         """Return the first literal in a text, or None."""
-        found = self._pattern.search(text)
+        found = self._control.pattern.search(text)
         return found[0] if found else None
 
     def literal(self, token_id: int) -> str:
@@ -47,34 +59,82 @@ class ControlLiterals:
         return self._tokens[token_id].content
 
     def find(self, text: str, begin: int, end: int) -> Iterator[Found]:
-        """Yield the control tokens in a part of a text, as the tokenizer matches them there."""
-        for match in self._pattern.finditer(text, begin, end):
-            token_id, token = self._by_literal[match[0]]
-            if not (token.single_word and re.match(r"\w", text[match.end() : match.end() + 1])):
-                yield Found(match.start(), match.end(), token_id)
+        """Yield the control tokens in a part of a text, as the tokenizer matches them there.
+
+        Other added tokens hide those that they overlap. One that must be a word of its own
+        (`single_word`) is looked for later, in the pieces of `split`: next to a control token that
+        begins or ends with a letter, `tokenizers` may decide otherwise.
+        """
+        written, normalized = self._rounds
+        first = 0  # where the text between two matches begins
+        for found in written.find(text, begin, end, 0, len(text)):
+            last, after = self._extent(text, found)
+            at = max(begin, first)
+            yield from self._special(normalized.find(text, at, min(last, end), first, last))
+            yield from self._special([found])
+            first = after
+        yield from self._special(normalized.find(text, max(begin, first), end, first, len(text)))
 
     def split(self, text: str, found: Iterable[Found]) -> Iterator[str | int]:
         """Yield the ids of the control tokens found in a text, and the plain pieces between."""
         begin = 0
-        for start, end, token_id in found:
-            token = self._tokens[token_id]
-            plain = text[begin:start]
-            if token.lstrip:
-                plain = plain.rstrip()
-            if plain:
-                yield plain
-            yield token_id
-            begin = end
-            if token.rstrip:
-                begin = len(text) - len(text[begin:].lstrip())
+        for match in found:
+            start, after = self._extent(text, match)
+            if begin < start:
+                yield text[begin:start]
+            yield match.token_id
+            begin = after
         if begin < len(text):
             yield text[begin:]
 
     def without(self, text: str) -> str:
         """Return a text with other letters in the place of control tokens."""
-        return self._pattern.sub(lambda match: re.sub(r"\S", "x", match[0]), text)
+        return self._control.pattern.sub(lambda match: re.sub(r"\S", "x", match[0]), text)
 
-    def _expression(self, literal: str) -> str:
-        _, token = self._by_literal[literal]
-        escaped = re.escape(literal)
-        return rf"(?<!\w){escaped}(?!\w)" if token.single_word else escaped
+    def _extent(self, text: str, found: Found) -> tuple[int, int]:
+        """Return where a match begins and ends with the whitespace that it absorbs."""
+        begin, end, token_id = found
+        token, spaces = self._tokens[token_id], self._spaces[token_id]
+        while token.lstrip and begin > 0 and text[begin - 1] in spaces:
+            begin -= 1
+        while token.rstrip and end < len(text) and text[end] in spaces:
+            end += 1
+        return begin, end
+
+    def _special(self, found: Iterable[Found]) -> Iterator[Found]:
+        """Yield only control tokens: the others only hide those that they overlap."""
+        return (match for match in found if self._tokens[match.token_id].special)
+
+
+class _Matcher:
+    """Matches some of a tokenizer's added tokens."""
+
+    def __init__(self, tokens: dict[int, AddedToken]) -> None:
+        self._by_literal = {token.content: (token_id, token) for token_id, token in tokens.items()}
+        # Of several that start at the same position, the longest matches, as in `tokenizers`.
+        longest_first = sorted(self._by_literal, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def find(self, text: str, begin: int, end: int, first: int, last: int) -> Iterator[Found]:
+        """Yield the tokens in text[begin:end], a part of the piece text[first:last]."""
+        for match in self.pattern.finditer(text, begin, end):
+            token_id, token = self._by_literal[match[0]]
+            before, after = text[first : match.start()][-1:], text[match.end() : last][:1]
+            if not (token.single_word and (_is_word(before) or _is_word(after))):
+                yield Found(match.start(), match.end(), token_id)
+
+
+def _spaces_around(token: AddedToken, normalizer: Normalizer | None) -> str:
+    """Return the whitespace that a token may absorb (`lstrip`, `rstrip`)."""
+    if normalizer is None or not token.normalized:
+        return _SPACES
+    # It is matched in the normalized text, where a space may be "▁".
+    return "".join(c for c in _SPACES if normalizer.normalize_str(f"a{c}a")[-2:-1] in _SPACES)
+
+
+def _is_word(character: str) -> bool:
+    r"""Return whether a character, or nothing, is part of a word (`\w`) for `tokenizers`."""
+    if not character:
+        return False
+    category = unicodedata.category(character)
+    return category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in _JOINERS

@@ -1,7 +1,9 @@
 """The bytes of each token: the table from which text is decoded natively.
 
 `Tokenizer.decode` concatenates bytes and decodes them at once, so a stream that emits the bytes as
-they arrive shows the same text. One difference is deliberate. Here, byte pieces of SentencePiece
+they arrive shows the same text. Two differences are deliberate. An added token such as `café` shows
+its own text; `tokenizers` reads it in the alphabet of byte-level vocabularies, in which `é` is one
+byte that no character ends with. And here, byte pieces of SentencePiece
 vocabularies are joined with the bytes around them. `tokenizers` turns a whole run of byte pieces
 into one U+FFFD per byte if any byte of the run is invalid. A stream cannot take characters back, so
 it shows the valid ones.
@@ -69,6 +71,12 @@ def token_bytes(
     for token_id, piece in zip(vocabulary.values(), to_bytes(list(vocabulary)), strict=True):
         if token_id < vocab_size:
             pieces[token_id] = piece
+    # The alphabet of the vocabulary does not apply to added tokens: "café" is four letters.
+    for token_id in tokenizer.get_added_tokens_decoder():
+        if token_id < vocab_size:
+            text = str(tokenizer.id_to_token(token_id))
+            is_plain = to_bytes is _core.byte_level_bytes
+            pieces[token_id] = text.encode() if is_plain else to_bytes([text])[0]
     special = frozenset(token_id for token_id in control_tokens(tokenizer) if token_id < vocab_size)
     return TokenBytes(pieces, special, strip_leading_space="Strip" in kinds)
 
