@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,13 +34,16 @@ from sinkstream.evaluate import (
 )
 from sinkstream.evaluate.books import Book, pick_book, read_books
 from sinkstream.evaluate.pictures import check_picture
+from sinkstream.evaluate.result import level_of, perplexity_of
 from sinkstream.evaluate.result_files import write_json
 from sinkstream.evaluate.tokens import as_ids
 from sinkstream.model import Model
-from sinkstream.request.checks import as_choice
+from sinkstream.request.checks import as_choice, as_int
 
 # Columns of a table in a file; a terminal has its own width.
 _FILE_WIDTH = 110
+
+_MAX_SINKS = 1 << 20  # as for `load`
 
 # Characters. A longer text than this times the capacity is not encoded just to see that it is long.
 _LONGEST_TOKEN = 64
@@ -67,6 +71,13 @@ def evaluate(
     sample: Annotated[
         int, typer.Option(help="Number of random tokens to score with recompute; 0: all.")
     ] = 60,
+    sinks: Annotated[
+        str,
+        typer.Option(
+            help="Number of first tokens, which always stay in the cache. Several, "
+            "comma-separated, are compared."
+        ),
+    ] = "4",
     chunk: Annotated[
         int | None, typer.Option(help="Tokens per forward pass; does not change any result.")
     ] = None,
@@ -97,6 +108,10 @@ def evaluate(
     check_outputs(out, plot)
     methods = parse_methods(method)
     distances = parse_numbers("--back", back)
+    counts = [
+        as_int("evaluate", "--sinks", count, 0, _MAX_SINKS)
+        for count in parse_numbers("--sinks", sinks)
+    ]
     if run_stream_eval and run_needle:
         raise InvalidArgument(
             "evaluate: only one of --stream-eval and --needle may be given, but both are."
@@ -108,9 +123,14 @@ def evaluate(
         )
     if book is None:
         refuse_options_of_perplexity(tokens=tokens, resume=resume, chunk=chunk)
+        if len(counts) > 1:
+            raise InvalidArgument(
+                "evaluate: `--sinks` must be one number with --stream-eval or --needle, but is "
+                f'"{sinks}".'
+            )
     if resume is not None:
         resume.mkdir(parents=True, exist_ok=True)
-    with load_model(loading) as loaded:
+    with load_model(replace(loading, sinks=max(counts))) as loaded:
         if book is None:
             name = "StreamEval" if run_stream_eval else "Needle"
             with progress_bar(name, with_time=True, note="{} correct") as show:
@@ -130,7 +150,9 @@ def evaluate(
                 book,
                 methods,
                 resume,
-                capacity=fitting,
+                counts=counts,
+                window=loading.window,
+                capacity=loaded.capacity.tokens if fitting is None else fitting,
                 max_tokens=tokens,
                 block=block,
                 chunk=chunk,
@@ -207,33 +229,50 @@ def measure(
     methods: Sequence[str],
     resume: Path | None,
     *,
-    capacity: int | None,
+    counts: Sequence[int],
+    window: int | None,
+    capacity: int,
     sample: int | None,
     **settings: Any,
 ) -> list[PerplexityResult]:
-    """Return the result of each method; each sees as many tokens as the model's cache holds.
+    """Return the result of each method.
 
-    If `capacity` is not None, each sees that many instead.
+    Args:
+        model: The model.
+        book: The text.
+        methods: What each token sees. A method with sinks runs once for each of `counts`.
+        resume: The folder of the scores.
+        counts: Numbers of sinks.
+        window: W of the methods with sinks. If None, what `capacity` leaves.
+        capacity: S + W of the others, except "dense".
+        sample: Of "recompute".
+        **settings: Further arguments of `perplexity`.
     """
     found = []
-    for method in methods:
-        has_sinks = method in ("sinks", "protocol")
-        window = None
-        if capacity is not None and method != "dense":
-            window = capacity - (model.capacity.sinks if has_sinks else 0)
-        with progress_bar(method, with_time=True, note="perplexity {:.3f}") as show:
+    for method, sinks in runs_of(methods, counts):
+        size = capacity - (sinks or 0) if window is None or sinks is None else window
+        name = method if sinks is None or len(counts) == 1 else f"{method}-{sinks}"
+        with progress_bar(name, with_time=True, note="perplexity {:.3f}") as show:
             result = perplexity(
                 model,
                 book.text,
                 method=method,
-                window=window,
+                sinks=sinks,
+                window=None if method == "dense" else size,
                 sample=sample if method == "recompute" else None,
                 progress=show,
-                resume=None if resume is None else resume / f"{method}.npz",
+                resume=None if resume is None else resume / f"{name}.npz",
                 **settings,
             )
         found.append(result)
     return found
+
+
+def runs_of(methods: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, int | None]]:
+    """Yield each method, with each number of sinks if it has any."""
+    for method in methods:
+        for sinks in counts if method in ("sinks", "protocol") else [None]:
+            yield method, sinks
 
 
 def fitting_capacity(model: Model, text: str, max_tokens: int | None) -> int | None:
@@ -263,16 +302,29 @@ def differences(results: Sequence[PerplexityResult]) -> list[Difference]:
     return [compare(result, exact) for result in results if result is not exact]
 
 
+def estimates(results: Sequence[PerplexityResult], found: Sequence[Difference]) -> dict[str, float]:
+    """Return the perplexity of sampled methods for the whole text, by their paired differences."""
+    sampled = [result for result in results if result.settings["sample"] is not None]
+    levels = {result.method: (result, level_of(result, results, found)[0]) for result in sampled}
+    return {
+        method: perplexity_of(level)
+        for method, (result, level) in levels.items()
+        if level != result.mean_nll
+    }
+
+
 def report_perplexity(
     book: Book, results: Sequence[PerplexityResult], out: Path | None, plot: Path | None
 ) -> None:
     """Write the table, and the requested files."""
     found = differences(results)
+    estimated = estimates(results, found)
     if out is not None:
         whole = {
             "text": book.title,
             "results": [result.as_dict() for result in results],
             "differences": [difference.as_dict() for difference in found],
+            "estimates": estimated,
         }
         write_json(out, whole)
     table = new_table(
@@ -282,16 +334,24 @@ def report_perplexity(
     for result in results:
         settings = result.settings
         held = min(result.capacity, settings["text_tokens"]) * settings["bytes_per_token"]
+        bits = None if result.method in estimated else result.bits_per_byte
         table.add_row(
             result.method,
             f"{settings['sinks']} + {settings['window']}",
             f"{result.tokens:,}",
-            f"{result.perplexity:.3f}",
-            "" if result.bits_per_byte is None else f"{result.bits_per_byte:.4f}",
+            f"{estimated.get(result.method, result.perplexity):.3f}",
+            "" if bits is None else f"{bits:.4f}",
             f"{1e3 * result.seconds / result.tokens:.2f}",
             decimal(held),
         )
     write_table(table)
+    for result in results:
+        if result.method in estimated:
+            sys.stdout.write(
+                f"{result.method}: {result.perplexity:.3f} at its {result.tokens:,} sampled "
+                f"tokens; {estimated[result.method]:.3f} for the whole text, by paired "
+                "differences\n"
+            )
     for difference in found:
         half = difference.interval[1] - difference.mean
         sys.stdout.write(

@@ -83,11 +83,17 @@ def thousands(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def log_ticks(axis: Any) -> None:
-    """Label a logarithmic axis with plain numbers, even if it spans less than a decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def log_ticks(axes: Any) -> None:
+    """Label a logarithmic vertical axis with several plain numbers, however little it spans."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5)))
+    axis, limits = axes.yaxis, axes.get_ylim()
+    span = limits[1] / limits[0]
+    if span < 10:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    else:
+        axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5) if span < 1000 else (1,)))
+    axes.set_ylim(limits)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_minor_formatter(NullFormatter())
 

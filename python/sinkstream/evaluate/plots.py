@@ -20,7 +20,13 @@ from sinkstream.evaluate.pictures import (
     write_figure,
 )
 from sinkstream.evaluate.recall_result import RecallResult
-from sinkstream.evaluate.result import Z95, Difference, PerplexityResult, perplexity_of
+from sinkstream.evaluate.result import (
+    Z95,
+    Difference,
+    PerplexityResult,
+    level_of,
+    perplexity_of,
+)
 from sinkstream.request.checks import as_choice
 
 
@@ -43,7 +49,7 @@ def plot_perplexity(
         mean: "block" plots each block's mean; "running" the mean of everything so far.
         differences: From `compare`, against sampled results. A sampled result is then drawn at
             the other result's mean minus their paired difference, because its own mean says more
-            about which tokens were sampled than about the method.
+            about which tokens were sampled than about the method. The legend has that number.
         title: If None, the model's name.
 
     Raises:
@@ -55,7 +61,6 @@ def plot_perplexity(
     figure = new_figure()
     axes = figure.subplots()
     axes.set_yscale("log")
-    log_ticks(axes.yaxis)
     for number, result in enumerate(results):
         if result.settings["sample"] is None:
             axes.plot(*_points(result, mean), **_look(result, style_of(number)))
@@ -69,6 +74,7 @@ def plot_perplexity(
     axes.set_xlabel("position in the text (tokens)")
     axes.set_ylabel(f"perplexity ({mean} mean)")
     axes.set_title(title or str(results[0].settings["model"]))
+    log_ticks(axes)
     axes.grid(alpha=0.25)
     legend(figure, axes)
     write_figure(figure, path)
@@ -108,7 +114,11 @@ def plot_recall(
         axes.grid(alpha=0.25)
     panels[0].set(ylim=(-4, 104), ylabel="correct answers (%)")
     legend(figure, *panels)
-    figure.suptitle(title or str(results[0].settings["model"]))
+    name = title or str(results[0].settings["model"])
+    if len(tasks) == 1:
+        panels[0].set_title(f"{name}: {_TASKS.get(tasks[0], tasks[0])}")
+    else:
+        figure.suptitle(name)
     write_figure(figure, path)
 
 
@@ -148,8 +158,8 @@ def plot_cost(
         latency.plot(*zip(*each, strict=True), **look)
         memory.plot(*zip(*held, strict=True), **look)
     latency.set_yscale("log")
-    log_ticks(latency.yaxis)
     span_a_decade(latency)
+    log_ticks(latency)
     latency.set(title="Time per scored token", ylabel="milliseconds")
     highest = memory.get_ylim()[1]
     memory.set(title="Keys and values in memory", ylabel="MiB", ylim=(0, 1.05 * highest))
@@ -225,40 +235,13 @@ def _points(
     return [x for x, _ in known], [y for _, y in known]
 
 
-def level_of(
-    result: PerplexityResult,
-    results: Sequence[PerplexityResult],
-    differences: Sequence[Difference],
-) -> tuple[float, float]:
-    """Return mean and standard error of a sampled result in nats, paired if possible."""
-    found = [(result.standard_error or 0.0, result.mean_nll)]
-    for other in results:
-        found += [
-            (difference.standard_error, other.mean_nll - difference.mean)
-            for difference in differences
-            if _is_between(difference, other, result) and other.settings["sample"] is None
-        ]
-    error, mean = min(found)
-    return mean, error
-
-
-def _is_between(difference: Difference, of: PerplexityResult, against: PerplexityResult) -> bool:
-    """Return whether a difference compares these two results."""
-    return (
-        (difference.of, difference.of_sinks, difference.of_window)
-        == (of.method, of.settings["sinks"], of.settings["window"])
-        and (difference.against, difference.against_window)
-        == (against.method, against.settings["window"])
-        and of.settings["text"] == against.settings["text"]
-    )
-
-
 def _draw_sampled(
     axes: Any, result: PerplexityResult, style: dict[str, Any], level: tuple[float, float]
 ) -> None:
     mean, error = level
     look = {name: style[name] for name in ("color", "linestyle")}
-    label = f"{_label(result)} ({result.tokens:,} sampled tokens)"
+    level_words = "" if mean == result.mean_nll else f", paired: {perplexity_of(mean):.1f}"
+    label = f"{_label(result)} ({result.tokens:,} sampled tokens{level_words})"
     axes.axhline(perplexity_of(mean), label=label, **look)
     # A wide interval must not squeeze the curves, so their limits are kept.
     limits = axes.get_ylim()

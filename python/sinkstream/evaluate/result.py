@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -193,6 +193,34 @@ def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
         of_sinks=int(of.settings["sinks"]),
         of_window=int(of.settings["window"]),
         against_window=int(against.settings["window"]),
+    )
+
+
+def level_of(
+    result: PerplexityResult,
+    results: Sequence[PerplexityResult],
+    differences: Sequence[Difference],
+) -> tuple[float, float]:
+    """Return mean and standard error of a sampled result in nats, paired if possible."""
+    found = [(result.standard_error or 0.0, result.mean_nll)]
+    for other in results:
+        found += [
+            (difference.standard_error, other.mean_nll - difference.mean)
+            for difference in differences
+            if _is_between(difference, other, result) and other.settings["sample"] is None
+        ]
+    error, mean = min(found)
+    return mean, error
+
+
+def _is_between(difference: Difference, of: PerplexityResult, against: PerplexityResult) -> bool:
+    """Return whether a difference compares these two results."""
+    return (
+        (difference.of, difference.of_sinks, difference.of_window)
+        == (of.method, of.settings["sinks"], of.settings["window"])
+        and (difference.against, difference.against_window)
+        == (against.method, against.settings["window"])
+        and of.settings["text"] == against.settings["text"]
     )
 
 

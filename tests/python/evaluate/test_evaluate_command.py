@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 import sinkstream
-from sinkstream.evaluate import PerplexityResult, RecallResult, perplexity
+from sinkstream.evaluate import Difference, PerplexityResult, RecallResult, perplexity
+from sinkstream.evaluate.result import level_of
 from tests.python.cli.conftest import Run
 
 
@@ -48,6 +50,15 @@ def test_it_measures_what_the_function_measures(
     assert found["dense"].settings["window"] == 199
     assert [entry["of"] for entry in written["differences"]] == ["sinks", "window", "dense"]
     assert "sinks - recompute: " in outcome.out
+    results = [*found.values()]
+    differences = [Difference.from_dict(entry) for entry in written["differences"]]
+    drawn = math.exp(level_of(found["recompute"], results, differences)[0])
+    assert written["estimates"] == {"recompute": pytest.approx(drawn)}
+    (row,) = [line for line in outcome.out.splitlines() if line.split()[:1] == ["recompute"]]
+    assert row.split()[1:6] == ["0", "+", "28", "9", f"{drawn:.3f}"]
+    own = found["recompute"].perplexity
+    assert f"recompute: {own:.3f} at its 9 sampled tokens; {drawn:.3f} for the wh" in outcome.out
+    assert f"paired: {drawn:.1f})" in plot.read_text()
     assert "keeps the keys and values of all 199 tokens" in outcome.err
     assert plot.read_bytes().startswith(b"<?xml")
 
@@ -108,6 +119,58 @@ def test_an_error_is_one_sentence_and_exit_code_2(
     outcome = run("evaluate", *given, "-m", checkpoint, "--threads", "1")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.splitlines()[-1].startswith(f"sinkstream: {sentence}")
+
+
+@pytest.mark.parametrize("window", [None, 25])
+def test_several_numbers_of_sinks_are_compared_in_one_run(
+    run: Run, checkpoint: str, book: Path, tmp_path: Path, window: int | None
+) -> None:
+    out = tmp_path / "out.json"
+    given = [] if window is None else ["--window", str(window)]
+    scores = tmp_path / "scores"
+    for _ in range(2):  # the second run has only to read the scores
+        outcome = run(
+            *("evaluate", book, "-m", checkpoint, "--method", "sinks,window", *given),
+            *("--sinks", "4,0,1", "--tokens", "201", "--threads", "1", "--out", out),
+            *("--resume", scores),
+        )
+        assert outcome.code == 0, outcome.err
+    found = json.loads(out.read_text())["results"]
+    shown = [(entry["method"], entry["settings"]["sinks"]) for entry in found]
+    assert shown == [("sinks", 4), ("sinks", 0), ("sinks", 1), ("window", 0)]
+    assert sorted(path.name for path in scores.iterdir()) == [
+        "sinks-0.npz", "sinks-1.npz", "sinks-4.npz", "window.npz",
+    ]  # fmt: skip
+    text = book.read_text(encoding="utf-8")
+    with sinkstream.load(checkpoint, sinks=4, window=25, threads=1, max_sequences=1) as model:
+        for entry in found[:3]:
+            sinks = entry["settings"]["sinks"]
+            size = 100 - sinks if window is None else window
+            assert entry["settings"]["window"] == size
+            one = perplexity(model, text, sinks=sinks, window=size, max_tokens=201)
+            assert f"{one.perplexity:.3f}" in outcome.out
+        assert found[3]["settings"]["window"] == (100 if window is None else 29)
+
+
+@pytest.mark.parametrize(
+    ("sinks", "value"), [("x", '"x"'), ("4,", '"4,"'), ("-1", "-1"), ("4,99999999", "99999999")]
+)
+def test_wrong_numbers_of_sinks_are_refused_before_the_model_is_loaded(
+    run: Run, book: Path, sinks: str, value: str
+) -> None:
+    outcome = run("evaluate", book, "-m", "/missing/model.gguf", "--sinks", sinks)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("sinkstream: evaluate: `--sinks` must be ")
+    assert outcome.err.endswith(f"but is {value}.\n")
+
+
+def test_a_recall_task_takes_one_number_of_sinks(run: Run, checkpoint: str) -> None:
+    outcome = run("evaluate", "--needle", "-m", "/missing/model.gguf", "--sinks", "0,4")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == (
+        "sinkstream: evaluate: `--sinks` must be one number with --stream-eval or --needle, but is "
+        '"0,4".\n'
+    )
 
 
 def test_a_short_text_gets_a_window_that_it_fills(

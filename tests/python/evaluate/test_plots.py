@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from sinkstream.evaluate import (
     plot_recall,
     plots,
 )
-from sinkstream.evaluate.plots import level_of
+from sinkstream.evaluate.result import level_of
 from tests.python.evaluate.conftest import make_result
 
 pytest.importorskip("matplotlib")
@@ -64,7 +65,7 @@ DRAWINGS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     ),
     "recall": (
         lambda path: plot_recall([RECALL], path),
-        ("StreamEval", "4 sinks + 1,020", "a model", "capacity 1,024",
+        ("a model: StreamEval", "4 sinks + 1,020", "capacity 1,024",
          "distance to the answer (tokens)", "correct answers (%)"),
     ),
     "cost": (
@@ -135,16 +136,48 @@ def test_flat_costs_look_flat(tmp_path: Path) -> None:
     assert labels == ["2", "3", "5", "10"]
 
 
+def compared_with_sinks(mean: float) -> Difference:
+    return Difference(
+        "sinks", "recompute", 20, mean, 0.01, of_sinks=4, of_window=1020, against_window=1024
+    )
+
+
 def test_a_sample_is_drawn_by_its_paired_difference_where_one_is_given() -> None:
     sampled = replace(SAMPLED, mean_nll=3.9, standard_error=0.4)
-    paired = Difference(
-        "sinks", "recompute", 20, 0.05, 0.01, of_sinks=4, of_window=1020, against_window=1024
-    )
+    paired = compared_with_sinks(mean=0.05)
     assert level_of(sampled, [SINKS, sampled], []) == (3.9, 0.4)
     assert level_of(sampled, [SINKS, sampled], [paired]) == pytest.approx((3.1 - 0.05, 0.01))
     for changed in ({"against": "window"}, {"of_window": 60}, {"of_sinks": 1}):
         other = replace(paired, **changed)
         assert level_of(sampled, [SINKS, sampled], [other]) == (3.9, 0.4)
+
+
+def test_the_legend_has_the_number_that_is_drawn(tmp_path: Path) -> None:
+    paired = compared_with_sinks(mean=0.05)
+    path = tmp_path / "picture.svg"
+    plot_perplexity([SINKS, SAMPLED], path, differences=[paired])
+    drawn = math.exp(SINKS.mean_nll - 0.05)
+    assert f"recompute, 0 + 1,024 (20 sampled tokens, paired: {drawn:.1f})" in texts(path)
+
+
+@pytest.mark.parametrize("spread", [1.02, 1.3, 3.0, 20.0, 5000.0])
+def test_an_axis_has_several_numbers_however_narrow_it_is(spread: float, tmp_path: Path) -> None:
+    means = tuple(math.log(31 * spread**share) for share in (0.0, 0.5, 1.0))
+    plot_perplexity([replace(SINKS, block_mean_nll=means)], tmp_path / "picture.svg")
+    written = texts(tmp_path / "picture.svg")
+    begin = written.index("position in the text (tokens)") + 1
+    labels = written[begin : written.index("perplexity (block mean)")]
+    assert 3 <= len(labels) <= 12
+    assert len(set(labels)) == len(labels)
+    for label in labels:
+        float(label.replace(",", ""))
+
+
+def test_a_picture_of_one_task_has_one_title(tmp_path: Path) -> None:
+    plot_recall([RECALL], tmp_path / "picture.svg")
+    written = texts(tmp_path / "picture.svg")
+    assert "a model: StreamEval" in written
+    assert not {"a model", "StreamEval"} & {*written}
 
 
 def test_what_a_picture_does_not_reach_is_not_marked(tmp_path: Path) -> None:
