@@ -1,27 +1,52 @@
-"""The set of enabled models. It is kept separately; the models are not changed."""
+"""The enabled models, with what each needs. They are kept here; nothing is written into them."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.hooks import RemovableHandle
 
 from sinkstream.errors import InvalidArgument
 
-_models: weakref.WeakSet[Any] = weakref.WeakSet()
+if TYPE_CHECKING:
+    from sinkstream.streaming_llm.families import CachePlan
 
 
-def enable(model: Any) -> None:
-    """Add a model to the set."""
-    _models.add(model)
+@dataclass
+class Enabled:
+    """What is kept of an enabled model; holds no reference to it."""
+
+    plan: CachePlan | None = None  # None if only a `pos_shift` function has enabled it
+    hook: RemovableHandle | None = None  # see plain_generate.py
+    has_warned: bool = False
+    # The caches of calls that cannot stream: those calls stay dense to their end.
+    dense: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+
+
+_models: weakref.WeakKeyDictionary[Any, Enabled] = weakref.WeakKeyDictionary()
+
+
+def enable(model: Any) -> Enabled:
+    """Enable a model, if it is not, and return its entry."""
+    return _models.setdefault(model, Enabled())
 
 
 def disable(model: Any) -> None:
-    """Remove a model from the set."""
-    _models.discard(model)
+    """Disable a model, if it is enabled."""
+    entry = _models.pop(model, None)
+    if entry is not None and entry.hook is not None:
+        entry.hook.remove()
+
+
+def entry_of(model: Any) -> Enabled | None:
+    """Return the entry of a model, or None if it is not enabled."""
+    return _models.get(model)
 
 
 def is_enabled(model: Any) -> bool:
-    """Return whether a model is in the set."""
+    """Return whether a model is enabled."""
     return model in _models
 
 

@@ -55,7 +55,7 @@ class CachePlan:
             ]
         )
 
-    def adopt(self, model: Any, past: Cache) -> StreamingCache:
+    def adopt(self, model: Any, past: Cache, *, rows: int = 1) -> StreamingCache:
         """Return a cache of the model with all the tokens that its own cache holds.
 
         Nothing is evicted yet; the caller does that.
@@ -65,7 +65,7 @@ class CachePlan:
         """
         every: list[Any] = list(past.layers)
         theirs = [layer for layer in every if layer.is_initialized]
-        cache = self.new_cache(model, 1)
+        cache = self.new_cache(model, rows)
         if not theirs:
             return cache
         if len(theirs) != len(cache.layers):
