@@ -86,33 +86,21 @@ def load(
         InvalidArgument: An argument is out of range.
         CapacityError: The system cannot provide the memory.
     """
-    device = as_choice("load", "device", device, ("auto", "cpu", "cuda"))
-    dtype = as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16"))
-    kv_dtype = as_choice(
-        "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
-    )
-    sinks = as_int("load", "sinks", sinks, 0, 1 << 20)
-    if window is not None:
-        window = as_int("load", "window", window, 1, 1 << 24)
-    options = ModelOptions(
+    options = check_options(
+        device=device,
         dtype=dtype,
         kv_dtype=kv_dtype,
         sinks=sinks,
-        window=0,
-        max_sequences=as_int("load", "max_sequences", max_sequences, 1, 1 << 16),
-        prefill_chunk=0
-        if prefill_chunk is None
-        else as_int("load", "prefill_chunk", prefill_chunk, 1, 1 << 16),
-        threads=0 if threads is None else _choose_threads(threads),
-        kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
-        device=device,
-        cuda_library=devices.cuda_library_path(),
+        window=window,
+        max_sequences=max_sequences,
+        prefill_chunk=prefill_chunk,
+        threads=threads,
     )
     download = as_bool("load", "download", download)
     opened = open_tensors(path, revision=revision, download=download)
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
-        options = options.with_window(_choose_window(opened.spec.trained_length, sinks, window))
+        options = choose_window(options, opened.spec.trained_length)
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
         _begin_to_read(builder, opened, options.threads or _core.usable_threads())
@@ -125,6 +113,40 @@ def load(
         model = Model(builder, checkpoint, options, tokens)
         _log_loaded(model)
         return model
+
+
+def check_options(
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
+    sinks: int = 4,
+    window: int | None = None,
+    max_sequences: int = 2,
+    prefill_chunk: int | None = None,
+    threads: int | None = None,
+) -> ModelOptions:
+    """Check the arguments of `load`, and return them. If no window is given, it is 0.
+
+    Raises:
+        InvalidArgument: One is out of range.
+    """
+    return ModelOptions(
+        device=as_choice("load", "device", device, ("auto", "cpu", "cuda")),
+        dtype=as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16")),
+        kv_dtype=as_choice(
+            "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
+        ),
+        sinks=as_int("load", "sinks", sinks, 0, 1 << 20),
+        window=0 if window is None else as_int("load", "window", window, 1, 1 << 24),
+        max_sequences=as_int("load", "max_sequences", max_sequences, 1, 1 << 16),
+        prefill_chunk=0
+        if prefill_chunk is None
+        else as_int("load", "prefill_chunk", prefill_chunk, 1, 1 << 16),
+        threads=0 if threads is None else _choose_threads(threads),
+        kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
+        cuda_library=devices.cuda_library_path(),
+    )
 
 
 def _log_loaded(model: Model) -> None:
@@ -148,9 +170,10 @@ def _log_loaded(model: Model) -> None:
     )
 
 
-def _choose_window(trained: int, sinks: int, window: int | None) -> int:
-    """Return W; warn if sinks + window exceed the trained length."""
-    if window is None:
+def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
+    """Choose W if none is given; warn if sinks + window exceed the trained length."""
+    sinks, window = options.sinks, options.window
+    if window == 0:
         window = min(trained, _DEFAULT_CAPACITY) - sinks
         if window < 1:
             raise InvalidArgument(
@@ -163,7 +186,7 @@ def _choose_window(trained: int, sinks: int, window: int | None) -> int:
             f"load: sinks + window should not exceed the {trained} tokens that the model was "
             f"trained on, but is {sinks + window}. Text will degrade once the cache fills."
         )
-    return window
+    return options.with_window(window)
 
 
 def _choose_threads(threads: int) -> int:

@@ -1,4 +1,7 @@
-"""`sinkstream info`: a model, the memory it takes, and what would make it faster here."""
+"""`sinkstream info`: a model, the memory it takes, and what would make it faster here.
+
+It reads headers only: a model that would not fit, or cannot be loaded, is described as well.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ import typer
 from rich.console import Console
 
 from sinkstream.cli import options
-from sinkstream.cli.info_facts import collect
+from sinkstream.cli.info_facts import Refused, collect
 from sinkstream.cli.info_hints import hints
-from sinkstream.cli.info_page import WIDTH, Row, details, lay_out, summary
-from sinkstream.cli.loading import load_model
+from sinkstream.cli.info_page import WIDTH, Row, details, lay_out, of_refused, summary
+from sinkstream.cli.loading import import_loader
 from sinkstream.cli.option_checks import with_model
 from sinkstream.cli.terminal import is_terminal
+from sinkstream.errors import CheckpointError
 
 
 @options.takes_bundles
@@ -33,14 +37,19 @@ def info(
     loading: options.Loading,
 ) -> int:
     """Show the model, the memory it takes, and what would make it faster on this machine."""
-    with load_model(with_model("info", loading, model, model_option)) as loaded:
-        facts = collect(loaded)
-    advice = hints(facts)
+    import_loader()
+    facts = collect(with_model("info", loading, model, model_option))
+    advice = [] if isinstance(facts, Refused) else hints(facts)
     if as_json:
-        found = {**asdict(facts), "hints": [asdict(hint) for hint in advice]}
+        found = {"refused": [], **asdict(facts), "hints": [asdict(hint) for hint in advice]}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    elif isinstance(facts, Refused):
+        write(of_refused(facts, show_all))
     else:
         write(details(facts, advice) if show_all else summary(facts, advice))
+    if isinstance(facts, Refused):
+        sys.stdout.flush()
+        raise CheckpointError("\n".join(facts.refused))
     return 0
 
 

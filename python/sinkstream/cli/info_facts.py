@@ -1,20 +1,31 @@
-"""What `sinkstream info` knows: a loaded model, this machine, and how they fit."""
+"""What `sinkstream info` knows: a model, from its headers alone, this machine, and how they fit."""
 
 from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 from sinkstream import _build, _core, devices
+from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
+from sinkstream.checkpoint.describe import Description, TypeShare, describe
+from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.checkpoint.storage import row_bytes
+from sinkstream.cli.info_memory import Sizes, largest_window, sizes_of
+from sinkstream.cli.info_probe import Probed, probe
+from sinkstream.cli.memory import available_bytes
+from sinkstream.cli.options import Loading
 from sinkstream.cli.processor import huge_pages, instructions, processor_name
 from sinkstream.cli.terminal import printable
-from sinkstream.model import Model
+from sinkstream.errors import CheckpointError
+from sinkstream.loading import check_options, choose_window
+from sinkstream.model import ModelOptions
+from sinkstream.open_checkpoint import with_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,30 @@ class ModelFacts:
     head_dim: int
     vocab_size: int
     trained_length: int
+    quantization: str | None = None
+    """The mix of block formats that the file names; otherwise the largest."""
+    file_bytes: int = 0
+    tokenizer: str | None = None
+    has_chat_template: bool = False
+    bytes_read_per_token: int = 0
+    """Of the weights, what the forward pass of one token reads."""
+    tensor_types: dict[str, TypeShare] = field(default_factory=dict)
+    """All tensors of the files by block type, the one with the most bytes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedModel:
+    """What is known of a model that cannot be loaded."""
+
+    name: str
+    path: str
+    family: str | None
+    parameters: int
+    quantization: str | None
+    file_bytes: int
+    tokenizer: str | None
+    has_chat_template: bool
+    tensor_types: dict[str, TypeShare]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +87,7 @@ class CacheFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """The memory of the loaded model."""
+    """The memory that the model takes once it is loaded, and what there is."""
 
     total_bytes: int
     weight_bytes: int
@@ -60,6 +95,11 @@ class MemoryFacts:
     """Of all sequences together."""
     scratch_bytes: int
     max_sequences: int
+    available_bytes: int = 0
+    """Of the device."""
+    fits: bool = True
+    largest_window: int = 0
+    """That would fit, and that the model was trained for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,67 +171,156 @@ class Facts:
     versions: VersionFacts
 
 
-def collect(model: Model) -> Facts:
-    """Return the facts of a loaded model and of this machine."""
-    spec, capacity, runtime = model.spec, model.capacity, model.runtime
-    tables = _core.kernel_tables()
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A model that cannot be loaded, and the errors that `load` would raise."""
+
+    model: RefusedModel
+    refused: list[str]
+
+
+def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
+    """Return the facts of a model and of this machine. No weights are read.
+
+    Raises:
+        CheckpointError: There is no such model.
+        InvalidArgument: An option is out of range, or does not fit this machine.
+    """
+    options = check_options(
+        device=loading.device,
+        dtype=loading.dtype,
+        kv_dtype=loading.kv_dtype,
+        sinks=loading.sinks,
+        window=loading.window,
+        max_sequences=max_sequences,
+        threads=loading.threads,
+    )
+    path = locate_model(loading.model, download=loading.download).absolute()
+    name = loading.model or ""
+    name = name if name.startswith(("lmstudio:", "ollama:")) else display_name(str(path))
+    found = describe(path)
+    try:
+        checkpoint = _open(path)
+    except CheckpointError as error:
+        return Refused(_refused_model(name, path, found), [str(error)])
+    options = choose_window(options, checkpoint.spec.trained_length)
+    probed = probe(checkpoint.spec, options)
+    sizes = sizes_of(checkpoint.spec, checkpoint.tensors, options, probed)
+    gpu = gpu_facts()
+    available = gpu.free_bytes or 0 if probed.device == "cuda" else available_bytes()
     return Facts(
-        model=ModelFacts(
-            name=display_name(model.path),
-            path=model.path,
-            family=spec.family,
-            parameters=sum(slot.rows * slot.cols for slot in weight_slots(spec)),
-            block_formats=block_formats(model.path),
-            layers=spec.layers,
-            hidden_size=spec.hidden_size,
-            intermediate_size=spec.intermediate_size,
-            heads=spec.heads,
-            kv_heads=spec.kv_heads,
-            head_dim=spec.head_dim,
-            vocab_size=spec.vocab_size,
-            trained_length=spec.trained_length,
-        ),
+        model=_model_facts(name, found, checkpoint, sizes),
         cache=CacheFacts(
-            sinks=capacity.sinks,
-            window=capacity.window,
-            capacity=capacity.tokens,
-            kv_dtype=runtime["kv_dtype"],
-            bytes_per_token=capacity.bytes_per_token,
-            bytes_per_sequence=capacity.bytes_per_sequence,
+            sinks=options.sinks,
+            window=options.window,
+            capacity=options.sinks + options.window,
+            kv_dtype=probed.kv_dtype,
+            bytes_per_token=probed.bytes_per_token,
+            bytes_per_sequence=sizes.sequence,
         ),
-        memory=MemoryFacts(
-            total_bytes=capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes,
-            weight_bytes=capacity.weight_bytes,
-            cache_bytes=capacity.cache_bytes,
-            scratch_bytes=capacity.scratch_bytes,
-            max_sequences=capacity.max_sequences,
-        ),
+        memory=_memory_facts(checkpoint, options, probed, sizes, available),
         processor=ProcessorFacts(
             name=processor_name(),
             machine=platform.machine(),
             instructions=instructions(),
             cores=os.cpu_count() or 1,
             usable_cores=_core.usable_threads(),
-            threads=runtime["threads"],
+            threads=probed.threads,
             huge_pages=huge_pages(),
         ),
-        gpu=gpu_facts(),
-        kernels=KernelFacts(
-            device=runtime["device"],
-            table=runtime["kernels"],
-            forced=os.environ.get("SINKSTREAM_KERNELS", ""),
-            dtype=runtime["dtype"],
-            supported=[name for name, is_supported in tables if is_supported],
-            built=[name for name, _ in tables],
-            refused=_core.kernel_refusals(),
-            operations=runtime["served_by"],
-        ),
+        gpu=gpu,
+        kernels=_kernel_facts(probed),
         versions=VersionFacts(
             sinkstream=_build.version(),
             torch=metadata.version("torch"),  # importing it takes a second
             python=platform.python_version(),
         ),
     )
+
+
+def _open(path: Path) -> Checkpoint:
+    """Open a checkpoint, with its tokenizer, and close its files."""
+    opened = open_tensors(path, headers_only=True)
+    try:
+        return with_text(opened)
+    finally:
+        opened.source.close()
+
+
+def _model_facts(name: str, found: Description, checkpoint: Checkpoint, sizes: Sizes) -> ModelFacts:
+    spec = checkpoint.spec
+    return ModelFacts(
+        name=name,
+        path=checkpoint.path,
+        family=spec.family,
+        parameters=sum(slot.rows * slot.cols for slot in weight_slots(spec)),
+        block_formats=block_formats(checkpoint.tensors),
+        layers=spec.layers,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        vocab_size=spec.vocab_size,
+        trained_length=spec.trained_length,
+        quantization=_shown(found.quantization),
+        file_bytes=found.file_bytes,
+        tokenizer=_shown(found.tokenizer),
+        has_chat_template=checkpoint.text.chat_template is not None,
+        bytes_read_per_token=sizes.weights_per_token,
+        tensor_types=dict(found.types),
+    )
+
+
+def _refused_model(name: str, path: Path, found: Description) -> RefusedModel:
+    return RefusedModel(
+        name=name,
+        path=str(path),
+        family=_shown(found.family),
+        parameters=found.parameters,
+        quantization=_shown(found.quantization),
+        file_bytes=found.file_bytes,
+        tokenizer=_shown(found.tokenizer),
+        has_chat_template=found.has_chat_template,
+        tensor_types=dict(found.types),
+    )
+
+
+def _memory_facts(
+    checkpoint: Checkpoint, options: ModelOptions, probed: Probed, sizes: Sizes, available: int
+) -> MemoryFacts:
+    cache = options.max_sequences * sizes.sequence
+    spec, tensors = checkpoint.spec, checkpoint.tensors
+    total = sizes.weights + cache + sizes.scratch
+    return MemoryFacts(
+        total_bytes=total,
+        weight_bytes=sizes.weights,
+        cache_bytes=cache,
+        scratch_bytes=sizes.scratch,
+        max_sequences=options.max_sequences,
+        available_bytes=available,
+        fits=total <= available,
+        largest_window=largest_window(spec, tensors, options, probed, available),
+    )
+
+
+def _kernel_facts(probed: Probed) -> KernelFacts:
+    tables = _core.kernel_tables()
+    return KernelFacts(
+        device=probed.device,
+        table=probed.kernels,
+        forced=os.environ.get("SINKSTREAM_KERNELS", ""),
+        dtype=probed.dtype,
+        supported=[name for name, is_supported in tables if is_supported],
+        built=[name for name, _ in tables],
+        refused=_core.kernel_refusals(),
+        operations=probed.served_by,
+    )
+
+
+def _shown(text: str | None) -> str | None:
+    """Return a text of an untrusted file as a terminal may show it."""
+    return None if text is None else printable(text)
 
 
 def display_name(path: str) -> str:
@@ -203,12 +332,10 @@ def display_name(path: str) -> str:
     return printable(os.fsencode(found.name).decode("utf-8", errors="replace"))
 
 
-def block_formats(path: str) -> dict[str, int]:
-    """Return the bytes of a checkpoint's weights by block format, the largest first."""
-    opened = open_tensors(path)
-    opened.source.close()
+def block_formats(tensors: Sequence[TensorSource]) -> dict[str, int]:
+    """Return the bytes of a model's weights by block format, the largest first."""
     found: dict[str, int] = {}
-    for tensor in opened.tensors:
+    for tensor in tensors:
         size = tensor.slot.rows * row_bytes(tensor.storage, tensor.slot.cols)
         found[tensor.storage] = found.get(tensor.storage, 0) + size
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from sinkstream.cli.info_facts import Facts
+from sinkstream.cli.info_facts import Facts, MemoryFacts, ModelFacts, Refused, RefusedModel
 from sinkstream.cli.info_hints import Hint
 from sinkstream.cli.terminal import printable
 
@@ -39,7 +40,8 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
         Row("Model", "name", model.name),
         Row("Model", "family", model.family),
         Row("Model", "size", f"{count(model.parameters)} parameters, {_weights(facts)}"),
-        Row("Model", "format", shares(model.block_formats)),
+        Row("Model", "format", _format(model)),
+        Row("Model", "text", _text(model)),
         Row("Context", "kept", f"{cache.sinks:,} sinks + a window of {cache.window:,} tokens"),
         Row("Context", "trained for", f"{model.trained_length:,} tokens"),
         Row(
@@ -48,8 +50,12 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
             f"{decimal(cache.bytes_per_sequence)} per sequence, "
             f"{decimal(cache.bytes_per_token)} per token ({cache.kv_dtype})",
         ),
-        Row("Memory", "total", decimal(memory.total_bytes)),
-        Row("Memory", "weights", decimal(memory.weight_bytes)),
+        Row("Memory", "total", _total(memory)),
+        Row(
+            "Memory",
+            "weights",
+            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}",
+        ),
         Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}"),
         Row("Memory", "scratch", decimal(memory.scratch_bytes)),
         Row("Speed", "processor", processor.name),
@@ -62,8 +68,26 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
 
 def details(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
     """Return all known facts. A dictionary among them becomes a separate section."""
+    return [*_all_of(asdict(facts)), *_advice(hints)]
+
+
+def of_refused(facts: Refused, show_all: bool) -> list[Row]:
+    """Return what is known of a model that cannot be loaded."""
+    model = facts.model
+    if show_all:
+        return _all_of({"model": asdict(model)})
+    return [
+        Row("Model", "name", model.name),
+        Row("Model", "family", model.family or "unknown"),
+        Row("Model", "size", f"{count(model.parameters)} parameters, {decimal(model.file_bytes)}"),
+        Row("Model", "format", _format(model)),
+        Row("Model", "text", _text(model)),
+    ]
+
+
+def _all_of(sections: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     rows: list[Row] = []
-    for section, entries in asdict(facts).items():
+    for section, entries in sections.items():
         nested = {name: value for name, value in entries.items() if isinstance(value, dict)}
         rows += (
             Row(_title(section), _words(name), shown(name, value))
@@ -73,7 +97,7 @@ def details(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
         for name, values in nested.items():
             unit = "bytes" if name == "block_formats" else ""
             rows += (Row(_title(name), key, shown(unit, value)) for key, value in values.items())
-    return [*rows, *_advice(hints)]
+    return rows
 
 
 def count(number: int) -> str:
@@ -95,6 +119,11 @@ def shares(formats: dict[str, int]) -> str:
 
 def shown(name: str, value: object) -> str:
     """Format a value for people: sizes with a unit, counts with separators."""
+    if isinstance(value, dict):  # a `TypeShare`
+        tensors = "1 tensor" if value["tensors"] == 1 else f"{value['tensors']:,} tensors"
+        return f"{tensors}, {shown('bytes', value['bytes'])}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{decimal(value)} ({value:,})" if "bytes" in name else f"{value:,}"
     if isinstance(value, list):
@@ -115,16 +144,43 @@ def lay_out(rows: Sequence[Row], width: int = WIDTH) -> Iterator[Text]:
         label = row.label if (row.section, row.label) != before else ""
         before = (row.section, row.label)
         for line in Text(row.value).wrap(console, width - left, overflow="fold"):
-            line.rstrip()
-            yield Text.assemble(
+            full = Text.assemble(
                 (section.ljust(section_width), "bold"), (label.ljust(label_width), "cyan"), line
             )
+            full.rstrip()
+            yield full
             section = label = ""
 
 
 def _advice(hints: Sequence[Hint]) -> Iterator[Row]:
     for hint in hints:
         yield Row("Hints", _HINT_LABELS.get(hint.name, _words(hint.name)), hint.text)
+
+
+def _format(model: ModelFacts | RefusedModel) -> str:
+    """Return the block formats, and the name that a mix of them has."""
+    if isinstance(model, ModelFacts) and model.block_formats:
+        found = shares(model.block_formats)
+    else:
+        found = shares({name: share.bytes for name, share in model.tensor_types.items()})
+    name = model.quantization
+    return f"{name}: {found}" if name and name not in model.tensor_types else found or "unknown"
+
+
+def _text(model: ModelFacts | RefusedModel) -> str:
+    if model.tokenizer is None:
+        return "no tokenizer; takes and gives token ids"
+    template = "with a chat template" if model.has_chat_template else "no chat template"
+    return f"tokenizer {model.tokenizer}, {template}"
+
+
+def _total(memory: MemoryFacts) -> str:
+    available = decimal(memory.available_bytes)
+    if memory.fits:
+        return f"{decimal(memory.total_bytes)} of {available} available"
+    window = memory.largest_window
+    remedy = f"--window {window} fits" if window > 0 else "no window fits"
+    return f"{decimal(memory.total_bytes)}, but only {available} is available: {remedy}"
 
 
 def _weights(facts: Facts) -> str:

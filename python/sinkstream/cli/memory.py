@@ -1,8 +1,11 @@
-"""The memory that this process uses for itself."""
+"""The memory that this process uses for itself, and what is left."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+
+_GROUP = Path("/sys/fs/cgroup")  # of a container: there the limits of the group are at its root
 
 
 def resident_bytes() -> int:
@@ -11,3 +14,16 @@ def resident_bytes() -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def available_bytes() -> int:
+    """Return how much memory programs can still get, as far as a container's limit allows."""
+    available = 0
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    with suppress(OSError, ValueError):  # no container, or no limit: "max"
+        limit = int((_GROUP / "memory.max").read_text(encoding="ascii"))
+        used = int((_GROUP / "memory.current").read_text(encoding="ascii"))
+        available = min(available, max(0, limit - used))
+    return available

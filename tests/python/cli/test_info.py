@@ -14,6 +14,9 @@ import torch
 from rich.cells import cell_len
 
 import sinkstream
+from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.describe import TypeShare
+from sinkstream.cli import info_facts
 from sinkstream.cli.info_facts import (
     CacheFacts,
     Facts,
@@ -27,6 +30,8 @@ from sinkstream.cli.info_facts import (
 )
 from sinkstream.cli.info_hints import hints
 from sinkstream.cli.info_page import WIDTH, count, details, lay_out, shares, summary
+from tests.python.checkpoint.gguf_bytes import STRING, U32, llama_bytes
+from tests.python.checkpoint.split_files import write_parts
 from tests.python.cli.conftest import Run
 from tests.python.cli.terminal import Terminal
 
@@ -48,9 +53,19 @@ PLAIN = Facts(
         head_dim=64,
         vocab_size=128_256,
         trained_length=131_072,
+        quantization="Q4_K_M",
+        tokenizer="gpt2 (llama-bpe)",
+        has_chat_template=True,
+        bytes_read_per_token=1_100_000_000,
+        tensor_types={
+            "Q4_0": TypeShare(112, 1_800_000_000, 1_000_000_000),
+            "Q8_0": TypeShare(1, 200_000_000, 200_000_000),
+        },
     ),
     CacheFacts(4, 4092, 4096, "float16", 32_768, 140_000_000),
-    MemoryFacts(1_400_000_000, 1_200_000_000, 140_000_000, 60_000_000, 1),
+    MemoryFacts(
+        1_400_000_000, 1_200_000_000, 140_000_000, 60_000_000, 1, 8_000_000_000, True, 131_068
+    ),
     ProcessorFacts("AMD EPYC", "x86_64", ["avx2", "fma", "f16c"], 8, 8, 8, "madvise"),
     GpuFacts(problem="there is no NVIDIA driver."),
     KernelFacts(
@@ -210,11 +225,13 @@ class TestPage:
         text = "\n".join(line.plain for line in lay_out(summary(PLAIN, [])))
         for value in (
             "2.0 billion parameters, 1.2 GB",
-            "Q4_0 (83%), Q8_0 (17%)",
+            "Q4_K_M: Q4_0 (83%), Q8_0 (17%)",
+            "tokenizer gpt2 (llama-bpe), with a chat template",
             "4 sinks + a window of 4,092 tokens",
             "131,072 tokens",
             "140.0 MB per sequence, 32.8 kB per token (float16)",
-            "1.4 GB",
+            "1.4 GB of 8.0 GB available",
+            "1.2 GB, a token reads 1.1 GB",
             "avx2, activations in int16",
             "8 on 8 cores",
             "none: there is no NVIDIA driver.",
@@ -235,10 +252,23 @@ class TestPage:
         assert rows["Model", "hidden size"] == "2,048"
         assert rows["Memory", "weight bytes"] == "1.2 GB (1,200,000,000)"
         assert rows["Block formats", "Q4_0"] == "1.0 GB (1,000,000,000)"
+        assert rows["Tensor types", "Q4_0"] == "112 tensors, 1.0 GB (1,000,000,000)"
+        assert rows["Tensor types", "Q8_0"] == "1 tensor, 200.0 MB (200,000,000)"
+        assert rows["Model", "has chat template"] == "yes"
         assert rows["Operations", "linear"] == "avx2"
         assert rows["Refused", "amx"] == "why"
         assert rows["Kernels", "forced"] == "none"
         assert ("GPU", "name") not in rows
+
+    @pytest.mark.parametrize(
+        ("window", "remedy"), [(2044, "--window 2044 fits"), (0, "no window fits")]
+    )
+    def test_it_says_which_window_fits(self, window: int, remedy: str) -> None:
+        facts = changed(
+            memory={"available_bytes": 1_300_000_000, "fits": False, "largest_window": window}
+        )
+        text = "\n".join(line.plain for line in lay_out(summary(facts, []), 200))
+        assert f"1.4 GB, but only 1.3 GB is available: {remedy}" in text
 
     @pytest.mark.parametrize(
         ("number", "words"),
@@ -266,9 +296,11 @@ class TestPage:
 # Programs read these. A key may be added; one that is renamed or removed is a breaking change.
 KEYS = {
     "model": "name path family parameters block_formats layers hidden_size intermediate_size heads "
-    "kv_heads head_dim vocab_size trained_length",
+    "kv_heads head_dim vocab_size trained_length quantization file_bytes tokenizer "
+    "has_chat_template bytes_read_per_token tensor_types",
     "cache": "sinks window capacity kv_dtype bytes_per_token bytes_per_sequence",
-    "memory": "total_bytes weight_bytes cache_bytes scratch_bytes max_sequences",
+    "memory": "total_bytes weight_bytes cache_bytes scratch_bytes max_sequences available_bytes "
+    "fits largest_window",
     "processor": "name machine instructions cores usable_cores threads huge_pages",
     "gpu": "problem name compute_capability multiprocessors memory_bytes free_bytes",
     "kernels": "device table forced dtype supported built refused operations",
@@ -279,7 +311,8 @@ KEYS = {
 def test_json_has_stable_keys(run: Run, checkpoint: str) -> None:
     facts = json.loads(run("info", "-m", checkpoint, "--json").out)
     assert {name: " ".join(facts[name]) for name in KEYS} == KEYS
-    assert facts.keys() - KEYS == {"hints"}
+    assert facts.keys() - KEYS == {"hints", "refused"}
+    assert facts["refused"] == []
     assert all(hint.keys() == {"name", "text"} for hint in facts["hints"])
     assert json.loads(run("info", "-m", checkpoint, "--json", "--all").out).keys() == facts.keys()
 
@@ -296,6 +329,84 @@ def test_it_shows_model_cache_processor_kernels_and_versions(run: Run, checkpoin
         assert facts["kernels"]["operations"] == model.runtime["served_by"]
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["processor"]["name"]
+
+
+def test_no_weights_are_read(run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = File.read
+
+    def counted(self: File, begin: int, count: int, what: str) -> bytes:
+        assert not what.startswith("tensor"), what
+        return read(self, begin, count, what)
+
+    monkeypatch.setattr(File, "read", counted)
+    assert run("info", "-m", checkpoint).code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence", "known"),
+    [
+        (
+            {"general.architecture": (STRING, "gemma3")},
+            'load: m.gguf has architecture "gemma3"; supported are llama, qwen2, qwen3.',
+            {"family": "gemma3", "quantization": "F32", "tokenizer": None},
+        ),
+        (
+            {"tokenizer.ggml.model": (STRING, "bert"), "general.file_type": (U32, 15)},
+            'load: GGUF metadata has the tokenizer model "bert"; supported are gpt2, llama, ',
+            {"family": "llama", "quantization": "Q4_K_M", "tokenizer": "bert"},
+        ),
+    ],
+)
+def test_a_model_that_is_refused_is_described(
+    run: Run, tmp_path: Path, change: dict[str, Any], sentence: str, known: dict[str, Any]
+) -> None:
+    file = llama_bytes()
+    file.keys = [key for key in file.keys if key[0] not in change]
+    for name, (kind, value) in change.items():
+        file.add(name, kind, value)
+    path = str(file.write(tmp_path / "m.gguf"))
+    outcome = run("info", path, "--json")
+    facts = json.loads(outcome.out)
+    assert outcome.code == 2
+    assert sentence in outcome.err
+    assert outcome.err == f"sinkstream: {facts['refused'][0]}\n"
+    assert {name: facts["model"][name] for name in known} == known
+    assert facts["model"]["tensor_types"]["F32"]["tensors"] == 11
+    page = run("info", path)
+    assert page.code == 2
+    assert page.out.splitlines()[1].split() == ["family", str(known["family"])]
+    assert run("info", path, "--all").out.count("11 tensors") == 1
+
+
+def test_a_block_type_that_is_refused_is_counted(run: Run, tmp_path: Path) -> None:
+    file = llama_bytes()
+    gate = next(tensor for tensor in file.tensors if "ffn_gate" in str(tensor.name))
+    gate.block_type = 16
+    outcome = run("info", str(file.write(tmp_path / "m.gguf")))
+    assert "IQ2_XXS" in outcome.out
+    assert "has block type IQ2_XXS; supported are" in outcome.err
+
+
+def test_it_says_what_does_not_fit(
+    run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["info", "-m", checkpoint, "--window"]
+    whole = json.loads(run(*words, "2000", "--json").out)["memory"]
+    monkeypatch.setattr(info_facts, "available_bytes", lambda: whole["total_bytes"] - 1)
+    memory = json.loads(run(*words, "2000", "--json").out)["memory"]
+    assert (whole["fits"], memory["fits"]) == (True, False)
+    window = memory["largest_window"]
+    assert 0 < window < 2000
+    assert json.loads(run(*words, str(window), "--json").out)["memory"]["fits"]
+    assert f"--window {window} fits" in " ".join(run(*words, "2000").out.split())
+
+
+def test_a_model_in_parts_is_described_as_one(run: Run, tmp_path: Path) -> None:
+    parts = write_parts(tmp_path)
+    for part in parts:
+        facts = json.loads(run("info", str(part), "--json").out)
+        assert facts["model"]["path"] == str(parts[0])
+        assert facts["model"]["file_bytes"] == sum(p.stat().st_size for p in parts)
 
 
 def test_parameters_are_those_of_the_tensors(run: Run, checkpoint: str) -> None:

@@ -1,0 +1,100 @@
+"""The memory that a model would take, from its description: the arithmetic of the native core.
+
+`tests/python/cli/test_info_memory.py` compares it with loaded models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sinkstream.checkpoint.checkpoint import TensorSource
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.storage import row_bytes
+from sinkstream.cli.info_probe import Probed
+from sinkstream.model import ModelOptions
+
+_PAGE_ROWS = 64  # csrc/kernels/page.h
+_PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h
+_ALIGNMENT = 64  # csrc/model/weights.cc
+_SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes."""
+
+    weights: int
+    weights_per_token: int
+    """That the forward pass of one token reads."""
+    sequence: int
+    """The cache of one endless stream."""
+    scratch: int
+
+
+def sizes_of(
+    spec: DecoderSpec, tensors: Sequence[TensorSource], options: ModelOptions, probed: Probed
+) -> Sizes:
+    """Return what a model would take.
+
+    Block formats whose panels are wider than the file's blocks take up to 3 % more than this says.
+    """
+    weights = {tensor.slot.name: _packed(tensor) for tensor in tensors}
+    total = sum(weights.values())
+    pages = _pages(options.sinks + options.window)
+    return Sizes(
+        weights=total,
+        weights_per_token=total if spec.tie_embeddings else total - weights["embedding"],
+        sequence=pages * _PAGE_ROWS * probed.bytes_per_token,
+        scratch=_scratch(spec, options, probed, pages),
+    )
+
+
+def largest_window(
+    spec: DecoderSpec,
+    tensors: Sequence[TensorSource],
+    options: ModelOptions,
+    probed: Probed,
+    available: int,
+) -> int:
+    """Return the longest window that fits and that the model was trained for; 0 if none does."""
+    weights = sum(map(_packed, tensors))
+    low, high = 0, max(0, spec.trained_length - options.sinks)
+    while low < high:
+        window = (low + high + 1) // 2
+        pages = _pages(options.sinks + window)
+        cache = options.max_sequences * pages * _PAGE_ROWS * probed.bytes_per_token
+        if weights + cache + _scratch(spec, options, probed, pages) <= available:
+            low = window
+        else:
+            high = window - 1
+    return low
+
+
+def _pages(capacity: int) -> int:
+    """Return the most pages that a sequence holds, as csrc/cache/window.h does."""
+    return 2 if capacity < 2 else (capacity - 2) // _PAGE_ROWS + 3
+
+
+def _packed(tensor: TensorSource) -> int:
+    slot = tensor.slot
+    if slot.cols == 1:
+        size = 4 * slot.rows
+    else:
+        panels = -(-slot.rows // _PANEL_ROWS)
+        size = panels * _PANEL_ROWS * row_bytes(tensor.storage, slot.cols)
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _scratch(spec: DecoderSpec, options: ModelOptions, probed: Probed, pages: int) -> int:
+    """Return the work space of one step: activations, split attention, logits and sampling."""
+    rows = probed.prefill_chunk + options.max_sequences
+    query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    pairs = spec.rope.rotary_dim // 2
+    numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size + 6 * pairs
+    widest = max(spec.hidden_size, spec.intermediate_size, query)
+    linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
+    attention = _SPLIT_ROWS * spec.heads * min(pages, _MOST_SPLIT_PAGES) * (spec.head_dim + 16) * 4
+    attention += probed.threads * 64 * (spec.head_dim * 4 + 192) * 4
+    logits = 4 * options.max_sequences * spec.vocab_size
+    return 4 * rows * numbers + linear + attention + logits + 16 * spec.vocab_size + 65536 + 8192

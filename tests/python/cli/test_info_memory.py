@@ -1,0 +1,95 @@
+"""The memory that `sinkstream info` states is what a loaded model takes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sinkstream
+from sinkstream.checkpoint.open_tensors import open_tensors
+from sinkstream.cli.info_memory import largest_window, sizes_of
+from sinkstream.cli.info_probe import probe
+from sinkstream.cli.memory import available_bytes
+from sinkstream.errors import InvalidArgument
+from sinkstream.loading import check_options, choose_window
+from tests.data import tiny
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"kv_dtype": "int8", "window": 200, "max_sequences": 4},
+    {"dtype": "float32", "kv_dtype": "float32", "sinks": 0, "window": 1, "threads": 1},
+    {"prefill_chunk": 16, "window": 9000, "max_sequences": 1, "kv_dtype": "bfloat16"},
+]
+
+
+def check(path: str | Path, options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opened = open_tensors(path, headers_only=True)
+        opened.source.close()
+        chosen = choose_window(check_options(**options), opened.spec.trained_length)
+        probed = probe(opened.spec, chosen)
+        sizes = sizes_of(opened.spec, opened.tensors, chosen, probed)
+        with sinkstream.load(path, **options) as model:
+            capacity, runtime = model.capacity, model.runtime
+            per_token = model.bytes_read_per_token(0)
+    assert probed.bytes_per_token == capacity.bytes_per_token
+    assert sizes.sequence == capacity.bytes_per_sequence
+    # Panels of some block formats are up to 3 % wider than the file's blocks.
+    assert sizes.weights <= capacity.weight_bytes <= 1.03 * sizes.weights
+    assert sizes.weights_per_token <= per_token <= 1.03 * sizes.weights_per_token
+    assert sizes.scratch == pytest.approx(capacity.scratch_bytes, rel=0.1)
+    names = {"device", "dtype", "kv_dtype", "served_by", "threads", "prefill_chunk", "kernels"}
+    assert {name: getattr(probed, name) for name in names} == runtime
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_folder_takes_what_info_says(
+    tiny_folder: Callable[[str], Path], name: str, options: dict[str, Any]
+) -> None:
+    check(tiny_folder(name), options)
+
+
+@pytest.mark.parametrize("storage", tiny.STORAGES)
+def test_a_file_takes_what_info_says(tiny_gguf: Callable[[str, str], Path], storage: str) -> None:
+    check(tiny_gguf("llama", storage), {})
+
+
+def test_smollm2_takes_what_info_says(smollm2: Path) -> None:
+    check(smollm2, {"max_sequences": 1})
+
+
+def test_an_option_that_does_not_fit_the_machine_is_an_error(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    opened = open_tensors(tiny_folder("llama"), headers_only=True)
+    opened.source.close()
+    with pytest.raises(InvalidArgument, match="`device` must be"):
+        probe(opened.spec, check_options(device="cuda"))
+
+
+def test_the_largest_window_is_the_last_that_fits(smollm2: Path) -> None:
+    opened = open_tensors(smollm2)
+    opened.source.close()
+    spec, tensors = opened.spec, opened.tensors
+    options = check_options(window=100, max_sequences=2)
+    probed = probe(spec, options)
+
+    def total(window: int) -> int:
+        sizes = sizes_of(spec, tensors, options.with_window(window), probed)
+        return sizes.weights + 2 * sizes.sequence + sizes.scratch
+
+    for available in (total(1), total(1000), total(1000) - 1, total(8188) - 1):
+        window = largest_window(spec, tensors, options, probed, available)
+        assert total(window) <= available < total(window + 1)
+    assert largest_window(spec, tensors, options, probed, total(1) - 1) == 0
+    assert largest_window(spec, tensors, options, probed, 10**12) == spec.trained_length - 4
+
+
+def test_the_machine_has_memory_left() -> None:
+    assert available_bytes() > 1 << 20
