@@ -21,7 +21,7 @@ from sinkstream.errors import (
     SinkstreamError,
     engine_dead,
 )
-from sinkstream.observe import open_models
+from sinkstream.observe import logs, open_models
 from sinkstream.observe.notebook import summary
 from sinkstream.request.checks import as_int
 from sinkstream.request.options import Sampling, StreamOptions
@@ -40,6 +40,7 @@ from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
+from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 
@@ -124,6 +125,12 @@ class Model(ClosesOnExit):
         self._native = _core.Model(
             builder, asdict(options), tokens, sorted(checkpoint.text.end_token_ids)
         )
+        self._control_tokens: dict[str, int] = {}
+        if checkpoint.text.tokenizer is not None:
+            control = control_tokens(checkpoint.text.tokenizer)
+            self._control_tokens = {
+                token.content: i for i, token in control.items() if i < self._spec.vocab_size
+            }
         self._turns: TurnFormat | None = None  # probed by the first session
         self._closed = False
         self._number = open_models.add(self)
@@ -257,7 +264,7 @@ class Model(ClosesOnExit):
             CapacityError: The request can never fit into the memory reserved at load.
             EngineDead: The model is closed, or its engine has failed.
         """
-        return self._submit(self._request(prompt, sinks, options, time.monotonic()))
+        return self._submit_now(self._request(prompt, sinks, options, time.monotonic()))
 
     def _request(
         self, prompt: Any, sinks: int | None, options: StreamOptions, called_at: float
@@ -271,12 +278,23 @@ class Model(ClosesOnExit):
             sinks=sinks,
             continues_text=isinstance(prompt, str),
             called_at=called_at,
+            control_tokens=self._control_tokens,
         )
 
     def _check_options(self, options: StreamOptions, sinks: int | None) -> None:
         """Refuse the options that no prompt can have."""
         vocab_size = self._spec.vocab_size
         make_request([0], options, defaults=self._defaults, vocab_size=vocab_size, sinks=sinks)
+
+    def _submit_now(self, request: StreamRequest) -> Stream:
+        """Submit a request whose caller expects it to start; log it if it has to wait."""
+        before = logs.stats_before(self._native)
+        stream = self._submit(request)
+        if before is not None:
+            whole = before["pages"] // self._options.max_sequences
+            needed = whole if request.max_tokens is None else 1  # at least
+            logs.request_waits(stream.request_id, before, needed)
+        return stream
 
     def _submit(self, request: StreamRequest) -> Stream:
         options = self._options
@@ -377,7 +395,8 @@ class Model(ClosesOnExit):
         streams: list[Stream] = []
         results: list[Result | SinkstreamError] = []
         try:
-            streams.extend(self._submit(request) for request in requests)
+            submit = self._submit_now if len(requests) == 1 else self._submit
+            streams.extend(submit(request) for request in requests)
             for stream in streams:
                 if progress is not None:
                     progress(len(results), len(streams))
@@ -434,7 +453,7 @@ class Model(ClosesOnExit):
         self._check_options(options, sinks)
 
         def start(prompt: Prompt) -> Stream:
-            return self.stream(prompt, sinks=sinks, **options)
+            return self._submit(self._request(prompt, sinks, options, time.monotonic()))
 
         return Replies(start, prompts, 2 * self._options.max_sequences)
 
@@ -534,6 +553,7 @@ class Model(ClosesOnExit):
             window=(self._options.sinks, self._options.window),
             defaults=self._defaults,
             continues_text=self._text.chat_template is None,
+            control_tokens=self._control_tokens,
         )
 
     def new_cache(

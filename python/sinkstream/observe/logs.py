@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkstream.errors import EngineDead, ForkError
 
@@ -20,6 +20,23 @@ logger = logging.getLogger("sinkstream")
 logger.addHandler(logging.NullHandler())
 
 _dead: weakref.WeakSet[object] = weakref.WeakSet()  # models whose failure has been logged
+
+
+def stats_before(model: _core.Model) -> dict[str, Any] | None:
+    """Return the counters for `request_waits` as they are before a request; None if it is off."""
+    return model.stats() if logger.isEnabledFor(logging.INFO) else None
+
+
+def request_waits(request_id: int, before: dict[str, Any], needed_pages: int) -> None:
+    """Log that a request cannot start, because others hold the memory that it needs."""
+    if before["free_pages"] >= needed_pages:
+        return
+    logger.info(
+        "request %d: waits until cache memory is free; %d of %d pages are, waiting=%d running=%d "
+        "parked=%d",
+        request_id,
+        *(before[name] for name in ("free_pages", "pages", "waiting", "running", "parked")),
+    )
 
 
 def request_ended(native: _core.TokenStream) -> None:

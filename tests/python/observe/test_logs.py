@@ -54,6 +54,39 @@ def test_a_reader_that_leaves_early_logs_that(
     assert line.startswith(f"request {stream.request_id}: cancelled; prompt_tokens=3 ")
 
 
+def test_a_request_that_has_to_wait_for_memory_logs_who_holds_it(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="sinkstream")
+    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=2) as model:
+        session, unread = model.session(), model.stream(PROMPT, ignore_eos=True)
+        assert len(lines(caplog)) == 1  # the model's own
+        waiting = model.stream(PROMPT, max_tokens=3, timeout_s=60)
+        with session:
+            pass  # its end makes room
+        assert waiting.result().finish_reason == "length"
+        unread.close()
+        pages = model.stats()["pages"]
+        assert lines(caplog)[1:] == [
+            (
+                "INFO",
+                f"request {waiting.request_id}: waits until cache memory is free; 0 of {pages} "
+                "pages are, waiting=0 running=1 parked=0",
+            )
+        ]
+
+
+def test_several_prompts_are_expected_to_wait(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=1) as model:
+        caplog.set_level(logging.INFO, logger="sinkstream")
+        model.generate([PROMPT] * 3, max_tokens=3)
+        list(model.generate_many([PROMPT] * 3, max_tokens=3))
+        model.generate(PROMPT, max_tokens=3)
+        assert lines(caplog) == []
+
+
 class DeadStream:
     """A native stream after the engine has failed."""
 
