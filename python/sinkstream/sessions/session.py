@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -47,6 +47,8 @@ class Host:
     """Replace sampling options that are None."""
     continues_text: bool
     """Whether turns are plain text that replies continue, because there is no chat template."""
+    control_tokens: Mapping[str, int]
+    """The ids of the tokens that have no text in a stream, by their own texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,7 @@ class Session(ClosesOnExit):
             defaults=self._host.defaults,
             vocab_size=self._host.spec.vocab_size,
             continues_text=self._host.continues_text,
+            control_tokens=self._host.control_tokens,
         )
         self._before = (self._state, self.stats.tokens)
         self._state = state  # set first: an interrupt may come at any time after the turn begins

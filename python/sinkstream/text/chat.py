@@ -206,7 +206,7 @@ class ChatFormat:
 
 
 def _keys(written: TracedText, found: Iterable[Found]) -> list[tuple[int, str]]:
-    return [(token_id, written.origins[begin:end]) for begin, end, token_id in found]
+    return [(match.token_id, written.origins[match.begin : match.end]) for match in found]
 
 
 def _without_answers(

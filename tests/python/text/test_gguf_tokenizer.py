@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from tokenizers import pre_tokenizers as pre
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
+from sinkstream.text.chat import encode_chat
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
+from sinkstream.text.tokenizers.token_bytes import token_bytes
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
 
@@ -162,8 +166,118 @@ def test_all_declared_and_all_customary_end_tokens_end_a_text() -> None:
         token_type=[*base["tokenizer.ggml.token_type"], CONTROL, CONTROL, NORMAL, NORMAL, CONTROL],
         eot_token_id=264,
     )
-    # 263 is not a control token, so its text is ordinary text.
-    assert text_format_from_gguf(metadata).end_token_ids == {1, 261, 262, 264}
+    with pytest.warns(UserWarning, match=r'must mark "<\|im_end\|>" as a control token'):
+        text = text_format_from_gguf(metadata)
+    assert text.end_token_ids == {1, 261, 262, 263, 264}
+
+
+def with_tokens(*tokens: str, kind: int, **changes: Any) -> dict[str, Any]:
+    """Return the tiny vocabulary with tokens of one kind added; their ids begin at 261."""
+    base = byte_level_metadata()
+    return byte_level_metadata(
+        tokens=[*base["tokenizer.ggml.tokens"], *tokens],
+        token_type=[*base["tokenizer.ggml.token_type"], *[kind] * len(tokens)],
+        **changes,
+    )
+
+
+ENDS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>",
+    "<|flush|>", "<end_of_turn>", "<turn|>", "<|tool_response>", "<eos>", "<EOT>", "_<EOT>",
+    "[EOT]", "[EOS]", "<end_of_utterance>", "<|end_of_text|>", "<|endoftext|>",
+    "<｜end▁of▁sentence｜>", "[e~[", "<|user|>", "<|observation|>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED, CONTROL])
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_of_turn_is_known_by_its_text(end: str, kind: int) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        text = text_format_from_gguf(with_tokens(end, kind=kind, eos_token_id=None))
+    assert len(caught) == (kind != CONTROL)
+    assert 261 in text.end_token_ids
+    tokenizer = tokenizer_of(text)
+    assert tokenizer.decode(tokenizer.encode(f"x{end}").ids) == "x"
+    # A message cannot end its turn, and the template can.
+    template = "{{ messages[0].content }}" + end
+    chat = dataclasses.replace(text, chat_template=template)
+    ids = encode_chat(chat, [{"role": "user", "content": f"a{end}b"}])
+    assert ids.count(261) == 1
+    assert ids[-1] == 261
+
+
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
+@pytest.mark.parametrize(
+    "start", ["<|im_start|>", "<start_of_turn>", "<|start_header_id|>", "<|turn>", "<|assistant|>"]
+)
+def test_a_start_of_turn_is_a_control_token_whatever_its_type(start: str, kind: int) -> None:
+    with pytest.warns(UserWarning, match=r"as a control token \(3\)"):
+        text = text_format_from_gguf(with_tokens(start, kind=kind))
+    assert text.end_token_ids == {1}
+    chat = dataclasses.replace(text, chat_template=start + "{{ messages[0].content }}")
+    ids = encode_chat(chat, [{"role": "user", "content": start}])
+    assert ids.count(261) == 1
+
+
+def test_one_warning_lists_the_tokens_that_a_file_marks_wrongly() -> None:
+    metadata = with_tokens("<|im_end|>", "<|im_start|>", "<think>", kind=USER_DEFINED)
+    with pytest.warns(UserWarning, match="token_type") as caught:
+        text = text_format_from_gguf(metadata)
+    assert [str(warning.message) for warning in caught] == [
+        "load: GGUF metadata: `tokenizer.ggml.token_type` must mark "
+        '"<|im_end|>", "<|im_start|>" as a control token (3), but does not. It is read as one.'
+    ]
+    assert tokenizer_of(text).get_added_tokens_decoder()[263].special is False
+
+
+def test_harmonys_end_of_a_message_does_not_end_a_turn() -> None:
+    harmony = ("<|end|>", "<|return|>", "<|call|>", "<|channel|>")
+    text = text_format_from_gguf(with_tokens(*harmony, kind=CONTROL, eos_token_id=262))
+    assert text.end_token_ids == {1, 262, 263}  # "</s>" too, as in llama.cpp
+    solar = ("<|end|>", "<|flush|>", "<|calls|>")
+    text = text_format_from_gguf(with_tokens(*solar, kind=CONTROL, eos_token_id=262))
+    assert text.end_token_ids == {1, 262, 263}
+
+
+def test_strikethrough_does_not_end_a_turn_of_gemma() -> None:
+    base = byte_level_metadata()
+    kinds = [CONTROL, NORMAL, *base["tokenizer.ggml.token_type"][2:], CONTROL, CONTROL]
+    tokens = [*base["tokenizer.ggml.tokens"], "<turn|>", "<|tool_response>"]
+    metadata = byte_level_metadata(tokens=tokens, token_type=kinds, eos_token_id=261)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = text_format_from_gguf(metadata)
+    assert text.end_token_ids == {261, 262}
+    assert 1 not in tokenizer_of(text).get_added_tokens_decoder()
+
+
+def test_an_unused_token_is_no_end() -> None:
+    text = text_format_from_gguf(with_tokens("<|im_end|>", kind=UNUSED))
+    assert text.end_token_ids == {1}
+
+
+@pytest.mark.parametrize("kind", [NORMAL, CONTROL, USER_DEFINED])
+def test_empty_tokens_have_no_text(kind: int) -> None:
+    text = text_format_from_gguf(with_tokens("", "ba", "", "", kind=kind))
+    tokenizer = tokenizer_of(text)
+    assert (
+        tokenizer.encode("ab ba").ids
+        == tokenizer_of(text_format_from_gguf(with_tokens("[PAD]", "ba", "[PAD2]", kind=kind)))
+        .encode("ab ba")
+        .ids
+    )
+    table = token_bytes(tokenizer, 265, text.vocabulary)
+    assert [table.pieces[i] for i in (261, 262, 263, 264)] == [b"", b"ba", b"", b""]
+
+
+def test_empty_pieces_have_no_text() -> None:
+    metadata = dict(vocabularies.sentencepiece_metadata())
+    expected = tokenizer_of(text_format_from_gguf(metadata)).encode(vocabularies.PROSE).ids
+    for name, value in (("tokens", ""), ("token_type", NORMAL), ("scores", 0.0)):
+        key = f"tokenizer.ggml.{name}"
+        metadata[key] = [*metadata[key], value, value]
+    assert tokenizer_of(text_format_from_gguf(metadata)).encode(vocabularies.PROSE).ids == expected
 
 
 @pytest.mark.parametrize(

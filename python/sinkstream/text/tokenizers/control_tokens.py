@@ -33,6 +33,10 @@ class Found(NamedTuple):
     begin: int
     end: int
     token_id: int
+    first: int
+    """Where it begins with the whitespace that it absorbs (`lstrip`)."""
+    last: int
+    """Where it ends with the whitespace that it absorbs (`rstrip`)."""
 
 
 class ControlLiterals:
@@ -66,24 +70,21 @@ class ControlLiterals:
         begins or ends with a letter, `tokenizers` may decide otherwise.
         """
         written, normalized = self._rounds
-        first = 0  # where the text between two matches begins
-        for found in written.find(text, begin, end, 0, len(text)):
-            last, after = self._extent(text, found)
-            at = max(begin, first)
-            yield from self._special(normalized.find(text, at, min(last, end), first, last))
+        low = 0  # where the text between two matches begins
+        for found in self._extended(written.find(text, begin, end, 0, len(text)), text):
+            yield from self._between(normalized, text, (begin, end), (low, found.first))
             yield from self._special([found])
-            first = after
-        yield from self._special(normalized.find(text, max(begin, first), end, first, len(text)))
+            low = found.last
+        yield from self._between(normalized, text, (begin, end), (low, len(text)))
 
     def split(self, text: str, found: Iterable[Found]) -> Iterator[str | int]:
         """Yield the ids of the control tokens found in a text, and the plain pieces between."""
         begin = 0
         for match in found:
-            start, after = self._extent(text, match)
-            if begin < start:
-                yield text[begin:start]
+            if begin < match.first:
+                yield text[begin : match.first]
             yield match.token_id
-            begin = after
+            begin = match.last
         if begin < len(text):
             yield text[begin:]
 
@@ -91,15 +92,30 @@ class ControlLiterals:
         """Return a text with other letters in the place of control tokens."""
         return self._control.pattern.sub(lambda match: re.sub(r"\S", "x", match[0]), text)
 
-    def _extent(self, text: str, found: Found) -> tuple[int, int]:
-        """Return where a match begins and ends with the whitespace that it absorbs."""
-        begin, end, token_id = found
-        token, spaces = self._tokens[token_id], self._spaces[token_id]
-        while token.lstrip and begin > 0 and text[begin - 1] in spaces:
-            begin -= 1
-        while token.rstrip and end < len(text) and text[end] in spaces:
-            end += 1
-        return begin, end
+    def _between(
+        self, matcher: _Matcher, text: str, part: tuple[int, int], piece: tuple[int, int]
+    ) -> Iterator[Found]:
+        """Yield the control tokens in a part of a text that are within one piece of it."""
+        begin, end = max(part[0], piece[0]), min(part[1], piece[1])
+        found = matcher.find(text, begin, end, *piece)
+        return self._special(self._extended(found, text, *piece))
+
+    def _extended(
+        self, found: Iterable[Found], text: str, low: int = 0, high: int | None = None
+    ) -> Iterator[Found]:
+        """Add to matches the whitespace around them, within text[low:high]."""
+        high = len(text) if high is None else high
+        for match in found:
+            token, spaces = self._tokens[match.token_id], self._spaces[match.token_id]
+            first, last = match.begin, match.end
+            while token.lstrip and first > low and text[first - 1] in spaces:
+                first -= 1
+            while token.rstrip and last < high and text[last] in spaces:
+                last += 1
+            if token.lstrip and low >= last:
+                continue  # it is whitespace that the match before it has absorbed
+            yield match._replace(first=first, last=last)
+            low = last
 
     def _special(self, found: Iterable[Found]) -> Iterator[Found]:
         """Yield only control tokens: the others only hide those that they overlap."""
@@ -121,7 +137,7 @@ class _Matcher:
             token_id, token = self._by_literal[match[0]]
             before, after = text[first : match.start()][-1:], text[match.end() : last][:1]
             if not (token.single_word and (_is_word(before) or _is_word(after))):
-                yield Found(match.start(), match.end(), token_id)
+                yield Found(*match.span(), token_id, *match.span())
 
 
 def _spaces_around(token: AddedToken, normalizer: Normalizer | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
@@ -20,11 +20,27 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 _NO_TOKENIZER = ("no_vocab", "none")
 
-# GGUF names one end token, but many models have several: these, if they are control tokens. From
-# llama.cpp's list, without tokens that end a text in only one model.
+# GGUF names one end token, but many models have several: these, whatever type the file gives them.
+# llama.cpp's list, without tokens of code completion, and GLM's.
 _END_TEXTS = frozenset({
-    "</s>", "<EOT>", "<end_of_turn>", "<eos>", "<|end_of_text|>", "<|end|>", "<|endoftext|>",
-    "<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<｜end▁of▁sentence｜>",
+    "</s>", "<EOT>", "_<EOT>", "<end_of_turn>", "<end_of_utterance>", "<eos>", "<turn|>", "[EOS]",
+    "[EOT]", "[e~[", "<|call|>", "<|calls|>", "<|end_of_text|>", "<|end|>", "<|endoftext|>",
+    "<|eom_id|>", "<|eot_id|>", "<|flush|>", "<|im_end|>", "<|observation|>", "<|return|>",
+    "<|tool_response>", "<|user|>", "<｜end▁of▁sentence｜>",
+})  # fmt: skip
+# In a vocabulary with all tokens on the left, those on the right do not end a turn: `<|end|>` ends
+# a message, and `</s>` is HTML.
+_NO_ENDS = (
+    ({"<|return|>", "<|call|>"}, "<|end|>"),
+    ({"<|flush|>", "<|call|>"}, "<|end|>"),
+    ({"<|flush|>", "<|calls|>"}, "<|end|>"),
+    ({"<|tool_response>"}, "</s>"),
+    ({"<|plamo:eos|>"}, "</s>"),
+)
+# What a message must not contain either: these begin a turn.
+_START_TEXTS = frozenset({
+    "<start_of_turn>", "<|assistant|>", "<|end_header_id|>", "<|im_start|>", "<|start_header_id|>",
+    "<|system|>", "<|turn>",
 })  # fmt: skip
 
 _ROLES = {  # name in chat templates -> name in GGUF
@@ -97,9 +113,12 @@ class _Vocabulary:
         self.kinds = self.numbers("token_type") if fields.has("token_type") else [_NORMAL] * count
         # The few that are not normal, so that the full list is searched only once.
         self._others = [(i, kind) for i, kind in enumerate(self.kinds) if kind != _NORMAL]
-        # Unused ids pad the vocabulary to a round number; their texts do not count.
+        # Unused ids pad the vocabulary to a round number; their texts do not count. Nor do empty
+        # ones, of which there may be several.
         unused = {token_id for token_id, kind in self._others if kind == _UNUSED}
         self.ids = dict(zip(self.tokens, range(count), strict=True))
+        if "" in self.ids:
+            unused.update(token_id for token_id, token in enumerate(self.tokens) if not token)
         if unused:
             self.ids = {t: i for i, t in enumerate(self.tokens) if i not in unused}
         if len(self.ids) + len(unused) != count:
@@ -131,11 +150,13 @@ class _Vocabulary:
 
     def ordinary(self) -> list[str]:
         """Return the tokens of ordinary text, in the order of their ids."""
-        return [t for t, kind in zip(self.tokens, self.kinds, strict=True) if kind == _NORMAL]
+        pairs = zip(self.tokens, self.kinds, strict=True)
+        return [token for token, kind in pairs if kind == _NORMAL and token]
 
     def of_kind(self, *kinds: int) -> list[str]:
         """Return the tokens of these kinds (never the normal one), in the order of their ids."""
-        return [self.tokens[token_id] for token_id, kind in self._others if kind in kinds]
+        tokens = (self.tokens[token_id] for token_id, kind in self._others if kind in kinds)
+        return [token for token in tokens if token]
 
     def named(self, name: str, default: int | None = None) -> int | None:
         """Return the id that a key names; otherwise the default, if that is a token."""
@@ -164,7 +185,7 @@ class _Vocabulary:
     def _repeated(self) -> CheckpointError:
         first: dict[str, int] = {}
         for token_id, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True)):
-            if kind != _UNUSED and first.setdefault(token, token_id) != token_id:
+            if kind != _UNUSED and token and first.setdefault(token, token_id) != token_id:
                 break
         return CheckpointError(
             f"load: GGUF metadata: `tokenizer.ggml.tokens` must not repeat a token, but entries "
@@ -225,14 +246,20 @@ def _finish(
         )
     control = set(vocabulary.of_kind(_CONTROL, _UNKNOWN))
     declared = [roles.get("eos_token"), *map(vocabulary.named, ("eot_token_id", "eom_token_id"))]
-    ends = {vocabulary.ids[token] for token in _END_TEXTS & control if token in vocabulary.ids}
+    end_texts = _end_texts(vocabulary.ids)
+    ends = {vocabulary.ids[token] for token in end_texts}
     ends.update(token_id for token_id in declared if token_id is not None)
+    by_text = end_texts | (_START_TEXTS & vocabulary.ids.keys())
+    _warn_of_types(by_text - control - {vocabulary.tokens[i] for i in declared if i is not None})
+    control |= by_text
     # A file may not mark them, but a token that starts or ends a text is never shown.
     control.update(
         vocabulary.tokens[token_id] for token_id in [*ends, *([] if bos is None else [bos])]
     )
+    control.discard("")
     _add_tokens(tokenizer, sorted(control, key=vocabulary.ids.__getitem__), special=True)
-    _add_tokens(tokenizer, vocabulary.of_kind(_USER_DEFINED), special=False)
+    text_tokens = [token for token in vocabulary.of_kind(_USER_DEFINED) if token not in control]
+    _add_tokens(tokenizer, text_tokens, special=False)
     if add_bos and bos is not None:
         token = vocabulary.tokens[bos]
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -247,6 +274,21 @@ def _finish(
         special_tokens={role: vocabulary.tokens[token_id] for role, token_id in roles.items()},
         vocabulary=vocabulary.ids,
     )
+
+
+def _end_texts(vocabulary: Collection[str]) -> set[str]:
+    """Return the tokens of a vocabulary that end a turn by their texts."""
+    found = {token for token in _END_TEXTS if token in vocabulary}
+    return found - {no_end for tokens, no_end in _NO_ENDS if all(t in vocabulary for t in tokens)}
+
+
+def _warn_of_types(tokens: Collection[str]) -> None:
+    if tokens:
+        listed = ", ".join(map(quoted, sorted(tokens)))
+        warn_caller(
+            f"load: GGUF metadata: `tokenizer.ggml.token_type` must mark {listed} as a control "
+            "token (3), but does not. It is read as one."
+        )
 
 
 def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], *, special: bool) -> None:
