@@ -6,6 +6,12 @@ reads one prompt per line ("-" reads the keyboard) and answers each, in one conv
 never holds more than `--start-size` + `--recent-size` tokens, so the conversation can run for days.
 Tokens that leave the window are forgotten; the line below each answer counts them.
 
+The options of the original's script are accepted as well:
+
+    python examples/run_streaming_llama.py --enable_streaming --model_name_or_path PATH_OR_NAME
+
+answers the questions of MT-Bench, downloaded to `--data_root`.
+
 Works with any model of the families falcon (rotary), gpt_neox, llama, mistral, mpt, qwen2 and
 qwen3. Needs transformers (`pip install transformers`).
 """
@@ -16,16 +22,37 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 
 from sinkstream.streaming_llm import StartRecentKVCache, enable_streaming_llm
+from sinkstream.streaming_llm.utils import download_url, load_jsonl
+
+QUESTIONS = (
+    "https://raw.githubusercontent.com/lm-sys/FastChat/main/fastchat/llm_judge/data/mt_bench/"
+    "question.jsonl"
+)
+
+
+def questions(folder: str) -> str:
+    """Return the path of MT-Bench's questions in a folder, downloaded if they are not there."""
+    path = Path(folder, "mt_bench.jsonl")
+    if not path.exists():
+        Path(download_url(QUESTIONS, folder)).rename(path)
+    return str(path)
 
 
 def prompts(source: str) -> Iterator[str]:
-    """Yield the prompts of a file, one per line, or typed prompts."""
+    """Yield the prompts of a file: one per line, the "turns" of .jsonl lines, or typed ones."""
+    if source.endswith(".jsonl"):
+        for question in load_jsonl(source):
+            for turn in question["turns"]:
+                print(f"You: {turn}")
+                yield turn
+        return
     if source == "-":
         print("You: ", end="", flush=True)
         for line in sys.stdin:
@@ -108,13 +135,26 @@ def converse(
 def main(arguments: list[str] | None = None) -> None:
     """Load the model and run the conversation."""
     parser = argparse.ArgumentParser(description="An endless conversation.")
-    parser.add_argument("model", help="a folder or a name that transformers can load")
-    parser.add_argument("--prompts", required=True, help="a text file, or - for the keyboard")
-    parser.add_argument("--start-size", type=int, default=4, help="sinks [4]")
-    parser.add_argument("--recent-size", type=int, default=2000, help="other tokens to keep [2000]")
+    parser.add_argument("model", nargs="?", help="a folder or a name that transformers can load")
+    parser.add_argument("--model_name_or_path", help="the same, as the original names it")
+    parser.add_argument("--prompts", help="a text or .jsonl file, or - for the keyboard")
+    parser.add_argument(
+        "--data_root", default="data/", help="the folder of MT-Bench, if no prompts"
+    )
+    parser.add_argument("--enable_streaming", action="store_true", help="no effect: always on")
+    sizes = parser.add_argument_group("sizes")
+    sizes.add_argument("--start-size", "--start_size", type=int, default=4, help="sinks [4]")
+    sizes.add_argument(
+        "--recent-size", "--recent_size", type=int, default=2000, help="others [2000]"
+    )
     parser.add_argument("--max-new-tokens", type=int, default=500, help="per answer [500]")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 [auto]")
     options = parser.parse_args(arguments)
+    options.model = options.model or options.model_name_or_path
+    if options.model is None:
+        parser.error("a model is required")
+    if options.prompts is None:
+        options.prompts = questions(options.data_root)
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype).eval()

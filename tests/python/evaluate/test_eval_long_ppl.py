@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import os
 import subprocess
 import sys
@@ -50,6 +51,43 @@ def test_numbers_and_pictures_of_a_book_are_written(
     assert finished.stdout.count("nats against recompute") == 3
     for name in ("eval_long_ppl.png", "eval_long_ppl.svg", "eval_long_ppl_cost.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_the_originals_options_write_its_two_files(
+    checkpoint: str, prose: str, tmp_path: Path
+) -> None:
+    (tmp_path / "book.txt").write_text(prose[:3000])
+    finished = run(
+        *("book.txt", "--model_name_or_path", checkpoint, "--threads", "1"),
+        *("--enable_start_recent_kv_cache", "--enable_pos_shift"),
+        *("--start_size", "4", "--recent_size", "59", "--num_eval_tokens", "300"),
+        *("--output_dir", "outputs/debug"),
+        cwd=tmp_path,
+    )
+    assert finished.returncode == 0, finished.stderr
+    folder = tmp_path / "outputs" / "debug"
+    written = json.loads((folder / "eval_long_ppl.json").read_text())
+    (result,) = map(PerplexityResult.from_dict, written["results"])
+    assert (result.method, result.capacity, result.tokens) == ("sinks", 64, 300)
+    nlls = [float(line) for line in (folder / "log.txt").read_text().split()]
+    assert len(nlls) == 300
+    assert math.exp(sum(nlls) / 300) == pytest.approx(result.perplexity, rel=1e-5)
+    assert float((folder / "ppl.txt").read_text()) == pytest.approx(result.perplexity, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--enable_start_recent_kv_cache"], "needs --enable_pos_shift"),
+        (["--dataset_name", "pg19"], "--dataset_name"),
+    ],
+)
+def test_what_the_original_has_and_this_script_has_not_is_said(
+    options: list[str], sentence: str, tmp_path: Path
+) -> None:
+    finished = run("book.txt", *options, cwd=tmp_path)
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
 
 
 def test_an_error_is_a_sentence(checkpoint: str, tmp_path: Path) -> None:

@@ -62,6 +62,31 @@ def test_every_prompt_is_answered_and_the_cache_stays_bounded(
     assert turns[-1][-1] > 34
 
 
+def test_the_originals_options_answer_the_turns_of_its_questions(
+    script: ModuleType,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "mt_bench.jsonl").write_text(
+        '{"turns": ["Hello there", "And so?"]}\n{"turns": ["The sea"]}\n'
+    )
+    options = (
+        f"--enable_streaming --model_name_or_path {tiny_folder('llama')} --data_root {tmp_path}"
+    )
+    sizes = "--start_size=2 --recent_size=30 --max-new-tokens=20"
+    script.main([*options.split(), *sizes.split()])
+    out = capsys.readouterr().out
+    assert re.findall("^You: (.*)$", out, re.MULTILINE) == ["Hello there", "And so?", "The sea"]
+    assert re.findall(r"holds (\d+)", out)[-1] == "32"
+
+
+def test_a_model_must_be_named(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["--enable_streaming"])
+    assert "a model is required" in capsys.readouterr().err
+
+
 # With a default system prompt, like SmolLM2's.
 CHATML = """\
 {% for message in messages -%}
