@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from sinkstream.checkpoint.quoting import quoted
@@ -152,9 +152,24 @@ def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -
     if differences:
         raise CheckpointError(
             f"load_session: {quoted(name)} must be a session of this model and its settings, but "
-            f"{'; '.join(differences)}. Load the model that it was saved with, with the same "
-            "settings."
+            f"{'; '.join(differences)}. {_remedy(record.model, expected)}"
         )
+
+
+def _remedy(saved: SessionModel, expected: SessionModel) -> str:
+    """Return how to load a model that continues a session, with the values to pass."""
+    sinks = expected.sinks if expected.sinks < saved.capacity else saved.sinks
+    window = saved.capacity - sinks
+    if expected != replace(
+        saved, kv_dtype=expected.kv_dtype, sinks=expected.sinks, window=expected.window
+    ):
+        return "Load the model that it was saved with, with the same settings."
+    settings = []
+    if expected.capacity != saved.capacity:
+        settings.append(f"sinks={sinks}, window={window}")
+    if expected.kv_dtype != saved.kv_dtype:
+        settings.append(f'kv_dtype="{saved.kv_dtype}"')
+    return f"Load the model with `{', '.join(settings)}`."
 
 
 def _as_sum(model: SessionModel) -> str:

@@ -42,7 +42,7 @@ def record_of(
             system_tokens=system_tokens,
         ),
         keys_values=contents["keys_values"],
-        scales=scales if scales.size else None,
+        scales=scales if native.kv_dtype == "int8" else None,
         token_ids=np.array(contents["ids"], np.int32),
         pending_ids=np.array([] if pending is None else [pending], np.int32),
         fields=fields,

@@ -24,7 +24,7 @@ from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.turns.turn_arguments import check_history
+from sinkstream.text.turns.turn_arguments import check_content, check_history
 from sinkstream.text.turns.turn_format import TurnFormat
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ class Session(ClosesOnExit):
             else:
                 ids = ids + self._turns.message(role, content, after=after)
         else:
+            check_content(content)
             ids = as_ids("session", "content", content, self._host.spec.vocab_size)
         if not ids:
             raise InvalidArgument(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,10 +53,11 @@ def test_goes_on_bit_for_bit_in_another_process_life(
             assert talk(loaded, 2, 12) == expected
 
 
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
 def test_saves_what_nothing_has_been_said_in(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+    tiny_folder: Callable[[str], Path], tmp_path: Path, kv_dtype: str
 ) -> None:
-    with load(tiny_folder("llama")) as model:
+    with load(tiny_folder("llama"), kv_dtype=kv_dtype) as model:
         with model.session() as session:
             session.save(tmp_path / "new")
             expected = talk(session, 3, 3)
@@ -108,6 +111,34 @@ def test_refuses_other_settings(
         session.save(tmp_path / "file")
     with load(folder, **changes) as other, pytest.raises(CheckpointError, match=said):
         other.load_session(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("saved_with", "loaded_with"),
+    [
+        ({}, {"window": 61}),
+        ({}, {"sinks": 8}),
+        ({}, {"sinks": 70}),  # more than the session holds in all
+        ({"kv_dtype": "int8", "window": 50}, {}),
+        ({"sinks": 0}, {"kv_dtype": "float32"}),
+    ],
+)
+def test_the_settings_that_a_refusal_names_load_the_session(
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    saved_with: dict[str, object],
+    loaded_with: dict[str, object],
+) -> None:
+    folder = tiny_folder("llama")
+    with load(folder, **saved_with) as model, model.session(sinks=9) as session:
+        session.save(tmp_path / "file")
+    with load(folder, **loaded_with) as other, pytest.raises(CheckpointError) as refused:
+        other.load_session(tmp_path / "file")
+    remedy = re.search(r"Load the model with `(.*)`\.$", str(refused.value))
+    assert remedy is not None
+    settings = ast.literal_eval(re.sub(r"(\w+)=", r'"\1": ', "{" + remedy[1] + "}"))
+    with load(folder, **{**loaded_with, **settings}) as obeying:
+        assert obeying.load_session(tmp_path / "file").sinks == 9
 
 
 def test_refuses_another_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -410,6 +410,32 @@ def test_refuses_what_is_neither_a_string_nor_ids(model: sinkstream.Model, conte
         assert session.token_ids == before
 
 
+@pytest.mark.parametrize(
+    ("content", "found", "remedy"),
+    [
+        ([{"role": "user", "content": "Hi"}], "a list of messages", True),
+        ({"role": "user", "content": "Hi"}, "a message", True),
+        (({"role": "user", "content": "Hi"},), "a list of messages", True),
+        (None, "None", False),
+        (5, "of type int", False),
+        (b"abc", "of type bytes", False),
+        (object(), "of type object", False),
+    ],
+)
+def test_says_where_messages_go(
+    model: sinkstream.Model, content: Any, found: str, remedy: bool
+) -> None:
+    with model.session() as session:
+        for use in (session.stream, session.append, lambda c: asyncio.run(session.aappend(c))):
+            with pytest.raises(TypeError) as refused:
+                use(content)
+            assert str(refused.value) == (
+                f"session: `content` must be a string or token ids, but is {found}."
+                + " Send the text of one message; earlier messages go to "
+                "`model.session(messages=…)`." * remedy
+            )
+
+
 def test_shares_a_beginning_only_while_every_token_is_equal(
     tiny_folder: Callable[[str], Path],
 ) -> None:

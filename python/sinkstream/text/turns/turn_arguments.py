@@ -7,9 +7,10 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
-from sinkstream.text.messages import ROLES, Message, check_messages, text_of_parts
+from sinkstream.text.messages import ROLES, Message, check_messages, is_message, text_of_parts
 from sinkstream.text.plain_text import check_characters
 
+CONTENT = ArgumentName("session", "content")
 MESSAGES = ArgumentName("session", "messages")
 SYSTEM = ArgumentName("session", "system")
 TEXT = ArgumentName("session", "text")
@@ -26,6 +27,24 @@ def check_text(content: str, argument: ArgumentName) -> str:
         raise TypeError(f"{argument} must be a string, but is of type {type(content).__name__}.")
     check_characters(content, argument)
     return str.__str__(content)  # templates get plain strings: subclasses may carry methods
+
+
+def check_content(content: Any) -> None:
+    """Refuse the content of a turn that is neither a string nor a sequence of ids.
+
+    Raises:
+        TypeError: It is something else; a message and a list of messages are named as such.
+    """
+    is_list = isinstance(content, Sequence) and any(map(is_message, content[:1]))
+    if is_message(content) or is_list:
+        found = "a list of messages" if is_list else "a message"
+        raise TypeError(
+            f"{CONTENT} must be a string or token ids, but is {found}. Send the text of one "
+            "message; earlier messages go to `model.session(messages=…)`."
+        )
+    if isinstance(content, bytes) or not hasattr(content, "__iter__"):
+        found = "None" if content is None else f"of type {type(content).__name__}"
+        raise TypeError(f"{CONTENT} must be a string or token ids, but is {found}.")
 
 
 def check_history(
