@@ -381,7 +381,10 @@ def test_an_unknown_model_type_is_an_error_that_lists_the_known(folder: Path) ->
 
 
 def test_a_folder_without_a_config_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"must hold config.json or a GGUF file, but does n"):
+    with pytest.raises(CheckpointError, match=r"config.json or a GGUF file, but does not\.$"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "adapter_config.json").touch()
+    with pytest.raises(CheckpointError, match=r"It holds a LoRA adapter: merge that into its mod"):
         open_checkpoint(tmp_path)
 
 

@@ -218,6 +218,17 @@ def test_a_file_without_an_architecture_is_an_error(tmp_path: Path) -> None:
         open_checkpoint(GgufBytes().write(tmp_path / "m.gguf"))
 
 
+def test_an_adapter_is_refused_by_name(tmp_path: Path) -> None:
+    file = GgufBytes().add("general.architecture", STRING, "llama")
+    file.add("general.type", STRING, "adapter").add_tensor("blk.0.attn_q.weight.lora_a", (4,), b"")
+    file.tensors[0].content = bytes(16)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+    assert str(caught.value) == (
+        "load: m.gguf must be a model, but is a LoRA adapter. Merge it into its model first."
+    )
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_file_merged_from_parts_opens(tmp_path: Path, count: int) -> None:
     file = llama_bytes().add("split.no", U32, 0).add("split.count", U32, count)

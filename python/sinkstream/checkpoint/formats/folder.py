@@ -25,6 +25,7 @@ from sinkstream.checkpoint.tied_head import settle_tie
 from sinkstream.errors import CheckpointError, warn_caller
 
 _CONFIG = "config.json"
+_ADAPTER = "adapter_config.json"
 _GENERATION = "generation_config.json"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -77,8 +78,11 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     if not is_there(folder / _CONFIG):
+        is_adapter = is_there(folder / _ADAPTER)
+        hint = " It holds a LoRA adapter: merge that into its model first." if is_adapter else ""
         raise CheckpointError(
             f"load: folder {quoted(folder.name)} must hold {_CONFIG} or a GGUF file, but does not."
+            f"{hint}"
         )
     config = read_json(folder / _CONFIG, _MAX_CONFIG_BYTES)
     for name in config:

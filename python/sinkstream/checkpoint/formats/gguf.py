@@ -36,6 +36,11 @@ def open_gguf(path: Path) -> TensorsOnly:
     header, where = opened.header, opened.path.name
     source = FileSource(header.tensors)
     try:
+        if header.metadata.get("general.type") == "adapter":
+            raise CheckpointError(
+                f"load: {where} must be a model, but is a LoRA adapter. Merge it into its model "
+                "first."
+            )
         name = Fields(header.metadata, where).word("general.architecture")
         family = find_family(name, f"{where} has architecture")
         spec = family.spec_from_gguf(
