@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
 from sinkstream.open_checkpoint import with_text
 from sinkstream.request.checks import as_bool, as_choice, as_int
+from sinkstream.streams.live import Progress, progress_function
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 
 DType = Literal["auto", "float32", "bfloat16", "int16"]
@@ -46,7 +46,7 @@ def load(
     threads: int | None = None,
     revision: str | None = None,
     download: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | bool | None = None,
 ) -> Model:
     """Load a model and start its generation thread.
 
@@ -76,7 +76,8 @@ def load(
         revision: The branch, tag or commit of a checkpoint named `"org/name"`.
         download: Whether to fetch `"org/name"` from the Hugging Face hub with the package
             huggingface_hub, as far as the cache lacks it. Nothing else uses the network.
-        progress: Called with (bytes read, total bytes) while weights are read.
+        progress: Called with (bytes read, total bytes) while weights are read. True shows a bar in
+            a notebook, and a line on a terminal.
 
     Returns:
         The model. Close it, or use it as a context manager, to free its memory early.
@@ -97,6 +98,7 @@ def load(
         threads=threads,
     )
     download = as_bool("load", "download", download)
+    report = progress_function("load", progress, "Loading", in_percent=True)
     opened = open_tensors(path, revision=revision, download=download)
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
@@ -109,7 +111,7 @@ def load(
         del opened  # frees the lists of the header
         tokens = _token_table(checkpoint)
         checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
-        _finish_reading(builder, checkpoint, progress)
+        _finish_reading(builder, checkpoint, report)
         model = Model(builder, checkpoint, options, tokens)
         _log_loaded(model)
         return model
@@ -220,7 +222,7 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
 def _finish_reading(
     builder: _core.ModelBuilder,
     checkpoint: Checkpoint,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Wait until all weights are read, and report progress meanwhile."""
     total = sum(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, overload
@@ -37,6 +37,7 @@ from sinkstream.sessions.session import (
     open_session,
 )
 from sinkstream.streams.closing import ClosesOnExit
+from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.prompt import encode_prompt
@@ -70,7 +71,6 @@ class IdArray(Protocol):
 
 
 Prompt = str | Sequence[int] | Sequence[Message] | IdArray
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class Model(ClosesOnExit):
         prompt: str | Sequence[int] | Sequence[Message],
         *,
         sinks: int | None = ...,
-        progress: Progress | None = ...,
+        progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> Result: ...
     @overload
@@ -326,7 +326,7 @@ class Model(ClosesOnExit):
         | Sequence[Prompt],
         *,
         sinks: int | None = ...,
-        progress: Progress | None = ...,
+        progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> list[Result]: ...
     @overload
@@ -335,7 +335,7 @@ class Model(ClosesOnExit):
         prompt: IdArray,
         *,
         sinks: int | None = ...,
-        progress: Progress | None = ...,
+        progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]: ...
 
@@ -345,7 +345,7 @@ class Model(ClosesOnExit):
         prompt: Any,
         *,
         sinks: int | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]:
         """Generate to the end and return the whole reply.
@@ -355,6 +355,7 @@ class Model(ClosesOnExit):
                 row.
             sinks: As for `stream`.
             progress: Called with (finished replies, all replies) at the start and after each reply.
+                True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
 
         The default of `max_tokens` is 256; with None, a reply ends only when the model stops by
@@ -376,6 +377,7 @@ class Model(ClosesOnExit):
         """
         called_at = time.monotonic()
         options.setdefault("max_tokens", _REPLY_TOKENS)
+        report = progress_function("generate", progress, "Replies")
         self._check_options(options, sinks)
         is_list = _is_list_of_prompts(prompt)
         requests: list[StreamRequest] = []
@@ -386,7 +388,7 @@ class Model(ClosesOnExit):
                 if is_list:
                     _name_prompt(error, index)
                 raise
-        results = self._generate_all(requests, progress)
+        results = self._generate_all(requests, report)
         return results if is_list else results[0]
 
     def _generate_all(

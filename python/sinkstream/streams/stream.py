@@ -32,6 +32,7 @@ from sinkstream.streams.events import (
     Token,
 )
 from sinkstream.streams.inbox import PENDING, Inbox, Need
+from sinkstream.streams.live import GrowingText
 
 if TYPE_CHECKING:
     from sinkstream.streams.batch import Batch
@@ -187,6 +188,22 @@ class Stream(ClosesOnExit):
         """
         self._read(self._inbox.skip)
         return self._make_result()
+
+    def show(self) -> None:
+        """Read to the end and show the text as it grows.
+
+        In a notebook it is one output, which is replaced ten times a second; elsewhere it is
+        written to standard output.
+
+        Raises:
+            Exception: Any error that `next` raises.
+        """
+        shown = GrowingText()
+        try:
+            for text in self:
+                shown.add(text)
+        finally:
+            shown.end()
 
     # ---- reading in asyncio ----------------------------------------------------------------------
 
