@@ -215,7 +215,7 @@ def _texts_difference(ours: TextFormat, theirs: Any, draw: random.Random, said: 
             wanted = _or_none(partial(theirs.encode, add_special_tokens=False), text)
             if None not in (written, wanted) and written != wanted:
                 return f"a template's {text!r} is {written}, not {wanted}"
-    return _decoding_difference(ours, theirs, draw)
+    return _decoding_difference(ours, theirs, draw) if is_decided else ""
 
 
 def _decoding_difference(ours: TextFormat, theirs: Any, draw: random.Random) -> str:
@@ -236,7 +236,8 @@ def _decoding_difference(ours: TextFormat, theirs: Any, draw: random.Random) -> 
 def _hides_plain_tokens(tokenizer: Tokenizer) -> bool:
     """Return whether control tokens decide where others match, even if they do not match.
 
-    A piece of text does not know the control token next to it, which may consist of letters.
+    A piece of text does not know the control token next to it, which may consist of letters, or may
+    have absorbed whitespace that is a token of its own.
     """
     added = tokenizer.get_added_tokens_decoder().values()
     control = [token for token in added if token.special and token.content]
@@ -245,7 +246,10 @@ def _hides_plain_tokens(tokenizer: Tokenizer) -> bool:
         any(token.single_word for token in plain)
         and any(word.content[0].isalpha() or word.content[-1].isalpha() for word in control)
     ) or any(
-        token.single_word and other.content in token.content for token in control for other in plain
+        (token.single_word and other.content in token.content)
+        or (token.rstrip and other.content[0].isspace())
+        for token in control
+        for other in plain
     )
 
 

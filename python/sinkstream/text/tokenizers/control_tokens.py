@@ -65,9 +65,9 @@ class ControlLiterals:
     def find(self, text: str, begin: int, end: int) -> Iterator[Found]:
         """Yield the control tokens in a part of a text, as the tokenizer matches them there.
 
-        Other added tokens hide those that they overlap. One that must be a word of its own
-        (`single_word`) is looked for later, in the pieces of `split`: next to a control token that
-        begins or ends with a letter, `tokenizers` may decide otherwise.
+        Other added tokens hide those that they overlap, but are themselves looked for later, in the
+        pieces of `split`. `tokenizers` may decide otherwise on those next to a control token that
+        begins or ends with a letter (`single_word`), or absorbs whitespace that is such a token.
         """
         written, normalized = self._rounds
         low = 0  # where the text between two matches begins
