@@ -80,11 +80,13 @@ def _describe_gguf(path: Path) -> Description:
     found: list[tuple[str, int, int]] = []
     size = 0
     for part in existing_parts(path):
+        declared = Declarations()
         with suppress(CheckpointError):
             file = File(part)
             try:
                 size += file.size
-                declared = read_declarations(file)
+                with suppress(CheckpointError):
+                    read_declarations(file, declared)
             finally:
                 file.close()
             metadata = metadata or declared.metadata

@@ -81,7 +81,7 @@ def of_refused(facts: Refused, show_all: bool) -> list[Row]:
         Row("Model", "family", model.family or "unknown"),
         Row("Model", "size", f"{count(model.parameters)} parameters, {decimal(model.file_bytes)}"),
         Row("Model", "format", _format(model)),
-        Row("Model", "text", _text(model)),
+        *([Row("Model", "text", _text(model))] if model.tokenizer is not None else []),
     ]
 
 
@@ -164,7 +164,9 @@ def _format(model: ModelFacts | RefusedModel) -> str:
     else:
         found = shares({name: share.bytes for name, share in model.tensor_types.items()})
     name = model.quantization
-    return f"{name}: {found}" if name and name not in model.tensor_types else found or "unknown"
+    if name and name not in model.tensor_types:
+        return f"{name}: {found}" if found else name
+    return found or "unknown"
 
 
 def _text(model: ModelFacts | RefusedModel) -> str:

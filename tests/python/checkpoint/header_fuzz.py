@@ -225,10 +225,10 @@ def check_parts(folder: Path, data: st.DataObject) -> str:
 
 # ---- Ollama ----
 
+# Some would be paths of a model outside, if a digest were taken for a path.
 _DIGESTS = st.one_of(
-    st.sampled_from(
-        ["sha256:" + "0" * 64, "sha256:../../x", "/etc/passwd", "", "sha256-" + "f" * 64, "\0"]
-    ),
+    st.sampled_from(["sha256:" + "0" * 64, "sha256:../../x", "", "sha256-" + "f" * 64, "\0"]),
+    st.sampled_from(["{outside}", "../../outside.gguf", "sha256:{outside}"]),
     _TEXTS,
 )
 _KINDS = st.sampled_from(
@@ -249,15 +249,14 @@ def manifests(draw: st.DrawFn, digest: str, size: int, depth: int = 1) -> Any:
     if draw(st.integers(0, 9)) == 9:
         return draw(_JSON)
     good = {"mediaType": KIND + "model", "digest": digest, "size": size}
-    layer = st.one_of(
-        st.just(good),
-        st.just(good),
-        st.fixed_dictionaries({"mediaType": _KINDS, "digest": _DIGESTS, "size": _JSON}),
-        _JSON,
+    other = st.builds(lambda digest: {**good, "digest": digest}, _DIGESTS)
+    odd = st.fixed_dictionaries({"mediaType": _KINDS, "digest": _DIGESTS, "size": _JSON})
+    layers = st.one_of(
+        st.just([good]),
+        other.map(lambda layer: [layer]),
+        st.lists(st.one_of(st.just(good), other, odd, _JSON), max_size=3),
     )
-    found: dict[str, Any] = {"layers": draw(st.lists(layer, min_size=0, max_size=3))}
-    if draw(st.booleans()):
-        found["layers"] = [good]
+    found: dict[str, Any] = {"layers": draw(layers)}
     if depth > 0 and draw(st.integers(0, 3)) == 0:
         inner = manifests(digest, size, depth - 1)
         found["mediaType"] = "application/vnd.ollama.manifest.list.v2+json"
@@ -279,10 +278,12 @@ def check_ollama(folder: Path, data: st.DataObject) -> str:
     content = json.dumps(draw(manifests(digest, size))).encode()
     if draw(st.integers(0, 7)) == 0:
         content = content[: draw(st.integers(0, len(content)))] + draw(st.binary(max_size=8))
-    path.write_bytes(content)
+    outside = folder / "outside.gguf"
+    llama_bytes().write(outside)
+    path.write_bytes(content.replace(b"{outside}", str(outside).encode()))
     os.environ["OLLAMA_MODELS"] = str(root)
     (row,) = [row for row in sinkstream.list_models() if row.store == "ollama"]
-    name = draw(st.one_of(st.just(row.name), _TEXTS.map(lambda text: f"ollama:{text}")))
+    name = draw(st.sampled_from([row.name] * 3 + [f"ollama:{draw(_TEXTS)}"]))
     try:
         found = ollama.locate(name)
     except SinkstreamError as error:

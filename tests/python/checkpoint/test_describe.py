@@ -94,6 +94,19 @@ def test_a_file_that_is_none_says_nothing(tmp_path: Path, content: bytes) -> Non
     assert found.file_bytes == len(content)
 
 
+@pytest.mark.parametrize("kept", [600, 900, -1])
+def test_a_file_that_is_cut_says_what_it_begins_with(tmp_path: Path, kept: int) -> None:
+    file = llama_bytes().add("general.file_type", U32, 15)
+    content = file.build()[:kept]
+    (tmp_path / "m.gguf").write_bytes(content)
+    found = describe(tmp_path / "m.gguf")
+    assert found.family == "llama"
+    assert found.file_bytes == len(content)
+    if kept == -1:
+        assert found.quantization == "Q4_K_M"
+        assert found.types["F32"].tensors == len(file.tensors)
+
+
 def test_odd_values_are_left_out(tmp_path: Path) -> None:
     file = (
         llama_bytes().add("general.file_type", STRING, "Q4_0").add("tokenizer.ggml.model", U32, 1)

@@ -7,7 +7,7 @@ neither memory nor time. Knows nothing about models; does not read tensor data.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sinkstream import _core
@@ -62,26 +62,30 @@ def read_gguf_header(file: File) -> GgufHeader:
         CheckpointError: It is damaged, truncated, not a GGUF file, or uses an unsupported block
             type.
     """
-    declared = read_declarations(file)
+    declared = Declarations()
+    read_declarations(file, declared)
     _check_block_types(file, declared.tensors)
     tensors = _check_extents(file, declared.tensors, declared.end, declared.metadata)
     return GgufHeader(declared.metadata, tensors)
 
 
-def read_declarations(file: File) -> Declarations:
-    """Read a header, and leave block types and extents of tensors unchecked."""
+def read_declarations(file: File, found: Declarations) -> None:
+    """Read a header, and leave block types and extents of tensors unchecked.
+
+    After an error `found` has what was read before it.
+    """
     cursor = _Cursor(file)
     _check_magic(cursor)
     tensor_count = cursor.count("the number of tensors", _MIN_TENSOR_BYTES, MAX_ENTRIES)
     key_count = cursor.count("the number of metadata keys", _MIN_KEY_BYTES, MAX_ENTRIES)
-    metadata: dict[str, Any] = {}
     for _ in range(key_count):
         key = cursor.string("a metadata key")
-        if key in metadata:
+        if key in found.metadata:
             raise CheckpointError(f"load: {file.name} has the metadata key {quoted(key)} twice.")
-        metadata[key] = cursor.value(f"metadata key {quoted(key)}")
-    declared = [_read_declaration(cursor) for _ in range(tensor_count)]
-    return Declarations(metadata, declared, cursor.position)
+        found.metadata[key] = cursor.value(f"metadata key {quoted(key)}")
+    for _ in range(tensor_count):
+        found.tensors.append(_read_declaration(cursor))
+    found.end = cursor.position
 
 
 def _check_magic(cursor: _Cursor) -> None:
@@ -109,14 +113,14 @@ class Declaration:
     offset: int  # from the start of the tensor data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Declarations:
     """What a header says, before the tensors are compared with the file."""
 
-    metadata: dict[str, Any]
-    tensors: list[Declaration]
-    end: int
-    """The first byte after the header."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tensors: list[Declaration] = field(default_factory=list)
+    end: int = 0
+    """The first byte after what was read of the header."""
 
 
 def _read_declaration(cursor: _Cursor) -> Declaration:
