@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 import sinkstream
 from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.checkpoint.describe import describe
-from sinkstream.checkpoint.stores import hub_cache, ollama
+from sinkstream.checkpoint.stores import hub_cache, ollama, packages
 from sinkstream.errors import SinkstreamError
 from sinkstream.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.gguf_bytes import (
@@ -383,6 +383,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "SINKSTREAM_MODELS"):
         os.environ.pop(name, None)
     os.environ["HOME"] = "/nonexistent"
+    packages.PACKAGES.clear()  # listing SmolLM2 each time would take longer than the case
     limit_memory()
     for part in PARTS if options.part is None else [options.part]:
         print(part, dict(sorted(run(part, options.cases, options.seed).items())))
