@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 import sinkstream
+from sinkstream.cli import main
+from sinkstream.streams import inbox
 from tests.python.cli.conftest import Outcome, Run
 from tests.python.cli.terminal import CTRL_C, Terminal
 
 PROGRAM = [sys.executable, "-m", "sinkstream", "batch"]
-SEED = ("--seed", "7", "-n", "9")
+SEED = ("--seed", "7", "-n", "9", "--threads", "1")
 
 Line = dict[str, Any] | str
 Batch = Callable[..., Outcome]
@@ -54,7 +56,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 def reply(checkpoint: str, prompt: Any, **options: Any) -> sinkstream.Result:
     options = {"seed": 7, "max_tokens": 9, **options}
-    with sinkstream.load(checkpoint) as model:
+    with sinkstream.load(checkpoint, threads=1) as model:
         return model.generate(prompt, **options)
 
 
@@ -122,12 +124,18 @@ def test_log_probabilities_are_written_if_they_are_wanted(
     ]
 
 
-def test_a_reply_that_lost_its_beginning_says_so(batch: Batch, tmp_path: Path) -> None:
-    line = {"prompt": "x", "max_tokens": 70_000, "ignore_eos": True, "stop": "zzzzzzzz"}
-    assert batch(line).code == 0
-    (found,) = results(tmp_path)
-    assert found["generated_tokens"] == 70_000
-    assert found["dropped_tokens"] == 70_000 - 4096
+def test_a_reply_that_lost_its_beginning_says_so(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (inbox._WHOLE_TOKENS, inbox._TAIL_CHARACTERS) == (65_536, 32_768)
+    monkeypatch.setattr(inbox, "_WHOLE_TOKENS", 5000)
+    monkeypatch.setattr(inbox, "_TAIL_CHARACTERS", 1000)
+    line = {"prompt": "x", "max_tokens": 5001, "ignore_eos": True, "stop": "zzzzzzzz"}
+    assert batch(line, {**line, "max_tokens": 5000}).code == 0
+    found, whole = results(tmp_path)
+    assert "dropped_tokens" not in whole
+    assert found["generated_tokens"] == 5001
+    assert found["dropped_tokens"] == 5001 - 4096
     assert found["dropped_characters"] > 0
 
 
@@ -380,18 +388,27 @@ def test_two_runs_do_not_write_to_one_file(batch: Batch, tmp_path: Path) -> None
         fcntl.flock(other, fcntl.LOCK_EX)
         outcome = batch(*LINES)
     assert outcome.code == 2
-    assert "another run is writing to it" in outcome.err
+    assert f'another run is writing to "{tmp_path}/out.jsonl".' in outcome.err
+
+
+LONG_LINES = [{"id": i, "prompt": "x", "max_tokens": 150, "ignore_eos": True} for i in range(80)]
+
+
+@pytest.fixture(scope="module")
+def whole(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the results of `LONG_LINES`."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "in.jsonl").write_text(as_text(LONG_LINES), encoding="utf-8")
+    assert main(["batch", f"{folder}/in.jsonl", f"{folder}/out", "-m", checkpoint, *SEED]) == 0
+    return (folder / "out").read_bytes()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_stopped_is_continued_to_the_same_results(
-    batch: Batch, checkpoint: str, tmp_path: Path, how: signal.Signals
+    batch: Batch, checkpoint: str, whole: bytes, tmp_path: Path, how: signal.Signals
 ) -> None:
-    lines = [{"id": i, "prompt": "x", "max_tokens": 300, "ignore_eos": True} for i in range(100)]
-    batch(*lines)
     out = tmp_path / "out.jsonl"
-    whole = out.read_bytes()
-    out.unlink()
+    (tmp_path / "in.jsonl").write_text(as_text(LONG_LINES), encoding="utf-8")
     command = [*PROGRAM, f"{tmp_path}/in.jsonl", str(out), "-m", checkpoint, *SEED]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
@@ -399,11 +416,11 @@ def test_a_run_that_is_stopped_is_continued_to_the_same_results(
         time.sleep(0.005)
     process.send_signal(how)
     _, err = process.communicate(timeout=30)
-    assert 3 < out.read_bytes().count(b"\n") < 100
+    assert 3 < out.read_bytes().count(b"\n") < len(LONG_LINES)
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert err.decode() == (f'sinkstream: stopped. The same command continues in "{out}".\n')
-    assert batch(*lines).code == 0
+    assert batch(*LONG_LINES).code == 0
     assert out.read_bytes() == whole
 
 
@@ -490,10 +507,10 @@ def test_a_terminal_shows_progress(checkpoint: str, tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_input(checkpoint: str, tmp_path: Path) -> None:
-    """A hundred megabytes go through a process that may use little more than a model needs."""
-    lines = as_text([{"prompt": "x", "max_tokens": 1, "pad": "y" * 10_000}])
+    """Sixty megabytes go through a process that may use little more than a model needs."""
+    lines = as_text([{"prompt": "x", "max_tokens": 1, "pad": "y" * 100_000}])
     with (tmp_path / "in.jsonl").open("w", encoding="utf-8") as file:
-        for _ in range(3000):
+        for _ in range(600):
             file.write(lines)
     script = (
         "import resource, sys; from sinkstream.cli import main; code = main(sys.argv[1:]); "

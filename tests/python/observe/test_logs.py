@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import cast
 
@@ -60,6 +61,7 @@ def test_a_request_that_has_to_wait_for_memory_logs_who_holds_it(
     caplog.set_level(logging.INFO, logger="sinkstream")
     with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=2) as model:
         session, unread = model.session(), model.stream(PROMPT, ignore_eos=True)
+        next(unread)
         assert len(lines(caplog)) == 1  # the model's own
         waiting = model.stream(PROMPT, max_tokens=3, timeout_s=60)
         with session:
@@ -67,13 +69,13 @@ def test_a_request_that_has_to_wait_for_memory_logs_who_holds_it(
         assert waiting.result().finish_reason == "length"
         unread.close()
         pages = model.stats()["pages"]
-        assert lines(caplog)[1:] == [
-            (
-                "INFO",
-                f"request {waiting.request_id}: waits until cache memory is free; 0 of {pages} "
-                "pages are, waiting=0 running=1 parked=0",
-            )
-        ]
+        ((level, line),) = lines(caplog)[1:]
+        assert level == "INFO"
+        assert re.fullmatch(
+            f"request {waiting.request_id}: waits until cache memory is free; 0 of {pages} pages "
+            "are, waiting=0 running=1 parked=[01]",  # it may have run ahead already
+            line,
+        )
 
 
 def test_several_prompts_are_expected_to_wait(
