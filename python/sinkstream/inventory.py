@@ -16,9 +16,10 @@ from sinkstream.checkpoint.stores.listing import (
     chosen_folders,
     models_in_folders,
     named_models,
+    unreadable_folders,
 )
 from sinkstream.checkpoint.stores.stored_model import StoredModel
-from sinkstream.errors import InvalidArgument, SinkstreamError
+from sinkstream.errors import InvalidArgument, SinkstreamError, warn_caller
 from sinkstream.files import expand_home
 from sinkstream.text.tokenizers.from_gguf import check_tokenizer
 
@@ -73,11 +74,16 @@ def list_models(
     """
     given = [expand_home(folder) for folder in folders]
     for folder in given:
-        if not folder.exists():
+        if not os.path.lexists(folder):
             raise InvalidArgument(
                 f"list_models: a folder must exist, but {quoted(str(folder))} does not.",
                 param="folders",
             )
+    for root in unreadable_folders():
+        warn_caller(
+            f"list_models: folder {quoted(str(root))} should be readable, but is not. Its models "
+            "are not listed."
+        )
     found = [*named_models(), *models_in_folders([*given, *chosen_folders()])]
     listed: list[ListedModel] = []
     with warnings.catch_warnings():
@@ -98,10 +104,7 @@ def _read(model: StoredModel) -> ListedModel:
         path = model.find()
     except SinkstreamError as error:
         return _row(model, None, None, str(error))
-    try:
-        return _row(model, path, describe(path), problem_of(path))
-    except OSError as error:  # a folder that may not be read
-        return _row(model, path, None, f"load: {error.strerror}.")
+    return _row(model, path, describe(path), problem_of(path))
 
 
 def problem_of(path: Path) -> str | None:

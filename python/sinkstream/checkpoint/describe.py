@@ -6,6 +6,7 @@ Never raises for what a file says: what cannot be read is left out.
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from sinkstream.checkpoint.formats.gguf_header import (
 from sinkstream.checkpoint.formats.gguf_split import existing_parts
 from sinkstream.checkpoint.formats.safetensors_header import DTYPE_BYTES, read_safetensors_header
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.checkpoint.stores.folders import is_folder
 from sinkstream.errors import CheckpointError
 
 _MAX_JSON_BYTES = 4 << 20
@@ -72,7 +74,7 @@ def describe(path: Path) -> Description:
     """Read the headers of a GGUF file, of all its parts, or of a folder; no tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _describe_folder(path) if path.is_dir() else _describe_gguf(path)
+        return _describe_folder(path) if is_folder(path) else _describe_gguf(path)
 
 
 def _describe_gguf(path: Path) -> Description:
@@ -143,15 +145,19 @@ def _describe_folder(folder: Path) -> Description:
     types = _shares(found)
     quantized = config.get("quantization_config")
     named = _word(quantized, "quant_method") if isinstance(quantized, dict) else None
-    has_template = "chat_template" in tokenizer_config or (folder / "chat_template.jinja").exists()
+    has_template = "chat_template" in tokenizer_config or _has(folder, "chat_template.jinja")
     return Description(
         family=_word(config, "model_type"),
         quantization=named or next(iter(types), None),
         file_bytes=size,
         types=types,
-        tokenizer="tokenizer.json" if (folder / "tokenizer.json").exists() else None,
+        tokenizer="tokenizer.json" if _has(folder, "tokenizer.json") else None,
         has_chat_template=has_template,
     )
+
+
+def _has(folder: Path, name: str) -> bool:
+    return os.path.lexists(folder / name)
 
 
 def _json(path: Path) -> dict[str, Any]:

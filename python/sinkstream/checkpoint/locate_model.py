@@ -8,7 +8,7 @@ from pathlib import Path
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.stores import hub_cache, lm_studio, ollama
 from sinkstream.checkpoint.stores.fetching import fetch
-from sinkstream.checkpoint.stores.folders import only_model_in
+from sinkstream.checkpoint.stores.folders import is_folder, only_model_in
 from sinkstream.checkpoint.stores.listing import did_you_mean
 from sinkstream.checkpoint.stores.packages import PACKAGES
 from sinkstream.checkpoint.stores.packages import locate as locate_packaged
@@ -71,7 +71,7 @@ def locate_model(
             f"{', '.join(sorted(PACKAGES))}, but nothing with that name exists."
             f"{home_hint(found) or did_you_mean(name)}"
         )
-    return only_model_in(found, name) if found.is_dir() else found
+    return only_model_in(found, name) if is_folder(found) else found
 
 
 def _from_store(name: str) -> Path:

@@ -9,6 +9,7 @@ from sinkstream.checkpoint.formats.folder import open_folder
 from sinkstream.checkpoint.formats.gguf import open_gguf
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.stores.folders import is_folder
 from sinkstream.errors import CheckpointError
 
 
@@ -30,4 +31,4 @@ def open_tensors(
             f"load: {quoted(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
             "safetensors file. Give the folder that holds it."
         )
-    return open_folder(found, headers_only) if found.is_dir() else open_gguf(found)
+    return open_folder(found, headers_only) if is_folder(found) else open_gguf(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 import warnings
@@ -130,6 +131,32 @@ def test_a_file_may_be_given(home: Path, tmp_path: Path) -> None:
 def test_a_folder_that_does_not_exist_is_an_error(home: Path) -> None:
     with pytest.raises(InvalidArgument, match='a folder must exist, but "/no/such" does not'):
         sinkstream.list_models("/no/such")
+
+
+def test_a_folder_that_may_not_be_read_is_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "service"
+    scandir, stat = os.scandir, Path.stat
+
+    def guarded_scandir(path: Any) -> Any:
+        if str(path).startswith(str(closed)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    def guarded_stat(self: Path, **options: Any) -> Any:
+        if str(self).startswith(str(closed)):
+            raise PermissionError(13, "Permission denied", str(self))
+        return stat(self, **options)
+
+    monkeypatch.setattr(os, "scandir", guarded_scandir)
+    monkeypatch.setattr(Path, "stat", guarded_stat)
+    monkeypatch.setenv("HF_HUB_CACHE", str(closed / "hub"))
+    with pytest.warns(UserWarning, match='/service" should be readable, but is not. Its models'):
+        assert sinkstream.list_models() == []
+    for name in ("org/name", "ollama:x", "lmstudio:a/b", str(closed / "m.gguf")):
+        with pytest.raises(CheckpointError):
+            sinkstream.load(name)
 
 
 def test_links_in_a_loop_end(home: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def existing_parts(path: Path) -> list[Path]:
     if place is None or place.count > MAX_PARTS:
         return [path]
     parts = [path.with_name(str(place.other(i))) for i in range(1, place.count + 1)]
-    return [part for part in parts if part.exists()] or [path]
+    return [part for part in parts if os.path.lexists(part)] or [path]
 
 
 def _open(path: Path, on_error: ExitStack) -> File:

@@ -26,9 +26,17 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
     return sorted(shown, key=lambda entry: entry.name)
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a path is that of a folder which may be reached."""
+    try:
+        return path.is_dir()
+    except OSError:  # a folder above it may not be searched
+        return False
+
+
 def subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder; links to folders count."""
-    return [Path(entry.path) for entry in entries(folder) if _is_folder(entry)]
+    return [path for entry in entries(folder) if is_folder(path := Path(entry.path))]
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -48,7 +56,11 @@ def gguf_files(folder: Path) -> list[Path]:
     seen: set[tuple[str, int]] = set()
     for entry in entries(folder):
         name = entry.name
-        if not name.lower().endswith(".gguf") or _PROJECTOR in name.lower() or _is_folder(entry):
+        if (
+            not name.lower().endswith(".gguf")
+            or _PROJECTOR in name.lower()
+            or is_folder(Path(entry.path))
+        ):
             continue
         place = part_name(name)
         if place is not None and (key := (place.stem, place.count)) in seen:
@@ -112,10 +124,3 @@ def only_model_in(folder: Path, name: str) -> Path:
             f"Name one of them: {quoted(f'{name}/{files[0]}')}."
         )
     return found[0] if found else folder
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False

@@ -17,6 +17,7 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.stores.folders import (
     entries,
     is_checkpoint,
+    is_folder,
     models_below,
     named_models,
     only_model_in,
@@ -86,7 +87,7 @@ def locate(name: str, revision: str | None = None) -> Path | None:
     if found is None:
         return None
     repository = root() / f"models--{found[1].replace('/', '--')}"
-    if not repository.is_dir():
+    if not is_folder(repository):
         return None
     snapshot = _snapshot(repository, found[1], revision or MAIN)
     path = None
@@ -128,4 +129,4 @@ def _snapshot(repository: Path, name: str, revision: str) -> Path | None:
     elif _COMMIT.fullmatch(revision) is None:
         return None
     snapshot = repository / "snapshots" / commit
-    return snapshot if snapshot.is_dir() else None
+    return snapshot if is_folder(snapshot) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.stores import hub_cache, lm_studio, ollama, packages
-from sinkstream.checkpoint.stores.folders import models_below
+from sinkstream.checkpoint.stores.folders import is_folder, models_below
 from sinkstream.checkpoint.stores.stored_model import StoredModel
 from sinkstream.errors import CheckpointError
 from sinkstream.files import expand_home
@@ -30,11 +30,29 @@ def named_models() -> Iterator[StoredModel]:
 def models_in_folders(folders: Sequence[Path]) -> Iterator[StoredModel]:
     """Yield the models in folders, by their paths; folders of Ollama's layout count."""
     for folder in folders:
-        for path in [folder] if folder.is_file() else models_below(folder, _DEPTH):
+        if not is_folder(folder) and os.path.lexists(folder):
+            yield StoredModel(str(folder), "folder", folder.absolute)
+        for path in models_below(folder, _DEPTH):
             yield StoredModel(str(path), "folder", path.absolute)
         for root in (folder, folder / "models"):
             if ollama.is_root(root):
                 yield from _of_ollama(root)
+
+
+def unreadable_folders() -> list[Path]:
+    """Return the folders of stores that are there, but may not be read."""
+    roots = [*ollama.roots(), *lm_studio.roots(), hub_cache.root(), *chosen_folders()]
+    return [root for root in dict.fromkeys(roots) if _is_forbidden(root)]
+
+
+def _is_forbidden(folder: Path) -> bool:
+    try:
+        os.scandir(folder).close()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def chosen_folders() -> list[Path]:
