@@ -153,6 +153,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
 
 
 def test_a_hub_name_is_fetched_without_pickles_and_code(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
     assert locate_model("org/name", "v1", download=True) == tmp_path
     assert (hub.asked["name"], hub.asked["revision"]) == ("org/name", "v1")
     assert hub.asked["allow_patterns"] == ["*.json", "*.safetensors", "*.jinja"]
@@ -166,6 +167,15 @@ def test_a_hub_name_is_not_fetched_unless_the_user_says_so(hub: Hub) -> None:
         "Set `download` to fetch it from the hub."
     )
     assert hub.asked == {}
+
+
+def test_a_hub_repository_of_gguf_files_says_to_name_one(hub: Hub) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        locate_model("org/name", download=True)
+    assert str(caught.value) == (
+        'load: "org/name" must have a config.json, but has none. If it has GGUF files, name one of '
+        'them: "org/name/file.gguf".'
+    )
 
 
 @pytest.mark.parametrize(

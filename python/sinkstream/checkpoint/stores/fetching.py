@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.stores import hub_cache
-from sinkstream.checkpoint.stores.folders import only_model_in
+from sinkstream.checkpoint.stores.folders import is_checkpoint, is_folder, only_model_in
 from sinkstream.errors import CheckpointError
 
 _FILES = ["*.json", "*.safetensors", "*.jinja"]  # no pickles, no code
@@ -43,7 +43,15 @@ def fetch(name: str, revision: str | None) -> Path:
         raise CheckpointError(
             f"load: {quoted(name)} could not be fetched from the hub: {lines[0]}"
         ) from error
-    return only_model_in(Path(folder), name) if file is None else Path(folder) / file[1:]
+    if file is not None:
+        return Path(folder) / file[1:]
+    path = only_model_in(Path(folder), name)
+    if is_folder(path) and not is_checkpoint(path):
+        raise CheckpointError(
+            f"load: {quoted(name)} must have a config.json, but has none. If it has GGUF files, name "
+            f"one of them: {quoted(f'{name}/file.gguf')}."
+        )
+    return path
 
 
 def _all_parts(file: str) -> str:
