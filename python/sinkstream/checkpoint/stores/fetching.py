@@ -48,8 +48,8 @@ def fetch(name: str, revision: str | None) -> Path:
     path = only_model_in(Path(folder), name)
     if is_folder(path) and not is_checkpoint(path):
         raise CheckpointError(
-            f"load: {quoted(name)} must have a config.json, but has none. If it has GGUF files, name "
-            f"one of them: {quoted(f'{name}/file.gguf')}."
+            f"load: {quoted(name)} must have a config.json, but has none. If it has GGUF files, "
+            f"name one of them: {quoted(f'{name}/file.gguf')}."
         )
     return path
 
