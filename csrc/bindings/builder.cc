@@ -20,16 +20,11 @@ namespace sinkstream {
 namespace {
 
 Storage storage_of(const std::string& name) {
-  if (name == "F32") return Storage::kF32;
-  if (name == "F16") return Storage::kF16;
-  if (name == "BF16") return Storage::kBF16;
-  if (name == "Q8_0") return Storage::kQ8_0;
-  if (name == "Q4_0") return Storage::kQ4_0;
-  if (name == "Q4_1") return Storage::kQ4_1;
-  throw CheckpointError(
-      cat("load: a weight's storage must be one of BF16, F16, F32, Q4_0, Q4_1, "
-          "Q8_0, but is ",
-          name, "."));
+  for (const StorageRow& row : kStorageRows) {
+    if (row.name == name) return row.storage;
+  }
+  throw CheckpointError(cat("load: a weight's storage must be one that `storages` returns, but is ",
+                            name, "."));
 }
 
 DecoderSpec spec_of(const py::dict& fields) {
@@ -79,6 +74,16 @@ WeightReader& reader_of(ModelBuilder& self) {
 ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
 
 void register_builder(py::module_& module) {
+  module.def(
+      "storages",
+      [] {
+        py::dict blocks;
+        for (const StorageRow& row : kStorageRows) {
+          blocks[py::str(row.name.data(), row.name.size())] = py::make_tuple(row.block, row.bytes);
+        }
+        return blocks;
+      },
+      "Return the numbers in a block, and its bytes, for each number format of files by name.");
   py::class_<ModelBuilder>(module, "ModelBuilder", "Collects a model's description and weights.")
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(

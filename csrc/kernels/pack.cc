@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "common/dtype.h"
+#include "kernels/file_blocks.h"
 
 namespace sinkstream {
 
@@ -26,86 +27,121 @@ void pack_plain_row(const std::byte* source, int64_t cols, int64_t pair, std::by
   }
 }
 
-// Q8_0: scale, 32 codes.
-void pack_int8_block(const std::byte* source, std::byte* block, int64_t r) {
-  for (int64_t quad = 0; quad < kGroup / 4; ++quad) {
-    std::memcpy(block + (quad * kPanelRows + r) * 4, source + 2 + quad * 4, 4);
-  }
-  std::memcpy(block + kPanelRows * kGroup + r * 2, source, 2);
-}
-
-// Q4_0: scale, 16 bytes of codes. Q4_1: scale, minimum, 16 bytes of codes.
-void pack_int4_block(const std::byte* source, bool has_minimum, std::byte* block, int64_t r) {
-  const std::byte* codes = source + (has_minimum ? 4 : 2);
-  for (int64_t word = 0; word < kGroup / 8; ++word) {
-    uint32_t packed = 0;
-    for (int64_t i = 0; i < 8; ++i) {
-      const int64_t col = word * 8 + i;
-      const auto both = std::to_integer<uint32_t>(codes[col % 16]);
-      const uint32_t code = col < 16 ? both & 15 : both >> 4;
-      packed |= code << (4 * (i / 2 + i % 2 * 4));
+// The words of row r in a unit of b-bit codes: Note: [Panels].
+template <int kBits>
+void pack_unit(const uint8_t* codes, std::byte* unit, int64_t r) {
+  constexpr int kPerHalf = 16 / kBits;
+  constexpr int kWhole = kBits == 6 ? 12 : kPerHalf * kBits;  // pairs that lie in a word
+  uint32_t words[kBits] = {};
+  const auto put = [&](int pair, int word, int shift, int from, int count) {
+    const uint32_t mask = (1u << count) - 1;
+    words[word] |= (codes[2 * pair] >> from & mask) << shift;
+    words[word] |= (codes[2 * pair + 1] >> from & mask) << (16 + shift);
+  };
+  if constexpr (kBits == 6) {
+    for (int h = 0; h < 2; ++h) {
+      for (int j = 0; j < 6; ++j) put(8 * h + j, 3 * h + j % 3, j / 3 * 6, 0, 6);
+      for (int j = 6; j < 8; ++j) {
+        put(8 * h + j, 3 * h + j - 6, 12, 0, 4);
+        put(8 * h + j, 3 * h + 2, j == 6 ? 12 : 14, 4, 2);
+      }
     }
-    std::memcpy(block + (word * kPanelRows + r) * 4, &packed, 4);
+  } else {
+    for (int pair = 0; pair < kWhole; ++pair) {
+      put(pair, pair / kPerHalf, pair % kPerHalf * kBits, 0, kBits);
+    }
+    for (int word = 0; kWhole < 16 && word < kBits; ++word) put(15, word, 15, word, 1);
   }
-  std::byte* scales = block + kPanelRows * kGroup / 2;
-  std::memcpy(scales + r * 2, source, 2);
-  if (has_minimum) std::memcpy(scales + kPanelRows * 2 + r * 2, source + 2, 2);
+  for (int word = 0; word < kBits; ++word) {
+    std::memcpy(unit + (word * kPanelRows + r) * 4, &words[word], 4);
+  }
 }
 
+// Eight bits: quads along K.
+template <>
+void pack_unit<8>(const uint8_t* codes, std::byte* unit, int64_t r) {
+  for (int64_t quad = 0; quad < kUnit / 4; ++quad) {
+    std::memcpy(unit + (quad * kPanelRows + r) * 4, codes + quad * 4, 4);
+  }
+}
+
+// `scales`: a block's, laid out as panel_format.h says.
+void pack_scales(const PanelFormat& format, const FileBlock& block, std::byte* scales, int64_t r) {
+  const auto put_half = [&](int64_t vector) {
+    std::memcpy(scales + (vector * kPanelRows + r) * 2, block.halves + 2 * vector, 2);
+  };
+  const auto put_byte = [&](int64_t halves, int64_t vector, uint8_t byte) {
+    scales[(2 * halves + vector) * kPanelRows + r] = std::byte{byte};
+  };
+  const int64_t groups = format.block / format.group;
+  switch (format.scales) {
+    case Scales::kNone: return;
+    case Scales::kHalf: return put_half(0);
+    case Scales::kHalfMinimum: put_half(0); return put_half(1);
+    case Scales::kTwoLevel:
+      put_half(0);
+      for (int64_t group = 0; group < groups; ++group) put_byte(1, group, block.bytes[0][group]);
+      return;
+    case Scales::kTwoLevelMinimum:
+      put_half(0);
+      put_half(1);
+      for (int64_t group = 0; group < groups; ++group) {
+        put_byte(2, 2 * group, block.bytes[0][group]);
+        put_byte(2, 2 * group + 1, block.bytes[1][group]);
+      }
+      return;
+    case Scales::kNibbles:
+      put_half(0);
+      put_half(1);
+      for (int64_t group = 0; group < groups; ++group) put_byte(2, group, block.bytes[0][group]);
+      return;
+    case Scales::kPower: return put_byte(0, 0, block.bytes[0][0]);
+  }
+}
+
+template <PanelFormat kFormat>
+void pack_coded_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
+                    int64_t r) {
+  FileBlock numbers{};
+  for (int64_t left = cols / kFormat.block; left > 0; --left) {
+    read_block(storage, source, &numbers);
+    for (int64_t unit = 0; unit < units_per_block(kFormat); ++unit) {
+      pack_unit<kFormat.bits>(numbers.codes + unit * kUnit, panel + unit * unit_bytes(kFormat), r);
+    }
+    pack_scales(kFormat, numbers, panel + block_code_bytes(kFormat), r);
+    source += row_of(storage).bytes;
+    panel += block_bytes(kFormat);
+  }
+}
+
+using PackRow = void(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
+                     int64_t r);
+
+template <PanelFormat kFormat>
 void pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel, int64_t r) {
-  switch (storage) {
-    case Storage::kF32: return pack_plain_row<4>(source, cols, 1, panel, r);
-    case Storage::kF16: return pack_plain_row<2>(source, cols, 1, panel, r);
-    case Storage::kBF16: return pack_plain_row<2>(source, cols, 2, panel, r);
-    default: break;
+  switch (kFormat.number) {
+    case Number::kFloat32: return pack_plain_row<4>(source, cols, 1, panel, r);
+    case Number::kFloat16: return pack_plain_row<2>(source, cols, 1, panel, r);
+    case Number::kBFloat16: return pack_plain_row<2>(source, cols, 2, panel, r);
+    case Number::kCode: break;
   }
-  const int64_t source_bytes = row_bytes_of(storage, kGroup);
-  const int64_t packed_block_bytes = block_bytes(weight_type_of(storage));
-  for (int64_t group = 0; group < cols / kGroup; ++group) {
-    const std::byte* from = source + group * source_bytes;
-    std::byte* block = panel + group * packed_block_bytes;
-    if (storage == Storage::kQ8_0) {
-      pack_int8_block(from, block, r);
-    } else {
-      pack_int4_block(from, storage == Storage::kQ4_1, block, r);
-    }
-  }
+  if constexpr (is_coded(kFormat)) pack_coded_row<kFormat>(storage, source, cols, panel, r);
 }
+
+constexpr auto kPackRows =
+    per_format<PackRow*>([]<PanelFormat kFormat>() { return pack_row<kFormat>; });
 
 }  // namespace
-
-WeightType weight_type_of(Storage storage) {
-  switch (storage) {
-    case Storage::kF32: return WeightType::kFloat32;
-    case Storage::kF16: return WeightType::kFloat16;
-    case Storage::kBF16: return WeightType::kBFloat16;
-    case Storage::kQ8_0: return WeightType::kInt8;
-    case Storage::kQ4_0: return WeightType::kInt4;
-    case Storage::kQ4_1: return WeightType::kInt4Minimum;
-  }
-  SINKSTREAM_CHECK(false, "storage is ", static_cast<int>(storage));
-}
-
-int64_t row_bytes_of(Storage storage, int64_t cols) {
-  switch (storage) {
-    case Storage::kF32: return cols * 4;
-    case Storage::kF16:
-    case Storage::kBF16: return cols * 2;
-    case Storage::kQ8_0: return cols / kGroup * 34;
-    case Storage::kQ4_0: return cols / kGroup * 18;
-    case Storage::kQ4_1: return cols / kGroup * 20;
-  }
-  SINKSTREAM_CHECK(false, "storage is ", static_cast<int>(storage));
-}
 
 void pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels) {
   const WeightType type = weight_type_of(storage);
-  SINKSTREAM_CHECK(!is_quantized(type) || cols % kGroup == 0, "cols is ", cols);
+  SINKSTREAM_CHECK(cols % row_of(storage).block == 0, "cols is ", cols);
   const int64_t source_bytes = row_bytes_of(storage, cols);
   for (int64_t i = 0; i < count; ++i) {
     std::byte* panel = panels + (row + i) / kPanelRows * panel_bytes(type, cols);
-    pack_row(storage, source + i * source_bytes, cols, panel, (row + i) % kPanelRows);
+    kPackRows[static_cast<size_t>(type)](storage, source + i * source_bytes, cols, panel,
+                                         (row + i) % kPanelRows);
   }
 }
 

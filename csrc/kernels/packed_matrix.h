@@ -8,62 +8,44 @@
 //   float32          [K][16]
 //   float16          [K][16]
 //   bfloat16         [K/2][16][2]       pairs along K, as vdpbf16ps and AMX read them
-//   int8             [K/32] blocks of   [8][16][4] codes, quads along K; 16 float16 scales
-//   int4             [K/32] blocks of   [4][16] words of eight 4-bit codes; 16 float16 scales
-//   int4 + minimum   the same, and 16 float16 minima
+//   codes            blocks: the codes of each of the block's units of 32 columns, then the scales
+//                    of its groups (panel_format.h)
 //
-// In an int4 word, the code at bits 4n .. 4n+3 belongs to column 8·word + 2n for n < 4 and to
-// column 8·word + 2(n − 4) + 1 for n >= 4: each 16-bit half holds one element of four pairs.
+// A unit of 8-bit codes is [8][16][4], quads along K. A unit of b-bit codes is [b][16] words and
+// has no padding. The low half of a word belongs to even columns, the high half to odd ones; in
+// each half lie ⌊16 / b⌋ codes, the first in the lowest bits. Pair p, the columns 2p and 2p + 1:
 //
-// A code's value is: int8, scale · code; int4, scale · (code − 8); int4 + minimum, scale · code +
-// minimum. These are GGUF's Q8_0, Q4_0 and Q4_1, bit for bit.
+//   b = 2, 4   is code p mod 16/b of word p / (16/b)
+//   b = 3, 5   the same for p < 15, with 5 and 3 codes in a half. Bit 15 is left over: that of
+//              word i is bit i of pair 15
+//   b = 6      with p = 8h + j, in words 3h .. 3h + 2: code j / 3 of word j mod 3 for j < 6. Four
+//              bits are left over: those of word 3h are the low bits of j = 6, those of word 3h + 1
+//              of j = 7; of word 3h + 2, bits 12 and 13 are the high bits of 6, 14 and 15 of 7
+//
+// The weights are those of the file's blocks (pack.h), bit for bit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "common/divide_up.h"
+#include "kernels/panel_format.h"
 
 namespace sinkstream {
 
-enum class WeightType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4, kInt4Minimum };
-
-constexpr int64_t kPanelRows = 16;
-constexpr int64_t kGroup = 32;  // columns that share a scale
-
-constexpr bool is_quantized(WeightType type) { return type >= WeightType::kInt8; }
-
-constexpr const char* name_of(WeightType type) {
-  switch (type) {
-    case WeightType::kFloat32: return "float32";
-    case WeightType::kFloat16: return "float16";
-    case WeightType::kBFloat16: return "bfloat16";
-    case WeightType::kInt8: return "int8";
-    case WeightType::kInt4: return "int4";
-    case WeightType::kInt4Minimum: return "int4_minimum";
+// `cols` must be a multiple of the block for codes.
+constexpr int64_t panel_bytes(const PanelFormat& format, int64_t cols) {
+  switch (format.number) {
+    case Number::kFloat32: return kPanelRows * cols * 4;
+    case Number::kFloat16: return kPanelRows * cols * 2;
+    case Number::kBFloat16: return kPanelRows * (cols + cols % 2) * 2;
+    case Number::kCode: break;
   }
-  return "";
+  return cols / format.block * block_bytes(format);
 }
 
-// Bytes of one block of kGroup columns in a panel (quantized types only).
-constexpr int64_t block_bytes(WeightType type) {
-  const int64_t scales = kPanelRows * 2;
-  switch (type) {
-    case WeightType::kInt8: return kPanelRows * kGroup + scales;
-    case WeightType::kInt4: return kPanelRows * kGroup / 2 + scales;
-    case WeightType::kInt4Minimum: return kPanelRows * kGroup / 2 + 2 * scales;
-    default: return 0;
-  }
-}
-
-// `cols` must be a multiple of kGroup for the quantized types.
 constexpr int64_t panel_bytes(WeightType type, int64_t cols) {
-  switch (type) {
-    case WeightType::kFloat32: return kPanelRows * cols * 4;
-    case WeightType::kFloat16: return kPanelRows * cols * 2;
-    case WeightType::kBFloat16: return kPanelRows * (cols + cols % 2) * 2;
-    default: return cols / kGroup * block_bytes(type);
-  }
+  return panel_bytes(format_of(type), cols);
 }
 
 constexpr int64_t panel_count(int64_t rows) { return divide_up(rows, kPanelRows); }

@@ -43,10 +43,10 @@ void WeightStore::declare(const std::string& name, Storage storage, int64_t rows
                               "but is [",
                               rows, ", ", cols, "]."));
   }
-  const WeightType type = weight_type_of(storage);
-  if (is_quantized(type) && cols % kGroup != 0) {
-    throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", kGroup,
-                              " columns to be ", name_of(type), ", but has ", cols, "."));
+  const StorageRow& row = row_of(storage);
+  if (cols % row.block != 0) {
+    throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", row.block,
+                              " columns to be ", row.name, ", but has ", cols, "."));
   }
   SINKSTREAM_CHECK(entries_.emplace(name, Entry{storage, rows, cols}).second, "weight ", name,
                    " is declared twice");

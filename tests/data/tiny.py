@@ -22,7 +22,11 @@ from tests.data.tiny_tokenizer import TinyTokenizer
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
-STORAGES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32, "Q5_0": 32,
+          "Q5_1": 32, "IQ4_NL": 32, "MXFP4": 32, "Q2_K": 256, "Q3_K": 256, "Q4_K": 256,
+          "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}  # fmt: skip
+"""The numbers in a block of every storage type."""
+STORAGES = tuple(BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,11 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
     "qwen2": (_QWEN2, "qwen2"),
     "qwen3": (_QWEN3, None),
     "llama-one-layer": ({**_LLAMA, "num_hidden_layers": 1}, None),
+    "llama-wide": (
+        {**_LLAMA, "num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
+         "num_attention_heads": 8},
+        "smollm",
+    ),
     **{
         f"llama-{name}": ({**_LLAMA, "rope_scaling": scheme}, None)
         for name, scheme in _SCHEMES.items()
@@ -109,6 +118,13 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
 """For each name: its config, and the pre-tokenizer if it has a tokenizer."""
 
 FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+def model_for(storage: str) -> str:
+    """Return the name of a model whose rows are whole blocks of this storage type."""
+    return "llama-wide" if BLOCKS[storage] > 32 else "llama"
+
+
 ROPE_SCHEMES = tuple(f"llama-{name}" for name in _SCHEMES)
 
 
@@ -246,7 +262,7 @@ def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
     for name, weight in model.weights.items():
         kind = gguf.GGMLQuantizationType[storage if weight.ndim == 2 else "F32"]
         permuted = _permute(weight, name, config) if architecture == "llama" else weight
-        writer.add_tensor(_gguf_name(name), gguf.quants.quantize(permuted, kind), raw_dtype=kind)
+        writer.add_tensor(_gguf_name(name), _quantize(permuted, storage), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -262,10 +278,21 @@ def as_stored(model: TinyModel, storage: str) -> TinyModel:
         if weight.ndim == 1:
             return weight
         kind = gguf.GGMLQuantizationType[storage]
-        stored = gguf.quants.dequantize(gguf.quants.quantize(weight, kind), kind)
+        stored = gguf.quants.dequantize(_quantize(weight, storage), kind)
         return np.asarray(stored, np.float32)
 
     return replace(model, weights={name: rounded(w) for name, w in model.weights.items()})
+
+
+def _quantize(weight: npt.NDArray[np.float32], storage: str) -> npt.NDArray[Any]:
+    """Return the blocks of a matrix, [rows, bytes of a row], or its numbers if they have none."""
+    import gguf
+    import libgguf
+
+    if storage in ("F32", "F16", "BF16"):
+        return gguf.quants.quantize(weight, gguf.GGMLQuantizationType[storage])
+    blocks = libgguf.quantize_rows(weight, int(gguf.GGMLQuantizationType[storage]))
+    return np.asarray(blocks, np.uint8)
 
 
 def _permute(
@@ -316,7 +343,7 @@ def main(folder: Path) -> None:
     for name in FAMILIES:
         write_gguf(build(name), folder / f"{name}-F32.gguf")
     for storage in STORAGES[1:]:
-        write_gguf(build("llama"), folder / f"llama-{storage}.gguf", storage)
+        write_gguf(build(model_for(storage)), folder / f"llama-{storage}.gguf", storage)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 // bodies use + − * / < & | << >> and ?: directly. A table's own simd_*.inl defines kLanes first,
 // includes this file, and adds the few operations that need an instruction:
 //
-//   fma  max  min  load_f16  store_f16  load_codes  dot_pairs
+//   fma  max  min  load_f16  store_f16  load_bytes  look_up_values  dot_pairs
 //
 // Included inside an anonymous namespace. Everything is always inlined: code compiled with wide
 // instructions must leave no symbol that the linker could pick for the rest of the program.
@@ -65,16 +65,20 @@ SINKSTREAM_INLINE IntVec round_to_int(Vec x) {
   return as_int(x + kShifter) - as_int(broadcast(kShifter));
 }
 
-// int8 codes. `load_codes`, which widens them, is in each table's own file.
+// int8 codes. `load_bytes`, which widens them, is in each table's own file.
 SINKSTREAM_INLINE void store_codes(int8_t* to, IntVec codes) {
   *reinterpret_cast<LooseCodeVec*>(to) = __builtin_convertvector(codes, CodeVec);
 }
 
 // Shifts each half of each word right, filling with zeros.
-template <int kCount>
-SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x) {
+SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x, int count) {
   using Halves = uint16_t __attribute__((vector_size(4 * kLanes)));
-  return reinterpret_cast<UintVec>(reinterpret_cast<Halves>(x) >> kCount);
+  return reinterpret_cast<UintVec>(reinterpret_cast<Halves>(x) >> count);
+}
+
+// The bits of `chosen` where those of `mask` are set, of `otherwise` elsewhere.
+SINKSTREAM_INLINE UintVec select_bits(uint32_t mask, UintVec chosen, UintVec otherwise) {
+  return (chosen & mask) | (otherwise & ~mask);
 }
 
 // `mask` comes from a comparison: each lane is all ones or all zeros.

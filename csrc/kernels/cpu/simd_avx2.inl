@@ -15,9 +15,20 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
                    _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
-  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+SINKSTREAM_INLINE IntVec load_bytes(const int8_t* from) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<IntVec>(_mm256_cvtepi8_epi32(bytes));
+}
+
+// The value of each half's low four bits, as 16-bit integers. An index byte above 127 gives zero.
+SINKSTREAM_INLINE PairVec look_up_values(UintVec codes, const int (&values)[16]) {
+  using Bytes = int8_t __attribute__((vector_size(32)));
+  Bytes table{};
+  for (int i = 0; i < 32; ++i) table[i] = static_cast<int8_t>(values[i % 16]);
+  const UintVec indices = (codes & 0x000f000f) | 0x80008000;
+  const auto low_bytes = reinterpret_cast<PairVec>(
+      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(table), reinterpret_cast<__m256i>(indices)));
+  return low_bytes << 8 >> 8;
 }
 
 // acc + both products of each lane; no integer is −32768.

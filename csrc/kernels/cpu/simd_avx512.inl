@@ -15,9 +15,9 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
-  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+SINKSTREAM_INLINE IntVec load_bytes(const int8_t* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<IntVec>(_mm512_cvtepi8_epi32(bytes));
 }
 
 // acc + both products of each word's bfloat16: first the upper ones', then the lower ones'.
@@ -31,6 +31,15 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
   return reinterpret_cast<UintVec>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(indices),
                                                             reinterpret_cast<__m512i>(table)));
 }
+
+// The same in a table of 64, by the low six bits.
+SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec low, UintVec high) {
+  return reinterpret_cast<UintVec>(_mm512_permutex2var_epi16(reinterpret_cast<__m512i>(low),
+                                                             reinterpret_cast<__m512i>(indices),
+                                                             reinterpret_cast<__m512i>(high)));
+}
+
+#include "kernels/cpu/look_up_words.inl"
 
 // Byte kByte of each word, moved to the top byte; zeros below. One operation each.
 template <int kByte>

@@ -26,7 +26,7 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
 
 // Each code becomes the four bytes of its lane, and all copies but the top one are shifted out: the
 // compiler's own conversion goes lane by lane.
-SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
+SINKSTREAM_INLINE IntVec load_bytes(const int8_t* from) {
   using Bytes = int8_t __attribute__((vector_size(16)));
   using Halfwords = int16_t __attribute__((vector_size(16)));
   int32_t word;
@@ -36,7 +36,16 @@ SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
       __builtin_shuffle(codes, Bytes{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7});
   const Halfwords four_times =
       __builtin_shuffle(reinterpret_cast<Halfwords>(twice), Halfwords{0, 0, 1, 1, 2, 2, 3, 3});
-  return to_float(reinterpret_cast<IntVec>(four_times) >> 24);
+  return reinterpret_cast<IntVec>(four_times) >> 24;
+}
+
+// The value of each half's low four bits, as 16-bit integers.
+SINKSTREAM_INLINE PairVec look_up_values(UintVec codes, const int (&values)[16]) {
+  using Bytes = int8_t __attribute__((vector_size(16)));
+  Bytes table{};
+  for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(values[i]);
+  const auto indices = reinterpret_cast<Bytes>(codes & 0x000f000f);
+  return reinterpret_cast<PairVec>(__builtin_shuffle(table, indices)) << 8 >> 8;
 }
 
 // acc + both products of each lane; no integer is −32768.

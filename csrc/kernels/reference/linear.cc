@@ -15,12 +15,12 @@ namespace {
 // Note: [Inputs in 16 bits], one group.
 void round_to_int16(double* x) {
   float largest = 0;
-  for (int64_t i = 0; i < kGroup; ++i) {
+  for (int64_t i = 0; i < kUnit; ++i) {
     const float magnitude = std::abs(static_cast<float>(x[i]));
     if (!(magnitude <= largest)) largest = magnitude;  // keeps NaN
     if (std::isnan(largest)) break;
   }
-  for (int64_t i = 0; i < kGroup; ++i) {
+  for (int64_t i = 0; i < kUnit; ++i) {
     if (!std::isfinite(largest)) {
       x[i] = std::numeric_limits<double>::quiet_NaN();
     } else if (largest < kMinGroupMagnitude) {
@@ -40,7 +40,7 @@ std::vector<double> rounded_inputs(const LinearArgs& args, const LinearPart& par
     for (double& number : x) number = to_float(to_bf16(static_cast<float>(number)));
   }
   if (args.input_type == InputType::kInt16 && is_quantized(part.weights.type)) {
-    for (int64_t group = 0; group < args.cols; group += kGroup) round_to_int16(&x[group]);
+    for (int64_t group = 0; group < args.cols; group += kUnit) round_to_int16(&x[group]);
   }
   return x;
 }

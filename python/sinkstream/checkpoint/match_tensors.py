@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import cast
 
 from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.families.family import WeightNames
@@ -62,7 +61,7 @@ def match_tensors(
     if surplus:
         warn_caller(_warning(list(surplus.values()), where))
     return tuple(
-        TensorSource(slot, tensor, cast(Storage, entries[tensor].kind))
+        TensorSource(slot, tensor, entries[tensor].kind)
         for tensor, slot in needed.items()
     )
 

@@ -1,20 +1,15 @@
-"""The block formats that weights may have in a file; csrc/kernels/pack.h reads the same."""
+"""The block formats that weights may have in a file, as csrc/kernels/pack.h lists them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TypeAlias
 
-Storage = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
-"""How a file stores numbers. The quantized types are GGUF's blocks of 32 numbers of a row."""
+from sinkstream import _core
 
-STORAGE_BLOCKS = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q8_0": (32, 34),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-}
+Storage: TypeAlias = str
+"""How a file stores numbers: a key of `STORAGE_BLOCKS`. Quantized types are GGUF's blocks."""
+
+STORAGE_BLOCKS: dict[Storage, tuple[int, int]] = _core.storages()
 """For each storage type: numbers in a block, and bytes of a block."""
 
 

@@ -59,9 +59,9 @@ std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t token
 TEST(TrappedAmx, GivesTheBitsOfTheEmulatedTable) {
   std::optional<emulated::TileTrap> trap;
   if (!amx_kernels().supported()) trap.emplace();
-  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
-    for (const int64_t cols : {32, 33, 63, 128}) {
-      if (cols % kGroup != 0 && storage != Storage::kBF16) continue;
+  for (const Storage storage : kStorages) {
+    if (storage == Storage::kF32 || storage == Storage::kF16) continue;
+    for (const int64_t cols : some_cols(storage)) {
       const Matrix matrix = random_matrix(storage, 17, cols, 1);
       for (const int64_t tokens : {1, 2, 3, 5, 9, 17, 40, 65}) {
         const std::vector<float> expected = outputs(amx_emulated_kernels().linear, matrix, tokens);

@@ -39,7 +39,7 @@ void record(const void* address, int locality) {
 std::vector<Matrix> matrices_of(Storage storage, const std::vector<int64_t>& panels) {
   std::vector<Matrix> matrices;
   for (const int64_t count : panels) {
-    matrices.push_back(random_matrix(storage, kPanelRows * count, 576, 1));
+    matrices.push_back(random_matrix(storage, kPanelRows * count, whole_blocks(storage, 576), 1));
   }
   return matrices;
 }
@@ -83,8 +83,8 @@ std::vector<int> requests_of_lines(const Matrix& matrix) {
 
 // The first lines of a matrix, which cannot be prefetched.
 int64_t first_lines(const Matrix& matrix) {
-  const WeightType type = matrix.packed().type;
-  return std::max(prefetch_distance(type, true), prefetch_distance(type, false)) / kLineBytes;
+  const PanelFormat format = format_of(matrix.packed().type);
+  return std::max(prefetch_distance(format, true), prefetch_distance(format, false)) / kLineBytes;
 }
 
 class LinearPrefetch : public testing::TestWithParam<InputType> {};

@@ -89,11 +89,6 @@ double scale_of(const Matrix& matrix, const Inputs& inputs) {
   return largest;
 }
 
-std::vector<int64_t> cols_of(Storage storage) {
-  if (is_quantized(weight_type_of(storage))) return {32, 64, 576};
-  return {1, 2, 3, 5, 31, 32, 33, 64, 95, 576};
-}
-
 class LinearTest : public TableTest<&Kernels::linear> {
  protected:
   // Compares one shape with the reference, with gaps between the rows of input and output.
@@ -135,7 +130,7 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryShape) {
   int count = 0;
   for (const Storage storage : kStorages) {
     for (const int64_t rows : {1, 15, 16, 17, 33}) {
-      for (const int64_t cols : cols_of(storage)) {
+      for (const int64_t cols : some_cols(storage)) {
         const Matrix matrix = random_matrix(storage, rows, cols, 1);
         for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 65}) {
           if (tokens >= 64 && rows != 17) continue;
@@ -153,9 +148,9 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryShape) {
 TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatch) {
   constexpr int64_t kTokens = 65;
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 33, 96, 3);
+    const Matrix matrix = random_matrix(storage, 33, whole_blocks(storage, 96), 3);
     for (const InputType type : kInputTypes) {
-      const Inputs inputs = random_inputs(kTokens, 96, type, 4);
+      const Inputs inputs = random_inputs(kTokens, matrix.cols, type, 4);
       const std::vector<float> together = run(table(), inputs, matrix);
       for (const int64_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 64}) {
         for (int64_t first = 0; first < kTokens; first += batch) {
@@ -177,19 +172,19 @@ bool same_or_both_nan(float a, float b) {
 // payload. A token has only small or only large special numbers.
 TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr int64_t kTokens = 17, kSmall = 9, kCols = 96, kRows = 33;
+  constexpr int64_t kTokens = 17, kSmall = 9, kRows = 33;
   const float small[] = {0x1p-149f, -0x1p-130f, 0x1p-126f, -0x1.02p-125f, 0x1p-120f, 0.0f, -0.0f};
   const float large[] = {0x1p127f, -0x1.fep127f, 0x1p100f, -1.0f, kInfinity, std::nanf("")};
   std::mt19937 random(23);
   int tiny = 0, zeros = 0, infinite = 0, nan = 0;  // outputs
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, kRows, kCols, 24);
-    Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 25);
+    const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, 96), 24);
+    Inputs inputs = random_inputs(kTokens, matrix.cols, table().native_input, 25);
     for (int64_t token = 0; token < kTokens; ++token) {
       float* const x = &inputs.numbers[inputs.offset + token * inputs.stride];
       const uint32_t most =
           token % 3 == 0 ? 4 : 6;  // of the large ones: with infinity and NaN or without
-      for (int64_t i = 0; i < kCols; ++i) {
+      for (int64_t i = 0; i < matrix.cols; ++i) {
         if (token < kSmall) {
           x[i] = token == 0 ? small[random() % 2] : small[random() % 7];  // token 0: denormals
         } else if (random() % 16 == 0) {
@@ -225,10 +220,11 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
 // Enough rows and tokens on one thread that a task has more bands than codes are multiplied by
 // together, and more groups than are converted together.
 TEST_P(LinearTest, GivesATokenTheSameBitsInALongTask) {
-  constexpr int64_t kRows = 513, kCols = 416, kTokens = 273, kFew = 7;
-  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
-    const Matrix matrix = random_matrix(storage, kRows, kCols, 26);
-    const Inputs inputs = random_inputs(kTokens, kCols, table().native_input, 27);
+  constexpr int64_t kRows = 513, kTokens = 273, kFew = 7;
+  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_1, Storage::kQ2_K,
+                                Storage::kQ6_K}) {
+    const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, 416), 26);
+    const Inputs inputs = random_inputs(kTokens, matrix.cols, table().native_input, 27);
     const std::vector<float> together = run(table(), inputs, matrix);
     for (int64_t first = 0; first < kTokens; first += 5 * kFew) {
       const int64_t count = std::min(kFew, kTokens - first);
@@ -247,8 +243,8 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
   constexpr int64_t kRows = 17, kFew = 7;
   for (const auto& [tokens, cols] : {Shape{512, 576}, Shape{101, 8192}}) {
     for (const Storage storage : kStorages) {
-      const Matrix matrix = random_matrix(storage, kRows, cols, 17);
-      const Inputs inputs = random_inputs(tokens, cols, table().native_input, 18);
+      const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, cols), 17);
+      const Inputs inputs = random_inputs(tokens, matrix.cols, table().native_input, 18);
       const std::vector<float> together = run(table(), inputs, matrix, 2);
       for (int64_t first = 0; first < tokens; first += kFew) {
         const int64_t count = std::min(kFew, tokens - first);
@@ -267,14 +263,15 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
 
 TEST_P(LinearTest, GivesARowTheSameBitsWithAnyOtherRows) {
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 33, 64, 5);
-    Matrix last = random_matrix(storage, 33, 64, 5);
+    const int64_t cols = whole_blocks(storage, 64);
+    const Matrix matrix = random_matrix(storage, 33, cols, 5);
+    Matrix last = random_matrix(storage, 33, cols, 5);
     // A matrix of only the last row.
-    const int64_t row_bytes = row_bytes_of(storage, 64);
+    const int64_t row_bytes = row_bytes_of(storage, cols);
     last.rows = 1;
-    last.panels = make_panels(packed_bytes(weight_type_of(storage), 1, 64));
-    pack_rows(storage, matrix.source.data() + 32 * row_bytes, 0, 1, 64, last.panels.get());
-    const Inputs inputs = random_inputs(3, 64, table().native_input, 6);
+    last.panels = make_panels(packed_bytes(weight_type_of(storage), 1, cols));
+    pack_rows(storage, matrix.source.data() + 32 * row_bytes, 0, 1, cols, last.panels.get());
+    const Inputs inputs = random_inputs(3, cols, table().native_input, 6);
     const std::vector<float> all = run(table(), inputs, matrix);
     const std::vector<float> alone = run(table(), inputs, last);
     for (int64_t token = 0; token < 3; ++token) {
@@ -285,9 +282,9 @@ TEST_P(LinearTest, GivesARowTheSameBitsWithAnyOtherRows) {
 
 TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {  // tsan
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 33 * 16 + 1, 64, 7);
+    const Matrix matrix = random_matrix(storage, 33 * 16 + 1, cols, 7);
     for (const int64_t tokens : {1, 2, 65}) {
-      const Inputs inputs = random_inputs(tokens, 64, table().native_input, 8);
+      const Inputs inputs = random_inputs(tokens, cols, table().native_input, 8);
       const std::vector<float> one = run(table(), inputs, matrix, 1);
       for (const int threads : {2, 3}) {
         const std::vector<float> several = run(table(), inputs, matrix, threads);
@@ -305,6 +302,7 @@ TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
   ThreadPool pool(kThreads);
   for (const auto& [storage, cols] : {std::pair{Storage::kQ8_0, int64_t{96}},
                                       {Storage::kQ4_1, 64},
+                                      {Storage::kQ2_K, 256},
                                       {Storage::kF32, 33},
                                       {Storage::kBF16, 95}}) {
     const Matrix matrix = random_matrix(storage, kRows, cols, 7);
@@ -394,19 +392,21 @@ TEST_P(LinearTest, RoundsInputsOnlyWhenAsked) {
 }
 
 TEST_P(LinearTest, CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats) {
-  const auto group_of = [](float largest) {
-    std::vector<float> x(32);
-    for (int i = 0; i < 32; ++i) x[i] = largest * static_cast<float>(i - 16) / 16;
+  const auto inputs_up_to = [](float largest, int64_t cols) {
+    std::vector<float> x(cols);
+    for (int64_t i = 0; i < cols; ++i) x[i] = largest * static_cast<float>(i % 32 - 16) / 16;
     return x;
   };
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const Storage storage : {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
-    const Matrix matrix = random_matrix(storage, 17, 32, 21);
+  for (const Storage storage : kStorages) {
+    if (!is_quantized(weight_type_of(storage))) continue;
+    const int64_t cols = whole_blocks(storage, 32);
+    const Matrix matrix = random_matrix(storage, 17, cols, 21);
     for (const float largest : {0.0f, 0x1p-140f, 0x1p-101f, 0x1p-100f, 0x1p-99f, 1.0f, 0x1p90f}) {
-      Inputs inputs = {.numbers = group_of(largest),
+      Inputs inputs = {.numbers = inputs_up_to(largest, cols),
                        .tokens = 1,
-                       .cols = 32,
-                       .stride = 32,
+                       .cols = cols,
+                       .stride = cols,
                        .type = InputType::kInt16};
       compare(matrix, inputs, false, false);
       for (const float wrong : {kInfinity, -kInfinity, std::nanf("")}) {
@@ -419,30 +419,34 @@ TEST_P(LinearTest, CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats
 }
 
 TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
-  for (const Storage storage : {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
+  for (const Storage storage : kStorages) {
+    if (!is_quantized(weight_type_of(storage))) continue;
+    const int64_t cols = whole_blocks(storage, 32);
     for (const int code : {0x00, 0xff, 0x80, 0x7f, 0x08, 0xf7}) {
-      std::vector<std::byte> row(row_bytes_of(storage, 32), static_cast<std::byte>(code));
-      const f16 one = to_f16(1.0f);
-      std::memcpy(row.data(), &one, 2);
-      if (storage == Storage::kQ4_1) std::memcpy(row.data() + 2, &one, 2);
-      const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, 32));
-      pack_rows(storage, row.data(), 0, 1, 32, panels.get());
-      const std::vector<double> weights = dequantize_row(storage, row.data(), 32);
+      std::vector<std::byte> row(row_bytes_of(storage, cols), static_cast<std::byte>(code));
+      put_scales(storage, 1, 1, &row);
+      const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, cols));
+      pack_rows(storage, row.data(), 0, 1, cols, panels.get());
+      const std::vector<double> weights = dequantize_row(storage, row.data(), cols);
       for (const float x : {3.0f, -3.0f}) {
-        const Inputs inputs = {.numbers = std::vector<float>(32, x),
+        const Inputs inputs = {.numbers = std::vector<float>(cols, x),
                                .tokens = 1,
-                               .cols = 32,
-                               .stride = 32,
+                               .cols = cols,
+                               .stride = cols,
                                .type = InputType::kInt16};
-        double expected = 0;
-        for (const double weight : weights) expected += weight * x;
+        double expected = 0, magnitude = 32 * 128 * 3;
+        for (const double weight : weights) {
+          expected += weight * x;
+          magnitude = std::max(magnitude, std::abs(weight * x) * static_cast<double>(cols));
+        }
         float out;
         run(table(), inputs,
             {{.weights =
-                  {.type = weight_type_of(storage), .rows = 1, .cols = 32, .panels = panels.get()},
+                  {.type = weight_type_of(storage), .rows = 1, .cols = cols, .panels = panels.get()},
               .out = &out,
               .out_stride = 1}});
-        EXPECT_NEAR(out, expected, 32 * 128 * 3 * tolerance_of(DType::kFloat32)) << code;
+        EXPECT_NEAR(out, expected, magnitude * tolerance_of(DType::kFloat32))
+            << name_of(weight_type_of(storage)) << " " << code;
       }
     }
   }
@@ -450,8 +454,8 @@ TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
 
 TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 17, 64, 11);
-    Inputs inputs = random_inputs(7, 64, table().native_input, 12);
+    const Matrix matrix = random_matrix(storage, 17, whole_blocks(storage, 64), 11);
+    Inputs inputs = random_inputs(7, matrix.cols, table().native_input, 12);
     const std::vector<float> clean = run(table(), inputs, matrix);
     inputs.numbers[inputs.offset + 3 * inputs.stride + 40] =
         std::numeric_limits<float>::quiet_NaN();
@@ -468,7 +472,7 @@ TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
 
 TEST_P(LinearTest, ReadsNothingOutsideItsPanels) {
   for (const Storage storage : kStorages) {
-    for (const int64_t cols : cols_of(storage)) {
+    for (const int64_t cols : some_cols(storage)) {
       const Matrix matrix = random_matrix(storage, 17, cols, 19);
       const int64_t bytes = packed_bytes(weight_type_of(storage), 17, cols);
       constexpr int64_t kMargin = 8192;
@@ -504,7 +508,7 @@ TEST_P(LinearTest, WritesNothingForNoTokensAndNoParts) {
 void expect_the_emulation_to_equal(const Kernels& table, const Kernels& emulated) {
   if (!table.supported()) GTEST_SKIP() << "this processor cannot run " << table.name;
   for (const Storage storage : kStorages) {
-    for (const int64_t cols : cols_of(storage)) {
+    for (const int64_t cols : some_cols(storage)) {
       const Matrix matrix = random_matrix(storage, 33, cols, 21);
       for (const int64_t tokens : {1, 2, 5, 8, 17}) {
         for (const InputType type : kInputTypes) {
@@ -622,15 +626,16 @@ std::vector<double> counted_inputs(const float* input, int64_t cols, InputType t
 TEST(ReferenceLinear, EqualsPlainSums) {
   for (const Storage storage : kStorages) {
     for (const InputType type : kInputTypes) {
-      const Matrix matrix = random_matrix(storage, 17, 64, 15);
-      const Inputs inputs = random_inputs(3, 64, type, 16);
+      const int64_t cols = whole_blocks(storage, 64);
+      const Matrix matrix = random_matrix(storage, 17, cols, 15);
+      const Inputs inputs = random_inputs(3, cols, type, 16);
       const std::vector<float> actual = run(reference_kernels(), inputs, matrix);
       for (int64_t token = 0; token < 3; ++token) {
         const std::vector<double> x =
-            counted_inputs(inputs.token(token), 64, type, is_quantized(matrix.packed().type));
+            counted_inputs(inputs.token(token), cols, type, is_quantized(matrix.packed().type));
         for (int64_t row = 0; row < 17; ++row) {
           double sum = 0;
-          for (int64_t col = 0; col < 64; ++col) sum += matrix.plain[row][col] * x[col];
+          for (int64_t col = 0; col < cols; ++col) sum += matrix.plain[row][col] * x[col];
           ASSERT_EQ(actual[token * 17 + row], static_cast<float>(sum));
         }
       }

@@ -2,19 +2,38 @@
 // come from a scalar decoder of GGUF's blocks that shares nothing with the code under test.
 #pragma once
 
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include "common/divide_up.h"
 #include "common/dtype.h"
 #include "kernels/pack.h"
 
 namespace sinkstream {
 
-constexpr Storage kStorages[] = {Storage::kF32,  Storage::kF16,  Storage::kBF16,
-                                 Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1};
+// All of them.
+inline constexpr auto kStorages = [] {
+  std::array<Storage, std::size(kStorageRows)> storages{};
+  for (size_t i = 0; i < storages.size(); ++i) storages[i] = kStorageRows[i].storage;
+  return storages;
+}();
+
+// `cols`, or a few more so that the blocks are whole.
+constexpr int64_t whole_blocks(Storage storage, int64_t cols) {
+  return divide_up(cols, row_of(storage).block) * row_of(storage).block;
+}
+
+// Numbers of columns to test: whole blocks, and with float weights anything.
+inline std::vector<int64_t> some_cols(Storage storage) {
+  if (row_of(storage).block == 1) return {1, 2, 3, 5, 31, 32, 33, 64, 95, 576};
+  if (row_of(storage).block == 32) return {32, 64, 576};
+  return {256, 768};
+}
 
 template <typename T>
 T number_at(const std::byte* at) {
@@ -23,36 +42,82 @@ T number_at(const std::byte* at) {
   return value;
 }
 
+// Number `i` of a block, as ggml defines it.
+inline double number_in_block(Storage storage, const std::byte* block, int i) {
+  const auto byte = [&](int at) { return static_cast<int>(block[at]); };
+  const auto half = [&](int at) { return double{to_float(number_at<f16>(block + at))}; };
+  const auto nibble = [&](int at) {  // in blocks of 32
+    return i % 32 < 16 ? byte(at + i % 16) & 15 : byte(at + i % 16) >> 4;
+  };
+  const auto fifth_bit = [&](int at) { return (byte(at + i / 8) >> (i % 8) & 1) * 16; };
+  constexpr int kTable[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                            1,    13,   25,  38,  53,  69,  89,  113};
+  const int half_block = i / 128, run = i / 32, lane = i % 32, group = i / 16;
+  switch (storage) {
+    case Storage::kQ8_0: return half(0) * static_cast<int8_t>(byte(2 + i));
+    case Storage::kQ4_0: return half(0) * (nibble(2) - 8);
+    case Storage::kQ4_1: return half(0) * nibble(4) + half(2);
+    case Storage::kQ5_0: return half(0) * (nibble(6) + fifth_bit(2) - 16);
+    case Storage::kQ5_1: return half(0) * (nibble(8) + fifth_bit(4)) + half(2);
+    case Storage::kIQ4_NL: return half(0) * kTable[nibble(2)];
+    case Storage::kMXFP4: {
+      constexpr double kFp4[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+      const double magnitude = kFp4[nibble(1) % 8];
+      return std::ldexp(nibble(1) < 8 ? magnitude : -magnitude, byte(0) - 127);
+    }
+    case Storage::kQ2_K: {
+      const int code = byte(16 + half_block * 32 + lane) / (1 << (2 * (run % 4))) % 4;
+      return half(80) * (byte(group) % 16) * code - half(82) * (byte(group) / 16);
+    }
+    case Storage::kQ3_K: {
+      const int low = byte(32 + half_block * 32 + lane) / (1 << (2 * (run % 4))) % 4;
+      const int code = low - (byte(lane) / (1 << run) % 2 == 1 ? 0 : 4);
+      const int packed = byte(96 + group % 8);
+      const int scale = (group < 8 ? packed % 16 : packed / 16) +
+                        byte(104 + group % 4) / (1 << (2 * (group / 4))) % 4 * 16;
+      return half(108) * (scale - 32) * code;
+    }
+    case Storage::kQ4_K:
+    case Storage::kQ5_K: {
+      const int j = run % 4, packed = byte(4 + 8 + j);
+      const int scale = run < 4 ? byte(4 + j) % 64 : packed % 16 + byte(4 + j) / 64 * 16;
+      const int minimum = run < 4 ? byte(8 + j) % 64 : packed / 16 + byte(8 + j) / 64 * 16;
+      const int codes = storage == Storage::kQ4_K ? 16 : 48;
+      const int both = byte(codes + run / 2 * 32 + lane);
+      int code = run % 2 == 0 ? both % 16 : both / 16;
+      if (storage == Storage::kQ5_K) code += byte(16 + lane) / (1 << run) % 2 * 16;
+      return half(0) * scale * code - half(2) * minimum;
+    }
+    case Storage::kQ6_K: {
+      const int both = byte(half_block * 64 + i % 64);
+      const int low = i % 128 < 64 ? both % 16 : both / 16;
+      const int high = byte(128 + half_block * 32 + lane) / (1 << (2 * (run % 4))) % 4;
+      return half(208) * static_cast<int8_t>(byte(192 + group)) * (low + high * 16 - 32);
+    }
+    case Storage::kIQ4_XS: {
+      const int packed = byte(4 + run / 2);
+      const int low = run % 2 == 0 ? packed % 16 : packed / 16;
+      const int high = number_at<uint16_t>(block + 2) / (1 << (2 * run)) % 4;
+      return half(0) * (low + high * 16 - 32) * kTable[nibble(8 + run * 16)];
+    }
+    default: return 0;
+  }
+}
+
 // One row of `cols` numbers, decoded the slow way.
 inline std::vector<double> dequantize_row(Storage storage, const std::byte* row, int64_t cols) {
   std::vector<double> numbers;
-  if (storage == Storage::kF32 || storage == Storage::kF16 || storage == Storage::kBF16) {
-    for (int64_t i = 0; i < cols; ++i) {
-      if (storage == Storage::kF32) numbers.push_back(number_at<float>(row + 4 * i));
-      if (storage == Storage::kF16) numbers.push_back(to_float(number_at<f16>(row + 2 * i)));
-      if (storage == Storage::kBF16) numbers.push_back(to_float(number_at<bf16>(row + 2 * i)));
-    }
-    return numbers;
-  }
-  for (int64_t block = 0; block < cols / 32; ++block) {
-    const double scale = to_float(number_at<f16>(row));
-    row += 2;
-    double minimum = 0;
-    if (storage == Storage::kQ4_1) {
-      minimum = to_float(number_at<f16>(row));
-      row += 2;
-    }
-    double codes[32];
-    if (storage == Storage::kQ8_0) {
-      for (double& code : codes) code = number_at<int8_t>(row++);
+  for (int64_t i = 0; i < cols; ++i) {
+    if (storage == Storage::kF32) {
+      numbers.push_back(number_at<float>(row + 4 * i));
+    } else if (storage == Storage::kF16) {
+      numbers.push_back(to_float(number_at<f16>(row + 2 * i)));
+    } else if (storage == Storage::kBF16) {
+      numbers.push_back(to_float(number_at<bf16>(row + 2 * i)));
     } else {
-      for (int i = 0; i < 16; ++i, ++row) {
-        codes[i] = static_cast<int>(*row & std::byte{15});
-        codes[i + 16] = static_cast<int>(*row >> 4);
-      }
-    }
-    for (const double code : codes) {
-      numbers.push_back(storage == Storage::kQ4_0 ? scale * (code - 8) : scale * code + minimum);
+      const int64_t block = row_of(storage).block;
+      const std::byte* const at = row + i / block * row_of(storage).bytes;
+      numbers.push_back(number_in_block(storage, at, static_cast<int>(i % block)));
     }
   }
   return numbers;
@@ -82,6 +147,29 @@ struct Matrix {
   }
 };
 
+// Overwrites the numbers of a block that scale all others.
+inline void put_scales(Storage storage, float scale, float minimum, std::vector<std::byte>* block) {
+  const auto put = [&](int at, float number) {
+    const f16 half = to_f16(number);
+    std::memcpy(block->data() + at, &half, 2);
+  };
+  constexpr float kLevels = 32;  // of the second level's scales
+  switch (storage) {
+    case Storage::kQ4_1:
+    case Storage::kQ5_1: put(0, scale); return put(2, minimum);
+    case Storage::kQ2_K: put(80, scale / 8); return put(82, minimum / 8);
+    case Storage::kQ3_K: return put(108, scale / kLevels);
+    case Storage::kQ4_K:
+    case Storage::kQ5_K: put(0, scale / kLevels); return put(2, minimum / kLevels);
+    case Storage::kQ6_K: return put(208, scale / kLevels);
+    case Storage::kIQ4_XS: return put(0, scale / kLevels);
+    case Storage::kMXFP4:
+      (*block)[0] = static_cast<std::byte>(120 + static_cast<int>((*block)[0]) % 16);
+      return;
+    default: return put(0, scale);
+  }
+}
+
 inline std::vector<std::byte> random_source(Storage storage, int64_t count, std::mt19937* random) {
   std::vector<std::byte> source;
   const auto put = [&](const auto& value) {
@@ -99,13 +187,14 @@ inline std::vector<std::byte> random_source(Storage storage, int64_t count, std:
     }
     return source;
   }
-  for (int64_t block = 0; block < count / 32; ++block) {
+  const int64_t bytes = row_of(storage).bytes;
+  for (int64_t block = 0; block < count / row_of(storage).block; ++block) {
+    std::vector<std::byte> numbers(bytes);
+    for (std::byte& number : numbers) number = static_cast<std::byte>((*random)());
     // Ordinary scales, and occasionally one that is subnormal in float16.
-    put(to_f16(normal(*random) * ((*random)() % 20 == 0 ? 1e-6f : 0.1f * outlier())));
-    if (storage == Storage::kQ4_1) put(to_f16(normal(*random)));
-    for (int i = 0; i < (storage == Storage::kQ8_0 ? 32 : 16); ++i) {
-      put(static_cast<uint8_t>((*random)()));
-    }
+    const float ordinary = normal(*random) * 0.1f * outlier();
+    put_scales(storage, (*random)() % 20 == 0 ? 1e-6f : ordinary, normal(*random), &numbers);
+    source.insert(source.end(), numbers.begin(), numbers.end());
   }
   return source;
 }

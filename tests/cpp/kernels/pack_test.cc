@@ -11,15 +11,10 @@ namespace {
 
 constexpr int64_t kRowCounts[] = {1, 15, 16, 17, 33};
 
-std::vector<int64_t> cols_of(Storage storage) {
-  if (is_quantized(weight_type_of(storage))) return {32, 64, 576};
-  return {1, 2, 3, 31, 32, 33, 64};
-}
-
 TEST(Pack, KeepsEveryNumberExactly) {
   for (const Storage storage : kStorages) {
     for (const int64_t rows : kRowCounts) {
-      for (const int64_t cols : cols_of(storage)) {
+      for (const int64_t cols : some_cols(storage)) {
         const Matrix matrix = random_matrix(storage, rows, cols, 1);
         for (int64_t row = 0; row < rows; ++row) {
           for (int64_t col = 0; col < cols; ++col) {
@@ -35,17 +30,18 @@ TEST(Pack, KeepsEveryNumberExactly) {
 
 TEST(Pack, TakesRowsInAnyChunksAtAnyAlignment) {
   for (const Storage storage : kStorages) {
-    constexpr int64_t kRows = 53, kCols = 64;
-    const Matrix whole = random_matrix(storage, kRows, kCols, 2);
-    const int64_t row_bytes = row_bytes_of(storage, kCols);
-    const int64_t bytes = packed_bytes(weight_type_of(storage), kRows, kCols);
+    constexpr int64_t kRows = 53;
+    const int64_t cols = whole_blocks(storage, 64);
+    const Matrix whole = random_matrix(storage, kRows, cols, 2);
+    const int64_t row_bytes = row_bytes_of(storage, cols);
+    const int64_t bytes = packed_bytes(weight_type_of(storage), kRows, cols);
     for (const int64_t chunk : {1, 7, 16, 32, 48}) {
       const Panels panels = make_panels(bytes);
       for (int64_t row = 0; row < kRows; row += chunk) {
         const int64_t count = std::min(chunk, kRows - row);
         std::vector<std::byte> shifted(count * row_bytes + 1);
         std::memcpy(shifted.data() + 1, whole.source.data() + row * row_bytes, count * row_bytes);
-        pack_rows(storage, shifted.data() + 1, row, count, kCols, panels.get());
+        pack_rows(storage, shifted.data() + 1, row, count, cols, panels.get());
       }
       EXPECT_EQ(std::memcmp(panels.get(), whole.panels.get(), bytes), 0)
           << name_of(whole.packed().type) << " in chunks of " << chunk;
@@ -55,11 +51,12 @@ TEST(Pack, TakesRowsInAnyChunksAtAnyAlignment) {
 
 TEST(Pack, LeavesRowsPastTheEndZero) {
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 17, 32, 3);
+    const int64_t cols = whole_blocks(storage, 32);
+    const Matrix matrix = random_matrix(storage, 17, cols, 3);
     PackedMatrix with_padding = matrix.packed();
     with_padding.rows = 32;
     for (int64_t row = 17; row < 32; ++row) {
-      for (int64_t col = 0; col < 32; ++col) {
+      for (int64_t col = 0; col < cols; ++col) {
         ASSERT_EQ(weight_at(with_padding, row, col), 0) << name_of(with_padding.type);
       }
     }
@@ -81,9 +78,10 @@ TEST(Pack, KeepsAllBitPatternsOfScales) {
   }
 }
 
-TEST(Pack, RefusesColumnsThatSplitAGroup) {
+TEST(Pack, RefusesColumnsThatSplitABlock) {
   std::byte source[64]{}, panels[1024]{};
   EXPECT_THROW(pack_rows(Storage::kQ8_0, source, 0, 1, 33, panels), InternalError);
+  EXPECT_THROW(pack_rows(Storage::kQ4_K, source, 0, 1, 128, panels), InternalError);
 }
 
 TEST(UnpackVector, ReadsFloatTypesAtAnyAlignment) {

@@ -24,8 +24,8 @@ SINKSTREAM_INLINE void store_f16(f16* to, Vec x) {
   for (int lane = 0; lane < kLanes; ++lane) to[lane] = to_f16(x[lane]);
 }
 
-SINKSTREAM_INLINE Vec load_codes(const int8_t* from) {
-  Vec x;
+SINKSTREAM_INLINE IntVec load_bytes(const int8_t* from) {
+  IntVec x;
   for (int lane = 0; lane < kLanes; ++lane) x[lane] = from[lane];
   return x;
 }
@@ -57,6 +57,13 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
   for (int i = 0; i < 32; ++i) found[i] = entries[wanted[i] & 31];
   return reinterpret_cast<UintVec>(found);
 }
+
+SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec low, UintVec high) {
+  const UintVec is_high = (indices >> 5 & 0x00010001) * 0xffff;
+  return (look_up(indices, low) & ~is_high) | (look_up(indices, high) & is_high);
+}
+
+#include "kernels/cpu/look_up_words.inl"
 
 template <int kByte>
 SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {

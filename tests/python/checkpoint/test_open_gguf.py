@@ -73,7 +73,7 @@ def test_rows_read_are_the_rows_written(tiny_gguf: TinyGguf, family: str) -> Non
 
 @pytest.mark.parametrize("storage", tiny.STORAGES)
 def test_every_storage_opens(tiny_gguf: TinyGguf, storage: str) -> None:
-    checkpoint = open_checkpoint(tiny_gguf("llama", storage))
+    checkpoint = open_checkpoint(tiny_gguf(tiny.model_for(storage), storage))
     assert {tensor.storage for tensor in checkpoint.tensors} == {"F32", storage}
     checkpoint.source.close()
 

@@ -32,7 +32,7 @@ SINKSTREAM_INLINE Vec load_row(const f16* at, int64_t columns) {
 }
 template <bool kOdd>
 SINKSTREAM_INLINE Vec load_row(const int8_t* at, int64_t columns) {
-  return load_codes(kOdd ? at + columns : at);
+  return to_float(load_bytes(kOdd ? at + columns : at));
 }
 template <bool kOdd>
 SINKSTREAM_INLINE Vec load_row(const bf16* at, int64_t) {

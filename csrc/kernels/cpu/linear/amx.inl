@@ -1,17 +1,18 @@
-// linear with bfloat16 inputs on the tile unit: bfloat16 weights, and codes of 8 and 4 bits, which
-// are converted to bfloat16 (except for a single token: linear/single_token.inl). Everything else
-// goes to `linear_without_tiles`, which the including file defines.
+// linear with bfloat16 inputs on the tile unit: bfloat16 weights, and codes, which are converted to
+// bfloat16 (except for a single token: linear/single_token.inl). Everything else goes to
+// `linear_without_tiles`, which the including file defines.
 //
-// A register of weights is a group of a panel; a register of inputs is a group of a band. For every
-// output, regardless of its token's band and that band's size:
+// A register of weights is a unit of a panel; a register of inputs is a unit of a band. Where groups
+// of 16 columns have scales of their own, it is half a unit. For every output, regardless of its
+// token's band and that band's size:
 //
 //   bfloat16   acc = acc + (even + odd): Note: [What the tile unit adds]
 //   codes      sum = 0 + (even + odd), added to acc as in Note: [One order along K]
 //
 // Note: [Registers and blocks]
 // The unit computes faster than L2 delivers. With bfloat16, two panels are multiplied by two bands:
-// four products from four registers. With codes, each group needs its own register of sums. So a
-// few groups at a time are converted to bfloat16, in L1, and multiplied by all bands of a task,
+// four products from four registers. With codes, each unit needs its own register of sums. So a
+// few units at a time are converted to bfloat16, in L1, and multiplied by all bands of a task,
 // whose sums are kept in memory in between. This does not change any bit.
 #pragma once
 
@@ -24,29 +25,36 @@
 // See Note: [Registers and blocks].
 constexpr int kMostPanels = 2;
 constexpr int kMostBands = 2;
-constexpr int64_t kBlockGroups = 12;
-constexpr int64_t kBlockGroupsOfOne = 3;  // with one band: prefetches then keep a steady pace
+constexpr int64_t kTogetherUnits = 12;
+constexpr int64_t kTogetherUnitsOfOne = 3;  // with one band: prefetches then keep a steady pace
 constexpr int kMostBandsOfCodes = 8;
 
 // Inputs that stay in L2: half of what processors with the unit have. Each block of tokens reads
 // all weights again, and memory soon limits the unit.
 constexpr int64_t kTileCacheBytes = 1024 * 1024;
 
-constexpr int64_t kGroupBytes = kTileRows * kTileRowBytes;  // of a group of bfloat16 weights
-static_assert(kGroupBytes == group_bytes(WeightType::kBFloat16));
+constexpr PanelFormat kBFloat16Format = format_of(WeightType::kBFloat16);
+constexpr int64_t kUnitBytes = kTileRows * kTileRowBytes;  // of bfloat16 weights
+static_assert(kUnitBytes == unit_bytes(kBFloat16Format));
 
 // Registers: sums of two panels times two bands, inputs of two bands, weights of two panels.
 constexpr int kFirstInputs = 4;
 constexpr int kFirstWeights = 6;
 
-// Sets the registers' shapes for bands of `size` tokens.
-void configure_tiles(int64_t size) {
+// Sets the registers' shapes for bands of `size` tokens and `pairs` pairs along K.
+void configure_tiles(int64_t size, int64_t pairs) {
   TileShapes shapes;
   for (int i = 0; i < kTileRegisters; ++i) {
-    shapes.row_bytes[i] = kTileRowBytes;
-    shapes.rows[i] = static_cast<uint8_t>(i < kFirstWeights ? size : kTileRows);
+    const bool has_inputs = i >= kFirstInputs && i < kFirstWeights;
+    shapes.row_bytes[i] = static_cast<uint16_t>(has_inputs ? 4 * pairs : kTileRowBytes);
+    shapes.rows[i] = static_cast<uint8_t>(i < kFirstWeights ? size : pairs);
   }
   tiles::configure(shapes);
+}
+
+// The pairs along K that a register holds.
+int64_t register_pairs(const PanelFormat& format) {
+  return is_coded(format) ? sum_cols(format) / 2 : kTileRows;
 }
 
 // Prefetches the outputs of tokens [begin, end), which are far apart and written soon.
@@ -79,9 +87,9 @@ SINKSTREAM_INLINE void clear_sums() {
   if constexpr (kPanels == 2 && kBands == 2) tiles::clear<3>();
 }
 
-// Adds the products of one group. `panel_stride`: bytes; `band_stride`: elements.
+// Adds the products of one register each. `panel_stride`: bytes; `band_stride`: elements.
 template <int kPanels, int kBands>
-SINKSTREAM_INLINE void multiply_group(const std::byte* weights, int64_t panel_stride, const bf16* x,
+SINKSTREAM_INLINE void multiply_registers(const std::byte* weights, int64_t panel_stride, const bf16* x,
                                       int64_t band_stride) {
   tiles::load<kFirstWeights>(weights);
   tiles::load<kFirstInputs>(x);
@@ -115,99 +123,110 @@ SINKSTREAM_INLINE void write_panel(const Tile& tile) {
 // of all of them.
 template <int kTokens, int kPanels, int kBands>
 void multiply_bf16(const Tile& tile) {
-  constexpr int64_t kStep = kTokens * kGroup;
-  const int64_t groups = tile.cols / kGroup;
-  const int64_t left = tile.cols % kGroup;
-  const int64_t panel_stride = panel_bytes(WeightType::kBFloat16, tile.cols);
-  const int64_t band_stride = divide_up(tile.cols, kGroup) * kStep;
+  constexpr int64_t kStep = kTokens * kUnit;
+  const int64_t units = tile.cols / kUnit;
+  const int64_t left = tile.cols % kUnit;
+  const int64_t panel_stride = panel_bytes(kBFloat16Format, tile.cols);
+  const int64_t band_stride = divide_up(tile.cols, kUnit) * kStep;
   const auto* x = static_cast<const bf16*>(tile.input);
-  const std::byte* group = tile.panel;
+  const std::byte* unit = tile.panel;
   clear_sums<kPanels, kBands>();
-  for (int64_t g = 0; g < groups; ++g) {
+  for (int64_t n = 0; n < units; ++n) {
     if (tile.prefetches_panel) {
-      prefetch_group<WeightType::kBFloat16, kTokens>(group);
+      prefetch_unit<kBFloat16Format, kTokens>({unit, 0});
       if constexpr (kPanels == 2) {
-        prefetch_group<WeightType::kBFloat16, kTokens>(group + panel_stride);
+        prefetch_unit<kBFloat16Format, kTokens>({unit + panel_stride, 0});
       }
     }
-    prefetch_outputs(tile, kBands * g, kBands * (g + 1));
-    multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);
-    group += kGroupBytes;
+    prefetch_outputs(tile, kBands * n, kBands * (n + 1));
+    multiply_registers<kPanels, kBands>(unit, panel_stride, x, band_stride);
+    unit += kUnitBytes;
     x += kStep;
   }
-  if (left != 0) {  // one more group, padded with zeros
-    alignas(64) std::byte padded[kPanels][kGroupBytes] = {};
+  if (left != 0) {  // one more unit, padded with zeros
+    alignas(64) std::byte padded[kPanels][kUnitBytes] = {};
     for (int panel = 0; panel < kPanels; ++panel) {
-      __builtin_memcpy(padded[panel], group + panel * panel_stride,
-                       panel_bytes(WeightType::kBFloat16, left));
+      __builtin_memcpy(padded[panel], unit + panel * panel_stride,
+                       panel_bytes(kBFloat16Format, left));
     }
-    multiply_group<kPanels, kBands>(padded[0], kGroupBytes, x, band_stride);
+    multiply_registers<kPanels, kBands>(padded[0], kUnitBytes, x, band_stride);
   }
   write_panel<kTokens, kBands, 0>(tile);
   if constexpr (kPanels == 2) write_panel<kTokens, kBands, 1>(tile);
 }
 
-// Converts the codes of one group to bfloat16.
-template <WeightType kType>
-SINKSTREAM_INLINE void unpack_group(const std::byte* group, UintVec table, std::byte* to) {
+// The unit that is `number` units after the start of `panel`.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Unit unit_at(const std::byte* panel, int64_t number) {
+  constexpr int64_t kUnits = units_per_block(kFormat);
+  return {panel + number / kUnits * block_bytes(kFormat), number % kUnits};
+}
+
+// Converts the codes of one unit to bfloat16.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE void unpack_unit(const Unit& unit, const ValueTable& table, std::byte* to) {
+  const std::byte* const codes = codes_of<kFormat>(unit);
 #pragma GCC unroll 16
   for (int pair = 0; pair < kTileRows; ++pair) {
-    store_words(to + pair * kTileRowBytes, pairs_at<kType>(group, pair, table));
+    store_words(to + pair * kTileRowBytes, pairs_at<kFormat>(codes, pair, table));
   }
 }
 
-// Multiplies converted groups by one band. `group`: the original groups, with their scales.
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void add_codes(const std::byte* group, const std::byte* weights, int64_t count,
-                                 const bf16* x, const float* group_sums,
+// Multiplies `count` converted units, from unit `first` of the panel on, by one band.
+template <PanelFormat kFormat, int kTokens>
+SINKSTREAM_INLINE void add_codes(const std::byte* panel, int64_t first, int64_t count,
+                                 const std::byte* weights, const bf16* x, const float* input_sums,
                                  float (*sums)[kPanelRows]) {
+  constexpr int64_t kParts = kUnit / sum_cols(kFormat);  // of a unit, a register each
   alignas(64) float rows[kTokens][kPanelRows];
   Vec acc[kTokens][kVectors];
 #pragma GCC unroll 16
   for (int t = 0; t < kTokens; ++t) acc[t][0] = load(sums[t]);
-  for (int64_t g = 0; g < count; ++g) {
-    clear_sums<1, 1>();
-    multiply_group<1, 1>(weights, 0, x, 0);
-    tiles::store<0>(rows);
-    Vec sum[kTokens][kVectors];
+  for (int64_t n = first; n < first + count; ++n) {
+    const Unit unit = unit_at<kFormat>(panel, n);
+    for (int64_t part = 0; part < kParts; ++part) {
+      clear_sums<1, 1>();
+      multiply_registers<1, 1>(weights, 0, x + part * sum_cols(kFormat), 0);
+      tiles::store<0>(rows);
+      Vec sum[kTokens][kVectors];
 #pragma GCC unroll 16
-    for (int t = 0; t < kTokens; ++t) sum[t][0] = load(rows[t]);
-    accumulate_codes<kType, kTokens>(group, group_sums, sum, acc);
-    group += group_bytes(kType);
-    weights += kGroupBytes;
-    x += kTokens * kGroup;
-    group_sums += kTokens;
+      for (int t = 0; t < kTokens; ++t) sum[t][0] = load(rows[t]);
+      accumulate_group<kFormat, kTokens>(unit, part, unit_value_of(kFormat), input_sums, sum, acc);
+      weights += kUnitBytes / kParts;
+      input_sums += kTokens;
+    }
+    x += kTokens * kUnit;
   }
 #pragma GCC unroll 16
   for (int t = 0; t < kTokens; ++t) store(sums[t], acc[t][0]);
 }
 
 // A panel of codes times up to kMostBandsOfCodes bands.
-template <WeightType kType, int kTokens>
+template <PanelFormat kFormat, int kTokens>
 void multiply_codes(const Tile& tile) {
   const int64_t bands = divide_up(tile.tokens, kTokens);
-  const int64_t groups = tile.cols / kGroup;
+  const int64_t units = tile.cols / kUnit;
   const auto* x = static_cast<const bf16*>(tile.input);
-  const UintVec table = code_table<kType>();
-  alignas(64) std::byte weights[kBlockGroups * kGroupBytes];
+  const ValueTable table = value_table<kFormat>();
+  alignas(64) std::byte weights[kTogetherUnits * kUnitBytes];
   alignas(64) float sums[kMostBandsOfCodes * kTokens][kPanelRows];
   __builtin_memset(sums, 0, bands * kTokens * sizeof(sums[0]));
-  const int64_t most = bands > 1 ? kBlockGroups : kBlockGroupsOfOne;
-  for (int64_t first = 0; first < groups; first += most) {
-    const int64_t count = groups - first < most ? groups - first : most;
-    const std::byte* const block = tile.panel + first * group_bytes(kType);
+  const int64_t most = bands > 1 ? kTogetherUnits : kTogetherUnitsOfOne;
+  for (int64_t first = 0; first < units; first += most) {
+    const int64_t count = units - first < most ? units - first : most;
     const int64_t outputs =
-        first + count == groups ? divide_up(tile.tokens, count) : 0;  // to prefetch
-    for (int64_t g = 0; g < count; ++g) {
-      prefetch_outputs(tile, outputs * g, outputs * (g + 1));
-      const std::byte* const group = block + g * group_bytes(kType);
-      if (tile.prefetches_panel) prefetch_codes<kType>(group);
-      unpack_group<kType>(group, table, weights + g * kGroupBytes);
+        first + count == units ? divide_up(tile.tokens, count) : 0;  // to prefetch
+    for (int64_t n = 0; n < count; ++n) {
+      prefetch_outputs(tile, outputs * n, outputs * (n + 1));
+      const Unit unit = unit_at<kFormat>(tile.panel, first + n);
+      if (tile.prefetches_panel) prefetch_codes<kFormat>(unit);
+      unpack_unit<kFormat>(unit, table, weights + n * kUnitBytes);
     }
     for (int64_t band = 0; band < bands; ++band) {
-      const int64_t entry = (band * groups + first) * kTokens;
-      add_codes<kType, kTokens>(block, weights, count, x + entry * kGroup, tile.sums + entry,
-                                sums + band * kTokens);
+      const int64_t entry = (band * units + first) * kTokens;
+      add_codes<kFormat, kTokens>(tile.panel, first, count, weights, x + entry * kUnit,
+                                  tile.sums + entry * (kUnit / sum_cols(kFormat)),
+                                  sums + band * kTokens);
     }
   }
   write_rows(tile, sums);
@@ -224,37 +243,31 @@ TileKernel* kernel_of_bf16(int64_t bands) {
   return multiply_bf16<kTokens, kPanels, 1>;
 }
 
-template <WeightType kType, int kTokens>
-TileKernel* kernel_of_bands(int64_t panels, int64_t bands) {
-  if constexpr (kType == WeightType::kBFloat16) {
-    return panels == 2 ? kernel_of_bf16<kTokens, 2>(bands) : kernel_of_bf16<kTokens, 1>(bands);
-  } else if constexpr (kTokens == 1) {
-    return multiply_single_token<kType>;
-  } else {
-    return multiply_codes<kType, kTokens>;
-  }
-}
+using BandKernel = TileKernel*(int64_t panels, int64_t bands);
 
-template <WeightType kType, int kIndex = 0>
-TileKernel* kernel_of_band_size(int64_t size, int64_t panels, int64_t bands) {
-  constexpr int kSize = kBandSizes[kIndex];
-  if (size == kSize) return kernel_of_bands<kType, kSize>(panels, bands);
-  if constexpr (kSize < kTileRows) {
-    return kernel_of_band_size<kType, kIndex + 1>(size, panels, bands);
+template <PanelFormat kFormat, int kTokens>
+TileKernel* kernel_of_bands(int64_t panels, int64_t bands) {
+  if constexpr (kFormat.number == Number::kBFloat16) {
+    return panels == 2 ? kernel_of_bf16<kTokens, 2>(bands) : kernel_of_bf16<kTokens, 1>(bands);
+  } else if constexpr (!is_coded(kFormat)) {
+    return nullptr;
+  } else if constexpr (kTokens == 1) {
+    return multiply_single_token<kFormat>;
+  } else {
+    return multiply_codes<kFormat, kTokens>;
   }
-  return nullptr;
 }
 
 TileKernel* kernel_of_type(WeightType type, int64_t size, int64_t panels, int64_t bands) {
-  constexpr auto kInt4 = WeightType::kInt4, kInt4Minimum = WeightType::kInt4Minimum;
-  constexpr auto kInt8 = WeightType::kInt8, kBFloat16 = WeightType::kBFloat16;
-  switch (type) {
-    case kBFloat16: return kernel_of_band_size<kBFloat16>(size, panels, bands);
-    case kInt8: return kernel_of_band_size<kInt8>(size, panels, bands);
-    case kInt4: return kernel_of_band_size<kInt4>(size, panels, bands);
-    case kInt4Minimum: return kernel_of_band_size<kInt4Minimum>(size, panels, bands);
-    default: return nullptr;
-  }
+  using BandKernels = std::array<BandKernel*, std::size(kBandSizes)>;
+  static constexpr auto kKernels = per_format<BandKernels>([]<PanelFormat kFormat>() {
+    return []<size_t... kIndex>(std::index_sequence<kIndex...>) {
+      return BandKernels{kernel_of_bands<kFormat, kBandSizes[kIndex]>...};
+    }(std::make_index_sequence<std::size(kBandSizes)>());
+  });
+  int index = 0;
+  while (kBandSizes[index] != size) ++index;
+  return kKernels[static_cast<size_t>(type)][index](panels, bands);
 }
 
 // `panels` panels of one part, starting at `panel`, times bands [first, first + count).
@@ -266,13 +279,14 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
   const int64_t rows = part.weights.rows - row;
   const int64_t token = first * bands.size;
   const int64_t tokens = args.tokens - token;
+  const PanelFormat format = format_of(type);
   const bool reads_floats = !needs_tiles(type, bands.size);
-  const bf16* const inputs = bands.inputs + token * bands.groups * kGroup;
+  const bf16* const inputs = bands.inputs + token * bands.units * kUnit;
   kernel_of_type(type, bands.size, panels, count)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
       .input = reads_floats ? static_cast<const void*>(bands.floats) : inputs,
-      .sums = bands.sums + token * bands.groups,
+      .sums = bands.sums_of(format) + token * bands.units * (kUnit / sum_cols(format)),
       .scales = nullptr,
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + token * part.out_stride + row,
@@ -296,15 +310,16 @@ int64_t panels_together(Panel panel, int64_t most) {
 // One task: its panels times bands [begin, end).
 void multiply_share(const LinearArgs& args, const Bands& bands, const Share& share, int64_t begin,
                     int64_t end) {
-  bool is_configured = false;
+  int64_t configured_pairs = 0;
   for (int64_t n = share.first_panel, together = 0; n < share.end_panel; n += together) {
     const Panel panel = find_panel(args, n);
     together = panels_together(panel, share.end_panel - n);
     // Per task, not per call: threads take tasks, and registers that are not released are saved and
     // restored on every context switch.
-    if (!is_configured && needs_tiles(panel.part->weights.type, bands.size)) {
-      configure_tiles(bands.size);
-      is_configured = true;
+    const int64_t pairs = register_pairs(format_of(panel.part->weights.type));
+    if (pairs != configured_pairs && needs_tiles(panel.part->weights.type, bands.size)) {
+      configure_tiles(bands.size, pairs);
+      configured_pairs = pairs;
     }
     const bool is_coded = is_quantized(panel.part->weights.type);
     const int64_t most = is_coded ? kMostBandsOfCodes : kMostBands;
@@ -313,7 +328,7 @@ void multiply_share(const LinearArgs& args, const Bands& bands, const Share& sha
       multiply_panel_bands(args, bands, panel, together, band, count, band == begin);
     }
   }
-  if (is_configured) tiles::release();
+  if (configured_pairs > 0) tiles::release();
 }
 
 // See Note: [Single token].
@@ -325,7 +340,7 @@ void run_linear_tiles(const LinearArgs& args, const Launch& launch) {
   };
   const auto begin = lay_out_inputs(args, launch, shared.count, prepare);
   const Grain grain = {.tile_tokens = kMostBands * shared.size,
-                       .token_bytes = shared.groups * kGroup * 2,
+                       .token_bytes = shared.units * kUnit * 2,
                        .cache_bytes = kTileCacheBytes,
                        .panels = args.tokens > 1 ? kMostPanels : 1};
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {

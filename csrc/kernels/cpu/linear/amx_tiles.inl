@@ -4,7 +4,7 @@
 //   configure(shapes)  release()  clear<to>()  load<to>(from)  store<from>(to)
 //   multiply<sums, inputs, weights>()
 //
-// In memory, rows are contiguous and as wide as a register.
+// In memory, rows are kTileRowBytes apart, even if a register's are shorter.
 //
 // Note: [What the tile unit adds]
 // A row of `inputs` holds pairs of bfloat16 along K; row k of `weights` holds the pairs that

@@ -8,37 +8,40 @@
 #include "kernels/cpu/linear/tile.inl"
 
 // In linear/dot.inl; only tables with bfloat16 dot instructions use it.
-template <WeightType kType, int kTokens>
+template <PanelFormat kFormat, int kTokens>
 void multiply_tile_dot(const Tile& tile);
 
-template <Way kWay, WeightType kType, int kIndex = 0>
-TileKernel* kernel_of_size(int size) {
-  constexpr int kSize = kTileSizes[kIndex];
-  if (size == kSize) {
-    constexpr Form kForm = form_of<kWay>(kType);
-    if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
-      return multiply_tile<kType, kSize>;
-    } else if constexpr (kWay == Way::kInt16) {
-      return multiply_tile_int16<kType, kSize>;
-    } else {
-      return multiply_tile_dot<kType, kSize>;
-    }
+template <Way kWay, PanelFormat kFormat, int kTokens>
+constexpr TileKernel* kernel_of_size() {
+  constexpr Form kForm = form_of<kWay>(kFormat);
+  if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
+    return multiply_tile<kFormat, kTokens>;
+  } else if constexpr (kWay == Way::kInt16) {
+    return multiply_tile_int16<kFormat, kTokens>;
+  } else {
+    return multiply_tile_dot<kFormat, kTokens>;
   }
-  if constexpr (kSize < kMaxTile) return kernel_of_size<kWay, kType, kIndex + 1>(size);
-  return nullptr;
+}
+
+// The kernels of one format, one for each of kTileSizes up to kMaxTile.
+using TileKernels = std::array<TileKernel*, std::size(kTileSizes)>;
+
+template <Way kWay, PanelFormat kFormat, int kIndex = 0>
+constexpr void add_kernels(TileKernels* kernels) {
+  (*kernels)[kIndex] = kernel_of_size<kWay, kFormat, kTileSizes[kIndex]>();
+  if constexpr (kTileSizes[kIndex] < kMaxTile) add_kernels<kWay, kFormat, kIndex + 1>(kernels);
 }
 
 template <Way kWay>
 TileKernel* kernel_of(WeightType type, int size) {
-  switch (type) {
-    case WeightType::kFloat32: return kernel_of_size<kWay, WeightType::kFloat32>(size);
-    case WeightType::kFloat16: return kernel_of_size<kWay, WeightType::kFloat16>(size);
-    case WeightType::kBFloat16: return kernel_of_size<kWay, WeightType::kBFloat16>(size);
-    case WeightType::kInt8: return kernel_of_size<kWay, WeightType::kInt8>(size);
-    case WeightType::kInt4: return kernel_of_size<kWay, WeightType::kInt4>(size);
-    case WeightType::kInt4Minimum: return kernel_of_size<kWay, WeightType::kInt4Minimum>(size);
-  }
-  return nullptr;
+  static constexpr auto kKernels = per_format<TileKernels>([]<PanelFormat kFormat>() {
+    TileKernels kernels{};
+    add_kernels<kWay, kFormat>(&kernels);
+    return kernels;
+  });
+  int index = 0;
+  while (kTileSizes[index] != size) ++index;
+  return kKernels[static_cast<size_t>(type)][index];
 }
 
 // The inputs of the tile whose first token is `first`.
@@ -56,6 +59,7 @@ template <Way kWay>
 void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile,
                     bool prefetches_panel, const PrefetchLines& prefetch) {
   const LinearPart& part = *panel.part;
+  const PanelFormat format = format_of(part.weights.type);
   const int64_t first = tile * kMaxTile;
   const int64_t row = panel.index * kPanelRows;
   const int64_t tokens = args.tokens - first < kMaxTile ? args.tokens - first : kMaxTile;
@@ -64,9 +68,9 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
   kernel_of<kWay>(part.weights.type, size)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
-      .input = input_of(inputs, form_of<kWay>(part.weights.type), first),
-      .sums = inputs.sums + first * (inputs.cols / kGroup),
-      .scales = inputs.scales + first * (inputs.cols / kGroup),
+      .input = input_of(inputs, form_of<kWay>(format), first),
+      .sums = inputs.sums_of(format) + first * (inputs.cols / sum_cols(format)),
+      .scales = inputs.scales + first * (inputs.cols / kUnit),
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + first * part.out_stride + row,
       .out_stride = part.out_stride,

@@ -1,26 +1,33 @@
-// Weights as pairs of bfloat16 along K: bfloat16 weights unchanged, codes of 8 and 4 bits as
-// integers, which bfloat16 represents exactly.
+// Weights as pairs of bfloat16 along K: bfloat16 weights unchanged, codes as what they stand for,
+// which bfloat16 represents exactly.
 #pragma once
 
 #include "kernels/cpu/linear/tile.inl"
 
-// A panel is one vector wide: a word holds a pair, a quad or eight codes of one row.
+// A panel is one vector wide: a word holds codes of one row.
 static_assert(kLanes == kPanelRows);
 
 // The bfloat16 of an integer of at most eight bits.
-constexpr uint32_t bf16_of(int code) {
-  return __builtin_bit_cast(uint32_t, static_cast<float>(code)) >> 16;
+constexpr uint32_t bf16_of(int value) {
+  return __builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16;
 }
 
-// The value of each 4-bit code, twice: the lookup reads five bits, and the fifth, which belongs to
-// the next code, must not matter.
-template <WeightType kType>
-SINKSTREAM_INLINE UintVec code_table() {
-  constexpr int kFirst = kType == WeightType::kInt4 ? -8 : 0;
-  UintVec table{};
-  for (int i = 0; i < kLanes; ++i) {
-    const int code = 2 * i % 16 + kFirst;
-    table[i] = bf16_of(code) | bf16_of(code + 1) << 16;
+// What each code stands for. The lookup reads five bits, or with codes of six bits those; bits
+// beyond a code belong to others and must not matter, so shorter codes are listed repeatedly.
+struct ValueTable {
+  UintVec low{}, high{};
+};
+
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE ValueTable value_table() {
+  ValueTable table;
+  if constexpr (is_coded(kFormat) && kFormat.bits <= 6) {
+    constexpr int kCodes = 1 << kFormat.bits;
+    const auto entry = [](int code) { return bf16_of(value_of(kFormat, code % kCodes)); };
+    for (int i = 0; i < kLanes; ++i) {
+      table.low[i] = entry(2 * i) | entry(2 * i + 1) << 16;
+      table.high[i] = entry(2 * i + 32) | entry(2 * i + 33) << 16;
+    }
   }
   return table;
 }
@@ -32,31 +39,18 @@ SINKSTREAM_INLINE UintVec float_of_byte(UintVec words) {
   return as_words(to_float(reinterpret_cast<IntVec>(byte_on_top<kByte>(words))));
 }
 
-// The weights of pair `pair` in [0, 16) of a group, as bfloat16.
-template <WeightType kType>
-SINKSTREAM_INLINE UintVec pairs_at(const std::byte* group, int pair, UintVec table) {
-  if constexpr (kType == WeightType::kBFloat16) {
-    return load_words(group + pair * kPanelRows * 4);
-  } else if constexpr (kType == WeightType::kInt8) {
-    const UintVec words = load_words(group + pair / 2 * kPanelRows * 4);
+// The weights of pair `pair` in [0, 16) of a unit, as bfloat16; 8-bit codes are times 2^24.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE UintVec pairs_at(const std::byte* codes, int pair, const ValueTable& table) {
+  if constexpr (kFormat.number == Number::kBFloat16) {
+    return load_words(codes + pair * kPanelRows * 4);
+  } else if constexpr (kFormat.bits == 8) {
+    const UintVec words = load_words(codes + pair / 2 * kPanelRows * 4);
     if (pair % 2 == 0) return float_of_byte<0>(words) >> 16 | float_of_byte<1>(words);
     return float_of_byte<2>(words) >> 16 | float_of_byte<3>(words);
+  } else if constexpr (kFormat.bits == 6) {
+    return look_up(raw_pair<6>(codes, pair, 0), table.low, table.high);
   } else {
-    const UintVec words = load_words(group + pair / 4 * kPanelRows * 4);
-    switch (pair % 4) {
-      case 0: return look_up(words, table);
-      case 1: return look_up(shift_halfwords<4>(words), table);
-      case 2: return look_up(shift_halfwords<8>(words), table);
-      default: return look_up(shift_halfwords<12>(words), table);
-    }
+    return look_up(raw_pair<kFormat.bits>(codes, pair, 0), table.low);
   }
-}
-
-// Adds a group's sums of codes to acc[t].
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void accumulate_codes(const std::byte* group, const float* group_sums,
-                                        const Vec (&sum)[kTokens][kVectors],
-                                        Vec (&acc)[kTokens][kVectors]) {
-  accumulate_group<kType, kTokens, kType == WeightType::kInt4Minimum>(
-      group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
 }

@@ -42,7 +42,7 @@ PanelPrefetch panel_prefetch(const LinearArgs& args, const Share& share, int64_t
   const auto bytes_of = [&](const Panel& panel) {
     return panel_bytes(panel.part->weights.type, args.cols);
   };
-  const int64_t groups = args.cols / kGroup;
+  const int64_t units = args.cols / kUnit;
   const int64_t bytes = bytes_of(panel);
   const Panel next = number + 1 < panels ? find_panel(args, number + 1) : Panel{};
   // Two panels and a block of inputs fit in a core's L2 together.
@@ -50,14 +50,14 @@ PanelPrefetch panel_prefetch(const LinearArgs& args, const Share& share, int64_t
   prefetch.own_panel |= !fits;
   const bool together = prefetchers > 1 && fits && next.part != nullptr;
   if (prefetch.own_panel) {
-    const int64_t distance = prefetch_distance(panel.part->weights.type, prefetches_to_l1());
+    const int64_t distance = prefetch_distance(format_of(panel.part->weights.type), prefetches_to_l1());
     const int64_t wanted = together ? bytes - distance : bytes;  // the others prefetch the rest
-    prefetch.panel = prefetch_parts(at(panel) + distance, wanted, 1, groups);
+    prefetch.panel = prefetch_parts(at(panel) + distance, wanted, 1, units);
   }
   if (together) {
     prefetch.begin = prefetch.own_panel ? 1 : 0;
     prefetch.end = prefetchers;
-    prefetch.next = prefetch_parts(at(next), bytes_of(next), prefetch.end - prefetch.begin, groups);
+    prefetch.next = prefetch_parts(at(next), bytes_of(next), prefetch.end - prefetch.begin, units);
   }
   return prefetch;
 }

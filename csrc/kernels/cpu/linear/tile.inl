@@ -1,11 +1,13 @@
 // linear's inner loop: one panel of 16 outputs times a tile of tokens, sums in registers.
 //
 // Note: [One order along K]
-// A group is 32 columns, in two chains of 16. For every output, regardless of its token's tile:
+// A unit is 32 columns, in two chains of 16. For every output, regardless of its token's tile:
 //
 //   chain = weight · x of its first column, then one fma for each of the other fifteen;
 //   sum   = 0 + chain 0 + chain 1, from the left;
-//   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the group, acc).
+//   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the unit, acc).
+//
+// Where groups of 16 columns have scales of their own, each chain is a `sum`.
 //
 // One or two tokens keep both chains in flight, to hide the latency of fma; the result is the same.
 // Chains of 8 would hide more of it, but adding many short chains slows a full tile down (80
@@ -15,15 +17,17 @@
 // A 4-bit code is not shifted down. Masked in place and converted, it is 16^n times the code; the
 // input that it multiplies was multiplied by 16^-n beforehand, which is exact. This saves one of
 // three vector operations per code. The topmost code includes the sign bit and is shifted down.
-// 8-bit codes are moved to the top byte with their sign, and the scale absorbs the 2^-24.
+// 8-bit codes are moved to the top byte with their sign, and the scale absorbs the 2^-24. Other
+// codes are shifted down, and their offset is subtracted.
 #pragma once
 
+#include "kernels/cpu/linear/codes.inl"
 #include "kernels/cpu/prefetch_lines.inl"
 
-constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;  // of one panel
 constexpr int kChainCols = 16;
-constexpr int kChains = static_cast<int>(kGroup) / kChainCols;
+constexpr int kChains = static_cast<int>(kUnit) / kChainCols;
 constexpr int kRun = 8;  // contiguous inputs of one token; the codes of an int4 word
+
 
 // Tokens in a tile: as many as leave registers for a weight and an input. The last tile of a call
 // has the next size that holds the rest, padded.
@@ -40,46 +44,30 @@ constexpr int tile_size(int64_t tokens) {
 // How far ahead a tile prefetches its own weights. Measured by benchmarks/linear_bench.cc: for one
 // token on Zen 3, with sixteen lanes for up to 32 on Zen 4, for up to 8 on Zen 5. The tile unit's
 // bfloat16 weights use it too; its codes: see linear/single_token.inl.
-constexpr int64_t prefetch_distance(WeightType type, bool to_l1) {
+constexpr int64_t prefetch_distance(const PanelFormat& format, bool to_l1) {
   if (kLanes < 16) return 4096;
   if (to_l1) return 8192;
-  if (type == WeightType::kBFloat16) return 4096;
-  return is_quantized(type) ? 8192 : 16384;
+  if (format.number == Number::kBFloat16) return 4096;
+  return is_coded(format) ? 8192 : 16384;
 }
 
-// Bytes of kGroup columns of a panel.
-constexpr int64_t group_bytes(WeightType type) {
-  return is_quantized(type) ? block_bytes(type) : panel_bytes(type, kGroup);
-}
-
-// Prefetches the group that is `distance` bytes after this one.
-template <WeightType kType, bool kToL1>
-SINKSTREAM_INLINE void prefetch_group_to(const std::byte* group, int64_t distance) {
-  for (int64_t line = 0; line < group_bytes(kType); line += kLineBytes) {
-    prefetch_to<kToL1>(group + distance + line);
-  }
+// Prefetches what is `distance` bytes after this unit. The units of a block take equal shares.
+template <PanelFormat kFormat, bool kToL1>
+SINKSTREAM_INLINE void prefetch_unit_to(const Unit& unit, int64_t distance) {
+  constexpr int64_t kShare = divide_up(block_bytes(kFormat), units_per_block(kFormat));
+  const std::byte* const from = unit.block + unit.index * kShare + distance;
+  for (int64_t line = 0; line < kShare; line += kLineBytes) prefetch_to<kToL1>(from + line);
 }
 
 // The same for a tile of kTokens tokens. A single token with bfloat16 weights only waits for
 // memory; there L2 is 1.03 times as fast on Zen 5, too.
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void prefetch_group(const std::byte* group) {
-  constexpr bool kWaits = kLanes == 16 && kType == WeightType::kBFloat16 && kTokens == 1;
+template <PanelFormat kFormat, int kTokens>
+SINKSTREAM_INLINE void prefetch_unit(const Unit& unit) {
+  constexpr bool kWaits = kLanes == 16 && kFormat.number == Number::kBFloat16 && kTokens == 1;
   if (!kWaits && prefetches_to_l1()) {
-    prefetch_group_to<kType, true>(group, prefetch_distance(kType, true));
+    prefetch_unit_to<kFormat, true>(unit, prefetch_distance(kFormat, true));
   } else {
-    prefetch_group_to<kType, false>(group, prefetch_distance(kType, false));
-  }
-}
-
-// Bytes of kRun columns of a panel, without scales.
-constexpr int64_t run_bytes(WeightType type) {
-  switch (type) {
-    case WeightType::kFloat32: return kRun * kPanelRows * 4;
-    case WeightType::kFloat16:
-    case WeightType::kBFloat16: return kRun * kPanelRows * 2;
-    case WeightType::kInt8: return kRun * kPanelRows;
-    default: return kRun * kPanelRows / 2;
+    prefetch_unit_to<kFormat, false>(unit, prefetch_distance(kFormat, false));
   }
 }
 
@@ -88,9 +76,9 @@ constexpr int64_t run_bytes(WeightType type) {
 struct Tile {
   const std::byte* panel;
   int64_t cols;
-  const void* input;    // [cols / kRun][size][kRun], as the kernel expects; cols padded to kGroup
-  const float* sums;    // [cols / kGroup][size]: Σx of each group
-  const float* scales;  // [cols / kGroup][size]: of inputs in 16 bits
+  const void* input;    // [cols / kRun][size][kRun], as the kernel expects; cols padded to kUnit
+  const float* sums;    // [cols / n][size]: Σx of n columns: sum_cols(format)
+  const float* scales;  // [cols / kUnit][size]: of inputs in 16 bits
   const float* bias;    // [rows], or null
   float* out;           // [tokens, out_stride]
   int64_t out_stride;
@@ -102,110 +90,140 @@ struct Tile {
 };
 using TileKernel = void(const Tile&);
 
-// A tile's prefetches for each group.
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void prefetch_weights(bool prefetches_panel, const std::byte* group,
+// The columns of a unit that share a scale.
+constexpr int64_t sum_cols(const PanelFormat& format) {
+  return has_half_groups(format) ? format.group : kUnit;
+}
+
+// A tile's prefetches for each unit.
+template <PanelFormat kFormat, int kTokens>
+SINKSTREAM_INLINE void prefetch_weights(bool prefetches_panel, const Unit& unit,
                                         PrefetchLines* prefetch) {
   if constexpr (kLanes < 16) {
-    if (prefetches_panel) prefetch_group<kType, kTokens>(group);
+    if (prefetches_panel) prefetch_unit<kFormat, kTokens>(unit);
   } else if constexpr (kTokens == kMaxTile) {
     prefetch->step();
-  } else {  // nearly always the only tile: wasted prefetches cost less than a test per group
-    prefetch_group<kType, kTokens>(group);
+  } else {  // nearly always the only tile: wasted prefetches cost less than a test per unit
+    prefetch_unit<kFormat, kTokens>(unit);
   }
 }
 
-// Weights of vector `v` in column `col` of a group. See Note: [Codes in place].
-template <WeightType kType>
-SINKSTREAM_INLINE Vec weights_at(const std::byte* group, int col, int v) {
+// Weights, or what codes stand for, of vector `v` in column `col` of a unit. See Note: [Codes in
+// place].
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Vec weights_at(const std::byte* codes, int col, int v) {
   const int row = v * kLanes;
-  if constexpr (kType == WeightType::kFloat32) {
-    return load(reinterpret_cast<const float*>(group) + col * kPanelRows + row);
-  } else if constexpr (kType == WeightType::kFloat16) {
-    return load_f16(reinterpret_cast<const f16*>(group) + col * kPanelRows + row);
-  } else if constexpr (kType == WeightType::kBFloat16) {
-    const UintVec words = load_words(group + (col / 2 * kPanelRows + row) * 4);
+  if constexpr (kFormat.number == Number::kFloat32) {
+    return load(reinterpret_cast<const float*>(codes) + col * kPanelRows + row);
+  } else if constexpr (kFormat.number == Number::kFloat16) {
+    return load_f16(reinterpret_cast<const f16*>(codes) + col * kPanelRows + row);
+  } else if constexpr (kFormat.number == Number::kBFloat16) {
+    const UintVec words = load_words(codes + (col / 2 * kPanelRows + row) * 4);
     return as_float(col % 2 == 0 ? words << 16 : words & 0xffff0000);
-  } else if constexpr (kType == WeightType::kInt8) {
-    const UintVec words = load_words(group + (col / 4 * kPanelRows + row) * 4);
+  } else if constexpr (kFormat.bits == 8) {
+    const UintVec words = load_words(codes + (col / 4 * kPanelRows + row) * 4);
     const int byte = col % 4;
     const UintVec top = byte == 0 ? words << 24 : (words << (24 - 8 * byte)) & 0xff000000;
     return to_float(reinterpret_cast<IntVec>(top));
-  } else {  // columns in the order of a word's codes
-    const UintVec words = load_words(group + (col / 8 * kPanelRows + row) * 4);
+  } else if constexpr (is_in_place(kFormat)) {  // columns in the order of a word's codes
+    const UintVec words = load_words(codes + (col / 8 * kPanelRows + row) * 4);
     const int n = col % 8;
     const UintVec code = n == 7 ? words >> 28 : words & (0xfu << (4 * n));
     return to_float(reinterpret_cast<IntVec>(code));
+  } else {
+    const auto pair = reinterpret_cast<IntVec>(pair_values<kFormat>(codes, col / 2, v));
+    return to_float(col % 2 == 0 ? pair << 16 >> 16 : pair >> 16);
   }
 }
 
-// Adds Σ weights · x over one group to sum[t][v].
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void sum_group(const std::byte* group, const float* x,
-                                 Vec (&sum)[kTokens][kVectors]) {
-  // Chains in flight together: few tokens leave registers for both.
-  constexpr int kTogether = kTokens * kVectors <= 4 ? kChains : 1;
-#pragma GCC unroll 1
-  for (int first = 0; first < kChains; first += kTogether) {
-    Vec chain[kTogether][kTokens][kVectors];
+// What a 1 in a sum over 8-bit codes at the top of a word stands for.
+constexpr float unit_value_of(const PanelFormat& format) {
+  return format.bits == 8 ? 0x1p-24f : 1.0f;
+}
+
+// Adds kTogether chains of a unit, from `first` on, to sum[t][v], or to acc[t][v] where chains have
+// scales of their own. `codes` and `x` point to chain `first`, or to the unit's start if
+// kFromStart.
+template <PanelFormat kFormat, int kTokens, int kTogether, bool kFromStart>
+SINKSTREAM_INLINE void add_chains(const Unit& unit, int first, const std::byte* codes,
+                                  const float* x, const float* sums,
+                                  Vec (&sum)[kTokens][kVectors], Vec (&acc)[kTokens][kVectors]) {
+  const int offset = kFromStart ? first * kChainCols : 0;
+  Vec chain[kTogether][kTokens][kVectors];
 #pragma GCC unroll 16
-    for (int n = 0; n < kChainCols; ++n) {
-      // A full tile has no registers left for words of codes. They are read again for each code;
-      // otherwise the compiler would keep a sum in memory.
-      if constexpr (is_quantized(kType) && kTokens == kMaxTile) asm("" : "+r"(group));
+  for (int n = 0; n < kChainCols; ++n) {
+    // A full tile has no registers left for words of codes. They are read again for each code;
+    // otherwise the compiler would keep a sum in memory.
+    if constexpr (is_coded(kFormat) && kTokens == kMaxTile) asm("" : "+r"(codes));
 #pragma GCC unroll 2
-      for (int c = 0; c < kTogether; ++c) {
-        Vec weights[kVectors];
+    for (int c = 0; c < kTogether; ++c) {
+      const int col = offset + c * kChainCols + n;
+      Vec weights[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) weights[v] = weights_at<kFormat>(codes, col, v);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+        const Vec input = broadcast(x[(col / kRun * kTokens + t) * kRun + n % kRun]);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          weights[v] = weights_at<kType>(group, c * kChainCols + n, v);
-        }
-#pragma GCC unroll 8
-        for (int t = 0; t < kTokens; ++t) {
-          const int run = (c * kChainCols + n) / kRun * kTokens + t;
-          const Vec input = broadcast(x[run * kRun + n % kRun]);
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) {
-            chain[c][t][v] = n == 0 ? weights[v] * input : fma(weights[v], input, chain[c][t][v]);
-          }
+          chain[c][t][v] = n == 0 ? weights[v] * input : fma(weights[v], input, chain[c][t][v]);
         }
       }
     }
+  }
 #pragma GCC unroll 2
-    for (int c = 0; c < kTogether; ++c) {
+  for (int c = 0; c < kTogether; ++c) {
+    if constexpr (has_half_groups(kFormat)) {
+      accumulate_group<kFormat, kTokens>(unit, first + c, 1.0f, sums + (first + c) * kTokens,
+                                         chain[c], acc);
+    } else {
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) sum[t][v] = sum[t][v] + chain[c][t][v];
       }
     }
-    group += kChainCols / kRun * run_bytes(kType);
-    x += kChainCols * kTokens;
   }
 }
 
-// Adds the sum of one group to acc[t][v]: times its scale, plus its minimum or the codes' offset of
-// −8.
-template <WeightType kType, int kTokens, bool kHasOffset>
-SINKSTREAM_INLINE void accumulate_group(const std::byte* group, float unit, const float* group_sums,
-                                        const Vec (&sum)[kTokens][kVectors],
-                                        Vec (&acc)[kTokens][kVectors]) {
-  const auto* scales = reinterpret_cast<const f16*>(group + block_bytes(kType)) -
-                       kPanelRows * (kType == WeightType::kInt4Minimum ? 2 : 1);
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec scale = load_f16(scales + v * kLanes);
-    Vec offset{};
-    if constexpr (kType == WeightType::kInt4Minimum) {
-      offset = load_f16(scales + kPanelRows + v * kLanes);
-    } else if constexpr (kHasOffset) {
-      offset = scale * broadcast(-8.0f);
+// The columns of a panel after its last whole unit, of weights that are not codes.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE const std::byte* last_columns(const std::byte* panel, int64_t cols) {
+  return panel + cols / kUnit * unit_bytes(kFormat);
+}
+
+// Adds Σ weights · x over one unit to acc[t][v].
+template <PanelFormat kFormat, int kTokens>
+SINKSTREAM_INLINE void add_unit(const Unit& unit, const float* x, const float* sums,
+                                Vec (&acc)[kTokens][kVectors]) {
+  // Chains in flight together: few tokens leave registers for both.
+  constexpr int kTogether = kTokens * kVectors <= 4 ? kChains : 1;
+  // Codes of three and five bits have no half that could be addressed on its own.
+  constexpr bool kHasHalves = !is_coded(kFormat) || kFormat.bits % 2 == 0;
+  constexpr int64_t kHalfBytes = unit_bytes(kFormat) / kChains;
+  const std::byte* const codes = codes_of<kFormat>(unit);
+  Vec sum[kTokens][kVectors] = {};
+  if constexpr (kTogether == kChains) {
+    add_chains<kFormat, kTokens, kChains, true>(unit, 0, codes, x, sums, sum, acc);
+  } else if constexpr (kHasHalves) {
+#pragma GCC unroll 1
+    for (int first = 0; first < kChains; ++first) {
+      add_chains<kFormat, kTokens, 1, false>(unit, first, codes + first * kHalfBytes,
+                                             x + first * kChainCols * kTokens, sums, sum, acc);
     }
-#pragma GCC unroll 16
+  } else {
+#pragma GCC unroll 2
+    for (int first = 0; first < kChains; ++first) {
+      add_chains<kFormat, kTokens, 1, true>(unit, first, codes, x, sums, sum, acc);
+    }
+  }
+  if constexpr (!is_coded(kFormat)) {
     for (int t = 0; t < kTokens; ++t) {
-      acc[t][v] = fma(scale * broadcast(unit), sum[t][v], acc[t][v]);
-      if constexpr (kHasOffset) acc[t][v] = fma(offset, broadcast(group_sums[t]), acc[t][v]);
+      for (int v = 0; v < kVectors; ++v) acc[t][v] = acc[t][v] + sum[t][v];
     }
+  } else if constexpr (!has_half_groups(kFormat)) {
+    accumulate_group<kFormat, kTokens, is_in_place(kFormat)>(unit, 0, unit_value_of(kFormat), sums,
+                                                             sum, acc);
   }
 }
 
@@ -232,41 +250,24 @@ SINKSTREAM_INLINE void write_outputs(const Tile& tile, const Vec (&acc)[kTokens]
   }
 }
 
-template <WeightType kType, int kTokens>
-SINKSTREAM_INLINE void add_group(const std::byte* group, const float* x, const float* group_sums,
-                                 Vec (&acc)[kTokens][kVectors]) {
-  Vec sum[kTokens][kVectors] = {};
-  sum_group<kType, kTokens>(group, x, sum);
-  if constexpr (is_quantized(kType)) {
-    accumulate_group<kType, kTokens, kType != WeightType::kInt8>(
-        group, kType == WeightType::kInt8 ? 0x1p-24f : 1.0f, group_sums, sum, acc);
-  } else {
-    for (int t = 0; t < kTokens; ++t) {
-      for (int v = 0; v < kVectors; ++v) acc[t][v] = acc[t][v] + sum[t][v];
-    }
-  }
-}
-
-template <WeightType kType, int kTokens>
+template <PanelFormat kFormat, int kTokens>
 void multiply_tile(const Tile& tile) {
-  constexpr int64_t kStep = kGroup * kTokens;
   const auto* x = static_cast<const float*>(tile.input);
   const float* sums = tile.sums;
-  const std::byte* group = tile.panel;
   PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
-  for (int64_t left = tile.cols / kGroup; left > 0; --left) {
-    prefetch_weights<kType, kTokens>(tile.prefetches_panel, group, &prefetch);
-    add_group<kType, kTokens>(group, x, sums, acc);
-    group += group_bytes(kType);
-    x += kStep;
-    sums += kTokens;
-  }
-  if constexpr (!is_quantized(kType)) {
-    if (tile.cols % kGroup != 0) {  // one more group, padded with zeros
-      alignas(64) std::byte padded[group_bytes(kType)] = {};
-      __builtin_memcpy(padded, group, panel_bytes(kType, tile.cols % kGroup));
-      add_group<kType, kTokens>(padded, x, sums, acc);
+  for_each_unit<kFormat>(tile.panel, tile.cols, [&](const Unit& unit) {
+    prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
+    add_unit<kFormat, kTokens>(unit, x, sums, acc);
+    x += kUnit * kTokens;
+    sums += kUnit / sum_cols(kFormat) * kTokens;
+  });
+  if constexpr (!is_coded(kFormat)) {
+    if (tile.cols % kUnit != 0) {  // one more unit, padded with zeros
+      alignas(64) std::byte padded[unit_bytes(kFormat)] = {};
+      __builtin_memcpy(padded, last_columns<kFormat>(tile.panel, tile.cols),
+                       panel_bytes(kFormat, tile.cols % kUnit));
+      add_unit<kFormat, kTokens>({padded, 0}, x, sums, acc);
     }
   }
   write_outputs<kTokens>(tile, acc);

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
         if (left <= 0) break;
 #pragma unroll
         for (int column_group = 0; column_group < kTileGroups; ++column_group) {
-          const bf16* columns = inputs + d * kWarpsAlongK * kTileCols + column_group * int{kGroup};
+          const bf16* columns = inputs + d * kWarpsAlongK * kTileCols + column_group * int{kUnit};
           add_products<S::kChunkStride, 1>(sums, ring[d], column_group, columns);
         }
         if (left > S::kDepth) load_next(ring[d]);

@@ -22,7 +22,7 @@ constexpr PanelOffset offset_in_panel(WeightType type, int64_t row, int64_t col)
     case WeightType::kBFloat16: return {((col / 2 * kPanelRows + row) * 2 + col % 2) * 2, 0};
     default: break;
   }
-  const int64_t block = col / kGroup * block_bytes(type), c = col % kGroup;
+  const int64_t block = col / kUnit * block_bytes(format_of(type)), c = col % kUnit;
   if (type == WeightType::kInt8) return {block + (c / 4 * kPanelRows + row) * 4 + c % 4, 0};
   const int64_t nibble = c % 8 / 2 + c % 2 * 4;
   return {block + (c / 8 * kPanelRows + row) * 4 + nibble / 2, static_cast<int>(nibble % 2 * 4)};
@@ -55,7 +55,7 @@ template <WeightType kType>
 void copy_scales(const std::byte* panel, int64_t row, int64_t col, int tile_row, std::byte* tile) {
   constexpr int kScales = scales_per_group(kType);
   const std::byte* from =
-      panel + (col / kGroup + 1) * block_bytes(kType) - kScales * kPanelRows * 2 + row * 2;
+      panel + (col / kUnit + 1) * block_bytes(format_of(kType)) - kScales * kPanelRows * 2 + row * 2;
   std::byte* to = tile + scale_in_tile(kType, tile_row, static_cast<int>(col % kTileCols));
   for (int i = 0; i < kScales; ++i) std::memcpy(to + i * 4, from + i * kPanelRows * 2, 2);
 }
@@ -67,7 +67,7 @@ void tile_row(const std::byte* panel, int64_t row, int64_t cols, int tile_row, s
     copy_number<kType>(panel, row, col, tile_row, tiles + col / kTileCols * kBytes);
   }
   if constexpr (is_quantized(kType)) {
-    for (int64_t col = 0; col < cols; col += kGroup) {
+    for (int64_t col = 0; col < cols; col += kUnit) {
       copy_scales<kType>(panel, row, col, tile_row, tiles + col / kTileCols * kBytes);
     }
   }
@@ -86,7 +86,7 @@ void tile_all_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles
 }  // namespace
 
 void tile_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles) {
-  SINKSTREAM_CHECK(!is_quantized(part.type) || part.cols % kGroup == 0, "cols is ", part.cols);
+  SINKSTREAM_CHECK(!is_quantized(part.type) || part.cols % kUnit == 0, "cols is ", part.cols);
   switch (part.type) {
     case WeightType::kFloat32: return tile_all_rows<WeightType::kFloat32>(part, first_row, tiles);
     case WeightType::kFloat16: return tile_all_rows<WeightType::kFloat16>(part, first_row, tiles);
@@ -95,6 +95,7 @@ void tile_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles) {
     case WeightType::kInt4: return tile_all_rows<WeightType::kInt4>(part, first_row, tiles);
     case WeightType::kInt4Minimum:
       return tile_all_rows<WeightType::kInt4Minimum>(part, first_row, tiles);
+    default: SINKSTREAM_CHECK(false, name_of(part.type), " has no tiles");
   }
 }
 

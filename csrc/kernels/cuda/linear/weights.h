@@ -42,8 +42,8 @@ constexpr int kTileRows = 16;
 constexpr int kTileCols = 64;
 constexpr int kStepCols = 16;                         // of one A fragment
 constexpr int kSteps = kTileCols / kStepCols;         // of a tile
-constexpr int kTileGroups = kTileCols / int{kGroup};  // groups of columns that share a scale
-constexpr int kGroupSteps = int{kGroup} / kStepCols;  // steps of such a group
+constexpr int kTileGroups = kTileCols / int{kUnit};  // groups of columns that share a scale
+constexpr int kGroupSteps = int{kUnit} / kStepCols;  // steps of such a group
 
 constexpr int64_t row_tiles(int64_t rows) { return divide_up(rows, kTileRows); }
 constexpr int64_t col_tiles(int64_t cols) { return divide_up(cols, kTileCols); }
@@ -58,9 +58,12 @@ constexpr int64_t tile_code_bytes(WeightType type) {
     case WeightType::kInt8: return kNumbers;
     case WeightType::kInt4:
     case WeightType::kInt4Minimum: return kNumbers / 2;
+    default: return 0;
   }
-  return 0;
 }
+
+// Whether GPU kernels read this type.
+constexpr bool has_tiles(WeightType type) { return tile_code_bytes(type) > 0; }
 
 // Float16 values per row and group of codes: a scale, and for some types a minimum.
 constexpr int scales_per_group(WeightType type) {
@@ -78,7 +81,7 @@ constexpr int64_t tiled_bytes(WeightType type, int64_t rows, int64_t cols) {
 struct TiledMatrix {
   WeightType type = WeightType::kBFloat16;
   int64_t rows = 0;                  // output features
-  int64_t cols = 0;                  // input features, K; a multiple of kGroup for codes
+  int64_t cols = 0;                  // input features, K; a multiple of kUnit for codes
   const std::byte* tiles = nullptr;  // [row_tiles(rows)][col_tiles(cols)][tile_bytes(type)],
                                      // 128-byte aligned, in device memory
 
@@ -97,7 +100,7 @@ auto for_type(WeightType type, const Visit& visit) {
     case WeightType::kBFloat16: return visit.template operator()<WeightType::kBFloat16>();
     case WeightType::kInt8: return visit.template operator()<WeightType::kInt8>();
     case WeightType::kInt4: return visit.template operator()<WeightType::kInt4>();
-    case WeightType::kInt4Minimum: break;
+    default: break;  // kInt4Minimum: no other type has tiles
   }
   return visit.template operator()<WeightType::kInt4Minimum>();
 }
@@ -128,14 +131,14 @@ constexpr TileOffset offset_in_tile(WeightType type, int row, int col) {
     case WeightType::kInt4:
     case WeightType::kInt4Minimum:
       return {(lane * 4 + step) * 4 + word / 2 + 2 * second, word % 2 * 4};
+    default: return {0, 0};
   }
-  return {0, 0};
 }
 
 // Byte offset in a tile of the float16 scale of `row` for the group that `col` is in. Its minimum
 // is 4 bytes after it.
 constexpr int scale_in_tile(WeightType type, int row, int col) {
-  const int group = col / int{kGroup};
+  const int group = col / int{kUnit};
   const int scales = scales_per_group(type) * 2;  // of one group, for two rows
   return int(tile_code_bytes(type)) + ((row % 8 * kTileGroups + group) * scales + row / 8) * 2;
 }

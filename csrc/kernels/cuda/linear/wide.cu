@@ -146,7 +146,7 @@ __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
     for (int t = 0; t < kRowTiles; ++t) {
       tiles[t].load_staged(codes + t * int(tile_bytes(kType)), Words::scales_offset(lane), group);
     }
-    add_products<kInputStride, kInterleaved>(sums, tiles, 0, inputs + group * int{kGroup});
+    add_products<kInputStride, kInterleaved>(sums, tiles, 0, inputs + group * int{kUnit});
   }
 }
 

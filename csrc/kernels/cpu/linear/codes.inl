@@ -1,0 +1,148 @@
+// linear: the codes and scales of a panel's units, as vectors. `pair` is a constant wherever these
+// functions are inlined.
+#pragma once
+
+constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;  // of one panel
+
+// Where a unit of a panel is.
+struct Unit {
+  const std::byte* block;
+  int64_t index;  // in its block
+};
+
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE const std::byte* codes_of(const Unit& unit) {
+  return unit.block + unit.index * unit_bytes(kFormat);
+}
+
+// Calls `body` for each whole unit of a panel, in order.
+template <PanelFormat kFormat, typename Body>
+SINKSTREAM_INLINE void for_each_unit(const std::byte* panel, int64_t cols, const Body& body) {
+  for (int64_t left = cols / kFormat.block; left > 0; --left) {
+    for (int64_t index = 0; index < units_per_block(kFormat); ++index) body(Unit{panel, index});
+    panel += block_bytes(kFormat);
+  }
+}
+
+// Whether kernels that multiply integers leave the codes unshifted: Note: [Codes in place].
+constexpr bool is_in_place(const PanelFormat& format) {
+  return format.bits == 4 && format.values == CodeValues::kInteger;
+}
+
+SINKSTREAM_INLINE UintVec code_word(const std::byte* codes, int word, int v) {
+  return load_words(codes + (word * kPanelRows + v * kLanes) * 4);
+}
+
+// Both codes of a pair, each in the low bits of its half; the bits above are undefined.
+template <int kBits>
+SINKSTREAM_INLINE UintVec raw_pair(const std::byte* codes, int pair, int v) {
+  if constexpr (kBits == 6) {
+    const int first = pair / 8 * 3, j = pair % 8;
+    if (j < 6) return shift_halfwords(code_word(codes, first + j % 3, v), j / 3 * 6);
+    const UintVec high = shift_halfwords(code_word(codes, first + 2, v), j == 6 ? 8 : 10);
+    const UintVec low = shift_halfwords(code_word(codes, first + j - 6, v), 12);
+    return select_bits(0x00300030, high, low);
+  } else {
+    constexpr int kPerHalf = 16 / kBits;
+    if (pair < kPerHalf * kBits) {
+      return shift_halfwords(code_word(codes, pair / kPerHalf, v), pair % kPerHalf * kBits);
+    }
+    UintVec code = shift_halfwords(code_word(codes, 0, v), 15);
+#pragma GCC unroll 8
+    for (int word = 1; word < kBits; ++word) {
+      const UintVec bits = shift_halfwords(code_word(codes, word, v), 15 - word);
+      code = select_bits(((1u << word) - 1) * 0x10001, code, bits);
+    }
+    return code;
+  }
+}
+
+// What both codes of a pair stand for, as 16-bit integers.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE PairVec pair_values(const std::byte* codes, int pair, int v) {
+  const UintVec raw = raw_pair<kFormat.bits>(codes, pair, v);
+  if constexpr (kFormat.values == CodeValues::kIq4Nl) {
+    return look_up_values(raw, kIq4NlValues);
+  } else if constexpr (kFormat.values == CodeValues::kFp4) {
+    return look_up_values(raw, kFp4Values);
+  } else {
+    constexpr uint32_t kMask = (1u << kFormat.bits) - 1;
+    const auto values = reinterpret_cast<PairVec>(raw & kMask * 0x10001);
+    if constexpr (kFormat.offset == 0) return values;
+    return values - static_cast<int16_t>(kFormat.offset);
+  }
+}
+
+// Vector `vector` of the float16 that a block's scales begin with.
+SINKSTREAM_INLINE Vec halves_at(const std::byte* scales, int64_t vector, int v) {
+  return load_f16(reinterpret_cast<const f16*>(scales) + vector * kPanelRows + v * kLanes);
+}
+
+// Vector `vector` of the bytes that follow `halves` vectors of float16.
+SINKSTREAM_INLINE IntVec bytes_at(const std::byte* scales, int64_t halves, int64_t vector, int v) {
+  const auto* bytes = reinterpret_cast<const int8_t*>(scales);
+  return load_bytes(bytes + (2 * halves + vector) * kPanelRows + v * kLanes);
+}
+
+// Powers of two 2^(exponent − 128). The smallest two are subnormal.
+SINKSTREAM_INLINE Vec powers_of(IntVec exponents) {
+  const IntVec normal = (exponents - 1) << 23;
+  const IntVec subnormal = 0x00200000 << exponents;
+  return as_float(exponents < 2 ? subnormal : normal);
+}
+
+// The scales of `group`, counted within the block.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Vec scales_of(const std::byte* scales, int64_t group, int v) {
+  if constexpr (kFormat.scales == Scales::kTwoLevel) {
+    return halves_at(scales, 0, v) * to_float(bytes_at(scales, 1, group, v));
+  } else if constexpr (kFormat.scales == Scales::kTwoLevelMinimum) {
+    return halves_at(scales, 0, v) * to_float(bytes_at(scales, 2, 2 * group, v));
+  } else if constexpr (kFormat.scales == Scales::kNibbles) {
+    return halves_at(scales, 0, v) * to_float(bytes_at(scales, 2, group, v) & 15);
+  } else if constexpr (kFormat.scales == Scales::kPower) {
+    return powers_of(bytes_at(scales, 0, 0, v) & 255);
+  } else {
+    return halves_at(scales, 0, v);
+  }
+}
+
+// The minima of `group`, for formats that have them.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Vec minima_of(const std::byte* scales, int64_t group, int v) {
+  if constexpr (kFormat.scales == Scales::kTwoLevelMinimum) {
+    return -(halves_at(scales, 1, v) * to_float(bytes_at(scales, 2, 2 * group + 1, v)));
+  } else if constexpr (kFormat.scales == Scales::kNibbles) {
+    return -(halves_at(scales, 1, v) * to_float(bytes_at(scales, 2, group, v) >> 4 & 15));
+  } else {
+    return halves_at(scales, 1, v);
+  }
+}
+
+// Adds the sum over one group's columns of a unit to acc[t][v]: times its scale, plus its minimum.
+// `part` counts the unit's groups; `input_sums`: Σx of the same columns. `unit_value`: what a 1 in
+// `sum` stands for. kIsShifted: `sum` is over codes, whose offset is still to be subtracted.
+template <PanelFormat kFormat, int kTokens, bool kIsShifted = false>
+SINKSTREAM_INLINE void accumulate_group(const Unit& unit, int64_t part, float unit_value,
+                                        const float* input_sums,
+                                        const Vec (&sum)[kTokens][kVectors],
+                                        Vec (&acc)[kTokens][kVectors]) {
+  const std::byte* const scales = unit.block + block_code_bytes(kFormat);
+  const int64_t group = unit.index * kUnit / kFormat.group + part;
+  constexpr bool kAddsSums = has_minimum(kFormat) || (kIsShifted && kFormat.offset != 0);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec scale = scales_of<kFormat>(scales, group, v);
+    Vec minimum{};
+    if constexpr (has_minimum(kFormat)) {
+      minimum = minima_of<kFormat>(scales, group, v);
+    } else if constexpr (kAddsSums) {
+      minimum = scale * broadcast(static_cast<float>(-kFormat.offset));
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      acc[t][v] = fma(scale * broadcast(unit_value), sum[t][v], acc[t][v]);
+      if constexpr (kAddsSums) acc[t][v] = fma(minimum, broadcast(input_sums[t]), acc[t][v]);
+    }
+  }
+}
