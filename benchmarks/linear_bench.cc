@@ -32,7 +32,7 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
   const Buffer panels(kBytes, "panels");  // in huge pages where available, as in a model
   std::printf(" %lld tokens, 320 MB of weights, %lld columns:\n", static_cast<long long>(tokens),
               static_cast<long long>(kCols));
-  for (const WeightType type : kTypes) {
+  for (const auto& [type, name, format] : kWeightTypes) {
     const int64_t rows = kBytes / panel_bytes(type, kCols) * kPanelRows;
     const int64_t bytes = packed_bytes(type, rows, kCols);
     fill_panels(type, bytes, panels.data());
@@ -43,7 +43,7 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
       reads.push_back(read_rate(panels.data(), bytes, pool));
       rates.push_back(bytes / call.seconds(kernels, pool));
     }
-    std::printf("  %-13s %6.1f GB/s, plain read %6.1f GB/s: %3.0f %%\n", name_of(type),
+    std::printf("  %-13s %6.1f GB/s, plain read %6.1f GB/s: %3.0f %%\n", name,
                 best(rates) * 1e-9, best(reads) * 1e-9, 100 * best(rates) / best(reads));
   }
 }
@@ -62,7 +62,8 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
                      int64_t cols) {
   std::printf(" %lld tokens, %lld x %lld:\n", static_cast<long long>(tokens),
               static_cast<long long>(rows), static_cast<long long>(cols));
-  for (const WeightType type : kTypes) {
+  for (const auto& [type, name, format] : kWeightTypes) {
+    if (cols % format.block != 0) continue;
     const int64_t bytes = packed_bytes(type, rows, cols);
     const Buffer panels(bytes, "panels");
     fill_panels(type, bytes, panels.data());
@@ -76,7 +77,7 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
                                                : peak_rate(pool, 12000000, unit).rate);
       rates.push_back(work / call.seconds(kernels, pool));
     }
-    std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name_of(type), best(rates) * 1e-9,
+    std::printf("  %-13s %6.1f GFLOP/s of %6.1f: %3.0f %%\n", name, best(rates) * 1e-9,
                 best(peaks) * 1e-9, 100 * best(rates) / best(peaks));
   }
 }

@@ -11,10 +11,6 @@
 
 namespace sinkstream {
 
-inline constexpr WeightType kTypes[] = {WeightType::kFloat32,  WeightType::kFloat16,
-                                        WeightType::kBFloat16, WeightType::kInt8,
-                                        WeightType::kInt4,     WeightType::kInt4Minimum};
-
 inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -49,10 +45,11 @@ inline void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
     std::copy_n(pattern.data(), std::min(kPattern, bytes - at), panels + at);
   }
   if (!is_quantized(type)) return;
-  const int64_t block = block_bytes(type);
-  const int64_t scales = (type == WeightType::kInt4Minimum ? 2 : 1) * kPanelRows * 2;
-  for (int64_t end = block; end <= bytes; end += block) {
-    for (int64_t i = 1; i <= scales; i += 2) panels[end - i] = std::byte{0x20};
+  const PanelFormat format = format_of(type);
+  const int64_t halves = format.scales == Scales::kPower ? 0 : has_minimum(format) ? 2 : 1;
+  for (int64_t at = block_code_bytes(format); at < bytes; at += block_bytes(format)) {
+    for (int64_t i = 0; i < halves * kPanelRows; ++i) panels[at + 2 * i + 1] = std::byte{0x20};
+    for (int64_t i = 0; halves == 0 && i < kPanelRows; ++i) panels[at + i] = std::byte{0x7c};
   }
 }
 

@@ -38,7 +38,8 @@ void print_ratios(const char* what, std::vector<double> ratios, bool same_bits) 
 void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int turns) {
   std::printf(" %lld tokens, %lld MB of weights, %lld columns:\n", static_cast<long long>(tokens),
               static_cast<long long>(bytes >> 20), static_cast<long long>(cols));
-  for (const WeightType type : kTypes) {
+  for (const auto& [type, name, format] : kWeightTypes) {
+    if (cols % format.block != 0) continue;
     const int64_t rows = bytes / panel_bytes(type, cols) * kPanelRows;
     const Buffer panels(packed_bytes(type, rows, cols), "panels");
     fill_panels(type, panels.bytes(), panels.data());
@@ -61,7 +62,7 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
       }
       ratios.push_back(seconds[0] / seconds[1]);
     }
-    print_ratios(name_of(type), ratios, same_bits);
+    print_ratios(name, ratios, same_bits);
   }
 }
 

@@ -19,14 +19,6 @@ namespace sinkstream {
 
 namespace {
 
-Storage storage_of(const std::string& name) {
-  for (const StorageRow& row : kStorageRows) {
-    if (row.name == name) return row.storage;
-  }
-  throw CheckpointError(cat("load: a weight's storage must be one that `storages` returns, but is ",
-                            name, "."));
-}
-
 DecoderSpec spec_of(const py::dict& fields) {
   const auto whole = [&](const char* name) { return fields[name].cast<int64_t>(); };
   const auto flag = [&](const char* name) { return fields[name].cast<bool>(); };
@@ -70,6 +62,14 @@ WeightReader& reader_of(ModelBuilder& self) {
 }
 
 }  // namespace
+
+Storage storage_of(const std::string& name) {
+  for (const StorageRow& row : kStorageRows) {
+    if (row.name == name) return row.storage;
+  }
+  throw CheckpointError(cat("load: a weight's storage must be one that `storages` returns, but is ",
+                            name, "."));
+}
 
 ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
 

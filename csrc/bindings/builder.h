@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
 
 #include "model/weight_reader.h"
 #include "model/weights.h"
@@ -18,5 +19,8 @@ struct ModelBuilder {
   WeightStore store;
   std::unique_ptr<WeightReader> reader;  // writes to the store; null before and after
 };
+
+// The number format with this name. Throws CheckpointError if there is none.
+Storage storage_of(const std::string& name);
 
 }  // namespace sinkstream

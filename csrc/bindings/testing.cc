@@ -1,12 +1,17 @@
-// sinkstream._core.testing: the logits and sample ops on one row of logits.
+// sinkstream._core.testing: the logits and sample ops on one row of logits, and block formats.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
+#include <numeric>
+
+#include "bindings/builder.h"
 #include "bindings/register.h"
 #include "common/errors.h"
 #include "common/float_mode.h"
 #include "device/buffer.h"
 #include "kernels/choose.h"
+#include "kernels/pack.h"
 #include "sampling/params.h"
 
 namespace py = pybind11;
@@ -110,10 +115,38 @@ std::vector<int64_t> kept_tokens(const Row& logits, int64_t top_k, double top_p,
   return kept;
 }
 
+py::bytes unpack_rows(Storage storage, const std::string& content, int64_t cols,
+                      const std::string& table) {
+  const int64_t bytes = row_bytes_of(storage, cols);
+  if (cols < 1 || cols % row_of(storage).block != 0 ||
+      content.size() % static_cast<size_t>(bytes) != 0) {
+    throw InvalidArgument(cat("unpack_rows: `content` must be rows of whole ", row_of(storage).name,
+                              " blocks, but has ", content.size(), " bytes."),
+                          "content");
+  }
+  const int64_t rows = static_cast<int64_t>(content.size()) / bytes;
+  const WeightType type = weight_type_of(storage);
+  const Buffer panels(packed_bytes(type, rows, cols), "panels");
+  std::memset(panels.data(), 0, panels.bytes());
+  pack_rows(storage, reinterpret_cast<const std::byte*>(content.data()), 0, rows, cols,
+            panels.data());
+  std::vector<int32_t> ids(rows);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<float> out(rows * cols);
+  ThreadPool pool(1);
+  choose_kernels(table).kernels.embedding(
+      {.ids = ids.data(),
+       .tokens = rows,
+       .table = {.type = type, .rows = rows, .cols = cols, .panels = panels.data()},
+       .out = out.data()},
+      {&pool});
+  return {reinterpret_cast<const char*>(out.data()), out.size() * sizeof(float)};
+}
+
 }  // namespace
 
 void register_testing(py::module_& core) {
-  py::module_ module = core.def_submodule("testing", "Single steps of sampling, for tests.");
+  py::module_ module = core.def_submodule("testing", "Single steps, for tests.");
   module.def("process_logits", &process_logits, py::arg("logits"), py::kw_only(),
              py::arg("counts") = std::vector<std::pair<int32_t, int32_t>>(),
              py::arg("bias") = Pairs(), py::arg("repetition_penalty") = 1.0,
@@ -124,6 +157,14 @@ void register_testing(py::module_& core) {
   module.def("kept_tokens", &kept_tokens, py::arg("logits"), py::kw_only(), py::arg("top_k") = 0,
              py::arg("top_p") = 1.0, py::arg("min_p") = 0.0, py::arg("table") = "",
              "List the ids that are left after top-k, then top-p, then min-p.");
+  module.def(
+      "unpack_rows",
+      [](const std::string& storage, const py::bytes& content, int64_t cols,
+         const std::string& table) {
+        return unpack_rows(storage_of(storage), content, cols, table);
+      },
+      py::arg("storage"), py::arg("content"), py::arg("cols"), py::arg("table") = "",
+      "Pack rows of a file into panels, and return their numbers as float32, [rows, cols].");
 }
 
 }  // namespace sinkstream

@@ -99,12 +99,22 @@ void pack_scales(const PanelFormat& format, const FileBlock& block, std::byte* s
   }
 }
 
+// Whether no scale of a block is infinite or NaN. Float16 that a storage lacks are zeros.
+bool is_finite(const PanelFormat& format, const FileBlock& block) {
+  if (format.scales == Scales::kPower) return block.bytes[0][0] != 255;
+  constexpr uint16_t kExponent = 0x7c00;
+  const auto scale = read_as<uint16_t>(block.halves), minimum = read_as<uint16_t>(block.halves + 2);
+  return (scale & kExponent) != kExponent && (minimum & kExponent) != kExponent;
+}
+
 template <PanelFormat kFormat>
-void pack_coded_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
+bool pack_coded_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
                     int64_t r) {
   FileBlock numbers{};
+  bool all_finite = true;
   for (int64_t left = cols / kFormat.block; left > 0; --left) {
     read_block(storage, source, &numbers);
+    all_finite &= is_finite(kFormat, numbers);
     for (int64_t unit = 0; unit < units_per_block(kFormat); ++unit) {
       pack_unit<kFormat.bits>(numbers.codes + unit * kUnit, panel + unit * unit_bytes(kFormat), r);
     }
@@ -112,20 +122,24 @@ void pack_coded_row(Storage storage, const std::byte* source, int64_t cols, std:
     source += row_of(storage).bytes;
     panel += block_bytes(kFormat);
   }
+  return all_finite;
 }
 
-using PackRow = void(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
+using PackRow = bool(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
                      int64_t r);
 
 template <PanelFormat kFormat>
-void pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel, int64_t r) {
+bool pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel, int64_t r) {
+  if constexpr (is_coded(kFormat)) {
+    return pack_coded_row<kFormat>(storage, source, cols, panel, r);
+  }
   switch (kFormat.number) {
-    case Number::kFloat32: return pack_plain_row<4>(source, cols, 1, panel, r);
-    case Number::kFloat16: return pack_plain_row<2>(source, cols, 1, panel, r);
-    case Number::kBFloat16: return pack_plain_row<2>(source, cols, 2, panel, r);
+    case Number::kFloat32: pack_plain_row<4>(source, cols, 1, panel, r); break;
+    case Number::kFloat16: pack_plain_row<2>(source, cols, 1, panel, r); break;
+    case Number::kBFloat16: pack_plain_row<2>(source, cols, 2, panel, r); break;
     case Number::kCode: break;
   }
-  if constexpr (is_coded(kFormat)) pack_coded_row<kFormat>(storage, source, cols, panel, r);
+  return true;
 }
 
 constexpr auto kPackRows =
@@ -133,16 +147,18 @@ constexpr auto kPackRows =
 
 }  // namespace
 
-void pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
+bool pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels) {
   const WeightType type = weight_type_of(storage);
   SINKSTREAM_CHECK(cols % row_of(storage).block == 0, "cols is ", cols);
   const int64_t source_bytes = row_bytes_of(storage, cols);
+  bool all_finite = true;
   for (int64_t i = 0; i < count; ++i) {
     std::byte* panel = panels + (row + i) / kPanelRows * panel_bytes(type, cols);
-    kPackRows[static_cast<size_t>(type)](storage, source + i * source_bytes, cols, panel,
-                                         (row + i) % kPanelRows);
+    all_finite &= kPackRows[static_cast<size_t>(type)](storage, source + i * source_bytes, cols,
+                                                       panel, (row + i) % kPanelRows);
   }
+  return all_finite;
 }
 
 void unpack_vector(Storage storage, const std::byte* source, int64_t count, float* out) {

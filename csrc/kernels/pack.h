@@ -71,8 +71,8 @@ constexpr int64_t row_bytes_of(Storage storage, int64_t cols) {
 
 // Packs rows [row, row + count) of a matrix whose panels start at `panels`.
 // `source` holds `count` rows in the file's format, at any alignment. The panels must be zero
-// before the first call: rows past the end stay zero.
-void pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
+// before the first call: rows past the end stay zero. Returns whether all scales are finite.
+bool pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels);
 
 // Writes a vector of `count` numbers (F32, F16 or BF16) as float32.

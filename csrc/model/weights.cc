@@ -91,8 +91,9 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   std::byte* target = memory_.data() + entry.offset;
   if (entry.is_vector()) {
     unpack_vector(entry.storage, source, count, reinterpret_cast<float*>(target) + row);
-  } else {
-    pack_rows(entry.storage, source, row, count, entry.cols, target);
+  } else if (!pack_rows(entry.storage, source, row, count, entry.cols, target)) {
+    throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales, but rows [",
+                              row, ", ", row + count, ") have one that is NaN or infinite."));
   }
   std::atomic_ref(entry.written).fetch_add(count, std::memory_order_relaxed);
 }

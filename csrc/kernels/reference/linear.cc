@@ -45,12 +45,17 @@ std::vector<double> rounded_inputs(const LinearArgs& args, const LinearPart& par
   return x;
 }
 
+std::vector<double> row_of(const PackedMatrix& weights, int64_t row) {
+  std::vector<double> numbers(weights.cols);
+  for (int64_t col = 0; col < weights.cols; ++col) numbers[col] = weight_at(weights, row, col);
+  return numbers;
+}
+
 // One output of one token with the rounded inputs `x`.
-void compute(const LinearPart& part, int64_t row, const std::vector<double>& x, float* out) {
+void compute(const LinearPart& part, int64_t row, const std::vector<double>& weights,
+             const std::vector<double>& x, float* out) {
   double sum = 0;
-  for (size_t col = 0; col < x.size(); ++col) {
-    sum += weight_at(part.weights, row, static_cast<int64_t>(col)) * x[col];
-  }
+  for (size_t col = 0; col < x.size(); ++col) sum += weights[col] * x[col];
   if (part.bias != nullptr) sum += part.bias[row];
   if (part.accumulate) sum += *out;
   *out = static_cast<float>(sum);
@@ -61,12 +66,16 @@ void compute(const LinearPart& part, int64_t row, const std::vector<double>& x, 
 void linear(const LinearArgs& args, const Launch& launch) {
   for (int64_t i = 0; i < args.part_count; ++i) {
     const LinearPart& part = args.parts[i];
+    std::vector<std::vector<double>> inputs;
     for (int64_t token = 0; token < args.tokens; ++token) {
-      const std::vector<double> x = rounded_inputs(args, part, token);
-      float* out = part.out + token * part.out_stride;
-      launch.pool->run(part.weights.rows,
-                       [&](int64_t row, int) { compute(part, row, x, out + row); });
+      inputs.push_back(rounded_inputs(args, part, token));
     }
+    launch.pool->run(part.weights.rows, [&](int64_t row, int) {
+      const std::vector<double> weights = row_of(part.weights, row);
+      for (int64_t token = 0; token < args.tokens; ++token) {
+        compute(part, row, weights, inputs[token], part.out + token * part.out_stride + row);
+      }
+    });
   }
 }
 

@@ -34,6 +34,9 @@ def find_gpu(library: str) -> dict[str, Any]:
 def usable_threads() -> int:
     """Count the cores that the affinity mask and the CPU quota allow."""
 
+def storages() -> dict[str, tuple[int, int]]:
+    """Return the numbers in a block, and its bytes, for each number format of files by name."""
+
 def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
     """Read at most `count` strings as GGUF writes them, up to the first incomplete one.
 

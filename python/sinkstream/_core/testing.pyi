@@ -1,4 +1,4 @@
-"""Single steps of sampling, for tests."""
+"""Single steps, for tests."""
 
 from collections.abc import Sequence
 
@@ -24,3 +24,6 @@ def kept_tokens(
     table: str = "",
 ) -> list[int]:
     """List the ids that are left after top-k, then top-p, then min-p."""
+
+def unpack_rows(storage: str, content: bytes, cols: int, table: str = "") -> bytes:
+    """Pack rows of a file into panels, and return their numbers as float32, [rows, cols]."""

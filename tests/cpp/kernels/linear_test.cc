@@ -282,6 +282,7 @@ TEST_P(LinearTest, GivesARowTheSameBitsWithAnyOtherRows) {
 
 TEST_P(LinearTest, GivesTheSameBitsOnAnyNumberOfThreads) {  // tsan
   for (const Storage storage : kStorages) {
+    const int64_t cols = whole_blocks(storage, 64);
     const Matrix matrix = random_matrix(storage, 33 * 16 + 1, cols, 7);
     for (const int64_t tokens : {1, 2, 65}) {
       const Inputs inputs = random_inputs(tokens, cols, table().native_input, 8);
@@ -325,12 +326,12 @@ TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
 
 TEST_P(LinearTest, GivesAPartTheSameBitsWithAnyOtherParts) {
   for (const InputType type : kInputTypes) {
-    const Inputs inputs = random_inputs(7, 64, type, 9);
+    const Inputs inputs = random_inputs(7, 256, type, 9);
     std::vector<Matrix> matrices;
     std::vector<Guarded> outs;
     int64_t rows = 0;
     for (const Storage storage : kStorages) {
-      matrices.push_back(random_matrix(storage, rows, 64, 10));  // the first has no rows at all
+      matrices.push_back(random_matrix(storage, rows, 256, 10));  // the first has no rows at all
       rows += 13;
     }
     for (const Matrix& matrix : matrices) outs.emplace_back(inputs.tokens * matrix.rows);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "common/errors.h"
 #include "kernels/matrix.h"
 #include "kernels/reference/weight_at.h"
@@ -75,6 +77,25 @@ TEST(Pack, KeepsAllBitPatternsOfScales) {
     pack_rows(Storage::kQ4_1, block.data(), 0, 1, 32, panels.get());
     ASSERT_EQ(number_at<uint16_t>(panels.get() + bytes - 64), scale);
     ASSERT_EQ(number_at<uint16_t>(panels.get() + bytes - 32), minimum);
+  }
+}
+
+TEST(Pack, SaysWhetherAllScalesAreFinite) {
+  for (const Storage storage : kStorages) {
+    if (!is_quantized(weight_type_of(storage))) continue;
+    const int64_t cols = 2 * row_of(storage).block, bytes = row_of(storage).bytes;
+    const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, cols));
+    for (const auto& [scale, minimum] :
+         {std::pair{1.0f, 1.0f}, {INFINITY, 1.0f}, {-INFINITY, 1.0f}, {NAN, 1.0f}, {1.0f, NAN}}) {
+      std::vector<std::byte> row(2 * bytes), last(bytes);
+      put_scales(storage, scale, minimum, &last);
+      if (storage == Storage::kMXFP4) last[0] = std::byte{uint8_t(std::isfinite(scale) ? 9 : 255)};
+      std::copy(last.begin(), last.end(), row.begin() + bytes);
+      const bool has_minimum_too = has_minimum(format_of(weight_type_of(storage)));
+      EXPECT_EQ(pack_rows(storage, row.data(), 0, 1, cols, panels.get()),
+                std::isfinite(scale) && (std::isfinite(minimum) || !has_minimum_too))
+          << row_of(storage).name << " " << scale << " " << minimum;
+    }
   }
 }
 

@@ -40,9 +40,16 @@ BLOCK_TYPES = {
     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
     17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
     23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
-    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
 """GGUF's type numbers. Types in `STORAGE_BLOCKS` can be loaded; the others are named in errors."""
+
+_SUBSTITUTES = {
+    "IQ1": "Q2_K", "IQ2": "Q2_K", "IQ3": "Q3_K_M or IQ4_XS", "TQ": "Q2_K", "NVFP4": "Q4_K_M",
+    "Q4_0_": "Q4_0", "IQ4_NL_": "IQ4_NL",
+}  # fmt: skip
+"""For types that start so: the files of similar size that can be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +185,11 @@ def _check_block_types(file: File, declared: list[Declaration]) -> None:
     first = unknown[0]
     kind = BLOCK_TYPES.get(first.block_type, f"number {first.block_type}")
     others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+    substitutes = [files for start, files in _SUBSTITUTES.items() if kind.startswith(start)]
+    remedy = f" Use a {substitutes[0]} file of the model." if substitutes else ""
     raise CheckpointError(
         f"load: tensor {quoted(first.name)}{others} of {file.name} has block type {kind}; "
-        f"supported are {', '.join(sorted(STORAGE_BLOCKS))}."
+        f"supported are {', '.join(sorted(STORAGE_BLOCKS))}.{remedy}"
     )
 
 
