@@ -262,7 +262,7 @@ def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
     for name, weight in model.weights.items():
         kind = gguf.GGMLQuantizationType[storage if weight.ndim == 2 else "F32"]
         permuted = _permute(weight, name, config) if architecture == "llama" else weight
-        writer.add_tensor(_gguf_name(name), _quantize(permuted, storage), raw_dtype=kind)
+        writer.add_tensor(_gguf_name(name), _quantize(permuted, kind.name), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -89,7 +89,7 @@ inline double weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
                         : value_of(format, code_at(format, unit, r, c));
   const auto [scale, minimum] =
       scale_at(format, block + block_code_bytes(format), r, in_block / format.group);
-  return scale * value + minimum;
+  return has_minimum(format) ? scale * value + minimum : scale * value;  // −0 stays −0
 }
 
 }  // namespace sinkstream

@@ -372,12 +372,26 @@ BROKEN = {
     "an unknown block type": (
         broken(lambda f: f.tensors.append(GgufTensor("odd", (32,), bytes(20), block_type=77))),
         'tensor "odd" of model.gguf has block type number 77; '
-        "supported are BF16, F16, F32, Q4_0, Q4_1, Q8_0",
+        "supported are BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, .*, Q8_0[.]$",
     ),
-    "a block type without support": (
-        broken(lambda f: f.tensors.append(GgufTensor("odd", (256,), bytes(144), block_type=12))),
-        'tensor "odd" of model.gguf has block type Q4_K',
-    ),
+    **{
+        f"the block type {name}": (
+            broken(
+                lambda f, number=number: f.tensors.append(
+                    GgufTensor("odd", (256,), bytes(144), block_type=number)
+                )
+            ),
+            f'tensor "odd" of model.gguf has block type {name}; .*, Q8_0[.] Use a {file} file',
+        )
+        for number, name, file in [
+            (16, "IQ2_XXS", "Q2_K"),
+            (21, "IQ3_S", "Q3_K_M or IQ4_XS"),
+            (29, "IQ1_M", "Q2_K"),
+            (33, "Q4_0_8_8", "Q4_0"),
+            (34, "TQ1_0", "Q2_K"),
+            (40, "NVFP4", "Q4_K_M"),
+        ]
+    },
 }
 
 
