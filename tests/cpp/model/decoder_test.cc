@@ -10,6 +10,7 @@
 #include "common/errors.h"
 
 #include "heap/heap.h"
+#include "kernels/matrix.h"
 #include "kernels/tables.h"
 #include "model/random_decoder.h"
 
@@ -297,10 +298,10 @@ TEST(WeightStore, NamesAWeightThatIsMissingOrHasAnotherShape) {
 // The digest of a matrix and a vector of this storage, with one bit of their bytes flipped.
 std::string digest_with(Storage storage, int64_t flipped_bit) {
   WeightStore store(small_spec());
-  const int64_t rows = 3, cols = 32, row = row_bytes_of(storage, cols);
+  const int64_t rows = 3, cols = whole_blocks(storage, 32), row = row_bytes_of(storage, cols);
   std::vector<std::byte> bytes(rows * row + 5 * 4);
   std::mt19937 random(3);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0x9f);  // finite scales
   if (flipped_bit >= 0) bytes[flipped_bit / 8] ^= std::byte{1} << flipped_bit % 8;
   store.declare("q", storage, rows, cols);
   store.declare("q_bias", Storage::kF32, 5, 1);
@@ -311,16 +312,33 @@ std::string digest_with(Storage storage, int64_t flipped_bit) {
 }
 
 TEST(WeightStore, HasAnotherDigestForEverySingleBit) {
-  for (const Storage storage : {Storage::kF32, Storage::kF16, Storage::kBF16, Storage::kQ8_0,
-                                Storage::kQ4_0, Storage::kQ4_1}) {
+  for (const Storage storage : kStorages) {
     const std::string digest = digest_with(storage, -1);
     ASSERT_EQ(digest.size(), 32u);
     ASSERT_EQ(digest, digest_with(storage, -1));
     std::set<std::string> seen{digest};
-    const int64_t bits = (3 * row_bytes_of(storage, 32) + 5 * 4) * 8;
+    const int64_t row = row_bytes_of(storage, whole_blocks(storage, 32));
+    const int64_t bits = (3 * row + 5 * 4) * 8;
     for (int64_t bit = 0; bit < bits; ++bit) {
       ASSERT_TRUE(seen.insert(digest_with(storage, bit)).second) << bit;
     }
+  }
+}
+
+TEST(WeightStore, RefusesAScaleThatIsNotFinite) {
+  WeightStore store(small_spec());
+  store.declare("q", Storage::kQ8_0, 2, 32);
+  store.allocate();
+  std::vector<std::byte> rows(2 * row_bytes_of(Storage::kQ8_0, 32));
+  const f16 infinite = to_f16(INFINITY);
+  std::memcpy(rows.data() + rows.size() / 2, &infinite, 2);
+  try {
+    store.write("q", rows.data(), static_cast<int64_t>(rows.size()), 0, 2);
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_STREQ(error.what(),
+                 "load: weight \"q\" must have finite scales, but rows [0, 2) have one that is NaN "
+                 "or infinite.");
   }
 }
 

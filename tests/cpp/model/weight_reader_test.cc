@@ -64,7 +64,7 @@ class WeightReaderTest : public testing::Test {
     for (int i = std::size(kShapes) - 1; i >= 0; --i) {
       const Shape& shape = kShapes[i];
       std::vector<std::byte> bytes(shape.rows * row_bytes_of(shape.storage, shape.cols));
-      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xbf);  // finite
       file_.write(bytes, offset);
       extents_.push_back({shape.weight, file_.descriptor(), offset});
       offset += static_cast<int64_t>(bytes.size());
