@@ -43,8 +43,8 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
       reads.push_back(read_rate(panels.data(), bytes, pool));
       rates.push_back(bytes / call.seconds(kernels, pool));
     }
-    std::printf("  %-13s %6.1f GB/s, plain read %6.1f GB/s: %3.0f %%\n", name,
-                best(rates) * 1e-9, best(reads) * 1e-9, 100 * best(rates) / best(reads));
+    std::printf("  %-13s %6.1f GB/s, plain read %6.1f GB/s: %3.0f %%\n", name, best(rates) * 1e-9,
+                best(reads) * 1e-9, 100 * best(rates) / best(reads));
   }
 }
 

@@ -67,8 +67,8 @@ Storage storage_of(const std::string& name) {
   for (const StorageRow& row : kStorageRows) {
     if (row.name == name) return row.storage;
   }
-  throw CheckpointError(cat("load: a weight's storage must be one that `storages` returns, but is ",
-                            name, "."));
+  throw CheckpointError(
+      cat("load: a weight's storage must be one that `storages` returns, but is ", name, "."));
 }
 
 ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}

@@ -187,9 +187,9 @@ template <typename Function, typename Make>
 constexpr auto per_format(const Make& make) {
   constexpr size_t kCount = std::size(kWeightTypes);
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::array<Function, kCount>{
-        make.template operator()<kWeightTypes[kIndex].format>()...};
-  }(std::make_index_sequence<kCount>());
+    return std::array<Function, kCount>{make.template operator()<kWeightTypes[kIndex].format>()...};
+  }
+  (std::make_index_sequence<kCount>());
 }
 
 }  // namespace sinkstream

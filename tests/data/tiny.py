@@ -106,8 +106,13 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
     "qwen3": (_QWEN3, None),
     "llama-one-layer": ({**_LLAMA, "num_hidden_layers": 1}, None),
     "llama-wide": (
-        {**_LLAMA, "num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
-         "num_attention_heads": 8},
+        {
+            **_LLAMA,
+            "num_hidden_layers": 2,
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "num_attention_heads": 8,
+        },
         "smollm",
     ),
     **{

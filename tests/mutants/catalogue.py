@@ -692,14 +692,11 @@ OURS = (
         sentence="Tiles of several tokens add directly into their outputs, which saves a "
         "register: a token in a batch is summed in another order than a single one.",
         file=TILE,
-        old="""  sum_group<kType, kTokens>(group, x, sum);
-""",
-        new="""  if constexpr (!is_quantized(kType) && kTokens > 1) {
-    sum_group<kType, kTokens>(group, x, acc);
-    return;
-  }
-  sum_group<kType, kTokens>(group, x, sum);
-""",
+        old="for (int v = 0; v < kVectors; ++v) sum[t][v] = sum[t][v] + chain[c][t][v];",
+        new="""for (int v = 0; v < kVectors; ++v) {
+          Vec& to = !is_coded(kFormat) && kTokens > 1 ? acc[t][v] : sum[t][v];
+          to = to + chain[c][t][v];
+        }""",
         killers=(
             _linear("GivesATokenTheSameBitsInEveryBatch"),
             _decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),
@@ -732,10 +729,10 @@ OURS = (
     ),
     Mutant(
         name="pairs_taken_in_halves",
-        sentence="One chain of dot products takes the first half of a group, the other the second.",
+        sentence="One chain of dot products takes the first half of a unit, the other the second.",
         file=DOT,
-        old="pair / (kPairs / 2) : pair % 2;",
-        new="pair / (kPairs / 2) : pair / (kPairs / 2);",
+        old="n / (kPairs / 2) : n % 2;",
+        new="n / (kPairs / 2) : n / (kPairs / 2);",
         killers=("kernels/linear:LinearOrder.OfDotsIsThatOfItsTwoChains",),
     ),
     Mutant(
@@ -824,12 +821,45 @@ OURS = (
     # --- the tile unit ----------------------------------------------------------------------
     Mutant(
         name="tail_read_past_the_panel",
-        sentence="The last columns of a panel are read as a whole group, with part of the next "
+        sentence="The last columns of a panel are read as a whole unit, with part of the next "
         "panel.",
         file=AMX,
-        old="multiply_group<kPanels, kBands>(padded[0], kGroupBytes, x, band_stride);",
-        new="multiply_group<kPanels, kBands>(group, panel_stride, x, band_stride);",
+        old="multiply_registers<kPanels, kBands>(padded[0], kUnitBytes, x, band_stride);",
+        new="multiply_registers<kPanels, kBands>(unit, panel_stride, x, band_stride);",
         killers=(_tiles("ReadsNothingOutsideItsPanels"),),
+    ),
+    Mutant(
+        name="one_scale_for_both_halves",
+        sentence="Where groups of 16 columns have scales, a unit takes its first one for all 32.",
+        file="csrc/kernels/cpu/linear/codes.inl",
+        old="unit.index * kUnit / kFormat.group + part;",
+        new="unit.index * kUnit / kFormat.group;",
+        killers=(_linear("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="spare_bits_taken_as_stored",
+        sentence="The last pair of a unit of 5-bit codes takes its bits in reverse.",
+        file="csrc/kernels/cpu/linear/codes.inl",
+        old="const UintVec bits = shift_halfwords(code_word(codes, word, v), 15 - word);",
+        new="const UintVec bits = shift_halfwords(code_word(codes, kBits - word, v), 15 - word);",
+        killers=(_linear("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="registers_configured_once",
+        sentence="A task that passes to panels with scales per 16 columns keeps the tile unit's "
+        "shapes.",
+        file=AMX,
+        old="if (pairs != configured_pairs && needs_tiles",
+        new="if (configured_pairs == 0 && needs_tiles",
+        killers=(_tiles("GivesAPartTheSameBitsWithAnyOtherParts"),),
+    ),
+    Mutant(
+        name="infinite_scales_let_in",
+        sentence="Only the last block of a row is checked for scales that are not finite.",
+        file="csrc/kernels/pack.cc",
+        old="all_finite &= is_finite(kFormat, numbers);",
+        new="all_finite = is_finite(kFormat, numbers);",
+        killers=("kernels/pack:Pack.SaysWhetherAllScalesAreFinite",),
     ),
     Mutant(
         name="band_upside_down",
@@ -886,7 +916,7 @@ OURS = (
         name="tiles_kept",
         sentence="A thread does not release its tile registers after its task.",
         file=AMX,
-        old="  if (is_configured) tiles::release();\n",
+        old="  if (configured_pairs > 0) tiles::release();\n",
         new="",
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
     ),

@@ -62,7 +62,8 @@ SINKSTREAM_INLINE void widen_head(const T* from, int64_t head_dim, float* to) {
   for (int64_t d = 0; d < head_dim; d += kLanes) store(to + d, load_as(from + d));
 }
 SINKSTREAM_INLINE void widen_head(const int8_t* from, float scale, int64_t head_dim, float* to) {
-  for (int64_t d = 0; d < head_dim; d += kLanes) store(to + d, to_float(load_bytes(from + d)) * scale);
+  for (int64_t d = 0; d < head_dim; d += kLanes)
+    store(to + d, to_float(load_bytes(from + d)) * scale);
 }
 
 // Rounds `from` [head_dim] to `to`; both have room for whole vectors.

@@ -33,7 +33,8 @@ void embed_bfloat16(const std::byte* panel, int64_t row, int64_t cols, float* ou
 template <PanelFormat kFormat>
 SINKSTREAM_INLINE float value_at(const std::byte* codes, int64_t row, int col) {
   if constexpr (kFormat.bits == 8) {
-    return static_cast<float>(static_cast<int8_t>(codes[(col / 4 * kPanelRows + row) * 4 + col % 4]));
+    return static_cast<float>(
+        static_cast<int8_t>(codes[(col / 4 * kPanelRows + row) * 4 + col % 4]));
   } else {
     const int v = static_cast<int>(row / kLanes);
     const auto pair = reinterpret_cast<IntVec>(pair_values<kFormat>(codes, col / 2, v));

@@ -61,8 +61,7 @@ def match_tensors(
     if surplus:
         warn_caller(_warning(list(surplus.values()), where))
     return tuple(
-        TensorSource(slot, tensor, entries[tensor].kind)
-        for tensor, slot in needed.items()
+        TensorSource(slot, tensor, entries[tensor].kind) for tensor, slot in needed.items()
     )
 
 

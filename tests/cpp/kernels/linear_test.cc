@@ -221,8 +221,8 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInEveryBatchAtTheEdgesOfFloats) {
 // together, and more groups than are converted together.
 TEST_P(LinearTest, GivesATokenTheSameBitsInALongTask) {
   constexpr int64_t kRows = 513, kTokens = 273, kFew = 7;
-  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_1, Storage::kQ2_K,
-                                Storage::kQ6_K}) {
+  for (const Storage storage :
+       {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_1, Storage::kQ2_K, Storage::kQ6_K}) {
     const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, 416), 26);
     const Inputs inputs = random_inputs(kTokens, matrix.cols, table().native_input, 27);
     const std::vector<float> together = run(table(), inputs, matrix);
@@ -442,8 +442,10 @@ TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
         }
         float out;
         run(table(), inputs,
-            {{.weights =
-                  {.type = weight_type_of(storage), .rows = 1, .cols = cols, .panels = panels.get()},
+            {{.weights = {.type = weight_type_of(storage),
+                          .rows = 1,
+                          .cols = cols,
+                          .panels = panels.get()},
               .out = &out,
               .out_stride = 1}});
         EXPECT_NEAR(out, expected, magnitude * tolerance_of(DType::kFloat32))

@@ -87,10 +87,10 @@ TEST(Pack, SaysWhetherAllScalesAreFinite) {
     const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, cols));
     for (const auto& [scale, minimum] :
          {std::pair{1.0f, 1.0f}, {INFINITY, 1.0f}, {-INFINITY, 1.0f}, {NAN, 1.0f}, {1.0f, NAN}}) {
-      std::vector<std::byte> row(2 * bytes), last(bytes);
-      put_scales(storage, scale, minimum, &last);
-      if (storage == Storage::kMXFP4) last[0] = std::byte{uint8_t(std::isfinite(scale) ? 9 : 255)};
-      std::copy(last.begin(), last.end(), row.begin() + bytes);
+      std::vector<std::byte> row(2 * bytes), first(bytes);
+      put_scales(storage, scale, minimum, &first);
+      if (storage == Storage::kMXFP4) first[0] = std::byte{uint8_t(std::isfinite(scale) ? 9 : 255)};
+      std::copy(first.begin(), first.end(), row.begin());
       const bool has_minimum_too = has_minimum(format_of(weight_type_of(storage)));
       EXPECT_EQ(pack_rows(storage, row.data(), 0, 1, cols, panels.get()),
                 std::isfinite(scale) && (std::isfinite(minimum) || !has_minimum_too))

@@ -36,7 +36,7 @@ def test_every_family_has_a_tiny_checkpoint() -> None:
 
 
 def test_every_block_format_has_a_tiny_checkpoint() -> None:
-    assert tiny.BLOCKS == {name: numbers for name, (numbers, _) in STORAGE_BLOCKS.items()}
+    assert {name: numbers for name, (numbers, _) in STORAGE_BLOCKS.items()} == tiny.BLOCKS
 
 
 def from_config(family: str, **changes: Any) -> DecoderSpec:

@@ -67,7 +67,12 @@ def test_logits_of_a_16_bit_folder_equal_the_reference_on_what_is_stored(
 
 @pytest.mark.parametrize(
     ("name", "storage"),
-    [*((tiny.model_for(s), s) for s in tiny.STORAGES), ("qwen2", "F32"), ("qwen2", "Q8_0"), ("qwen3", "F32")],
+    [
+        *((tiny.model_for(s), s) for s in tiny.STORAGES),
+        ("qwen2", "F32"),
+        ("qwen2", "Q8_0"),
+        ("qwen3", "F32"),
+    ],
 )
 def test_logits_of_a_gguf_file_equal_the_reference_on_what_is_stored(
     name: str, storage: str, tiny_gguf: Callable[[str, str], Path], threads: int

@@ -2,9 +2,9 @@
 // bfloat16 (except for a single token: linear/single_token.inl). Everything else goes to
 // `linear_without_tiles`, which the including file defines.
 //
-// A register of weights is a unit of a panel; a register of inputs is a unit of a band. Where groups
-// of 16 columns have scales of their own, it is half a unit. For every output, regardless of its
-// token's band and that band's size:
+// A register of weights is a unit of a panel; a register of inputs is a unit of a band. Where
+// groups of 16 columns have scales of their own, it is half a unit. For every output, regardless of
+// its token's band and that band's size:
 //
 //   bfloat16   acc = acc + (even + odd): Note: [What the tile unit adds]
 //   codes      sum = 0 + (even + odd), added to acc as in Note: [One order along K]
@@ -89,8 +89,8 @@ SINKSTREAM_INLINE void clear_sums() {
 
 // Adds the products of one register each. `panel_stride`: bytes; `band_stride`: elements.
 template <int kPanels, int kBands>
-SINKSTREAM_INLINE void multiply_registers(const std::byte* weights, int64_t panel_stride, const bf16* x,
-                                      int64_t band_stride) {
+SINKSTREAM_INLINE void multiply_registers(const std::byte* weights, int64_t panel_stride,
+                                          const bf16* x, int64_t band_stride) {
   tiles::load<kFirstWeights>(weights);
   tiles::load<kFirstInputs>(x);
   tiles::multiply<0, kFirstInputs, kFirstWeights>();
@@ -263,7 +263,8 @@ TileKernel* kernel_of_type(WeightType type, int64_t size, int64_t panels, int64_
   static constexpr auto kKernels = per_format<BandKernels>([]<PanelFormat kFormat>() {
     return []<size_t... kIndex>(std::index_sequence<kIndex...>) {
       return BandKernels{kernel_of_bands<kFormat, kBandSizes[kIndex]>...};
-    }(std::make_index_sequence<std::size(kBandSizes)>());
+    }
+    (std::make_index_sequence<std::size(kBandSizes)>());
   });
   int index = 0;
   while (kBandSizes[index] != size) ++index;

@@ -10,11 +10,11 @@ constexpr int kBandSizes[] = {1, 2, 4, 8, kTileRows};
 struct Bands {
   int64_t size;  // tokens in each, padding included
   int64_t count;
-  int64_t units;      // of kUnit columns, the last one padded
-  bf16* inputs;       // [count][units][size][kUnit]
-  float* sums;        // [count][units][size]: Σx of each unit, if a part's codes have minima
-  float* half_sums;   // [count][units][2][size]: of each half of it, likewise
-  float* floats;      // [units][kUnit]: the inputs of a single token as floats
+  int64_t units;     // of kUnit columns, the last one padded
+  bf16* inputs;      // [count][units][size][kUnit]
+  float* sums;       // [count][units][size]: Σx of each unit, if a part's codes have minima
+  float* half_sums;  // [count][units][2][size]: of each half of it, likewise
+  float* floats;     // [units][kUnit]: the inputs of a single token as floats
   bool has_sums;
   bool has_half_sums;
 

@@ -136,8 +136,8 @@ SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
 
 // Note: [Inputs in 16 bits]. Returns the group's scale; sets `halves` to the sums of the rounded
 // inputs over 16 columns, in units of the scale.
-SINKSTREAM_INLINE float write_int16(const float (&x)[kUnit], const Inputs& inputs,
-                                    RunLayout layout, int32_t (&halves)[2]) {
+SINKSTREAM_INLINE float write_int16(const float (&x)[kUnit], const Inputs& inputs, RunLayout layout,
+                                    int32_t (&halves)[2]) {
   const float largest = largest_magnitude(x, kUnit);
   const bool is_finite = largest < __builtin_inff();
   float factor = 0, scale = is_finite ? 0 : __builtin_nanf("");

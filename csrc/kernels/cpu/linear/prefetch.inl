@@ -50,7 +50,8 @@ PanelPrefetch panel_prefetch(const LinearArgs& args, const Share& share, int64_t
   prefetch.own_panel |= !fits;
   const bool together = prefetchers > 1 && fits && next.part != nullptr;
   if (prefetch.own_panel) {
-    const int64_t distance = prefetch_distance(format_of(panel.part->weights.type), prefetches_to_l1());
+    const int64_t distance =
+        prefetch_distance(format_of(panel.part->weights.type), prefetches_to_l1());
     const int64_t wanted = together ? bytes - distance : bytes;  // the others prefetch the rest
     prefetch.panel = prefetch_parts(at(panel) + distance, wanted, 1, units);
   }

@@ -28,7 +28,6 @@ constexpr int kChainCols = 16;
 constexpr int kChains = static_cast<int>(kUnit) / kChainCols;
 constexpr int kRun = 8;  // contiguous inputs of one token; the codes of an int4 word
 
-
 // Tokens in a tile: as many as leave registers for a weight and an input. The last tile of a call
 // has the next size that holds the rest, padded.
 constexpr int kMaxTile = kLanes == 4 ? 2 : kLanes == 8 ? 6 : 8;
@@ -146,8 +145,8 @@ constexpr float unit_value_of(const PanelFormat& format) {
 // kFromStart.
 template <PanelFormat kFormat, int kTokens, int kTogether, bool kFromStart>
 SINKSTREAM_INLINE void add_chains(const Unit& unit, int first, const std::byte* codes,
-                                  const float* x, const float* sums,
-                                  Vec (&sum)[kTokens][kVectors], Vec (&acc)[kTokens][kVectors]) {
+                                  const float* x, const float* sums, Vec (&sum)[kTokens][kVectors],
+                                  Vec (&acc)[kTokens][kVectors]) {
   const int offset = kFromStart ? first * kChainCols : 0;
   Vec chain[kTogether][kTokens][kVectors];
 #pragma GCC unroll 16

@@ -54,8 +54,8 @@ void copy_number(const std::byte* panel, int64_t row, int64_t col, int tile_row,
 template <WeightType kType>
 void copy_scales(const std::byte* panel, int64_t row, int64_t col, int tile_row, std::byte* tile) {
   constexpr int kScales = scales_per_group(kType);
-  const std::byte* from =
-      panel + (col / kUnit + 1) * block_bytes(format_of(kType)) - kScales * kPanelRows * 2 + row * 2;
+  const std::byte* from = panel + (col / kUnit + 1) * block_bytes(format_of(kType)) -
+                          kScales * kPanelRows * 2 + row * 2;
   std::byte* to = tile + scale_in_tile(kType, tile_row, static_cast<int>(col % kTileCols));
   for (int i = 0; i < kScales; ++i) std::memcpy(to + i * 4, from + i * kPanelRows * 2, 2);
 }

@@ -40,8 +40,8 @@ namespace sinkstream::cuda {
 constexpr int kWarpLanes = 32;
 constexpr int kTileRows = 16;
 constexpr int kTileCols = 64;
-constexpr int kStepCols = 16;                         // of one A fragment
-constexpr int kSteps = kTileCols / kStepCols;         // of a tile
+constexpr int kStepCols = 16;                        // of one A fragment
+constexpr int kSteps = kTileCols / kStepCols;        // of a tile
 constexpr int kTileGroups = kTileCols / int{kUnit};  // groups of columns that share a scale
 constexpr int kGroupSteps = int{kUnit} / kStepCols;  // steps of such a group
 
