@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkstream.checkpoint.checkpoint import GgufText
-from sinkstream.checkpoint.describe import Description, describe
+from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
+from sinkstream.checkpoint.describe import Description, describe, describe_opened
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.stores.listing import (
@@ -104,14 +104,17 @@ def _read(model: StoredModel) -> ListedModel:
         path = model.find()
     except SinkstreamError as error:
         return _row(model, None, None, str(error))
-    return _row(model, path, describe(path), problem_of(path))
-
-
-def problem_of(path: Path) -> str | None:
-    """Return the error that loading a model would raise, as far as its headers tell."""
     try:
         opened = open_tensors(path, headers_only=True)
         opened.source.close()
+    except SinkstreamError as error:
+        return _row(model, path, describe(path), str(error))
+    return _row(model, path, describe_opened(opened), _problem_of_text(opened))
+
+
+def _problem_of_text(opened: TensorsOnly) -> str | None:
+    """Return the error for a tokenizer that is not known."""
+    try:
         if isinstance(opened.text, GgufText):
             check_tokenizer(opened.text.metadata)
     except SinkstreamError as error:

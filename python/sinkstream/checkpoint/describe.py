@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkstream.checkpoint.bounded_file import File, read_json
+from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
 from sinkstream.checkpoint.formats.gguf_header import (
     BLOCK_TYPES,
     Declarations,
@@ -22,7 +23,7 @@ from sinkstream.checkpoint.formats.gguf_header import (
 )
 from sinkstream.checkpoint.formats.gguf_split import existing_parts
 from sinkstream.checkpoint.formats.safetensors_header import DTYPE_BYTES, read_safetensors_header
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS, row_bytes
 from sinkstream.checkpoint.stores.folders import is_folder
 from sinkstream.errors import CheckpointError
 
@@ -77,6 +78,28 @@ def describe(path: Path) -> Description:
         return _describe_folder(path) if is_folder(path) else _describe_gguf(path)
 
 
+def describe_opened(opened: TensorsOnly) -> Description:
+    """Describe an open checkpoint without reading its headers again; of its types, those used."""
+    path = Path(opened.path)
+    types = _shares(
+        (tensor.storage, slot.rows * slot.cols, slot.rows * row_bytes(tensor.storage, slot.cols))
+        for tensor in opened.tensors
+        for slot in [tensor.slot]
+    )
+    if isinstance(opened.text, GgufText):
+        size = sum(map(_size, existing_parts(path)))
+        return _of_metadata(opened.text.metadata, types, size)
+    size = sum(map(_size, path.glob("*.safetensors")))
+    return _of_folder(path, opened.text.config, types, size)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it has gone since it was opened
+        return 0
+
+
 def _describe_gguf(path: Path) -> Description:
     metadata: dict[str, Any] = {}
     found: list[tuple[str, int, int]] = []
@@ -93,7 +116,12 @@ def _describe_gguf(path: Path) -> Description:
                 file.close()
             metadata = metadata or declared.metadata
             found += _sizes(declared, file.size)
-    types = _shares(found)
+    return _of_metadata(metadata, _shares(found), size)
+
+
+def _of_metadata(
+    metadata: Mapping[str, Any], types: Mapping[str, TypeShare], size: int
+) -> Description:
     number = metadata.get("general.file_type")
     named = FILE_TYPES.get(number) if type(number) is int else None
     tokenizer = _word(metadata, "tokenizer.ggml.model")
@@ -126,10 +154,6 @@ def _sizes(declared: Declarations, file_bytes: int) -> Iterator[tuple[str, int, 
 
 
 def _describe_folder(folder: Path) -> Description:
-    config, tokenizer_config = (
-        _json(folder / "config.json"),
-        _json(folder / "tokenizer_config.json"),
-    )
     found: list[tuple[str, int, int]] = []
     size = 0
     for path in sorted(folder.glob("*.safetensors"))[:_MAX_SHARDS]:
@@ -142,7 +166,13 @@ def _describe_folder(folder: Path) -> Description:
                 file.close()
             counts = ((entry.kind, math.prod(entry.shape)) for entry in tensors)
             found += ((kind, count, count * DTYPE_BYTES[kind]) for kind, count in counts)
-    types = _shares(found)
+    return _of_folder(folder, _json(folder / "config.json"), _shares(found), size)
+
+
+def _of_folder(
+    folder: Path, config: Mapping[str, Any], types: Mapping[str, TypeShare], size: int
+) -> Description:
+    tokenizer_config = _json(folder / "tokenizer_config.json")
     quantized = config.get("quantization_config")
     named = _word(quantized, "quant_method") if isinstance(quantized, dict) else None
     has_template = "chat_template" in tokenizer_config or _has(folder, "chat_template.jinja")

@@ -8,7 +8,8 @@ from pathlib import Path
 import gguf
 import pytest
 
-from sinkstream.checkpoint.describe import FILE_TYPES, TypeShare, describe
+from sinkstream.checkpoint.describe import FILE_TYPES, TypeShare, describe, describe_opened
+from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.open_checkpoint import open_checkpoint
 from tests.data import tiny
 from tests.python.checkpoint.gguf_bytes import (
@@ -53,6 +54,16 @@ def test_a_folder_says_the_same(tiny_folder: Callable[[str], Path], name: str) -
     assert found.file_bytes == sum(p.stat().st_size for p in folder.glob("*.safetensors"))
     assert found.quantization == next(iter(found.types))
     assert (found.tokenizer == "tokenizer.json") == (folder / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "llama.gguf"])
+def test_an_open_checkpoint_is_described_the_same(
+    tiny_folder: Callable[[str], Path], tiny_gguf: Callable[[str, str], Path], name: str
+) -> None:
+    path = tiny_gguf("llama", "Q8_0") if name.endswith("gguf") else tiny_folder(name)
+    opened = open_tensors(path)
+    opened.source.close()
+    assert describe_opened(opened) == describe(path)
 
 
 def test_all_parts_count(tmp_path: Path) -> None:

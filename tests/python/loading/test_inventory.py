@@ -215,12 +215,12 @@ def test_a_model_that_goes_while_it_is_listed_is_no_error(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = llama_bytes().write(tmp_path / "m.gguf")
-    describe = inventory.describe
+    opening = inventory.open_tensors
 
-    def remove(found: Path) -> Any:
+    def remove(found: Path, **options: Any) -> Any:
         path.unlink()
-        return describe(found)
+        return opening(found, **options)
 
-    monkeypatch.setattr(inventory, "describe", remove)
+    monkeypatch.setattr(inventory, "open_tensors", remove)
     (row,) = sinkstream.list_models(tmp_path)
     assert not row.loads
