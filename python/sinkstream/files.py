@@ -6,8 +6,10 @@ A replaced file's path always holds the old file or the complete new one.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -81,11 +83,9 @@ class NewFile:
     ) -> None:
         """Create the file; arguments and errors are those of `replace_whole`."""
         self._path = _target_of(expand_home(path))
-        # `mkstemp` creates it with mode 0600.
-        descriptor, part = tempfile.mkstemp(
-            prefix=f".{self._path.name[:40]}.", suffix=".part", dir=self._path.parent
-        )
-        self._part = Path(part)
+        prefix = f".{self._path.name[:40]}.sinkstream-"
+        descriptor, self._part = _create_locked(prefix, self._path.parent)
+        _remove_abandoned(prefix, self._path.parent)
         try:
             if not is_private:
                 os.fchmod(descriptor, 0o666 & ~_umask())
@@ -97,11 +97,11 @@ class NewFile:
             raise
 
     def complete(self) -> None:
-        """Flush the file to disk, close it and rename it. Call `abandon` if this fails."""
+        """Flush the file to disk, rename it and close it. Call `abandon` if this fails."""
         self.file.flush()
         os.fsync(self.file.fileno())
-        self.file.close()
         self._part.replace(self._path)
+        self.file.close()  # not earlier: that ends the lock
         _flush_folder(self._path.parent)
 
     def abandon(self) -> None:
@@ -109,6 +109,45 @@ class NewFile:
         with suppress(OSError):  # a full disk refuses what is still in the buffer
             self.file.close()
         self._part.unlink(missing_ok=True)
+
+
+# Note: [Abandoned files]
+# A killed process leaves its unfinished file. Each file is locked while it is written, and the lock
+# ends with the process. So the next writer of the path removes those that it can lock.
+
+
+def _create_locked(prefix: str, folder: Path) -> tuple[int, Path]:
+    """Create and lock a file with mode 0600; return its descriptor and path."""
+    while True:
+        descriptor, part = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=folder)
+        with suppress(OSError):  # a file system may have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.lexists(part):
+            return descriptor, Path(part)
+        os.close(descriptor)  # removed before it was locked
+
+
+def _remove_abandoned(prefix: str, folder: Path) -> None:
+    name = re.compile(re.escape(prefix) + "[a-z0-9_]{8}[.]part")
+    with suppress(OSError), os.scandir(folder) as entries:
+        for part in [entry.path for entry in entries if name.fullmatch(entry.name)]:
+            with suppress(OSError):
+                _remove_if_abandoned(part)
+
+
+def _remove_if_abandoned(part: str) -> None:
+    """Remove a file if no process is writing it.
+
+    Raises:
+        OSError: A process is, or the file cannot be locked.
+    """
+    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(part).unlink()
+    finally:
+        os.close(descriptor)
 
 
 def _target_of(path: Path) -> Path:

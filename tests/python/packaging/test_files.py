@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,6 +129,80 @@ def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Not a regular file"):
         fail_halfway(tmp_path / "pipe", KeyError)
     assert (tmp_path / "pipe").is_fifo()
+
+
+def left_by_a_killed_process(path: Path) -> Path:
+    """Return the unfinished file of a process that was killed while it replaced `path`."""
+    script = (
+        "import os, signal, sys; from sinkstream.files import NewFile\n"
+        "new = NewFile(sys.argv[1]); new.file.write(b'half'); new.file.flush()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    before = {*path.parent.iterdir()}
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = {*path.parent.iterdir()} - before
+    assert left.read_bytes() == b"half"
+    return left
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 60)
+    left = [left_by_a_killed_process(path) for _ in range(2)]
+    other = left_by_a_killed_process(tmp_path / "other")
+    with replace_whole(path) as file:
+        assert not any(part.exists() for part in left)
+        file.write(b"whole")
+    assert {*tmp_path.iterdir()} == {path, other}
+
+
+def test_files_that_others_are_writing_or_that_only_look_alike_stay(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    part = left_by_a_killed_process(path)
+    name = part.name.replace(".part", "")
+    alike = [tmp_path / f".file.{end}" for end in ("x.part", "download.part", "abc.sinkstream")]
+    alike += [tmp_path / f"{name}.part.txt", tmp_path / f"x{part.name}"]
+    for user in alike:
+        user.touch()
+    kinds = [part.with_name(part.name[:-13] + f"{i}" * 8 + ".part") for i in range(3)]
+    kinds[0].mkdir()
+    kinds[1].symlink_to(alike[0])
+    os.mkfifo(kinds[2])
+    with replace_whole(path) as first, replace_whole(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+        assert not part.exists()
+    assert path.read_bytes() == b"first"  # which ended last
+    assert {*tmp_path.iterdir()} == {path, *alike, *kinds}
+
+
+def test_many_writers_of_one_path_do_not_remove_each_others_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    def write(number: int) -> None:
+        for _ in range(20):
+            with replace_whole(path) as file:
+                file.write(bytes([number]) * 1000)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert len({*path.read_bytes()}) == 1
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_system_without_locks_keeps_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    left = left_by_a_killed_process(path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with replace_whole(path) as file:
+        file.write(b"whole")
+    assert {*tmp_path.iterdir()} == {path, left}
 
 
 def test_a_tilde_means_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
