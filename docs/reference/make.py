@@ -10,10 +10,15 @@ from pathlib import Path
 
 import command_line
 import models_and_formats
+import python_api
 
 FOLDER = Path(__file__).parent
 NOTE = "\n<!-- Do not edit: written by `python docs/reference/make.py`. -->\n"
-PAGES = {"command_line.md": command_line.page, "models_and_formats.md": models_and_formats.page}
+PAGES = {
+    "command_line.md": command_line.page,
+    "models_and_formats.md": models_and_formats.page,
+    **python_api.pages(),
+}
 
 
 def main() -> int:

@@ -27,6 +27,7 @@ class Capacity:
     cache_bytes: int
     """The caches of all sequences together."""
     weight_bytes: int
+    """The weights, in the block format of the file."""
     scratch_bytes: int
     """Activations of one step, and the logits of its sequences."""
 

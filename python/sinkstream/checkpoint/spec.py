@@ -20,6 +20,8 @@ class RopeSpec:
     inverse_frequencies: tuple[float, ...]
     """Radians per position, one for each pair of rotated dimensions."""
     pairing: Pairing
+    """Which dimensions are rotated together: `"half"`, `d` and `d + rotary_dim/2`; `"interleaved"`,
+    `2d` and `2d + 1`."""
     attention_factor: float = 1.0
     """Multiplies cos and sin, of queries and of keys (YaRN); 1 for the other schemes."""
 
@@ -43,21 +45,33 @@ class DecoderSpec:
     """A complete description of a decoder-only transformer: sizes and switches."""
 
     family: str
+    """`"llama"`, `"qwen2"` or `"qwen3"`."""
     vocab_size: int
+    """Rows of the embedding: token ids are below it."""
     hidden_size: int
+    """Numbers that represent a token between layers."""
     intermediate_size: int
+    """Width of the feed-forward part."""
     layers: int
+    """Decoder layers."""
     heads: int
+    """Query heads of a layer."""
     kv_heads: int
+    """Key and value heads of a layer; each serves `heads / kv_heads` query heads."""
     head_dim: int
+    """Numbers of a head."""
     trained_length: int
     """Longest context of the model's training, in tokens; capacity should not exceed it."""
     norm_eps: float
+    """Added to the mean square in every RMS norm."""
     rope: RopeSpec
+    """How queries and keys are rotated."""
     qkv_bias: bool = False
+    """Whether the projections to queries, keys and values have biases."""
     output_bias: bool = False
     """Whether the attention's output projection has a bias."""
     mlp_bias: bool = False
+    """Whether the feed-forward projections have biases."""
     qk_norm: bool = False
     """Whether each query and key head is RMS-normalized before it is rotated (Qwen3)."""
     tie_embeddings: bool = False

@@ -55,7 +55,7 @@ def test_the_parts_are_all_that_make_test_makes() -> None:
 def test_a_run_ends_with_times_and_a_count(tmp_path: Path) -> None:
     status, lines = run(tmp_path, MAKE.replace("exit 2", ":"))
     assert status == 0
-    *_, empty, tools, _, _, _, _, python, site, total, _, count = lines
+    *_, empty, site, tools, _, _, _, _, python, total, _, count = lines
     assert empty == ""
     assert re.fullmatch(r"tools +\d+ s  passed", tools)
     assert re.fullmatch(r"Python tests +\d+ s  passed", python)
@@ -69,3 +69,8 @@ def test_a_part_that_fails_fails_the_run_and_stops_no_other(tmp_path: Path) -> N
     assert status == 1
     assert [line.split()[0] for line in lines if line.endswith("failed")] == ["lint"]
     assert lines[-1] == "2 passed, 0 failed, 0 skipped"
+
+
+def test_the_site_is_built_before_the_tools_of_the_tests_are_there() -> None:
+    parts = words_of(r"^part '([^' ]+)", ".ci/run")
+    assert parts.index("site") < parts.index("tools")

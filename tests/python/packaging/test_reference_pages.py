@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 import typer
 
+from sinkstream import Capacity, DecoderSpec, RopeSpec
 from sinkstream.cli import options
 from sinkstream.cli.program import COMMANDS, EXIT_CODES
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
-MODULES = ("commands", "command_line", "models_and_formats", "make")
+MODULES = ("commands", "command_line", "docstring", "models_and_formats", "python_api", "make")
 
 
 @pytest.fixture
@@ -45,8 +47,9 @@ def test_a_stale_page_is_named(
     make = scripts["make"]
     monkeypatch.setattr(make, "FOLDER", tmp_path)
     monkeypatch.setattr(sys, "argv", ["make.py"])
+    (tmp_path / "python_api").mkdir()
     assert make.main() == 0
-    (tmp_path / "command_line.md").write_text("old")
+    (tmp_path / "command_line.md").write_text("old", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
     assert make.main() == 1
     assert capsys.readouterr().out == (
@@ -129,3 +132,100 @@ def test_kernel_tables_are_those_of_the_core(scripts: dict[str, ModuleType]) -> 
     listed = scripts["models_and_formats"].kernel_tables()
     built = [name for name, _ in _core.kernel_tables()]
     assert [name for name in listed if name in built] == built
+
+
+class Shown:
+    """Show a class.
+
+    Text with `code`, a *star and snake_case,
+    in two lines.
+
+    Args:
+        size: How long; or
+            longer.
+        *rest: More.
+
+    Later text.
+
+    Warns:
+        UserWarning: Often.
+
+    Example:
+        >>> Shown(3)
+    """
+
+    async def wait(self, name: str = "a", *, most: Literal["x"] = "x") -> Mapping[str, int]:
+        """Wait."""
+        return {}
+
+    @property
+    def size(self) -> int:
+        """Return the size."""
+        return 3
+
+
+@dataclass
+class Fields:
+    """Has fields."""
+
+    size: int
+    """How
+    long."""
+    name: str = "x"
+
+
+def test_docstrings_become_markdown(scripts: dict[str, ModuleType]) -> None:
+    lines = "\n".join(scripts["python_api"].class_of("Shown", Shown)).split("\n")
+    assert [line for line in lines if line] == [
+        "Show a class.",
+        "Text with `code`, a \\*star and snake_case, in two lines.",
+        "**Arguments**",
+        "- `size`: How long; or longer.",
+        "- `*rest`: More.",
+        "Later text.",
+        "**Warns**",
+        "- `UserWarning`: Often.",
+        "**Example**",
+        *("```pycon", ">>> Shown(3)", "```"),
+        "### Shown.wait",
+        "```py",
+        'async Shown.wait(name: str = "a", *, most: Literal["x"] = "x") -> Mapping[str, int]',
+        "```",
+        "Wait.",
+        "### Shown.size",
+        *("```py", "Shown.size: int", "```"),
+        "Return the size.",
+    ]
+
+
+def test_fields_have_the_strings_that_follow_them(scripts: dict[str, ModuleType]) -> None:
+    lines = list(scripts["python_api"].class_of("Fields", Fields))
+    assert lines[-2:] == ["- `size: int`: How long.", '- `name: str = "x"`']
+
+
+def test_a_public_name_that_is_on_no_page_is_named(
+    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_api = scripts["python_api"]
+    without = replace(python_api.PAGES["caches"], names=())
+    monkeypatch.setitem(python_api.PAGES, "caches", without)
+    with pytest.raises(ValueError, match=r"python_api\.py lacks Cache\.$"):
+        python_api.page(without)
+
+
+@pytest.mark.parametrize("kind", [Capacity, DecoderSpec, RopeSpec])
+def test_every_field_of_a_loaded_model_is_described(
+    scripts: dict[str, ModuleType], kind: type
+) -> None:
+    rows = scripts["python_api"].field_rows(kind)
+    assert [row.name for row in rows if not row.text] == []
+
+
+def test_the_site_needs_nothing_of_the_tests() -> None:
+    """`make docs` runs in an environment that has what a user installs, and Sphinx."""
+    program = (
+        "import runpy, sys\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        f"runpy.run_path({str(FOLDER.parent / 'conf.py')!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
