@@ -44,7 +44,7 @@ ALIASES = {
 }
 
 # Classes that a user makes; all others come from a function or a method.
-MADE_BY_USERS = {"SinkLayer", "StartRecentKVCache", "StreamingCache"}
+MADE_BY_USERS = {"GenParams", "SinkLayer", "StartRecentKVCache", "StreamingCache"}
 
 PAGES = {
     "loading": Page(
@@ -118,6 +118,13 @@ PAGES = {
             *("StreamingCache", "SinkLayer"),
         ),
     ),
+    "tinychat": Page(
+        "sinkstream.tinychat",
+        "TinyChat's generator protocol, over a session. "
+        "[The guide](../../guides/from_tinychat.md) shows old and new code, and what differs.",
+        "sinkstream.tinychat",
+        ("StreamGenerator", "GenParams", "Output", "Usage", "Timing"),
+    ),
     "basic": Page(
         "sinkstream.basic",
         "The simplest loops with and without a cache: the reference for what a cache saves.",
@@ -188,7 +195,7 @@ def class_of(name: str, kind: type) -> Iterator[str]:
     elif issubclass(kind, Exception):
         yield f"Bases: {', '.join(f'`{base.__name__}`' for base in kind.__bases__)}.\n"
     yield as_markdown(inspect.getdoc(kind) or "")
-    if is_dataclass(kind):
+    if is_dataclass(kind) or typing.is_typeddict(kind):
         yield ""
         yield from map(field_of, field_rows(kind))
     for member, value in members_of(kind):
@@ -227,7 +234,7 @@ class Row:
 
 
 def field_rows(kind: type) -> list[Row]:
-    """Return the fields of a dataclass with the strings that follow them in the source."""
+    """Return the fields of a dataclass or TypedDict, with the strings after them in the source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     body = typing.cast(ast.ClassDef, tree).body
     texts = {
@@ -239,6 +246,11 @@ def field_rows(kind: type) -> list[Row]:
         and isinstance(after.value, ast.Constant)
         and isinstance(after.value.value, str)
     }
+    if typing.is_typeddict(kind):
+        return [
+            Row(name, written(hint.__forward_arg__), "", " ".join(texts.get(name, "").split()))
+            for name, hint in kind.__annotations__.items()
+        ]
     return [
         Row(
             entry.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
@@ -37,7 +37,7 @@ class GenParams:
     """Subtracted once for each live occurrence. The original does not read it."""
     presence_penalty: float = 0.0
     """Subtracted from the logit of each live token. The original does not read it."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] | None = None
     """Added to the logits of these ids. The original does not read it."""
     seed: int = -1
     """Makes the draws repeatable; -1 draws a seed. The original does not read it."""

@@ -229,3 +229,12 @@ def test_the_site_needs_nothing_of_the_tests() -> None:
         f"runpy.run_path({str(FOLDER.parent / 'conf.py')!r})\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_keys_of_a_typed_dictionary_are_on_its_page(scripts: dict[str, ModuleType]) -> None:
+    from sinkstream.tinychat import Usage
+
+    rows = scripts["python_api"].field_rows(Usage)
+    assert [row.name for row in rows] == ["prompt_tokens", "completion_tokens", "total_tokens"]
+    assert {row.kind for row in rows} == {"int"}
+    assert rows[2].text == "Their sum."
