@@ -39,12 +39,14 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(variable, str(tmp_path / variable))
 
 
-def run(name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run a notebook in its own folder; return the outputs of its cells."""
+def run(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch, folder: Path = FOLDER
+) -> list[Any]:
+    """Run a notebook in a folder, usually its own; return the outputs of its cells."""
     monkeypatch.setenv("SINKSTREAM_MODEL", str(model))
     notebook = read(name)
     NotebookClient(
-        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     ).execute()
     return [
         output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
@@ -168,6 +170,15 @@ def test_a_notebook_runs_with_any_model_that_its_reader_names(
     name: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_run(name, run(name, tiny_folder("llama"), monkeypatch))
+
+
+@pytest.mark.usefixtures("own_settings")
+def test_the_notebook_that_reads_a_file_runs_without_it(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = {name: "".join(cell.source for cell in code_of(name)) for name in NOTEBOOKS}
+    assert [name for name, source in sources.items() if "../" in source] == ["eviction"]
+    check_run("eviction", run("eviction", tiny_folder("llama"), monkeypatch, tmp_path))
 
 
 @pytest.mark.usefixtures("own_settings")
