@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -58,6 +58,9 @@ def batch(
         int | None,
         typer.Option("--max-tokens", "-n", help=f"Tokens of a reply. Default: {PIPED_TOKENS}."),
     ] = None,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Answer the lines again that have an error.")
+    ] = False,
     max_sequences: Annotated[
         int, typer.Option(help="Lines answered in parallel. Each has its own cache.")
     ] = 4,
@@ -88,18 +91,29 @@ def batch(
         )
         sends_messages = system is not None or (loaded.has_chat_template and not raw)
         run = Run(loaded, Rules(defaults, sends_messages, system), max_sequences, output)
+        run.retries = retry_errors
         is_watched = is_terminal(sys.stderr)
         total = count_lines(source) if is_watched and Path(source).is_file() else None
         show = stack.enter_context(progress_bar("Lines", with_time=True, note="{} failed"))
         asyncio.run(run.answer_all(descriptor, lambda done: show(done, total, run.failed)))
+    for sentence in summary(run):
+        print(f"sinkstream: batch: {sentence}", file=sys.stderr)
+    return FAILED if run.failed or run.failed_before else 0
+
+
+def summary(run: Run) -> Iterator[str]:
+    """Yield what a user should know about a run."""
+    if run.finished:
+        errors = f", {run.failed_before:,} with an error" if run.failed_before else ""
+        remedy = " --retry-errors answers those again." if run.failed_before else ""
+        total = run.finished + run.answered
+        yield f"{run.finished:,} of {total:,} lines were already answered{errors}.{remedy}"
     if run.failed:
         verb = "has" if run.failed == 1 else "have"
-        print(
-            f'sinkstream: batch: {run.failed:,} of {run.answered:,} lines {verb} an "error" '
-            "instead of a result.",
-            file=sys.stderr,
+        yield (
+            f'{run.failed:,} of {run.answered:,} lines {verb} an "error" instead of a result. '
+            f"The first: {run.first_error}"
         )
-    return FAILED if run.failed else 0
 
 
 def open_source(source: str) -> int:
@@ -154,9 +168,16 @@ class Run:
         self._room = asyncio.Semaphore(max_sequences)
         self._ahead = _AHEAD * max_sequences
         self._output = output
+        self.retries = False
+        """Whether lines that have an error are answered again."""
         self.answered = 0
         """Results of this run."""
         self.failed = 0
+        """How many of them are errors."""
+        self.first_error = ""
+        self.finished = 0
+        """Results of earlier runs that stay."""
+        self.failed_before = 0
         """How many of them are errors."""
 
     async def answer_all(self, descriptor: int, progress: Callable[[int], None]) -> None:
@@ -166,23 +187,38 @@ class Run:
             descriptor: Of the input.
             progress: Called with the number of results.
         """
-        lines = self._skip_finished(read_lines(descriptor))
+        lines = read_lines(descriptor)
+        progress(0)
+        if self.retries:
+            with self._output.replacing() as replacement:
+                await self._answer_into(replacement, self._with_results(lines), progress)
+        else:
+            async for _, result in self._with_results(lines):
+                self._count(result or {})
+        await self._answer_into(self._output, self._without_results(lines), progress)
+
+    async def _answer_into(
+        self,
+        output: Output,
+        lines: AsyncIterator[tuple[InputLine, dict[str, Any] | None]],
+        progress: Callable[[int], None],
+    ) -> None:
         waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
-        progress(self._output.done)
         try:
-            await self._answer_into(waiting, lines, progress)
+            await self._answer_in_order(output, waiting, lines, progress)
         finally:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _answer_into(
+    async def _answer_in_order(
         self,
+        output: Output,
         waiting: deque[asyncio.Task[dict[str, Any]]],
-        lines: AsyncIterator[InputLine],
+        lines: AsyncIterator[tuple[InputLine, dict[str, Any] | None]],
         progress: Callable[[int], None],
     ) -> None:
-        reading: asyncio.Task[InputLine | None] | None = _next(lines)
+        reading: asyncio.Task[tuple[InputLine, dict[str, Any] | None] | None] | None = _next(lines)
         while waiting or reading is not None:
             is_full = len(waiting) >= self._ahead
             awaited = {
@@ -191,21 +227,35 @@ class Run:
             }
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if reading is not None and reading.done() and not is_full:
-                line = reading.result()
-                if line is not None:
-                    waiting.append(asyncio.create_task(self._answer(line)))
-                reading = None if line is None else _next(lines)
+                read = reading.result()
+                if read is not None:
+                    waiting.append(asyncio.create_task(self._result_of(*read)))
+                reading = None if read is None else _next(lines)
             results = []
             while waiting and waiting[0].done():
                 results.append(waiting.popleft().result())
             if results:
-                self._output.write(results)
-                self.answered += len(results)
-                self.failed += sum("error" in result for result in results)
-                progress(self._output.done + self.answered)
+                output.write(results)
+                progress(self.finished + self.answered)
+
+    async def _result_of(self, line: InputLine, result: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the result of an earlier run, or of this one."""
+        if result is not None:
+            self._count(result)
+            return result
+        result = await self._answer(line)
+        self.answered += 1
+        if "error" in result:
+            self.failed += 1
+            self.first_error = self.first_error or result["error"]
+        return result
+
+    def _count(self, result: dict[str, Any]) -> None:
+        self.finished += 1
+        self.failed_before += "error" in result
 
     async def _answer(self, line: InputLine) -> dict[str, Any]:
-        head: dict[str, Any] = {"line": line.number}
+        head: dict[str, Any] = {"line": line.number, "digest": line.digest}
         try:
             async with self._room:
                 fields = fields_of(line)
@@ -218,38 +268,42 @@ class Run:
         except (SinkstreamError, TypeError) as error:
             return {**head, "error": str(error)}
 
-    async def _skip_finished(self, lines: AsyncIterator[InputLine]) -> AsyncIterator[InputLine]:
-        """Yield the lines after the one of the last result, which must be among them."""
-        left, last = self._output.done, self._output.last
+    async def _with_results(
+        self, lines: AsyncIterator[InputLine]
+    ) -> AsyncIterator[tuple[InputLine, dict[str, Any] | None]]:
+        """Yield the lines that have a result with it; with None if they are answered again."""
+        for result in self._output.finished():
+            line = await anext(lines, None)
+            if line is None or not _belongs(result, line):
+                where = "has no such line" if line is None else f"line {line.number} is another one"
+                raise InvalidArgument(
+                    "batch: OUT must hold results of the same input, but one is that of line "
+                    f"{result['line']}, and in IN {where}. To start again, delete OUT."
+                )
+            yield line, None if self.retries and "error" in result else result
+
+    async def _without_results(
+        self, lines: AsyncIterator[InputLine]
+    ) -> AsyncIterator[tuple[InputLine, dict[str, Any] | None]]:
         async for line in lines:
-            if left == 0:
-                yield line
-                continue
-            left -= 1
-            if left == 0 and last is not None and _head(line) != _head_in(last):
-                break
-        else:
-            if left == 0:
-                return
-        raise InvalidArgument(
-            "batch: OUT must hold results of the same input, but its last line belongs to another "
-            "one."
-        )
+            yield line, None
 
 
-def _next(lines: AsyncIterator[InputLine]) -> asyncio.Task[InputLine | None]:
-    async def read() -> InputLine | None:
-        return await anext(lines, None)
+_Item = TypeVar("_Item")
+
+
+def _next(items: AsyncIterator[_Item]) -> asyncio.Task[_Item | None]:
+    async def read() -> _Item | None:
+        return await anext(items, None)
 
     return asyncio.create_task(read())
 
 
-def _head(line: InputLine) -> dict[str, Any]:
+def _belongs(result: dict[str, Any], line: InputLine) -> bool:
+    """Return whether a result is that of a line; 0.1.0 wrote no digests."""
+    if result["line"] != line.number or result.get("digest", line.digest) != line.digest:
+        return False
     try:
-        return head_of(line, fields_of(line))
+        return "id" not in result or fields_of(line).get("id") == result["id"]
     except InvalidArgument:
-        return {"line": line.number}
-
-
-def _head_in(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name in ("id", "line")}
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ class InputLine:
     content: bytes
     is_too_long: bool = False
     """Whether `content` is only the beginning."""
+
+    @property
+    def digest(self) -> str:
+        """Return what distinguishes the line from another one: 16 digits."""
+        return hashlib.sha256(self.content.strip()).hexdigest()[:16]
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[InputLine]:

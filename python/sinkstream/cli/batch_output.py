@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.cli.standard_streams import json_line
 from sinkstream.errors import InvalidArgument
+from sinkstream.files import replace_whole
 
 _PIECE = 1 << 20
 # How every line begins: it tells a line that a crash has cut from a text of another kind.
@@ -26,9 +30,11 @@ class Output(Protocol):
     def done(self) -> int:
         """Return how many results were there at the start."""
 
-    @property
-    def last(self) -> dict[str, Any] | None:
-        """Return the last of them."""
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Yield them."""
+
+    def replacing(self) -> AbstractContextManager[Output]:
+        """Return an output for the same number of results, which replace them at the end."""
 
     def write(self, results: Sequence[dict[str, Any]]) -> None:
         """Append results.
@@ -45,7 +51,14 @@ class StandardOutput:
     """A pipe: nothing was there before."""
 
     done = 0
-    last = None
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """See `Output`."""
+        return iter(())
+
+    def replacing(self) -> AbstractContextManager[Output]:
+        """See `Output`."""
+        return nullcontext(self)
 
     def write(self, results: Sequence[dict[str, Any]]) -> None:
         """See `Output`."""
@@ -67,13 +80,30 @@ class ResultFile:
             InvalidArgument: It holds something else, or another run is writing to it.
         """
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._file = _open(path)
         try:
             self.is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
-            self.done, self.last = self._continue() if self.is_regular else (0, None)
+            self.done = self._continue() if self.is_regular else 0
         except BaseException:
             self.close()
             raise
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """See `Output`."""
+        if self.done:
+            with open(os.dup(self._file), "rb") as file:  # noqa: PTH123  # a descriptor
+                file.seek(0)
+                for line in itertools.islice(file, self.done):
+                    yield self._parsed(line)
+
+    @contextmanager
+    def replacing(self) -> Iterator[Output]:
+        """See `Output`."""
+        with replace_whole(Path(self._path).absolute()) as file:
+            yield Replacement(file)
+        old, self._file = self._file, _open(self._path)
+        os.close(old)
+        self._claim()
 
     def write(self, results: Sequence[dict[str, Any]]) -> None:
         """See `Output`."""
@@ -90,7 +120,18 @@ class ResultFile:
         """See `Output`."""
         os.close(self._file)
 
-    def _continue(self) -> tuple[int, dict[str, Any] | None]:
+    def _continue(self) -> int:
+        self._claim()
+        lines, begin, end = self._last_line()
+        if lines:
+            self._parsed(os.pread(self._file, end - begin, begin))
+        torn = os.pread(self._file, len(_START), end)
+        if not _START.startswith(torn):
+            raise self._refusal()
+        os.ftruncate(self._file, end)
+        return lines
+
+    def _claim(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -98,13 +139,6 @@ class ResultFile:
                 "batch: OUT must not be in use, but another run is writing to "
                 f"{quoted(self._path)}."
             ) from None
-        lines, begin, end = self._last_line()
-        last = self._parsed(os.pread(self._file, end - begin, begin)) if lines else None
-        torn = os.pread(self._file, len(_START), end)
-        if not _START.startswith(torn):
-            raise self._refusal()
-        os.ftruncate(self._file, end)
-        return lines, last
 
     def _last_line(self) -> tuple[int, int, int]:
         """Return the number of complete lines, and where the last of them begins and ends."""
@@ -131,6 +165,35 @@ class ResultFile:
             f"batch: OUT must hold results of this command, or not exist, but {quoted(self._path)} "
             "holds something else."
         )
+
+
+class Replacement:
+    """A new file, which gets its name when all results are written."""
+
+    done = 0
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Write to an open file."""
+        self._file = file
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """See `Output`."""
+        return iter(())
+
+    def replacing(self) -> AbstractContextManager[Output]:
+        """See `Output`."""
+        return nullcontext(self)
+
+    def write(self, results: Sequence[dict[str, Any]]) -> None:
+        """See `Output`."""
+        self._file.writelines(map(_encoded, results))
+
+    def close(self) -> None:
+        """See `Output`."""
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 def _encoded(result: dict[str, Any]) -> bytes:

@@ -54,19 +54,20 @@ def fields_of(line: InputLine) -> dict[str, Any]:
 
 
 def head_of(line: InputLine, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a result begins with: the number of its line, and the line's id if it has one.
+    """Return what a result begins with: the number and the digest of its line, and its id if any.
 
     Raises:
         InvalidArgument: The id is neither a string nor an integer.
     """
+    head = {"line": line.number, "digest": line.digest}
     if "id" not in fields:
-        return {"line": line.number}
+        return head
     if isinstance(fields["id"], bool) or not isinstance(fields["id"], str | int):
         raise InvalidArgument(
             f"batch: the id of line {line.number} must be a string or an integer, but is of type "
             f"{type(fields['id']).__name__}."
         )
-    return {"line": line.number, "id": fields["id"]}
+    return {**head, "id": fields["id"]}
 
 
 def request_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -82,7 +83,12 @@ def test_a_line_is_answered_as_the_function_does(
         ({"line": 2, "id": 17}, reply(checkpoint, talk)),
         ({"line": 3}, reply(checkpoint, [5, 6, 7])),
     ]
-    assert results(tmp_path) == [
+    found_results = results(tmp_path)
+    sources = (tmp_path / "in.jsonl").read_bytes().splitlines()
+    assert [entry.pop("digest") for entry in found_results] == [
+        hashlib.sha256(line).hexdigest()[:16] for line in sources
+    ]
+    assert found_results == [
         {
             **head,
             "text": found.text,
@@ -239,10 +245,13 @@ def test_an_error_is_a_result_and_the_others_are_answered(
     assert (first["text"], last["text"]) == tuple(
         reply(checkpoint, message(text)).text for text in "ab"
     )
-    assert set(wrong) - {"id"} == {"line", "error"}
+    assert set(wrong) - {"id"} == {"line", "digest", "error"}
     assert sentence in wrong["error"]
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == ('sinkstream: batch: 1 of 3 lines has an "error" instead of a result.\n')
+    assert outcome.err == (
+        'sinkstream: batch: 1 of 3 lines has an "error" instead of a result. '
+        f"The first: {wrong['error']}\n"
+    )
 
 
 def test_an_error_keeps_the_id(batch: Batch, tmp_path: Path) -> None:
@@ -331,7 +340,8 @@ def test_a_second_run_continues_after_the_last_complete_line(
     whole = out.read_bytes()
     lines = whole.splitlines(keepends=True)
     out.write_bytes(b"".join(lines[:kept]) + torn.encode()[: -1 if "é" in torn else None])
-    assert batch(*LINES) == Outcome(0, "", "")
+    said = f"sinkstream: batch: {kept} of 12 lines were already answered.\n" * (kept > 0)
+    assert batch(*LINES) == Outcome(0, "", said)
     assert out.read_bytes() == whole
 
 
@@ -379,6 +389,91 @@ def test_results_of_another_input_are_not_continued(batch: Batch, tmp_path: Path
     assert outcome.code == 2
     assert "must hold results of the same input" in outcome.err
     assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("changed", [0, 2, 4])
+@pytest.mark.parametrize("digests", [True, False])
+def test_an_answered_line_that_has_changed_is_named(
+    batch: Batch, tmp_path: Path, changed: int, digests: bool
+) -> None:
+    batch(*LINES[:5])
+    out = tmp_path / "out.jsonl"
+    if not digests:  # as 0.1.0 wrote it
+        kept = [
+            {name: value for name, value in entry.items() if name != "digest"}
+            for entry in results(tmp_path)
+        ]
+        out.write_text(as_text(kept), encoding="utf-8")
+    before = out.read_bytes()
+    lines = [dict(line) for line in LINES]
+    lines[changed]["prompt" if digests else "id"] = "another"
+    outcome = batch(*lines)
+    assert outcome == Outcome(
+        2,
+        "",
+        "sinkstream: batch: OUT must hold results of the same input, but one is that of line "
+        f"{changed + 1}, and in IN line {changed + 1} is another one. To start again, delete "
+        "OUT.\n",
+    )
+    assert out.read_bytes() == before
+
+
+BAD = {"id": "bad", "prompt": "a", "top_p": 2}
+
+
+def test_errors_of_an_earlier_run_are_counted(batch: Batch, tmp_path: Path) -> None:
+    assert batch(*LINES[:2], BAD, BAD).code == 2
+    outcome = batch(*LINES[:2], BAD, BAD, LINES[2])
+    assert outcome == Outcome(
+        2,
+        "",
+        "sinkstream: batch: 4 of 5 lines were already answered, 2 with an error. --retry-errors "
+        "answers those again.\n",
+    )
+    assert [entry["line"] for entry in results(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def test_errors_are_answered_again_and_keep_their_places(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = sinkstream.Stream.aresult
+    with monkeypatch.context() as patch:
+
+        async def fail(stream: sinkstream.Stream) -> sinkstream.Result:
+            if stream.request_id % 2:  # of lines 1, 3 and 5
+                raise sinkstream.CapacityError("stream: full.")
+            return await result(stream)
+
+        patch.setattr(sinkstream.Stream, "aresult", fail)
+        lines = [{"prompt": [5] * (i + 1)} for i in range(9)]
+        assert batch(*lines[:6], BAD).code == 2
+    asked: list[object] = []
+    stream = sinkstream.Model.stream
+
+    def watch(model: sinkstream.Model, prompt: Any, **options: Any) -> sinkstream.Stream:
+        asked.append(len(prompt))
+        return stream(model, prompt, **options)
+
+    monkeypatch.setattr(sinkstream.Model, "stream", watch)
+    outcome = batch(*lines[:6], BAD, *lines[6:], arguments=(*SEED, "--retry-errors"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "batch: 3 of 10 lines were already answered.\n" in outcome.err
+    assert 'batch: 1 of 7 lines has an "error"' in outcome.err
+    assert asked == [1, 3, 5, 1, 7, 8, 9]
+    again = results(tmp_path)
+    (tmp_path / "out.jsonl").unlink()
+    batch(*lines[:6], BAD, *lines[6:])
+    assert again == results(tmp_path)
+    assert ["error" in entry for entry in again] == [False] * 6 + [True] + [False] * 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_a_file_of_text_says_what_is_wrong_with_it(batch: Batch) -> None:
+    outcome = batch("Name a river.", "Name a lake.")
+    assert outcome.err.startswith(
+        'sinkstream: batch: 2 of 2 lines have an "error" instead of a result. The first: batch: '
+        "line 1 must be a JSON object, but is not: "
+    )
 
 
 def test_two_runs_do_not_write_to_one_file(batch: Batch, tmp_path: Path) -> None:
