@@ -49,13 +49,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8000)
     parser.add_argument("--window", type=int, default=1020)
     parser.add_argument("--path", default=None)
+    parser.add_argument("--types", action="append", choices=COMBINATIONS, help="may be repeated")
     args = parser.parse_args()
     import sinkstream
 
     text = pathlib.Path(args.book).read_text(encoding="utf-8")
     figures: dict[str, Any] = {"book": pathlib.Path(args.book).name, "window": args.window}
     exact = None
-    for name, types in COMBINATIONS.items():
+    for name in args.types or COMBINATIONS:
+        types = COMBINATIONS[name]
         with sinkstream.load(args.path, window=args.window, max_sequences=1, **types) as model:
             tokenizer = model.tokenizer
             if tokenizer is None:

@@ -48,6 +48,7 @@ SHAPES = {
     "tiny": Shape("llama", 2, 64, 96, 4, 2, 16, 160, 1e4, False, is_tied=False),
     "layer": Shape("llama", 1, 576, 1536, 9, 3, 64, 160, 1e4, False),  # one of SmolLM2's
     "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 49_152, 1e5, False),
+    "llama-8x2048": Shape("llama", 8, 2048, 8192, 32, 8, 64, 32_000, 1e4, False, is_tied=False),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 151_936, 1e6, True),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128_256, 5e5, False),
     "llama-3.1-8b": Shape(
