@@ -6,7 +6,8 @@ For each file: the milliseconds of a token with 16 cached tokens, in both engine
 process and interleaved round by round; our share of a plain read of the same bytes, measured before
 and after; and the bytes that a token reads of our weights, over those of the file's matrices.
 
-`quantize_shape.py` writes the files with llama.cpp's own quantizer. Needs the extra `bench`.
+`quantize_with_llama_cpp.py` writes the files with llama.cpp's own quantizer. Needs the extra
+`bench`.
 """
 
 from __future__ import annotations
@@ -64,8 +65,7 @@ def compare(path: str, threads: int, rounds: int, one: Measure = DECODE) -> dict
             engine.close()
     ratios = [theirs / ours for ours, theirs in zip(*seconds.values(), strict=True)]
     return {
-        "file": Path(path).name,
-        "ms": {name: round(1000 * statistics.median(taken), 2) for name, taken in seconds.items()},
+        **{f"{name}, ms": round(1000 * statistics.median(t), 2) for name, t in seconds.items()},
         "ratio": round(statistics.median(ratios), 3),
         "smallest": round(min(ratios), 3),
         "largest": round(max(ratios), 3),
@@ -85,15 +85,8 @@ def main() -> None:
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[: args.threads]
     os.sched_setaffinity(0, cores)  # inherited by both engines
-    rows = [compare(path, args.threads, args.rounds) for path in args.files]
-    for row in rows:
-        print(
-            f"{row['file']} | {row['ms']['sinkstream']} ms | {row['ms']['llama.cpp']} ms | "
-            f"{row['ratio']} ({row['smallest']} - {row['largest']}) | "
-            f"read {row['share_of_read']} | bytes {row['bytes_over_file']}",
-            file=sys.stderr,
-        )
-    report("formats", {"threads": args.threads, "files": rows})
+    files = {Path(path).name: compare(path, args.threads, args.rounds) for path in args.files}
+    report(f"formats-{args.threads}", {"threads": args.threads, "files": files})
 
 
 if __name__ == "__main__":
