@@ -11,11 +11,11 @@ forward method then replaces it (see `plain_generate`). Other callers of the mod
 
 Two limits. First, transformers computes angles in float32, whose error grows with the index: up to
 t × 6e-8 radians at index t, which shows in a float32 model after a few thousand tokens. Therefore
-`kv_cache(past)` after a forward pass, `kv_cache.read` and `kv_cache.inputs_for_generate` renumber
-the live tokens from time to time. This is impossible within one call of generate(); sinkstream's
-own models do not need it. Second, generate() keeps every generated id and, except for MPT, every
-position. These two lists grow by 16 bytes per token and row, and each step copies both, which takes
-time in very long calls. The cache does not grow.
+every operation of a `StartRecentKVCache` renumbers the live tokens from time to time. This is
+impossible within one call of generate(); sinkstream's own models do not need it. Second, generate()
+keeps every generated id and, except for MPT, every position. These two lists grow by 16 bytes per
+token and row, and each step copies both, which takes time in very long calls. The cache does not
+grow.
 """
 
 from __future__ import annotations
