@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http
 import json
 import signal
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ MAX_BODY_BYTES = 1 << 20
 MAX_WAITING = 64  # requests beyond this get 503: better refused now than answered late
 READ_TIMEOUT_S = 10  # of a request's head and body
 END_TIMEOUT_S = 5  # for clients to take the end of their streams
+METHODS = {"/healthz": "GET", "/metrics": "GET", "/stream": "POST"}
 OPTIONS = ("max_tokens", "seed", "stop", "temperature", "timeout_s", "top_k", "top_p")
 
 
@@ -117,6 +119,8 @@ class Server:
                 await self._write(writer, 200, "text/plain; version=0.0.4", text)
             case "POST", "/stream":
                 await self._stream(request, writer)
+            case _, path if path in METHODS:
+                await self._write(writer, 405, "text/plain", f"{path} takes {METHODS[path]}\n")
             case _:
                 await self._write(writer, 404, "text/plain", "there is no such page\n")
 
@@ -174,7 +178,7 @@ async def events_of(stream: sinkstream.Stream) -> AsyncIterator[dict[str, object
 
 def head_of(status: int, kind: str) -> bytes:
     """Return the head of a response that ends with the connection."""
-    reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}[status]
+    reason = http.HTTPStatus(status).phrase
     return (
         f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nCache-Control: no-store\r\n"
         "Connection: close\r\n\r\n"

@@ -79,6 +79,8 @@ def test_it_serves_streams_metrics_and_health_and_ends_on_sigterm(
         assert status == 400
         assert says in text
     assert ask(port, "GET", "/nothing")[0] == 404
+    assert ask(port, "GET", "/stream") == (405, "/stream takes POST\n")
+    assert ask(port, "POST", "/metrics", {}) == (405, "/metrics takes GET\n")
     assert metric(port, "sinkstream_requests_total") == 2
 
     # A client that leaves ends its stream.
