@@ -37,7 +37,7 @@ def sizes_of(
 ) -> Sizes:
     """Return what a model would take.
 
-    Block formats whose panels are wider than the file's blocks take up to 3 % more than this says.
+    Block formats whose panels are wider than the file's blocks take up to 4 % more than this says.
     """
     weights = {tensor.slot.name: _packed(tensor) for tensor in tensors}
     total = sum(weights.values())

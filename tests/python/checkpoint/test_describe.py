@@ -28,7 +28,7 @@ from tests.python.checkpoint.split_files import write_parts
 def test_types_are_those_of_the_tensors(
     tiny_gguf: Callable[[str, str], Path], storage: str
 ) -> None:
-    path = tiny_gguf("llama", storage)
+    path = tiny_gguf(tiny.model_for(storage), storage)
     found = describe(path)
     expected: dict[str, TypeShare] = {}
     for tensor in gguf.GGUFReader(path).tensors:

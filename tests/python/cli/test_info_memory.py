@@ -39,9 +39,9 @@ def check(path: str | Path, options: dict[str, Any]) -> None:
             per_token = model.bytes_read_per_token(0)
     assert probed.bytes_per_token == capacity.bytes_per_token
     assert sizes.sequence == capacity.bytes_per_sequence
-    # Panels of some block formats are up to 3 % wider than the file's blocks.
-    assert sizes.weights <= capacity.weight_bytes <= 1.03 * sizes.weights
-    assert sizes.weights_per_token <= per_token <= 1.03 * sizes.weights_per_token
+    # Panels of some block formats are up to 4 % wider than the file's blocks: those of Q3_K.
+    assert sizes.weights <= capacity.weight_bytes <= 1.04 * sizes.weights
+    assert sizes.weights_per_token <= per_token <= 1.04 * sizes.weights_per_token
     assert sizes.scratch == pytest.approx(capacity.scratch_bytes, rel=0.1)
     names = {"device", "dtype", "kv_dtype", "served_by", "threads", "prefill_chunk", "kernels"}
     assert {name: getattr(probed, name) for name in names} == runtime
@@ -57,7 +57,7 @@ def test_a_folder_takes_what_info_says(
 
 @pytest.mark.parametrize("storage", tiny.STORAGES)
 def test_a_file_takes_what_info_says(tiny_gguf: Callable[[str, str], Path], storage: str) -> None:
-    check(tiny_gguf("llama", storage), {})
+    check(tiny_gguf(tiny.model_for(storage), storage), {})
 
 
 def test_smollm2_takes_what_info_says(smollm2: Path) -> None:
