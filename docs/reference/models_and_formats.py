@@ -35,6 +35,7 @@ SWITCHES = {
     "tie_embeddings": "logits from the embedding",
 }
 TOKENIZERS = {
+    "gemma4": "BPE of characters, in which `▁` stands for a space",
     "gpt2": "byte-level BPE, with one of the pre-tokenizers below",
     "llama": "SentencePiece-style BPE",
 }

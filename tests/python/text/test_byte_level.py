@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer
+from tokenizers import Regex, Tokenizer, decoders
 from tokenizers import pre_tokenizers as pre
 
 from sinkstream.errors import CheckpointError
@@ -52,6 +52,11 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
 
+def decoded(word: str) -> str:
+    """Return the text of a word in the byte alphabet."""
+    return str(decoders.ByteLevel().decode([word]))
+
+
 def built(name: str) -> Tokenizer:
     return byte_level_tokenizer(VOCABULARY, [], pre_tokenizer(name))
 
@@ -82,10 +87,47 @@ def test_a_rule_equals_the_models_own_on_any_text(text: str, name: str) -> None:
         ("qwen2", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
         ("starcoder", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
         ("tekken", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        ("command-r", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        (
+            "deepseek-coder",
+            ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'", "re"],
+        ),
+        ("deepseek-llm", ["Hi", "Ġ", "12345", "Ġ$", "x", "++", "Ġyou", "'", "re"]),
+        ("deepseek-v3", ["Hi", "Ġ", "123", "45", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        ("falcon", ["Hi", "Ġ", "123", "45", "Ġ", "$", "x", "++", "Ġyou", "'", "re"]),
+        ("glm4", ["Hi", "Ġ", "123", "45", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        ("gpt-4o", ["Hi", "Ġ", "123", "45", "Ġ$", "x", "++", "Ġyou're"]),
+        ("qwen35", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        ("seed-coder", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        ("superbpe", ["HiĠ", "12", "345", "Ġ$x++Ġyou're"]),
+        ("tiny_aya", ["Hi", "Ġ", "12", "345", "Ġ$", "x", "++", "Ġyou're"]),
+        ("ufakzeka", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$", "x", "++", "Ġyou", "'re"]),
+        ("viking", ["Hi", "Ġ", "1", "2", "3", "4", "5", "Ġ$x++", "Ġyou're"]),
     ],
 )
 def test_a_name_means_what_it_always_meant(name: str, expected: list[str]) -> None:
     assert words(built(name), "Hi 12345 $x++ you're") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("qwen2", "हिन्दी", ["ह", "िन", "्द", "ी"]),
+        ("qwen35", "हिन्दी", ["हिन्दी"]),
+        ("gpt-4o", "HelloWorld IS x's", ["Hello", "World", " IS", " x's"]),
+        ("deepseek-llm", "ab日本 ƻ\n\n", ["ab", "日本", " ƻ", "\n", "\n"]),
+        ("deepseek-v3", "#if 日本カナx", ["#if", " ", "日本カナ", "x"]),
+        ("seed-coder", "x!\n\ny", ["x", "!", "\n\n", "y"]),
+        ("qwen2", "x!\n\ny", ["x", "!\n\n", "y"]),
+        ("falcon", "a`b 1234", ["a", "`", "b", " ", "123", "4"]),
+        ("spark2_5", "12345 x", ["1", "2", "3", "4", "5", " x"]),
+        ("exaone-moe", "ab cd 1", ["ab cd", " ", "1"]),
+        ("laguna", "a\nb", ["a", "\n", "b"]),
+        ("youtu", "日本한국x", ["日本", "한국", "x"]),
+    ],
+)
+def test_a_name_splits_as_its_models_tokenizer(name: str, text: str, expected: list[str]) -> None:
+    assert [decoded(word) for word in words(built(name), text)] == expected
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)

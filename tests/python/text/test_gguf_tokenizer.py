@@ -252,6 +252,25 @@ def test_strikethrough_does_not_end_a_turn_of_gemma() -> None:
     assert 1 not in tokenizer_of(text).get_added_tokens_decoder()
 
 
+def test_a_word_of_html_does_not_end_a_turn_unless_it_is_marked() -> None:
+    # In Qwen2's vocabulary merges make "</s>"; Phi-3 lists it as an added token of text.
+    base = byte_level_metadata()["tokenizer.ggml.token_type"]
+    for kind in (NORMAL, USER_DEFINED):
+        kinds = [CONTROL, kind, *base[2:]]
+        text = text_format_from_gguf(byte_level_metadata(token_type=kinds, eos_token_id=None))
+        assert text.end_token_ids == set()
+
+
+def test_a_word_that_merges_make_is_no_control_token() -> None:
+    merges = ["[ E", "[E O", "[EO T", "[EOT ]"]
+    steps = with_tokens("[E", "[EO", "[EOT", "[EOT]", kind=NORMAL, merges=merges)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = text_format_from_gguf(steps)
+    assert text.end_token_ids == {1}
+    assert tokenizer_of(text).encode("[EOT]").ids == [264]
+
+
 def test_an_unused_token_is_no_end() -> None:
     text = text_format_from_gguf(with_tokens("<|im_end|>", kind=UNUSED))
     assert text.end_token_ids == {1}
@@ -328,9 +347,12 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model": "bert"}, r'tokenizer model "bert"; supported are gpt2, llama, no_vocab, none'),
+        ({"model": "bert"}, r'tokenizer model "bert"; supported are gemma4, gpt2, llama, no_vocab'),
         ({"model": 3}, "`tokenizer.ggml.model` must be a string, but is 3"),
-        ({"pre": "foo"}, r'pre-tokenizer "foo"; supported are dbrx, deepseek.*qwen2.*smollm'),
+        (
+            {"pre": "foo"},
+            r'pre-tokenizer "foo"; supported are a.x-4.0, .*dbrx, .*qwen2.*smollm',
+        ),
         ({"tokens": None}, "`tokenizer.ggml.tokens` must be an array of strings, but is missing"),
         ({"tokens": "abc"}, "must be an array of strings"),
         ({"tokens": [*_TOKENS[:-1], 7]}, "entry 260 of `tokenizer.ggml.tokens` must be a string"),

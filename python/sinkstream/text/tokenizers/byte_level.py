@@ -7,13 +7,14 @@ A GGUF file holds the vocabulary and the merges, but only the name of the pre-to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from sinkstream import _core
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers.pre_tokenizers import PreTokenizer
+from sinkstream.text.tokenizers.pre_tokenizers import SINGLE_DIGITS, PreTokenizer
 
 
 def byte_level_tokenizer(
@@ -29,23 +30,35 @@ def byte_level_tokenizer(
     Raises:
         CheckpointError: A merge is not a pair of tokens, or needs one that does not exist.
     """
-    try:
-        model = models.BPE(
-            vocabulary, _core.split_pairs(list(merges)), ignore_merges=rule.whole_words
-        )
-    except Exception as error:  # the package raises no specific types
-        raise _bad_merge(vocabulary, merges, error) from None
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer(merging_model(vocabulary, merges, ignore_merges=rule.whole_words))
     if rule.composed:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            *(pre_tokenizers.Split(Regex(split), "isolated") for split in rule.splits),
+            *map(_isolated, rule.splits),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def merging_model(vocabulary: dict[str, int], merges: Sequence[str], **options: Any) -> models.BPE:
+    """Return the model of a vocabulary and its merges.
+
+    Raises:
+        CheckpointError: A merge is not a pair of tokens, or needs one that does not exist.
+    """
+    try:
+        return models.BPE(vocabulary, _core.split_pairs(list(merges)), **options)
+    except Exception as error:  # the package raises no specific types
+        raise _bad_merge(vocabulary, merges, error) from None
+
+
+def _isolated(split: str) -> pre_tokenizers.PreTokenizer:
+    if split == SINGLE_DIGITS:  # as in the models' own files; its Unicode is newer
+        return pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Split(Regex(split), "isolated")
 
 
 def _bad_merge(

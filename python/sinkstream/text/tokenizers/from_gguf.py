@@ -14,6 +14,7 @@ from sinkstream.errors import CheckpointError, warn_caller
 from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
 from sinkstream.text.tokenizers.pre_tokenizers import pre_tokenizer
 from sinkstream.text.tokenizers.sentencepiece import sentencepiece_tokenizer
+from sinkstream.text.tokenizers.space_symbol import space_symbol_tokenizer
 
 # `tokenizer.ggml.token_type`
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -37,6 +38,7 @@ _NO_ENDS = (
     ({"<|tool_response>"}, "</s>"),
     ({"<|plamo:eos|>"}, "</s>"),
 )
+_HTML = frozenset({"</s>"})  # a word of many vocabularies, unless it is marked as a control token
 # What a message must not contain either: these begin a turn.
 _START_TEXTS = frozenset({
     "<start_of_turn>", "<|assistant|>", "<|end_header_id|>", "<|im_start|>", "<|start_header_id|>",
@@ -158,6 +160,16 @@ class _Vocabulary:
         tokens = (self.tokens[token_id] for token_id, kind in self._others if kind in kinds)
         return [token for token in tokens if token]
 
+    def words(self, control: Collection[str]) -> frozenset[str]:
+        """Return tokens that look like control tokens, but are words of ordinary text."""
+        seeming = (_END_TEXTS | _START_TEXTS) & self.ids.keys() - control
+        found = seeming & _HTML
+        if normal := {token for token in seeming if self.kinds[self.ids[token]] == _NORMAL}:
+            merges = self._metadata.get("tokenizer.ggml.merges", ())
+            texts = (merge.replace(" ", "", 1) for merge in merges if isinstance(merge, str))
+            found |= normal.intersection(texts)
+        return found
+
     def named(self, name: str, default: int | None = None) -> int | None:
         """Return the id that a key names; otherwise the default, if that is a token."""
         if not self.fields.has(name):
@@ -218,7 +230,21 @@ def _from_sentencepiece(vocabulary: _Vocabulary, chat_template: str | None) -> T
 
 
 _Builder = Callable[[_Vocabulary, str | None], TextFormat]
+
+
+def _from_gemma4(vocabulary: _Vocabulary, chat_template: str | None) -> TextFormat:
+    unknown = vocabulary.named("unknown_token_id")
+    tokenizer = space_symbol_tokenizer(
+        vocabulary.ids,
+        vocabulary.strings("merges"),
+        unknown=None if unknown is None else vocabulary.tokens[unknown],
+    )
+    # As in llama.cpp, whatever `add_bos_token` says: early files say false by mistake.
+    return _finish(vocabulary, tokenizer, chat_template, vocabulary.fields.has("bos_token_id"), {})
+
+
 _BUILDERS: dict[str, _Builder] = {
+    "gemma4": _from_gemma4,
     "gpt2": _from_byte_level,
     "llama": _from_sentencepiece,
 }
@@ -247,9 +273,9 @@ def _finish(
     control = set(vocabulary.of_kind(_CONTROL, _UNKNOWN))
     declared = [roles.get("eos_token"), *map(vocabulary.named, ("eot_token_id", "eom_token_id"))]
     end_texts = _end_texts(vocabulary.ids)
-    ends = {vocabulary.ids[token] for token in end_texts}
+    by_text = (end_texts | (_START_TEXTS & vocabulary.ids.keys())) - vocabulary.words(control)
+    ends = {vocabulary.ids[token] for token in end_texts & by_text}
     ends.update(token_id for token_id in declared if token_id is not None)
-    by_text = end_texts | (_START_TEXTS & vocabulary.ids.keys())
     _warn_of_types(by_text - control - {vocabulary.tokens[i] for i in declared if i is not None})
     control |= by_text
     # A file may not mark them, but a token that starts or ends a text is never shown.
