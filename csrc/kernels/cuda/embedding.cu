@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
+template <WeightType kType>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingArgs args) {
   const int64_t row = blockIdx.y;
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -16,14 +17,19 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingArgs args)
   int32_t id = args.ids[row];
   if (id < 0) id = args.sampled[-1 - id];
   const bool is_token = id >= 0 && id < args.table.rows;
-  args.out[row * args.table.cols + column] = is_token ? weight_at(args.table, id, column) : 0.0f;
+  args.out[row * args.table.cols + column] =
+      is_token ? weight_at<format_of(kType)>(args.table, id, column) : 0.0f;
 }
+
+using Kernel = void(EmbeddingArgs args);
 
 }  // namespace
 
 Status embedding(const EmbeddingArgs& args, Stream stream) {
   if (args.rows == 0) return kSuccess;
-  return launch(embedding_kernel,
+  static constexpr auto kKernels =
+      per_type<Kernel*>([&]<WeightType kType>() { return embedding_kernel<kType>; });
+  return launch(kKernels[size_t(args.table.type)],
                 dim3(unsigned(divide_up(args.table.cols, kThreads)), unsigned(args.rows)), kThreads,
                 0, stream, args);
 }

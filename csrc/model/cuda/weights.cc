@@ -7,7 +7,6 @@
 #include "common/carver.h"
 #include "common/check.h"
 #include "common/divide_up.h"
-#include "common/errors.h"
 
 namespace sinkstream {
 
@@ -52,10 +51,6 @@ class Copier {
   // Stacks parts of one type.
   cuda::TiledMatrix matrix(std::span<const PackedMatrix> parts) {
     cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
-    if (!cuda::has_tiles(matrix.type)) {
-      throw CheckpointError(cat("load: on device \"cuda\", weights must not be ",
-                                name_of(matrix.type), ". Load the model on the CPU."));
-    }
     for (const PackedMatrix& part : parts) matrix.rows += part.rows;
     const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
     auto* const place = carver_.take<std::byte>(bytes);

@@ -29,10 +29,11 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   const std::vector<float>& up = model.weights.at("layers.1.up");
   for (int64_t col = 0; col < spec.hidden_size; ++col) {
     const int64_t row = gate_up.rows - 1;
-    const std::byte* tile = gate_up.tile(row / cuda::kTileRows, col / cuda::kTileCols);
+    const std::byte* tile =
+        gate_up.tile(format_of(gate_up.type), row / cuda::kTileRows, col / cuda::kTileCols);
     float number;
-    const auto at = cuda::offset_in_tile(gate_up.type, static_cast<int>(row % cuda::kTileRows),
-                                         static_cast<int>(col % cuda::kTileCols));
+    const auto at = cuda::offset_in_plane(32, static_cast<int>(row % cuda::kTileRows),
+                                          static_cast<int>(col % cuda::kTileCols));
     std::memcpy(&number, tile + at.byte, sizeof(number));
     ASSERT_EQ(number, up[(spec.intermediate_size - 1) * spec.hidden_size + col]);
   }

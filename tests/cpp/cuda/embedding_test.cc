@@ -36,7 +36,8 @@ struct Table {
 TEST(CudaEmbedding, GivesTheTablesRows) {
   ThreadPool pool(1);
   for (const Storage storage : kStorages) {
-    for (const int64_t cols : {32, 96, 128, 160, 576}) {
+    for (const int64_t least : {32, 96, 128, 160, 576}) {
+      const int64_t cols = whole_blocks(storage, least);
       const Table table(storage, 37, cols);
       const std::vector<int32_t> tokens = {0, 36, 16, 15, 36};
       std::vector<float> expected(tokens.size() * cols);
@@ -51,7 +52,7 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
         ASSERT_EQ(embedding(table.args(ids, &out), nullptr), kSuccess);
         for (int64_t i = 0; i < out.count(); ++i) {
           ASSERT_EQ(out[i], expected[i])
-              << order.name << " " << static_cast<int>(storage) << " " << cols << " number " << i;
+              << order.name << " " << row_of(storage).name << " " << cols << " number " << i;
         }
       });
     }

@@ -64,8 +64,9 @@ void compare(const Matrix& matrix, const Bf16Rows& input, const char* order) {
 }
 
 std::vector<int64_t> cols_of(Storage storage) {
-  if (is_quantized(weight_type_of(storage))) return {32, 64, 96, 576};
-  return {1, 7, 32, 65, 576};
+  if (row_of(storage).block == 1) return {1, 7, 32, 65, 576};
+  if (row_of(storage).block == 32) return {32, 64, 96, 576};
+  return {256, 768};
 }
 
 TEST(CudaLinear, EqualsTheReferenceForEveryShape) {
@@ -87,9 +88,10 @@ TEST(CudaLinear, EqualsTheReferenceForEveryShape) {
 
 TEST(CudaLinear, EqualsTheReferenceForEveryNumberOfInputs) {
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 40, 192, 3);
+    const int64_t cols = whole_blocks(storage, 192);
+    const Matrix matrix = random_matrix(storage, 40, cols, 3);
     for (const int64_t inputs : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64}) {
-      compare(matrix, random_bf16_rows(inputs, 192, 4), "forward");
+      compare(matrix, random_bf16_rows(inputs, cols, 4), "forward");
       if (testing::Test::HasFatalFailure()) return;
     }
   }
@@ -147,22 +149,24 @@ void expect_the_same_bits(Storage storage, int64_t rows, int64_t cols,
 
 TEST(CudaLinear, GivesAnInputTheSameBitsInEveryBatch) {
   for (const Storage storage : kStorages) {
-    expect_the_same_bits(storage, 40, 320, {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63});
+    expect_the_same_bits(storage, 40, whole_blocks(storage, 320),
+                         {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63});
     expect_the_same_bits(storage, 1, kManyCols, {3, 17});
   }
 }
 
 TEST(CudaLinear, GivesAnInputTheSameBitsInEveryRowAndNextToAnyOthers) {
-  constexpr int64_t kRows = 17, kCols = 320;
+  constexpr int64_t kRows = 17;
   for (const Storage storage : kStorages) {
-    const Tiles tiles = tiles_of(random_matrix(storage, kRows, kCols, 13));
-    const Bf16Rows one = random_bf16_rows(1, kCols, 14);
+    const int64_t cols = whole_blocks(storage, 320);
+    const Tiles tiles = tiles_of(random_matrix(storage, kRows, cols, 13));
+    const Bf16Rows one = random_bf16_rows(1, cols, 14);
     const std::vector<float> alone = run(tiles, one);
     for (const uint32_t others : {15u, 16u}) {
-      const Bf16Rows input = random_bf16_rows(64, kCols, others);
+      const Bf16Rows input = random_bf16_rows(64, cols, others);
       for (const int64_t place : {0, 1, 6, 8, 17, 40, 63}) {
-        const Bf16Rows mixed = random_bf16_rows(64, kCols, others);
-        std::memcpy(mixed.row(place), one.row(0), kCols * 2);
+        const Bf16Rows mixed = random_bf16_rows(64, cols, others);
+        std::memcpy(mixed.row(place), one.row(0), cols * 2);
         const std::vector<float> out = run(tiles, mixed);
         ASSERT_TRUE(same_bits(&out[place * kRows], alone.data(), kRows))
             << name_of(tiles.matrix.type) << " place " << place;
@@ -172,17 +176,18 @@ TEST(CudaLinear, GivesAnInputTheSameBitsInEveryRowAndNextToAnyOthers) {
 }
 
 TEST(CudaLinear, GivesARowOfWeightsTheSameBitsInEveryPlace) {
-  constexpr int64_t kRows = 40, kCols = 320;  // one row has as many splits as 40
-  static_assert(linear_splits(1, kCols) == linear_splits(kRows, kCols));
+  constexpr int64_t kRows = 40;
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, kRows, kCols, 17);
-    const Bf16Rows input = random_bf16_rows(9, kCols, 18);
+    const int64_t cols = whole_blocks(storage, 320);
+    ASSERT_EQ(linear_splits(1, cols), linear_splits(kRows, cols));
+    const Matrix matrix = random_matrix(storage, kRows, cols, 17);
+    const Bf16Rows input = random_bf16_rows(9, cols, 18);
     const std::vector<float> all = run(tiles_of(matrix), input);
-    const int64_t row_bytes = row_bytes_of(storage, kCols);
+    const int64_t row_bytes = row_bytes_of(storage, cols);
     for (const int64_t row : {0, 8, 15, 16, 39}) {
-      Matrix one = random_matrix(storage, 1, kCols, 17);
-      pack_rows(storage, matrix.source.data() + row * row_bytes, 0, 1, kCols,
-                (one.panels = make_panels(packed_bytes(one.packed().type, 1, kCols))).get());
+      Matrix one = random_matrix(storage, 1, cols, 17);
+      pack_rows(storage, matrix.source.data() + row * row_bytes, 0, 1, cols,
+                (one.panels = make_panels(packed_bytes(one.packed().type, 1, cols))).get());
       const std::vector<float> alone = run(tiles_of(one), input);
       for (int64_t i = 0; i < 9; ++i) {
         ASSERT_EQ(float_bits(alone[i]), float_bits(all[i * kRows + row]))
@@ -192,17 +197,23 @@ TEST(CudaLinear, GivesARowOfWeightsTheSameBitsInEveryPlace) {
   }
 }
 
+// Input i is 1 in column i and 0 elsewhere.
+Bf16Rows unit_rows(int64_t cols) {
+  Bf16Rows input(cols, cols);
+  for (int64_t i = 0; i < cols * cols; ++i) {
+    input.row(i / cols)[i % cols] = to_bf16(i / cols == i % cols ? 1.0f : 0.0f);
+  }
+  return input;
+}
+
 // A single 1 in each input row picks a weight. float32 holds it exactly, except a code's product
 // plus its minimum, which is rounded once.
 TEST(CudaLinear, LosesNothingOfAWeight) {
   for (const Storage storage : kStorages) {
-    const Matrix matrix = random_matrix(storage, 33, 64, 19);
-    Bf16Rows input(64, 64);
-    for (int64_t i = 0; i < 64 * 64; ++i) {
-      input.row(i / 64)[i % 64] = to_bf16(i / 64 == i % 64 ? 1.0f : 0.0f);
-    }
-    const std::vector<float> out = run(tiles_of(matrix), input);
-    for (int64_t i = 0; i < 64 * 33; ++i) {
+    const int64_t cols = whole_blocks(storage, 64);
+    const Matrix matrix = random_matrix(storage, 33, cols, 19);
+    const std::vector<float> out = run(tiles_of(matrix), unit_rows(cols));
+    for (int64_t i = 0; i < cols * 33; ++i) {
       ASSERT_EQ(out[i], static_cast<float>(matrix.plain[i % 33][i / 33]))
           << name_of(matrix.packed().type) << " row " << i % 33 << " col " << i / 33;
     }
@@ -210,7 +221,8 @@ TEST(CudaLinear, LosesNothingOfAWeight) {
 }
 
 TEST(CudaLinear, TakesEveryCode) {
-  for (const Storage storage : {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1}) {
+  for (const Storage storage :
+       {Storage::kQ8_0, Storage::kQ4_0, Storage::kQ4_1, Storage::kIQ4_NL, Storage::kMXFP4}) {
     const bool is_int8 = storage == Storage::kQ8_0;
     const int64_t rows = is_int8 ? 256 : 16;
     Matrix matrix = random_matrix(storage, rows, 32, 20);
@@ -233,10 +245,28 @@ TEST(CudaLinear, TakesEveryCode) {
   }
 }
 
+// The first two are subnormal. From 252 on, the numbers are infinite in float32.
+TEST(CudaLinear, TakesEveryPowerOfTwo) {
+  constexpr int64_t kPowers = 252;
+  Matrix matrix = random_matrix(Storage::kMXFP4, kPowers, 32, 29);
+  for (int64_t row = 0; row < kPowers; ++row) {
+    std::byte* block = &matrix.source[row * row_bytes_of(Storage::kMXFP4, 32)];
+    *block = static_cast<std::byte>(row);
+    matrix.plain[row] = dequantize_row(Storage::kMXFP4, block, 32);
+  }
+  pack_rows(Storage::kMXFP4, matrix.source.data(), 0, kPowers, 32, matrix.panels.get());
+  const std::vector<float> out = run(tiles_of(matrix), unit_rows(32));
+  for (int64_t i = 0; i < 32 * kPowers; ++i) {
+    ASSERT_EQ(out[i], static_cast<float>(matrix.plain[i % kPowers][i / kPowers]))
+        << "power " << i % kPowers;
+  }
+}
+
 TEST(CudaLinear, KeepsNanOfOneInputFromTheOthers) {
   for (const Storage storage : kStorages) {
-    const Tiles tiles = tiles_of(random_matrix(storage, 17, 128, 21));
-    const Bf16Rows input = random_bf16_rows(12, 128, 22);
+    const int64_t cols = whole_blocks(storage, 128);
+    const Tiles tiles = tiles_of(random_matrix(storage, 17, cols, 21));
+    const Bf16Rows input = random_bf16_rows(12, cols, 22);
     const std::vector<float> clean = run(tiles, input);
     input.row(9)[70] = to_bf16(std::numeric_limits<float>::quiet_NaN());
     const std::vector<float> mixed = run(tiles, input);

@@ -51,8 +51,8 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFew) {
   for (const Storage storage : kStorages) {
     for (const int64_t inputs : kInputs) {
       const int64_t rows = kRows[turn++ % std::size(kRows)];
-      expect_the_bits_of_few(storage, rows, is_quantized(weight_type_of(storage)) ? 96 : 71,
-                             inputs);
+      const bool is_code = is_quantized(weight_type_of(storage));
+      expect_the_bits_of_few(storage, rows, is_code ? whole_blocks(storage, 96) : 71, inputs);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
@@ -70,7 +70,7 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewForEveryLength) {
     const bool is_code = is_quantized(weight_type_of(storage));
     const int64_t short_cols = is_code ? 32 : 1, tail_cols = is_code ? 160 : 191;
     for (const int64_t cols : {short_cols, tail_cols, kOneRun, kSplit, kLong}) {
-      expect_the_bits_of_few(storage, 17, cols, 66);
+      expect_the_bits_of_few(storage, 17, whole_blocks(storage, cols), 66);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
@@ -79,7 +79,7 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewForEveryLength) {
 TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
   in_every_order([](const emulator::Order& order) {
     for (const Storage storage : kStorages) {
-      expect_the_bits_of_few(storage, 40, 480, 70, order.name);
+      expect_the_bits_of_few(storage, 40, whole_blocks(storage, 480), 70, order.name);
       if (testing::Test::HasFatalFailure()) return;
     }
   });
@@ -90,10 +90,11 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
 TEST(CudaLinearWide, AGpuWithLittleSharedMemoryGivesTheSameBits) {
   constexpr size_t kLittle = 99 * 1024;
   for (const Storage storage : kStorages) {
-    const Tiles tiles = tiles_of(random_matrix(storage, 40, 1440, 1));
+    const int64_t cols = whole_blocks(storage, 1440);
+    const Tiles tiles = tiles_of(random_matrix(storage, 40, cols, 1));
     EXPECT_GT(linear_wide_bytes(tiles.matrix.type), kLittle);
     for (const int64_t inputs : {16, 32, 64, 150}) {
-      const Bf16Rows input = random_bf16_rows(inputs, 1440, 2);
+      const Bf16Rows input = random_bf16_rows(inputs, cols, 2);
       const std::vector<float> much = run(tiles, input);
       const emulator::SharedLimit limit(kLittle);
       EXPECT_EQ(run(tiles, input), much) << name_of(tiles.matrix.type) << ", " << inputs;
@@ -104,8 +105,9 @@ TEST(CudaLinearWide, AGpuWithLittleSharedMemoryGivesTheSameBits) {
 TEST(CudaLinearWide, KeepsNanOfOneInputFromTheOthers) {
   constexpr int64_t kRows = 17, kInputs = 130;
   for (const Storage storage : kStorages) {
-    const Tiles tiles = tiles_of(random_matrix(storage, kRows, 128, 4));
-    const Bf16Rows input = random_bf16_rows(kInputs, 128, 5);
+    const int64_t cols = whole_blocks(storage, 128);
+    const Tiles tiles = tiles_of(random_matrix(storage, kRows, cols, 4));
+    const Bf16Rows input = random_bf16_rows(kInputs, cols, 5);
     const std::vector<float> clean = run(tiles, input);
     input.row(100)[70] = to_bf16(std::numeric_limits<float>::quiet_NaN());
     const std::vector<float> mixed = run(tiles, input);

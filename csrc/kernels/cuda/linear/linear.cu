@@ -13,8 +13,8 @@ namespace {
 // Shared memory that a block may use: on compute capability 9.0, and on every supported GPU.
 constexpr size_t kLargeShared = 227 * 1024, kSmallShared = 99 * 1024;
 
-// A kernel's constants, by weight type, number of fragments of eight inputs, and shared memory.
-template <WeightType kType, int kInputTiles, size_t kMostShared>
+// A kernel's constants, by format, number of fragments of eight inputs, and shared memory.
+template <PanelFormat kFormat, int kInputTiles, size_t kMostShared>
 struct Shape {
   // Row tiles per warp: with many inputs, loading their fragments for a single row tile would take
   // as long as its arithmetic.
@@ -23,33 +23,34 @@ struct Shape {
 
   // Blocks per multiprocessor. Three leave 80 registers per thread, two 128; sums of many inputs
   // and weights in pieces need more.
-  static constexpr int kResident = kType == WeightType::kFloat32 || kInputTiles >= 4  ? 1
-                                   : kType == WeightType::kBFloat16                   ? 3
-                                   : kType == WeightType::kFloat16 || kInputTiles > 1 ? 2
-                                                                                      : 3;
+  static constexpr int kResident = kFormat.number == Number::kFloat32 || kInputTiles >= 4  ? 1
+                                   : kFormat.number == Number::kBFloat16                   ? 3
+                                   : kFormat.number == Number::kFloat16 || kInputTiles > 1 ? 2
+                                                                                           : 3;
 
   // A row of inputs in shared memory is 16 bytes longer than its chunk, so that the eight rows of a
   // fragment are in different banks.
   static constexpr int kPadding = 8;  // numbers
 
   // Tiles along K that a warp loads ahead: as many as fit in registers and whose inputs fit twice
-  // in shared memory.
-  static constexpr int kRegistersPerTile =
-      kRowTiles * (TileRegisters<kType>::kWords + TileRegisters<kType>::kScaleWords);
-  static constexpr int kRegisters = std::max(kInputTiles < 4 ? 36 : 64, kRegistersPerTile);
+  // in shared memory. Scales of two levels take registers to multiply.
+  static constexpr int kRegistersPerTile = kRowTiles * TileRegisters<kFormat>::kWords;
+  static constexpr int kFewRegisters = TileRegisters<kFormat>::kHeadWords > 0 ? 28 : 32;
+  static constexpr int kRegisters =
+      std::max(kInputTiles < 4 ? kFewRegisters : 64, kRegistersPerTile);
   static constexpr int kInputs = kInputTiles * 8;
   static constexpr int kMostChunkTiles =
       (int(kMostShared / (2 * sizeof(bf16))) / kInputs - kPadding) / kTileCols;
   static constexpr int kDepth = std::min(
       {kRegisters / kRegistersPerTile, kInputTiles == 8 ? 2 : 4, kMostChunkTiles / kWarpsAlongK});
   static_assert(kDepth >= 1);
-  static constexpr int kUnitTiles = kDepth * kWarpsAlongK;
+  static constexpr int kRoundTiles = kDepth * kWarpsAlongK;
 
   // Inputs are staged in shared memory one chunk of columns at a time; the next chunk is copied
   // while the current one is used. Rows past the last input are garbage: a column of a product
   // depends only on that column of B.
-  static constexpr int kChunkTiles = kInputTiles < 4 ? 16 / kUnitTiles * kUnitTiles : kUnitTiles;
-  static_assert(kChunkTiles % kUnitTiles == 0);
+  static constexpr int kChunkTiles = kInputTiles < 4 ? 16 / kRoundTiles * kRoundTiles : kRoundTiles;
+  static_assert(kChunkTiles % kRoundTiles == 0);
   static constexpr int kChunkStride = kChunkTiles * kTileCols + kPadding;
   static constexpr int kChunk = kInputs * kChunkStride;  // numbers
 
@@ -119,10 +120,11 @@ __device__ void write_sums(const Sums<S::kRowTiles, kInputTiles>& sums, float* s
 
 // A block takes kBlockRows rows of weights (x) and one split of K (y).
 template <WeightType kType, int kInputTiles, size_t kMostShared>
-__global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMostShared>::kResident)
+__global__ void __launch_bounds__(kLinearThreads,
+                                  Shape<format_of(kType), kInputTiles, kMostShared>::kResident)
     linear_kernel(LinearArgs args) {
-  using S = Shape<kType, kInputTiles, kMostShared>;
-  constexpr int kTile = int(tile_bytes(kType));
+  constexpr PanelFormat kFormat = format_of(kType);
+  using S = Shape<kFormat, kInputTiles, kMostShared>;
   DYNAMIC_SHARED(bf16, shared);
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
   const int k_warp = warp % kWarpsAlongK;
@@ -136,15 +138,22 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
   const int row_tile = (int(blockIdx.x) * kRowWarps + warp / kWarpsAlongK) * S::kRowTiles;
   const int tiles =
       row_tile < row_tile_count ? (end - begin - k_warp + kWarpsAlongK - 1) / kWarpsAlongK : 0;
-  const int row_bytes = row_tile + 1 < row_tile_count ? int(col_tiles(weights.cols)) * kTile : 0;
-  using Words = TileRegisters<kType>;
-  const std::byte* next = weights.tiles + Words::codes_offset(lane);
-  if (tiles > 0) next += weights.tile(row_tile, begin + k_warp) - weights.tiles;
-  const int scales_offset = Words::scales_offset(lane);
+  const int row_bytes =
+      row_tile + 1 < row_tile_count ? int(row_tile_bytes(kFormat, weights.cols)) : 0;
+  using Words = TileRegisters<kFormat>;
+  const std::byte* next = weights.tiles;
+  if (tiles > 0) next = weights.tile(kFormat, row_tile, begin + k_warp);
+  // The next tile's place among the tiles of its head is the same, and so is the way to the head.
+  static_assert(kWarpsAlongK % tiles_per_head(kFormat) == 0);
+  constexpr int kAdvance = int(tile_offset(kFormat, kWarpsAlongK) - tile_offset(kFormat, 0));
+  const int to_head = head_before(kFormat, begin + k_warp);
   const auto load_next = [&](Words(&words)[S::kRowTiles]) {
 #pragma unroll
-    for (int t = 0; t < S::kRowTiles; ++t) words[t].load(next + t * row_bytes, scales_offset);
-    next += kWarpsAlongK * kTile;
+    for (int t = 0; t < S::kRowTiles; ++t) {
+      const std::byte* tile = next + t * row_bytes;
+      words[t].load(tile, tile - to_head, lane);
+    }
+    next += kAdvance;
   };
 
   Words ring[S::kDepth][S::kRowTiles];
@@ -169,19 +178,19 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
     const bf16* inputs = shared + (chunk - 1) % 2 * S::kChunk + k_warp * kTileCols +
                          lane % 8 * S::kChunkStride + lane / 8 * 8;
 #pragma unroll 1
-    for (int unit = 0; unit < S::kChunkTiles / S::kUnitTiles; ++unit) {
+    for (int round = 0; round < S::kChunkTiles / S::kRoundTiles; ++round) {
 #pragma unroll
       for (int d = 0; d < S::kDepth; ++d) {
         if (left <= 0) break;
 #pragma unroll
-        for (int column_group = 0; column_group < kTileGroups; ++column_group) {
-          const bf16* columns = inputs + d * kWarpsAlongK * kTileCols + column_group * int{kUnit};
-          add_products<S::kChunkStride, 1>(sums, ring[d], column_group, columns);
+        for (int unit = 0; unit < kTileUnits; ++unit) {
+          const bf16* columns = inputs + d * kWarpsAlongK * kTileCols + unit * int{kUnit};
+          add_products<S::kChunkStride, 1>(sums, ring[d], unit, columns);
         }
         if (left > S::kDepth) load_next(ring[d]);
         --left;
       }
-      inputs += S::kUnitTiles * kTileCols;
+      inputs += S::kRoundTiles * kTileCols;
     }
     __syncthreads();  // the chunk's memory is reused, by the chunk after next or by the sums
   }
@@ -191,7 +200,7 @@ __global__ void __launch_bounds__(kLinearThreads, Shape<kType, kInputTiles, kMos
 
 template <WeightType kType, int kInputTiles, size_t kMostShared>
 Status launch_shape(const LinearArgs& args, Stream stream) {
-  using S = Shape<kType, kInputTiles, kMostShared>;
+  using S = Shape<format_of(kType), kInputTiles, kMostShared>;
   const auto blocks = unsigned(divide_up(args.weights.rows, S::kBlockRows));
   return launch(linear_kernel<kType, kInputTiles, kMostShared>, dim3(blocks, unsigned(args.splits)),
                 dim3(kLinearThreads), S::kSharedBytes, stream, args);
@@ -199,7 +208,7 @@ Status launch_shape(const LinearArgs& args, Stream stream) {
 
 template <WeightType kType, int kInputTiles>
 Status launch_shape(const LinearArgs& args, Stream stream) {
-  constexpr size_t kWanted = Shape<kType, kInputTiles, kLargeShared>::kSharedBytes;
+  constexpr size_t kWanted = Shape<format_of(kType), kInputTiles, kLargeShared>::kSharedBytes;
   if constexpr (kWanted > kSmallShared) {
     if (shared_limit() >= kWanted) {
       return launch_shape<kType, kInputTiles, kLargeShared>(args, stream);
@@ -216,9 +225,12 @@ Status launch_type(const LinearArgs& args, Stream stream) {
   return launch_shape<kType, 8>(args, stream);
 }
 
+using Launch = Status(const LinearArgs& args, Stream stream);
+
 Status linear_few(const LinearArgs& args, Stream stream) {
-  return for_type(args.weights.type,
-                  [&]<WeightType kType>() { return launch_type<kType>(args, stream); });
+  static constexpr auto kLaunches =
+      per_type<Launch*>([&]<WeightType kType>() { return launch_type<kType>; });
+  return kLaunches[size_t(args.weights.type)](args, stream);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 //
 // A row's result does not depend, bit for bit, on the other rows or their number: Note: [One order
 // along K] of linear/plan.h. Weights of every type are multiplied without loss: Note: [Exact
-// pieces] of tile_registers.cuh. Products are added in float32. Codes are summed per group of 32
-// columns; the group's sum is multiplied by its scale, and the sum of the group's inputs by its
-// minimum.
+// pieces] of tile_registers.cuh. Products are added in float32. Codes are summed per group of
+// columns that share a scale; the group's sum is multiplied by its scale, and the sum of the
+// group's inputs by its minimum.
 #pragma once
 
 #include "kernels/cuda/cuda_stream.h"

@@ -12,37 +12,36 @@ template <int kRowTiles, int kInputTiles>
 using Sums = float[kRowTiles][kInputTiles][4];
 
 // Loads the B fragments of two steps of eight inputs; `rows` is this lane's address for the first.
-__device__ inline void load_inputs(uint32_t (&b)[kGroupSteps][2], const bf16* rows) {
+__device__ inline void load_inputs(uint32_t (&b)[kUnitSteps][2], const bf16* rows) {
   uint32_t words[4];
   load_fragment4(words, rows);
   b[0][0] = words[0], b[0][1] = words[1], b[1][0] = words[2], b[1][1] = words[3];
 }
 
-// Adds the products of 32 columns of numbers to the sums. `inputs` is this lane's row of the first
-// fragment of inputs, at the first column of its 8 × 8 matrix; rows are kStride numbers apart.
-// kInterleaved fragments of inputs are processed together, because products for one sum wait for
-// each other.
-template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
+// Adds the products of 32 columns of numbers to the sums: unit `unit` of those that `tiles` hold.
+// `inputs` is this lane's row of the first fragment of inputs, at the first column of its 8 × 8
+// matrix; rows are kStride numbers apart. kInterleaved fragments of inputs are processed together,
+// because products for one sum wait for each other.
+template <int kStride, int kInterleaved, PanelFormat kFormat, int kUnits, int kRowTiles,
           int kInputTiles>
 __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
-                            const TileRegisters<kType, kGroups> (&tiles)[kRowTiles],
-                            int column_group, const bf16* inputs) {
-  constexpr int kPieces = pieces_of(kType);
-  uint32_t weights[kRowTiles][kGroupSteps][kPieces][4];
+                            const TileRegisters<kFormat, kUnits> (&tiles)[kRowTiles], int unit,
+                            const bf16* inputs) {
+  constexpr int kPieces = pieces_of(kFormat);
+  uint32_t weights[kRowTiles][kUnitSteps][kPieces][4];
 #pragma unroll
-  for (int i = 0; i < kRowTiles * kGroupSteps; ++i) {
-    const int step = i % kGroupSteps;
-    unpack(tiles[i / kGroupSteps], column_group * kGroupSteps + step,
-           weights[i / kGroupSteps][step]);
+  for (int i = 0; i < kRowTiles * kUnitSteps; ++i) {
+    const int step = i % kUnitSteps;
+    unpack(tiles[i / kUnitSteps], unit * kUnitSteps + step, weights[i / kUnitSteps][step]);
   }
 #pragma unroll
   for (int first = 0; first < kInputTiles; first += kInterleaved) {
-    uint32_t b[kInterleaved][kGroupSteps][2];
+    uint32_t b[kInterleaved][kUnitSteps][2];
 #pragma unroll
     for (int n = 0; n < kInterleaved; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
 #pragma unroll
-    for (int i = 0; i < kPieces * kGroupSteps; ++i) {
-      const int piece = i / kGroupSteps, step = i % kGroupSteps;
+    for (int i = 0; i < kPieces * kUnitSteps; ++i) {
+      const int piece = i / kUnitSteps, step = i % kUnitSteps;
 #pragma unroll
       for (int n = 0; n < kInterleaved; ++n) {
 #pragma unroll
@@ -54,64 +53,76 @@ __device__ void add_numbers(Sums<kRowTiles, kInputTiles>& sums,
   }
 }
 
-// Adds a group of 32 columns of codes to the sums. A fragment of ones yields the sums of inputs, in
-// the lanes that need them.
-template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
+// Adds 32 columns of codes to the sums, one group of columns after the other. A fragment of ones
+// yields the sums of a group's inputs, in the lanes that need them.
+template <int kStride, int kInterleaved, PanelFormat kFormat, int kUnits, int kRowTiles,
           int kInputTiles>
 __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
-                          const TileRegisters<kType, kGroups> (&tiles)[kRowTiles], int column_group,
+                          const TileRegisters<kFormat, kUnits> (&tiles)[kRowTiles], int unit,
                           const bf16* inputs) {
-  constexpr bool kHasMinimum = kType == WeightType::kInt4Minimum;
+  constexpr bool kHasMinimum = has_minimum(kFormat);
   constexpr uint32_t kAllOnes[4] = {kOnes, kOnes, kOnes, kOnes};
-  uint32_t codes[kRowTiles][kGroupSteps][1][4];
-  float2 scale[kRowTiles], minimum[kRowTiles];
+  constexpr int kGroups = int{kUnit} / kFormat.group, kGroupSteps = kFormat.group / kStepCols;
+  static_assert(kGroups * kGroupSteps == kUnitSteps);
+  uint32_t codes[kRowTiles][kUnitSteps][1][4];
+  float2 scale[kRowTiles][kGroups], minimum[kRowTiles][kGroups];
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
-    unpack(tiles[t], column_group * kGroupSteps, codes[t][0]);
-    unpack(tiles[t], column_group * kGroupSteps + 1, codes[t][1]);
-    scale[t] = tiles[t].scale(column_group);
-    if constexpr (kHasMinimum) minimum[t] = tiles[t].minimum(column_group);
+#pragma unroll
+    for (int step = 0; step < kUnitSteps; ++step) {
+      unpack(tiles[t], unit * kUnitSteps + step, codes[t][step]);
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      scale[t][group] = tiles[t].scale(unit * kGroups + group);
+      if constexpr (kHasMinimum) minimum[t][group] = tiles[t].minimum(unit * kGroups + group);
+    }
   }
 #pragma unroll
   for (int first = 0; first < kInputTiles; first += kInterleaved) {
     __syncwarp();  // or the compiler loads all inputs ahead and runs out of registers
-    uint32_t b[kInterleaved][kGroupSteps][2];
+    uint32_t b[kInterleaved][kUnitSteps][2];
 #pragma unroll
     for (int n = 0; n < kInterleaved; ++n) load_inputs(b[n], inputs + (first + n) * 8 * kStride);
-    float group_sums[kInterleaved][kRowTiles][4] = {}, input_sums[kInterleaved][4] = {};
 #pragma unroll
-    for (int step = 0; step < kGroupSteps; ++step) {
+    for (int group = 0; group < kGroups; ++group) {
+      float group_sums[kInterleaved][kRowTiles][4] = {}, input_sums[kInterleaved][4] = {};
 #pragma unroll
-      for (int n = 0; n < kInterleaved; ++n) {
-        if constexpr (kHasMinimum) multiply_add<bf16>(input_sums[n], kAllOnes, b[n][step]);
+      for (int step = group * kGroupSteps; step < (group + 1) * kGroupSteps; ++step) {
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
-          multiply_add<bf16>(group_sums[n][t], codes[t][step][0], b[n][step]);
+        for (int n = 0; n < kInterleaved; ++n) {
+          if constexpr (kHasMinimum) multiply_add<bf16>(input_sums[n], kAllOnes, b[n][step]);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) {
+            multiply_add<bf16>(group_sums[n][t], codes[t][step][0], b[n][step]);
+          }
         }
       }
-    }
 #pragma unroll
-    for (int i = 0; i < kInterleaved * kRowTiles * 4; ++i) {
-      const int n = i / (kRowTiles * 4), t = i / 4 % kRowTiles, at = i % 4;
-      float& sum = sums[t][first + n][at];
-      sum = fmaf(at < 2 ? scale[t].x : scale[t].y, group_sums[n][t][at], sum);
-      if constexpr (kHasMinimum) {
-        sum = fmaf(at < 2 ? minimum[t].x : minimum[t].y, input_sums[n][at], sum);
+      for (int i = 0; i < kInterleaved * kRowTiles * 4; ++i) {
+        const int n = i / (kRowTiles * 4), t = i / 4 % kRowTiles, at = i % 4;
+        const float2 scales = scale[t][group];
+        float& sum = sums[t][first + n][at];
+        sum = fmaf(at < 2 ? scales.x : scales.y, group_sums[n][t][at], sum);
+        if constexpr (kHasMinimum) {
+          const float2 minima = minimum[t][group];
+          sum = fmaf(at < 2 ? minima.x : minima.y, input_sums[n][at], sum);
+        }
       }
     }
   }
 }
 
-// Adds the products of 32 columns of any weight type.
-template <int kStride, int kInterleaved, WeightType kType, int kGroups, int kRowTiles,
+// Adds the products of 32 columns of any format.
+template <int kStride, int kInterleaved, PanelFormat kFormat, int kUnits, int kRowTiles,
           int kInputTiles>
 __device__ inline void add_products(Sums<kRowTiles, kInputTiles>& sums,
-                                    const TileRegisters<kType, kGroups> (&tiles)[kRowTiles],
-                                    int column_group, const bf16* inputs) {
-  if constexpr (is_quantized(kType)) {
-    add_codes<kStride, kInterleaved>(sums, tiles, column_group, inputs);
+                                    const TileRegisters<kFormat, kUnits> (&tiles)[kRowTiles],
+                                    int unit, const bf16* inputs) {
+  if constexpr (is_coded(kFormat)) {
+    add_codes<kStride, kInterleaved>(sums, tiles, unit, inputs);
   } else {
-    add_numbers<kStride, kInterleaved>(sums, tiles, column_group, inputs);
+    add_numbers<kStride, kInterleaved>(sums, tiles, unit, inputs);
   }
 }
 

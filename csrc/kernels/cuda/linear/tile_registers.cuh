@@ -3,11 +3,14 @@
 // Note: [Exact pieces]
 // Tensor cores multiply bf16 by bf16 exactly and add in float32. Weights reach them without loss:
 //   bfloat16  unchanged
-//   codes     as integers: with 0x4300 above its bits, a code c below 128 is the bf16 128 + c, from
-//             which 128 (and for int4 its offset 8) is subtracted, exactly
+//   codes     as the integers they stand for, before the scale. With 0x4300 above its bits, a code
+//   c
+//             below 128 is the bf16 128 + c, from which 128 and the format's offset are subtracted,
+//             exactly. Tables of integers are looked up as int8.
 //   float16   as the sum of two bf16 (8 + 3 bits), float32 as the sum of three (8 + 8 + 8): each
 //             piece is the rounded remainder. Exact for numbers from 2^-100 to 2^127.
-// Inputs are bf16 already, so only the float32 sums round.
+// Inputs are bf16 already, so only the float32 sums round. Scales of two levels are multiplied in
+// float32, which is exact too: 11 bits of float16 by at most 8.
 #pragma once
 
 #include "kernels/cuda/linear/weights.h"
@@ -16,67 +19,122 @@
 
 namespace sinkstream::cuda {
 
-// Holds all groups of columns, or one.
-template <WeightType kType, int kGroups = kTileGroups>
+// Holds all units of columns, or one. Note: [Tiles].
+template <PanelFormat kFormat, int kUnits = kTileUnits>
 struct TileRegisters {
-  static constexpr int kWords =
-      int(tile_code_bytes(kType)) / (4 * kWarpSize) * kGroups / kTileGroups;
-  static constexpr int kScaleWords = scales_per_group(kType) * kGroups;
+  static constexpr int kLow = low_bits(kFormat), kHigh = high_bits(kFormat);
+  // Of a whole tile's `words`; of one word, a unit has half.
+  static constexpr int share_of(int words) {
+    return kUnits == kTileUnits ? words : (words + 1) / kTileUnits;
+  }
+  static constexpr int kLowWords = share_of(kLow), kHighWords = share_of(kHigh);
+  static constexpr int kTileScaleWords = lane_scale_bytes(kFormat) / 4;
+  static constexpr int kScaleWords = share_of(kTileScaleWords);
+  static constexpr int kHeadWords = lane_head_bytes(kFormat) / 4;
+  static constexpr int kWords = kLowWords + kHighWords + kScaleWords + kHeadWords;
 
-  uint32_t words[kWords];
-  uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];  // Note: [Tiles]
+  uint32_t low[kLowWords];
+  uint32_t high[kHighWords > 0 ? kHighWords : 1];
+  uint32_t scales[kScaleWords > 0 ? kScaleWords : 1];
+  uint32_t head[kHeadWords > 0 ? kHeadWords : 1];
 
-  // A lane's codes begin at `codes_offset(lane)` of a tile, its scales `scales_offset(lane)` bytes
-  // after that.
-  static __device__ int codes_offset(int lane) { return lane * int(sizeof(uint4)); }
-  static __device__ int scales_offset(int lane) {
-    return int(tile_code_bytes(kType)) + lane / 4 * scales_per_group(kType) * kTileGroups * 4 -
-           codes_offset(lane);
+  // From device memory, without caching it in L1.
+  __device__ void load(const std::byte* tile, const std::byte* head_at, int lane) {
+    static_assert(kUnits == kTileUnits);
+    load(tile, head_at, lane, 0, [](const auto* address) { return load_streaming(address); });
+  }
+  // From shared memory: unit `first`.
+  __device__ void load_staged(const std::byte* tile, const std::byte* head_at, int lane,
+                              int first) {
+    static_assert(kUnits == 1);
+    load(tile, head_at, lane, first, [](const auto* address) { return *address; });
   }
 
-  // From device memory, without caching them in L1.
-  __device__ void load(const std::byte* codes, int scales_offset) {
-    static_assert(kGroups == kTileGroups);
-    load(codes, codes + scales_offset, [](const auto* address) { return load_streaming(address); });
+  // Of rows group and group + 8, for the columns of group `i` of those held.
+  __device__ float2 scale(int i) const {
+    constexpr ScaleFields kScales = scale_fields(kFormat);
+    if constexpr (kScales.field_bytes == 2) {
+      return f16_floats(scales[i * kScales.fields]);
+    } else {
+      const uint32_t bytes = scales[i * kScales.fields / 2] >> (i * kScales.fields % 2 * 16);
+      if constexpr (kFormat.scales == Scales::kPower) {
+        return make_float2(power_of_two(bytes & 255), power_of_two(bytes >> 8 & 255));
+      } else if constexpr (kFormat.scales == Scales::kNibbles) {
+        return times(head[0], int(bytes & 15), int(bytes >> 8 & 15));
+      } else {
+        return times(head[0], int8_t(bytes), int8_t(bytes >> 8));
+      }
+    }
   }
-  // From shared memory: the groups of columns from `first` on.
-  __device__ void load_staged(const std::byte* codes, int scales_offset, int first) {
-    constexpr int kGroupBytes = kWords / kGroups % 4 == 0
-                                    ? int(tile_code_bytes(kType)) / kTileGroups
-                                    : kWords / kGroups * 4;
-    load(codes + first * kGroupBytes, codes + scales_offset + first * scales_per_group(kType) * 4,
-         [](const auto* address) { return *address; });
-  }
-
-  // Of rows group and group + 8, for the columns of `column_group`.
-  __device__ float2 scale(int column_group) const {
-    return f16_floats(scales[column_group * scales_per_group(kType)]);
-  }
-  __device__ float2 minimum(int column_group) const {
-    return f16_floats(scales[column_group * scales_per_group(kType) + 1]);
+  // To be added.
+  __device__ float2 minimum(int i) const {
+    if constexpr (kFormat.scales == Scales::kHalfMinimum) {
+      return f16_floats(scales[i * 2 + 1]);
+    } else if constexpr (kFormat.scales == Scales::kNibbles) {
+      const uint32_t bytes = scales[i / 2] >> (i % 2 * 16);
+      return times(head[1], -int(bytes >> 4 & 15), -int(bytes >> 12 & 15));
+    } else {
+      static_assert(kFormat.scales == Scales::kTwoLevelMinimum);
+      const uint32_t bytes = scales[i] >> 16;
+      return times(head[1], -int8_t(bytes), -int8_t(bytes >> 8));
+    }
   }
 
  private:
-  template <typename Fetch>
-  __device__ void load(const std::byte* codes, const std::byte* scales_at, const Fetch& fetch) {
-    if constexpr (kWords % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < kWords; i += 4) {
-        const uint4 four = fetch(reinterpret_cast<const uint4*>(codes + i * kWarpSize * 4));
-        words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
-      }
-    } else {  // one group of int4
-      const uint2 two = fetch(reinterpret_cast<const uint2*>(codes));
+  static __device__ float2 times(uint32_t halves, int first, int second) {
+    const float2 both = f16_floats(halves);
+    return make_float2(product(both.x, float(first)), product(both.y, float(second)));
+  }
+
+  template <int kCount, typename Fetch>
+  static __device__ void load_words(uint32_t* words, const std::byte* from, const Fetch& fetch) {
+    static_assert(kCount == 1 || kCount == 2 || kCount == 4);
+    if constexpr (kCount == 1) {
+      words[0] = fetch(reinterpret_cast<const uint32_t*>(from));
+    } else if constexpr (kCount == 2) {
+      const uint2 two = fetch(reinterpret_cast<const uint2*>(from));
       words[0] = two.x, words[1] = two.y;
+    } else {
+      const uint4 four = fetch(reinterpret_cast<const uint4*>(from));
+      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
     }
-    if constexpr (kScaleWords == 1) scales[0] = fetch(reinterpret_cast<const uint32_t*>(scales_at));
-    if constexpr (kScaleWords == 2) {
-      const uint2 two = fetch(reinterpret_cast<const uint2*>(scales_at));
-      scales[0] = two.x, scales[1] = two.y;
+  }
+
+  // A lane's words of a plane that it has kBits of per tile.
+  template <int kBits, int kCount, typename Fetch>
+  static __device__ void load_plane(uint32_t* words, const std::byte* plane, int lane, int first,
+                                    const Fetch& fetch) {
+    constexpr int kTogether = kBits < 4 ? kBits : 4;
+    if constexpr (kCount >= kTogether) {
+      // One bit: a word has both units.
+      const int skipped = kBits == 1 ? 0 : first * kCount;
+#pragma unroll
+      for (int i = 0; i < kCount; i += kTogether) {
+        load_words<kTogether>(words + i, plane + ((skipped + i) * kWarpSize + lane * kTogether) * 4,
+                              fetch);
+      }
+      if constexpr (kBits == 1) words[0] >>= first * 8;
+    } else {
+      load_words<kCount>(words, plane + (lane * kTogether + first * kCount) * 4, fetch);
     }
-    if constexpr (kScaleWords == 4) {
-      const uint4 four = fetch(reinterpret_cast<const uint4*>(scales_at));
-      scales[0] = four.x, scales[1] = four.y, scales[2] = four.z, scales[3] = four.w;
+  }
+
+  template <typename Fetch>
+  __device__ void load(const std::byte* tile, const std::byte* head_at, int lane, int first,
+                       const Fetch& fetch) {
+    load_plane<kLow, kLowWords>(low, tile, lane, first, fetch);
+    if constexpr (kHigh > 0) {
+      load_plane<kHigh, kHighWords>(high, tile + plane_bytes(kLow), lane, first, fetch);
+    }
+    if constexpr (kScaleWords > 0) {
+      constexpr bool kIsShared = kTileScaleWords == 1;  // by both units
+      const std::byte* of_lane =
+          tile + tile_code_bytes(kFormat) + lane / 4 * lane_scale_bytes(kFormat);
+      load_words<kScaleWords>(scales, of_lane + (kIsShared ? 0 : first * kScaleWords * 4), fetch);
+      if constexpr (kIsShared) scales[0] >>= first * 16;
+    }
+    if constexpr (kHeadWords > 0) {
+      load_words<kHeadWords>(head, head_at + lane / 4 * lane_head_bytes(kFormat), fetch);
     }
   }
 };
@@ -84,8 +142,14 @@ struct TileRegisters {
 constexpr uint32_t kOnes = 0x3f803f80;       // two bf16 1
 constexpr uint32_t kMinusOnes = 0xbf80bf80;  // −1
 constexpr uint32_t k128 = 0x43004300;        // 128
-constexpr uint32_t kMinus128 = 0xc300c300;   // −128
-constexpr uint32_t kMinus136 = 0xc308c308;   // −136
+
+// −128 − offset, twice, for an offset below 128.
+constexpr uint32_t minus_128_and(int offset) {
+  return 0xc300c300u + uint32_t(offset) * 0x00010001u;
+}
+
+// The low `bits` bits of both halves.
+constexpr uint32_t low_of_halves(int bits) { return ((1u << bits) - 1) * 0x00010001u; }
 
 // The int8 codes in the low bytes of both halves. With sign bit s and low seven bits c, a code is c
 // − 128 s: (128 + c) − (128 + 128 s), where the latter is 0x4300 with the sign bit set.
@@ -95,44 +159,72 @@ __device__ inline uint32_t int8_pair(uint32_t word) {
   return multiply_add_pairs(sign, kMinusOnes, low);
 }
 
-// The int4 codes in the low four bits of both halves.
-template <WeightType kType>
-__device__ inline uint32_t int4_pair(uint32_t word) {
-  const uint32_t shifted = merge_bits(word, 0x000f000f, k128);
-  constexpr uint32_t kOffset = kType == WeightType::kInt4 ? kMinus136 : kMinus128;
-  return multiply_add_pairs(shifted, kOnes, kOffset);
+// Pair n of a lane's integer codes below eight bits.
+template <PanelFormat kFormat, int kUnits>
+__device__ inline uint32_t code_pair(const TileRegisters<kFormat, kUnits>& tile, int n) {
+  constexpr int kLow = low_bits(kFormat), kHigh = high_bits(kFormat);
+  uint32_t codes =
+      merge_bits(tile.low[n * kLow / 16] >> (n * kLow % 16), low_of_halves(kLow), k128);
+  if constexpr (kHigh > 0) {
+    const uint32_t word = tile.high[n * kHigh / 16];
+    const int down = n * kHigh % 16 - kLow;  // to just above the low bits
+    codes =
+        merge_bits(down >= 0 ? word >> down : word << -down, low_of_halves(kHigh) << kLow, codes);
+  }
+  return multiply_add_pairs(codes, kOnes, minus_128_and(kFormat.offset));
 }
 
-constexpr int pieces_of(WeightType type) {
-  return type == WeightType::kFloat32 ? 3 : type == WeightType::kFloat16 ? 2 : 1;
+constexpr int pieces_of(const PanelFormat& format) {
+  return format.number == Number::kFloat32 ? 3 : format.number == Number::kFloat16 ? 2 : 1;
 }
 
-// The A fragment of step `step`: `fragment[0]` has the numbers or codes as bf16, later entries the
-// remainders of float16 and float32.
-template <WeightType kType, int kGroups>
-__device__ inline void unpack(const TileRegisters<kType, kGroups>& tile, int step,
-                              uint32_t (&fragment)[pieces_of(kType)][4]) {
+// The numbers of pair n.
+template <PanelFormat kFormat, int kUnits>
+__device__ inline float2 number_pair(const TileRegisters<kFormat, kUnits>& tile, int n) {
+  if constexpr (kFormat.number == Number::kFloat16) {
+    return f16_floats(tile.low[n]);
+  } else {
+    return make_float2(__uint_as_float(tile.low[2 * n]), __uint_as_float(tile.low[2 * n + 1]));
+  }
+}
+
+// The codes of step `step`, looked up.
+template <PanelFormat kFormat, int kUnits>
+__device__ inline void unpack_table(const TileRegisters<kFormat, kUnits>& tile, int step,
+                                    uint32_t (&fragment)[4]) {
+  const uint32_t first = look_up<kFormat.values>(tile.low[step]);
+  const uint32_t second = look_up<kFormat.values>(tile.low[step] >> 16);
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    if constexpr (kType == WeightType::kBFloat16) {
-      fragment[0][r] = tile.words[4 * step + r];
-    } else if constexpr (kType == WeightType::kInt8) {
-      fragment[0][r] = int8_pair(tile.words[2 * step + r / 2] >> (8 * (r % 2)));
-    } else if constexpr (kType == WeightType::kInt4 || kType == WeightType::kInt4Minimum) {
-      fragment[0][r] = int4_pair<kType>(tile.words[step] >> (4 * r));
-    } else {
-      float2 left;
-      if constexpr (kType == WeightType::kFloat16) {
-        left = f16_floats(tile.words[4 * step + r]);
-      } else {
-        left = make_float2(__uint_as_float(tile.words[8 * step + 2 * r]),
-                           __uint_as_float(tile.words[8 * step + 2 * r + 1]));
-      }
+    fragment[r] = int8_pair(select_bytes(first, second, uint32_t(r | (4 + r) << 8)));
+  }
+}
+
+// The A fragment of step `step` of those held: `fragment[0]` has the numbers or codes as bf16,
+// later entries the remainders of float16 and float32.
+template <PanelFormat kFormat, int kUnits>
+__device__ inline void unpack(const TileRegisters<kFormat, kUnits>& tile, int step,
+                              uint32_t (&fragment)[pieces_of(kFormat)][4]) {
+  if constexpr (kFormat.values != CodeValues::kInteger) {
+    unpack_table(tile, step, fragment[0]);
+  } else {
 #pragma unroll
-      for (int piece = 0; piece < pieces_of(kType); ++piece) {
-        fragment[piece][r] = pack<bf16>(left.x, left.y);
-        const float2 taken = bf16_floats(fragment[piece][r]);
-        left = make_float2(left.x - taken.x, left.y - taken.y);
+    for (int r = 0; r < 4; ++r) {
+      const int n = 4 * step + r;
+      if constexpr (kFormat.number == Number::kBFloat16) {
+        fragment[0][r] = tile.low[n];
+      } else if constexpr (kFormat.bits == 8) {
+        fragment[0][r] = int8_pair(tile.low[n / 2] >> (8 * (n % 2)));
+      } else if constexpr (is_coded(kFormat)) {
+        fragment[0][r] = code_pair(tile, n);
+      } else {
+        float2 left = number_pair(tile, n);
+#pragma unroll
+        for (int piece = 0; piece < pieces_of(kFormat); ++piece) {
+          fragment[piece][r] = pack<bf16>(left.x, left.y);
+          const float2 taken = bf16_floats(fragment[piece][r]);
+          left = make_float2(left.x - taken.x, left.y - taken.y);
+        }
       }
     }
   }

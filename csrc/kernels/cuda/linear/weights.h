@@ -7,30 +7,39 @@
 // reads one address range. Rows and columns past the end are zero: for codes, code 0 with scale 0.
 //
 // Tensor cores take 16 columns at a time. Such a step is one A fragment, of which lane 4·group +
-// pair holds four words; word r is the two numbers of
+// pair holds four words; word r is the two numbers e = 0, 1 of
 //   row group + 8 (r & 1), columns 2·pair + 8 (r >> 1) + {0, 1}       (Note: [Fragments],
 //   tensor_core.cuh)
-// A lane's share of a step is contiguous, and lanes are next to each other, 16 bytes each:
 //
-//   float32          [4 steps][2 halves h][32 lanes] of words 2h, 2h + 1: four numbers
-//   float16          [4 steps][32 lanes] of four words
-//   bfloat16         the same
-//   int8             [2 groups][32 lanes] of two steps of two words; word h holds what words 2h and
-//                    2h + 1 of the fragment do: number e of word 2h + j is byte j + 2e
-//   int4             [32 lanes] of four steps of one word: number e of word r is the four bits from
-//                    bit 4r + 16e on
-//   int4 + minimum   the same
+// Bits. A lane's share of a tile is 32 numbers of b bits: b words. Number e of word r of step s is
+// in half e of its word, so that one shift and one mask give both: with n = 4s + r, it is b bits
+// from bit b·(n mod 16/b) + 16e of word n·b/16 on; of 32 bits, it is word 2n + e. For b = 3, 5 and
+// 6 the number's low 2, 4 and 4 bits are stored in this way, as one plane, and its high 1, 1 and 2
+// bits as a second plane after it. In a plane, four words of a lane (or all, if there are fewer)
+// are contiguous, and lanes are next to each other: [words / 4][32 lanes][4 words].
 //
-// Codes keep their meaning and bits from the panels (packed_matrix.h): int8 is two's complement,
-// int4 is the number plus 8. The float16 scales follow the codes, those of each `group` of lanes
-// together:
+// Codes keep their meaning and bits from the panels (packed_matrix.h): of 8 bits, two's complement.
 //
-//   int8, int4       [8] of [2 groups of columns][2] scales, of rows group and group + 8
-//   int4 + minimum   [8] of [2 groups of columns]: those 2 scales, then those rows' 2 minima
+// Scales follow the planes. Of each `group` of lanes they are contiguous:
+//   [8] of [groups of columns][fields][2] numbers, of rows group and group + 8
+// The fields are the scale and, if there is one, the minimum: numbers of `field_bytes` bytes.
+// Types with two levels have the float16 of 256 columns in a head, before the four tiles of these
+// columns: [8] of [halves][2] float16, of rows group and group + 8.
+//
+// Bits per weight, and how many times the file's:
+//   int8 8.5, int4 4.5, int4_minimum 5, int5 5.5, int5_minimum 6, iq4_nl 4.5, mxfp4 4.25,
+//   q2_k 2.625, q6_k 6.5625                                    1
+//   q3_k 3.5625, q4_k 4.625, q5_k 5.625, iq4_xs 4.3125         1.036, 1.028, 1.023, 1.015: scales
+//   of
+//                                                              six bits take a byte
+// The float16 in every tile instead of a head would be 1.11 times for q4_k.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "common/divide_up.h"
 #include "kernels/packed_matrix.h"
@@ -40,107 +49,150 @@ namespace sinkstream::cuda {
 constexpr int kWarpLanes = 32;
 constexpr int kTileRows = 16;
 constexpr int kTileCols = 64;
-constexpr int kStepCols = 16;                        // of one A fragment
-constexpr int kSteps = kTileCols / kStepCols;        // of a tile
-constexpr int kTileGroups = kTileCols / int{kUnit};  // groups of columns that share a scale
-constexpr int kGroupSteps = int{kUnit} / kStepCols;  // steps of such a group
+constexpr int kStepCols = 16;                       // of one A fragment
+constexpr int kSteps = kTileCols / kStepCols;       // of a tile
+constexpr int kTileUnits = kTileCols / int{kUnit};  // units of columns: kernels take one at a time
+constexpr int kUnitSteps = int{kUnit} / kStepCols;  // steps of a unit
 
 constexpr int64_t row_tiles(int64_t rows) { return divide_up(rows, kTileRows); }
 constexpr int64_t col_tiles(int64_t cols) { return divide_up(cols, kTileCols); }
 
-// Bytes of a tile's numbers or codes; its scales follow them.
-constexpr int64_t tile_code_bytes(WeightType type) {
-  constexpr int64_t kNumbers = kTileRows * kTileCols;
-  switch (type) {
-    case WeightType::kFloat32: return kNumbers * 4;
-    case WeightType::kFloat16:
-    case WeightType::kBFloat16: return kNumbers * 2;
-    case WeightType::kInt8: return kNumbers;
-    case WeightType::kInt4:
-    case WeightType::kInt4Minimum: return kNumbers / 2;
-    default: return 0;
+// Bits of a number or code, and how planes share them.
+constexpr int number_bits(const PanelFormat& format) {
+  switch (format.number) {
+    case Number::kFloat32: return 32;
+    case Number::kFloat16:
+    case Number::kBFloat16: return 16;
+    case Number::kCode: break;
   }
+  return format.bits;
+}
+constexpr int low_bits(const PanelFormat& format) {
+  return int(std::bit_floor(unsigned(number_bits(format))));
+}
+constexpr int high_bits(const PanelFormat& format) {
+  return number_bits(format) - low_bits(format);
 }
 
-// Whether GPU kernels read this type.
-constexpr bool has_tiles(WeightType type) { return tile_code_bytes(type) > 0; }
+// Bytes of a tile's plane of `bits` bits; a lane has `bits` words of it.
+constexpr int plane_bytes(int bits) { return bits * kWarpLanes * 4; }
 
-// Float16 values per row and group of codes: a scale, and for some types a minimum.
-constexpr int scales_per_group(WeightType type) {
-  return type == WeightType::kInt4Minimum ? 2 : is_quantized(type) ? 1 : 0;
+// Bytes of a tile's numbers or codes; its scales follow them.
+constexpr int tile_code_bytes(const PanelFormat& format) {
+  return plane_bytes(number_bits(format));
 }
 
-constexpr int64_t tile_bytes(WeightType type) {
-  return tile_code_bytes(type) + kTileRows * kTileGroups * 2 * scales_per_group(type);
+struct ScaleFields {
+  int halves;       // float16 per row in a head
+  int fields;       // numbers per row and group of columns in a tile: scale, minimum
+  int field_bytes;  // of such a number: float16 or a byte
+};
+
+constexpr ScaleFields scale_fields(const PanelFormat& format) {
+  switch (format.scales) {
+    case Scales::kNone: return {0, 0, 0};
+    case Scales::kHalf: return {0, 1, 2};
+    case Scales::kHalfMinimum: return {0, 2, 2};
+    case Scales::kTwoLevel: return {1, 1, 1};
+    case Scales::kTwoLevelMinimum: return {2, 2, 1};
+    case Scales::kNibbles: return {2, 1, 1};  // the field has both
+    case Scales::kPower: return {0, 1, 1};
+  }
+  return {};
+}
+
+// Of one `group` of lanes: a tile's scales, and a head.
+constexpr int lane_scale_bytes(const PanelFormat& format) {
+  const ScaleFields scales = scale_fields(format);
+  return kTileCols / format.group * scales.fields * scales.field_bytes * 2;
+}
+constexpr int lane_head_bytes(const PanelFormat& format) { return scale_fields(format).halves * 4; }
+
+constexpr int tile_bytes(const PanelFormat& format) {
+  return tile_code_bytes(format) + kTileRows / 2 * lane_scale_bytes(format);
+}
+constexpr int head_bytes(const PanelFormat& format) {
+  return kTileRows / 2 * lane_head_bytes(format);
+}
+
+// Tiles that share a head.
+constexpr int tiles_per_head(const PanelFormat& format) {
+  return head_bytes(format) == 0 ? 1 : format.block / kTileCols;
+}
+
+// Bytes of 16 rows.
+constexpr int64_t row_tile_bytes(const PanelFormat& format, int64_t cols) {
+  const int64_t heads = col_tiles(cols) / tiles_per_head(format);
+  return col_tiles(cols) * tile_bytes(format) + heads * head_bytes(format);
 }
 
 constexpr int64_t tiled_bytes(WeightType type, int64_t rows, int64_t cols) {
-  return row_tiles(rows) * col_tiles(cols) * tile_bytes(type);
+  return row_tiles(rows) * row_tile_bytes(format_of(type), cols);
+}
+
+// Where tile `col_tile` begins in its 16 rows. Its head is `head_before` bytes before it.
+constexpr int64_t tile_offset(const PanelFormat& format, int64_t col_tile) {
+  const int64_t heads = col_tile / tiles_per_head(format) + 1;
+  return col_tile * tile_bytes(format) + heads * head_bytes(format);
+}
+constexpr int head_before(const PanelFormat& format, int64_t col_tile) {
+  return int(col_tile % tiles_per_head(format)) * tile_bytes(format) + head_bytes(format);
 }
 
 struct TiledMatrix {
   WeightType type = WeightType::kBFloat16;
   int64_t rows = 0;                  // output features
-  int64_t cols = 0;                  // input features, K; a multiple of kUnit for codes
-  const std::byte* tiles = nullptr;  // [row_tiles(rows)][col_tiles(cols)][tile_bytes(type)],
-                                     // 128-byte aligned, in device memory
+  int64_t cols = 0;                  // input features, K; a multiple of the block for codes
+  const std::byte* tiles = nullptr;  // [row_tiles(rows)][row_tile_bytes], 128-byte aligned, in
+                                     // device memory
 
-  constexpr const std::byte* tile(int64_t row_tile, int64_t col_tile) const {
-    return tiles + (row_tile * col_tiles(cols) + col_tile) * tile_bytes(type);
+  // `format`: of the type. Kernels know it when they are compiled.
+  constexpr const std::byte* tile(const PanelFormat& format, int64_t row_tile,
+                                  int64_t col_tile) const {
+    return tiles + row_tile * row_tile_bytes(format, cols) + tile_offset(format, col_tile);
   }
 };
 
-// Calls `visit`, a lambda with the type as its template argument, and returns its result: kernels
-// are compiled per type.
-template <typename Visit>
-auto for_type(WeightType type, const Visit& visit) {
-  switch (type) {
-    case WeightType::kFloat32: return visit.template operator()<WeightType::kFloat32>();
-    case WeightType::kFloat16: return visit.template operator()<WeightType::kFloat16>();
-    case WeightType::kBFloat16: return visit.template operator()<WeightType::kBFloat16>();
-    case WeightType::kInt8: return visit.template operator()<WeightType::kInt8>();
-    case WeightType::kInt4: return visit.template operator()<WeightType::kInt4>();
-    default: break;  // kInt4Minimum: no other type has tiles
-  }
-  return visit.template operator()<WeightType::kInt4Minimum>();
+// A function per weight type: element i is make.operator()<type i>(). Kernels are compiled per
+// type, not per format, because nvcc 13 rejects a struct as a kernel's template argument.
+template <typename Function, typename Make>
+constexpr auto per_type(const Make& make) {
+  constexpr size_t kCount = std::size(kWeightTypes);
+  return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return std::array<Function, kCount> {
+      make.template operator()<kWeightTypes[kIndex].type>()...
+    };
+  }(std::make_index_sequence<kCount>());
 }
 
-// Where a number is in a tile: `shift` bits up from byte `byte`. The shift is 0 except for four-bit
-// codes, which share bytes.
-struct TileOffset {
+// Where a number is in a plane: `shift` bits up from bit 0 of the word at byte `byte`.
+struct BitOffset {
   int byte;
   int shift;
 };
 
-// Of the number at `row` in [0, kTileRows) and `col` in [0, kTileCols) of a tile.
-constexpr TileOffset offset_in_tile(WeightType type, int row, int col) {
-  const int lane = row % 8 * 4 + col % 8 / 2;
-  const int step = col / kStepCols, half = col % kStepCols / 8, lower = row / 8, second = col % 2;
-  const int word = lower + 2 * half;  // r of Note: [Tiles]
-  switch (type) {
-    case WeightType::kFloat32:
-      return {(((step * 2 + half) * kWarpLanes + lane) * 4 + 2 * lower + second) * 4, 0};
-    case WeightType::kFloat16:
-    case WeightType::kBFloat16:
-      return {((step * kWarpLanes + lane) * 4 + word) * 4 + 2 * second, 0};
-    case WeightType::kInt8: {
-      const int word_in_group = step % kGroupSteps * 2 + half;
-      const int group = step / kGroupSteps;
-      return {((group * kWarpLanes + lane) * 4 + word_in_group) * 4 + lower + 2 * second, 0};
-    }
-    case WeightType::kInt4:
-    case WeightType::kInt4Minimum:
-      return {(lane * 4 + step) * 4 + word / 2 + 2 * second, word % 2 * 4};
-    default: return {0, 0};
-  }
+// Of the number at `row` in [0, kTileRows) and `col` in [0, kTileCols), in a plane of `bits` bits.
+constexpr BitOffset offset_in_plane(int bits, int row, int col) {
+  const int lane = row % 8 * 4 + col % 8 / 2, e = col % 2;
+  const int r = row / 8 + col % kStepCols / 8 * 2;
+  const int n = col / kStepCols * 4 + r;
+  const int word = bits == 32 ? 2 * n + e : n * bits / 16;
+  const int shift = bits == 32 ? 0 : n * bits % 16 + 16 * e;
+  const int together = bits < 4 ? bits : 4;  // words of a lane
+  return {((word / together * kWarpLanes + lane) * together + word % together) * 4, shift};
 }
 
-// Byte offset in a tile of the float16 scale of `row` for the group that `col` is in. Its minimum
-// is 4 bytes after it.
-constexpr int scale_in_tile(WeightType type, int row, int col) {
-  const int group = col / int{kUnit};
-  const int scales = scales_per_group(type) * 2;  // of one group, for two rows
-  return int(tile_code_bytes(type)) + ((row % 8 * kTileGroups + group) * scales + row / 8) * 2;
+// Byte offset in a tile of a number of `row` for the group that `col` is in; field 0 is the scale.
+constexpr int scale_in_tile(const PanelFormat& format, int row, int col, int field = 0) {
+  const ScaleFields scales = scale_fields(format);
+  const int pair = (col / format.group * scales.fields + field) * 2;
+  return tile_code_bytes(format) + row % 8 * lane_scale_bytes(format) +
+         (pair + row / 8) * scales.field_bytes;
+}
+
+// Byte offset in a head of the float16 of `row`: 0 for scales, 1 for minima.
+constexpr int half_in_head(const PanelFormat& format, int row, int half) {
+  return row % 8 * lane_head_bytes(format) + (half * 2 + row / 8) * 2;
 }
 
 // Writes the rows of `part` as rows [first_row, first_row + part.rows) of a tiled matrix of the

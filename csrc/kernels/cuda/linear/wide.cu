@@ -25,14 +25,19 @@ constexpr int kInterleaved = 2;  // fragments of inputs: add_numbers of linear/p
 
 // A block's shared memory: a ring of stages, each a tile along K of weights and inputs, all but one
 // being copied; then the totals that do not fit in registers.
-template <WeightType kType>
+template <PanelFormat kFormat>
 struct Shared {
-  // Codes need registers for the sums of a group, float32 for its pieces.
+  // Codes need registers for the sums of a group, float32 for its pieces. Scales and minima of two
+  // groups in a unit need more.
   static constexpr int kSharedQuads =
-      is_quantized(kType) || kType == WeightType::kFloat32 ? kWarpTiles / 2 : 0;
+      has_minimum(kFormat) && has_half_groups(kFormat)          ? kWarpTiles * 3 / 4
+      : is_coded(kFormat) || kFormat.number == Number::kFloat32 ? kWarpTiles / 2
+                                                                : 0;
   static constexpr int kTotals = kSharedQuads * kThreads * int(sizeof(float4));
 
-  static constexpr int kInputsAt = kWideRows / kTileRows * int(tile_bytes(kType));
+  // The part of a stage of 16 rows of weights: a tile, then its head.
+  static constexpr int kTile = tile_bytes(kFormat) + head_bytes(kFormat);
+  static constexpr int kInputsAt = kWideRows / kTileRows * kTile;
   static constexpr int kStageBytes = kInputsAt + kWideInputs * kInputStride * int(sizeof(bf16));
   static constexpr int kMost = 163 * 1024;  // per block on an A100
   static constexpr int kStages = std::min(4, (kMost - kTotals) / kStageBytes);
@@ -64,13 +69,14 @@ struct TileOrder {
 // threads 64 columns of an input row. Columns past the last become zeros, like the weights there.
 // Missing input rows and missing weight tiles stay garbage: an element of a product depends only on
 // its own row and column.
-template <WeightType kType>
+template <PanelFormat kFormat>
 class Loader {
  public:
   __device__ explicit Loader(const LinearArgs& args) : args_(args) {
     const int thread = int(threadIdx.x), warp = thread / kWarpSize;
     const int64_t row_tile = int64_t{blockIdx.y} * (kWideRows / kTileRows) + warp;
-    weights_ = args.weights.tile(row_tile, 0) + thread % kWarpSize * kCopy;
+    weights_ = args.weights.tiles + row_tile * row_tile_bytes(kFormat, args.weights.cols) +
+               thread % kWarpSize * kCopy;
     has_weights_ = row_tile < row_tiles(args.weights.rows);
     const int64_t first = int64_t{blockIdx.x} * kWideInputs + thread / kRowThreads;
     inputs_ = static_cast<const bf16*>(args.input) + first * args.input_stride + column();
@@ -80,16 +86,19 @@ class Loader {
   __device__ void start_copy(int tile, std::byte* stage) const {
     const int thread = int(threadIdx.x), lane = thread % kWarpSize;
     if (has_weights_) {
-      const std::byte* from = weights_ + int64_t{tile} * kTile;
-      std::byte* to = stage + thread / kWarpSize * kTile + lane * kCopy;
+      const std::byte* from = weights_ + tile_offset(kFormat, tile);
+      std::byte* to = stage + thread / kWarpSize * Shared<kFormat>::kTile + lane * kCopy;
 #pragma unroll
       for (int i = 0; i < kTile; i += kWarpSize * kCopy) {
         if (i + lane * kCopy < kTile) copy_async(to + i, from + i);
       }
+      if constexpr (kHead > 0) {
+        if (lane * kCopy < kHead) copy_async(to + kTile, from - head_before(kFormat, tile));
+      }
     }
     const int left = int(args_.weights.cols) - tile * kTileCols - column();  // columns remaining
     const bf16* from = inputs_ + int64_t{tile} * kTileCols;
-    bf16* to = reinterpret_cast<bf16*>(stage + Shared<kType>::kInputsAt) +
+    bf16* to = reinterpret_cast<bf16*>(stage + Shared<kFormat>::kInputsAt) +
                thread / kRowThreads * kInputStride + column();
     if (left >= kNumbers) {
 #pragma unroll
@@ -110,7 +119,7 @@ class Loader {
   }
 
  private:
-  static constexpr int kTile = int(tile_bytes(kType));
+  static constexpr int kTile = tile_bytes(kFormat), kHead = head_bytes(kFormat);
   static constexpr int kCopy = 16;                            // bytes
   static constexpr int kNumbers = kCopy / int(sizeof(bf16));  // inputs per copy
   static constexpr int kRowThreads = kTileCols / kNumbers;
@@ -118,7 +127,7 @@ class Loader {
   static __device__ int column() { return int(threadIdx.x) % kRowThreads * kNumbers; }
 
   const LinearArgs& args_;
-  const std::byte* weights_;  // this thread's part of the first tile along K
+  const std::byte* weights_;  // this thread's part of the warp's 16 rows
   const bf16* inputs_;        // likewise
   int rows_;                  // existing input rows, from this thread's first on
   bool has_weights_;
@@ -127,35 +136,35 @@ class Loader {
 using WarpSums = Sums<kRowTiles, kInputTiles>;
 
 // Adds the products of one tile along K, for this warp's rows of weights and inputs.
-template <WeightType kType>
+template <PanelFormat kFormat>
 __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
-  using Words = TileRegisters<kType, 1>;
+  using S = Shared<kFormat>;
+  using Words = TileRegisters<kFormat, 1>;
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
-  const std::byte* codes =
-      stage + Words::codes_offset(lane) + warp / kInputWarps * kRowTiles * int(tile_bytes(kType));
-  const bf16* inputs = reinterpret_cast<const bf16*>(stage + Shared<kType>::kInputsAt) +
+  const std::byte* weights = stage + warp / kInputWarps * kRowTiles * S::kTile;
+  const bf16* inputs = reinterpret_cast<const bf16*>(stage + S::kInputsAt) +
                        (warp % kInputWarps * kInputTiles * 8 + lane % 8) * kInputStride +
                        lane / 8 * 8;
-  // The compiler may interleave groups of columns; groups of codes need too many registers for
-  // that.
-  constexpr int kMixed = is_quantized(kType) ? 1 : kTileGroups;
+  // The compiler may interleave units of columns; units of codes need too many registers for that.
+  constexpr int kMixed = is_coded(kFormat) ? 1 : kTileUnits;
 #pragma unroll kMixed
-  for (int group = 0; group < kTileGroups; ++group) {
+  for (int unit = 0; unit < kTileUnits; ++unit) {
     Words tiles[kRowTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      tiles[t].load_staged(codes + t * int(tile_bytes(kType)), Words::scales_offset(lane), group);
+      const std::byte* tile = weights + t * S::kTile;
+      tiles[t].load_staged(tile, tile + tile_bytes(kFormat), lane, unit);
     }
-    add_products<kInputStride, kInterleaved>(sums, tiles, 0, inputs + group * int{kUnit});
+    add_products<kInputStride, kInterleaved>(sums, tiles, 0, inputs + unit * int{kUnit});
   }
 }
 
 // A thread's totals over the sums of each k_warp.
-template <WeightType kType>
+template <PanelFormat kFormat>
 class Totals {
  public:
   __device__ explicit Totals(std::byte* shared)
-      : shared_(reinterpret_cast<float4*>(shared + Shared<kType>::kTotalsAt) + threadIdx.x) {}
+      : shared_(reinterpret_cast<float4*>(shared + Shared<kFormat>::kTotalsAt) + threadIdx.x) {}
 
   __device__ void add(const WarpSums& sums, int k_warp) {
 #pragma unroll
@@ -181,15 +190,15 @@ class Totals {
   }
 
  private:
-  static constexpr int kSharedQuads = Shared<kType>::kSharedQuads;
+  static constexpr int kSharedQuads = Shared<kFormat>::kSharedQuads;
 
   float4 registers_[kWarpTiles - kSharedQuads];
   float4* shared_;  // in shared memory, private to this thread
 };
 
 // Eight rows of weights are adjacent in `out`: 32 bytes, one sector of the L2 cache.
-template <WeightType kType>
-__device__ inline void write_totals(const Totals<kType>& totals, const LinearArgs& args) {
+template <PanelFormat kFormat>
+__device__ inline void write_totals(const Totals<kFormat>& totals, const LinearArgs& args) {
   const int lane = int(threadIdx.x) % kWarpSize, warp = int(threadIdx.x) / kWarpSize;
   const int64_t row =
       int64_t{blockIdx.y} * kWideRows + warp / kInputWarps * kRowTiles * kTileRows + lane / 4;
@@ -216,9 +225,10 @@ __device__ inline void write_totals(const Totals<kType>& totals, const LinearArg
 // (z): concurrent blocks share weights.
 template <WeightType kType>
 __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs args) {
-  using S = Shared<kType>;
+  constexpr PanelFormat kFormat = format_of(kType);
+  using S = Shared<kFormat>;
   DYNAMIC_SHARED(std::byte, shared);
-  const Loader<kType> loader(args);
+  const Loader<kFormat> loader(args);
   TileOrder ahead(args);
   const auto load_next = [&](int stage) {
     if (ahead.tile < ahead.end) loader.start_copy(ahead.tile, shared + stage * S::kStageBytes);
@@ -233,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
       int64_t{blockIdx.y} * kWideRows + warp / kInputWarps * kRowTiles * kTileRows <
           args.weights.rows &&
       int64_t{blockIdx.x} * kWideInputs + warp % kInputWarps * kInputTiles * 8 < args.rows;
-  Totals<kType> totals(shared);
+  Totals<kFormat> totals(shared);
   int stage = 0;
 #pragma unroll 1
   for (int k_warp = 0; k_warp < kWarpsAlongK; ++k_warp) {
@@ -243,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
       copy_async_wait<S::kStages - 2>();
       __syncthreads();  // the tile has arrived, and the previous one is no longer read
       load_next(stage > 0 ? stage - 1 : S::kStages - 1);
-      if (has_work) add_tile<kType>(sums, shared + stage * S::kStageBytes);
+      if (has_work) add_tile<kFormat>(sums, shared + stage * S::kStageBytes);
       stage = stage + 1 < S::kStages ? stage + 1 : 0;
     }
     totals.add(sums, k_warp);
@@ -256,18 +266,23 @@ Status launch_type(const LinearArgs& args, Stream stream) {
   const auto input_blocks = unsigned(divide_up(args.rows, kWideInputs));
   const auto row_blocks = unsigned(divide_up(args.weights.rows, kWideRows));
   return launch(linear_wide_kernel<kType>, dim3(input_blocks, row_blocks, unsigned(args.splits)),
-                dim3(kThreads), Shared<kType>::kBytes, stream, args);
+                dim3(kThreads), Shared<format_of(kType)>::kBytes, stream, args);
 }
+
+using Launch = Status(const LinearArgs& args, Stream stream);
 
 }  // namespace
 
 Status linear_wide(const LinearArgs& args, Stream stream) {
-  return for_type(args.weights.type,
-                  [&]<WeightType kType>() { return launch_type<kType>(args, stream); });
+  static constexpr auto kLaunches =
+      per_type<Launch*>([&]<WeightType kType>() { return launch_type<kType>; });
+  return kLaunches[size_t(args.weights.type)](args, stream);
 }
 
 size_t linear_wide_bytes(WeightType type) {
-  return for_type(type, [&]<WeightType kType>() { return Shared<kType>::kBytes; });
+  static constexpr auto kBytes =
+      per_type<size_t>([&]<WeightType kType>() { return Shared<format_of(kType)>::kBytes; });
+  return kBytes[size_t(type)];
 }
 
 }  // namespace sinkstream::cuda

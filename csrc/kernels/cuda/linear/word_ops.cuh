@@ -1,8 +1,11 @@
-// 32-bit words for linear maps: streaming loads from device memory, and arithmetic on two bf16 at a
-// time. Plain C++ with SINKSTREAM_CUDA_EMULATED.
+// 32-bit words for linear maps: streaming loads from device memory, arithmetic on two bf16 at a
+// time, and table look-up. Plain C++ with SINKSTREAM_CUDA_EMULATED.
 #pragma once
 
+#include <array>
+
 #include "kernels/cuda/portable.h"
+#include "kernels/panel_format.h"
 
 namespace sinkstream::cuda {
 
@@ -10,6 +13,7 @@ namespace sinkstream::cuda {
 
 inline uint4 load_streaming(const uint4* address) { return *address; }
 inline uint2 load_streaming(const uint2* address) { return *address; }
+inline uint32_t load_streaming(const uint32_t* address) { return *address; }
 
 #else
 
@@ -28,6 +32,11 @@ __device__ inline uint2 load_streaming(const uint2* address) {
                : "=r"(words.x), "=r"(words.y)
                : "l"(address));
   return words;
+}
+__device__ inline uint32_t load_streaming(const uint32_t* address) {
+  uint32_t word;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"(address));
+  return word;
 }
 
 #endif
@@ -65,6 +74,44 @@ __device__ inline uint32_t multiply_add_pairs(uint32_t a, uint32_t b, uint32_t c
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 #endif
+}
+
+// Four bytes of the eight of `first` and `second`: byte i is the one whose number, below 8, is in
+// bits 4i to 4i + 3 of `numbers`.
+__device__ inline uint32_t select_bytes(uint32_t first, uint32_t second, uint32_t numbers) {
+#if defined(SINKSTREAM_CUDA_EMULATED)
+  const uint64_t all = uint64_t{second} << 32 | first;
+  uint32_t selected = 0;
+  for (int i = 0; i < 4; ++i) {
+    selected |= uint32_t(all >> ((numbers >> (4 * i) & 7) * 8) & 255) << (8 * i);
+  }
+  return selected;
+#else
+  return __byte_perm(first, second, numbers);
+#endif
+}
+
+// The int8 values of the four codes in the low 16 bits.
+template <CodeValues kValues>
+__device__ inline uint32_t look_up(uint32_t codes) {
+  constexpr auto kTable = [] {
+    std::array<uint32_t, 4> words{};
+    for (int code = 0; code < 16; ++code) {
+      const int value = value_of({.values = kValues}, code);
+      words[code / 4] |= uint32_t(value & 255) << (code % 4 * 8);
+    }
+    return words;
+  }();
+  constexpr uint32_t k0 = kTable[0], k1 = kTable[1], k2 = kTable[2], k3 = kTable[3];
+  const uint32_t low = select_bytes(k0, k1, codes & 0x7777);
+  const uint32_t high = select_bytes(k2, k3, codes & 0x7777);
+  // Of each pair of bytes, the one that the code's bit 3 says.
+  return select_bytes(low, high, 0x3210 | (codes & 0x8888) >> 1);
+}
+
+// 2^(byte − 128); the first two are subnormal.
+__device__ inline float power_of_two(uint32_t byte) {
+  return __uint_as_float(byte > 1 ? (byte - 1) << 23 : 0x200000u << byte);
 }
 
 }  // namespace sinkstream::cuda
