@@ -26,13 +26,14 @@
 // Types with two levels have the float16 of 256 columns in a head, before the four tiles of these
 // columns: [8] of [halves][2] float16, of rows group and group + 8.
 //
-// Bits per weight, and how many times the file's:
-//   int8 8.5, int4 4.5, int4_minimum 5, int5 5.5, int5_minimum 6, iq4_nl 4.5, mxfp4 4.25,
-//   q2_k 2.625, q6_k 6.5625                                    1
-//   q3_k 3.5625, q4_k 4.625, q5_k 5.625, iq4_xs 4.3125         1.036, 1.028, 1.023, 1.015: scales
-//   of
-//                                                              six bits take a byte
-// The float16 in every tile instead of a head would be 1.11 times for q4_k.
+// Bits per weight:
+//   as in the file   int8 8.5, int4 4.5, int4_minimum 5, int5 5.5, int5_minimum 6, q2_k 2.625,
+//                    q6_k 6.5625, iq4_nl 4.5, mxfp4 4.25
+//   times 1.015      iq4_xs 4.3125: scales of six bits take a byte
+//   times 1.023      q5_k 5.625, likewise
+//   times 1.028      q4_k 4.625
+//   times 1.036      q3_k 3.5625
+// With the float16 in every tile instead of a head, q4_k would take 5 bits, 1.11 times the file's.
 #pragma once
 
 #include <array>
