@@ -51,7 +51,7 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
         DeviceArray<float> out(static_cast<int64_t>(expected.size()));
         ASSERT_EQ(embedding(table.args(ids, &out), nullptr), kSuccess);
         for (int64_t i = 0; i < out.count(); ++i) {
-          ASSERT_EQ(out[i], expected[i])
+          ASSERT_EQ(float_bits(out[i]), float_bits(expected[i]))
               << order.name << " " << row_of(storage).name << " " << cols << " number " << i;
         }
       });

@@ -76,7 +76,8 @@ __device__ inline float weight_at(const TiledMatrix& matrix, int64_t row, int64_
   } else {
     const std::byte* head = tile - head_before(kFormat, col_tile);
     const float2 scale = scale_and_minimum<kFormat>(tile, head, r, c);
-    return fmaf(scale.x, float(value_of_code<kFormat>(number)), scale.y);
+    const float value = float(value_of_code<kFormat>(number));
+    return has_minimum(kFormat) ? fmaf(scale.x, value, scale.y) : product(scale.x, value);
   }
 }
 
