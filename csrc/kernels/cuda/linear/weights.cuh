@@ -46,10 +46,10 @@ __device__ inline float2 scale_and_minimum(const std::byte* tile, const std::byt
     return make_float2(times(half(0), number_at<int8_t>(field(0))), 0);
   } else if constexpr (kFormat.scales == Scales::kTwoLevelMinimum) {
     return make_float2(times(half(0), number_at<int8_t>(field(0))),
-                       times(half(1), -number_at<int8_t>(field(1))));
+                       times(-half(1), number_at<int8_t>(field(1))));
   } else if constexpr (kFormat.scales == Scales::kNibbles) {
     const int both = number_at<uint8_t>(field(0));
-    return make_float2(times(half(0), both & 15), times(half(1), -(both >> 4)));
+    return make_float2(times(half(0), both & 15), times(-half(1), both >> 4));
   } else {
     static_assert(kFormat.scales == Scales::kPower);
     return make_float2(power_of_two(number_at<uint8_t>(field(0))), 0);
