@@ -146,7 +146,7 @@ __device__ inline void add_tile(WarpSums& sums, const std::byte* stage) {
                        (warp % kInputWarps * kInputTiles * 8 + lane % 8) * kInputStride +
                        lane / 8 * 8;
   // The compiler may interleave units of columns; units of codes need too many registers for that.
-  constexpr int kMixed = is_coded(kFormat) ? 1 : kTileUnits;
+  [[maybe_unused]] constexpr int kMixed = is_coded(kFormat) ? 1 : kTileUnits;
 #pragma unroll kMixed
   for (int unit = 0; unit < kTileUnits; ++unit) {
     Words tiles[kRowTiles];
