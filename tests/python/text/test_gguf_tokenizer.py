@@ -263,7 +263,8 @@ def test_a_word_of_html_does_not_end_a_turn_unless_it_is_marked() -> None:
 
 def test_a_word_that_merges_make_is_no_control_token() -> None:
     merges = ["[ E", "[E O", "[EO T", "[EOT ]"]
-    steps = with_tokens("[E", "[EO", "[EOT", "[EOT]", kind=NORMAL, merges=merges)
+    tokens = ("[E", "[EO", "[EOT", "[EOT]")
+    steps = with_tokens(*tokens, kind=NORMAL, merges=merges, pre="superbpe")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         text = text_format_from_gguf(steps)
