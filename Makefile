@@ -41,7 +41,7 @@ help: ## Show this list
 
 .PHONY: demo
 demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a small fixed memory
-	@$(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
+	@trap : INT; $(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
 .PHONY: test
 test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check everything that takes minutes, not hours

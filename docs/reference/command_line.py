@@ -16,7 +16,7 @@ EXAMPLES = {
     "chat": 'sinkstream chat --system "You are a pirate."',
     "demo": "sinkstream demo --tokens 500",
     "evaluate": "sinkstream evaluate novel.txt --tokens 5000",
-    "generate": 'sinkstream generate "Once upon a time" -n 100',
+    "generate": 'sinkstream generate "Name three rivers in Europe." -n 100',
     "info": "sinkstream info model.gguf",
     "models": "sinkstream models ~/downloads",
 }

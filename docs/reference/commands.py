@@ -5,16 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from sinkstream.cli.options import Loading, Replies
+from sinkstream.cli.options import METAVARS, Loading, Replies, value_type
 from sinkstream.cli.program import COMMANDS, function_of
-
-METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
 @dataclass(frozen=True)
@@ -121,16 +117,6 @@ def spellings(info: OptionInfo | None) -> tuple[str, ...]:
     # typer takes the first of them for a default, until it sees that the declaration is annotated.
     given = (info.default, *(info.param_decls or ()))
     return tuple(sorted((word for word in given if isinstance(word, str)), key=len))
-
-
-def value_type(annotation: Any) -> Any:
-    """Return the type of one value: int for `Annotated[list[int] | None, …]`."""
-    if hasattr(annotation, "__metadata__"):
-        return value_type(annotation.__origin__)
-    parts = [part for part in get_args(annotation) if part is not NoneType]
-    if get_origin(annotation) is not None and len(parts) == 1:
-        return value_type(parts[0])
-    return value_type(parts[0]) if len(parts) == 1 else annotation
 
 
 def without_help(commands: list[Command]) -> list[str]:

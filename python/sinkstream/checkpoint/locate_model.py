@@ -43,7 +43,7 @@ def locate_model(
     """
     if path is None:
         path = os.environ.get(MODEL_VARIABLE) or DEFAULT_MODEL
-    name = os.fspath(path)
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str):
         raise TypeError(
             f"load: `path` must be a string or a path, but is of type {type(path).__name__}."

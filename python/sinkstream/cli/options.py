@@ -8,13 +8,18 @@ import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from sinkstream.cli.interrupts import INTERRUPTED
 from sinkstream.cli.terminal import is_terminal
 from sinkstream.request.options import StreamOptions
+
+METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 ModelPath = Annotated[
     str | None,
@@ -143,11 +148,29 @@ def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
                 sys.stderr.write("\n")  # the shell's prompt gets a line of its own
             return INTERRUPTED
 
+    for entry in (*own, *itertools.chain(*added.values())):
+        _name_value(entry.annotation)
     # Typer derives the options from these.
     signature = inspect.Signature([*own, *itertools.chain(*added.values())])
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
     return run
+
+
+def value_type(annotation: Any) -> Any:
+    """Return the type of one value: int for `Annotated[list[int] | None, …]`."""
+    if hasattr(annotation, "__metadata__"):
+        return value_type(annotation.__origin__)
+    parts = [part for part in get_args(annotation) if part is not NoneType]
+    return value_type(parts[0]) if len(parts) == 1 else annotation
+
+
+def _name_value(annotation: Any) -> None:
+    """Say what an option's value is; typer's own names differ between its releases."""
+    for info in getattr(annotation, "__metadata__", ()):
+        kind = value_type(annotation)
+        if isinstance(info, OptionInfo) and info.metavar is None and kind is not bool:
+            info.metavar = METAVARS.get(kind, "TEXT")
 
 
 def _parameters_of(bundle: type[Loading | Replies]) -> list[inspect.Parameter]:

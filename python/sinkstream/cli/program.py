@@ -71,6 +71,9 @@ def run(arguments: Sequence[str]) -> int:
         # The parser's errors have no public base class, but all have this method.
         if not hasattr(error, "format_message"):
             raise
+        if str(error.format_message()).startswith("Usage: "):  # there is no command
+            print(error.format_message(), file=sys.stderr)
+            return FAILED
         return _fail(_of_parser(error, arguments))
 
 
@@ -117,7 +120,10 @@ def _of_parser(error: Any, arguments: Sequence[str]) -> str:
         return f"Invalid value for '{max(names, key=len)}': it must be {what}{rest}"
     wrong = getattr(error, "option_name", None)
     if wrong is None or not hasattr(error, "possibilities"):
-        return str(error.format_message())
+        sentence = str(error.format_message())
+        if "unexpected extra argument" in sentence and _called(arguments) == "generate":
+            sentence = f"{sentence.rstrip('.')}. Quote a prompt of several words."
+        return sentence
     names = [
         name
         for parameter in error.ctx.command.params

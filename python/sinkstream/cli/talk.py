@@ -202,6 +202,8 @@ def _turns_of(session: Session) -> str:
         return "\n".join(map(_written, exchanges))
     if session.stats.turns > 0 and session.transcript:  # a text without roles
         return session.transcript
+    if session.stats.turns == 0:
+        return "There is no turn yet."
     return "No turn of this conversation is left in the window."
 
 

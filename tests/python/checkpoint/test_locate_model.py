@@ -204,7 +204,10 @@ def test_a_hub_that_fails_is_one_sentence(hub: Hub) -> None:
     hub.answer = OSError("no network\nand a long trace")
     with pytest.raises(CheckpointError) as caught:
         locate_model("org/name", download=True)
-    assert str(caught.value) == 'load: "org/name" could not be fetched from the hub: no network'
+    assert str(caught.value) == (
+        'load: "org/name" could not be fetched from the hub: no network. Check the name and the '
+        "network; without `download`, a model that was fetched before loads."
+    )
 
 
 def test_a_hub_name_without_its_package_says_what_to_install(

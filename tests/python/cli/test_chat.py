@@ -315,7 +315,7 @@ def test_history_shows_the_conversation(say: Say, checkpoint: str) -> None:
     assert shown.index("> hello there") < shown.index("> grüße\n| again")
     for reply in (first, second):
         assert printable(reply) in shown
-    assert rest.splitlines()[-1] == "No turn of this conversation is left in the window."
+    assert rest.splitlines()[-1] == "There is no turn yet."
 
 
 def test_set_changes_an_option_of_the_following_replies(say: Say, checkpoint: str) -> None:
@@ -701,7 +701,7 @@ def test_tab_completes_commands_and_file_names(
     terminal = sit(*LIMITS, TERM="xterm")
     terminal.read_until("> ")
     terminal.press(b"/hist\t\n")
-    terminal.read_until("No turn of this conversation")
+    terminal.read_until("There is no turn yet")
     terminal.read_until("> ")
     terminal.press(f"/save {tmp_path}/a talk\n".encode())
     terminal.read_until("Saved to ")

@@ -171,3 +171,15 @@ def test_a_shell_can_be_told_to_complete(run: Run) -> None:
         outcome = run("--show-completion")
     assert "_SINKSTREAM_COMPLETE=complete_bash" in outcome.out
     assert modules_after("--version") & {"typer", "shellingham"} == set()
+
+
+def test_words_without_quotes_have_a_remedy(run: Run) -> None:
+    outcome = run("generate", "hi", "there")
+    assert outcome.code == 2
+    assert outcome.err.endswith("(there). Quote a prompt of several words.\n")
+
+
+def test_no_command_shows_the_usage_as_it_is(run: Run) -> None:
+    outcome = run()
+    assert outcome.code == 2
+    assert outcome.err.startswith("Usage: sinkstream ")

@@ -101,6 +101,17 @@ def test_the_page_has_the_flags_that_the_parser_has(
     }
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_names_values_as_the_page_does(scripts: dict[str, ModuleType], name: str) -> None:
+    from sinkstream.cli.program import build_app
+
+    parsed = typer.main.get_command(build_app([name])).commands[name].params  # type: ignore[attr-defined]
+    command = scripts["commands"].read_command(name, scripts["commands"].function_of(name))
+    found = {entry.name: entry.metavar for entry in parsed if entry.opts[0].startswith("-")}
+    for entry in (*command.flags, *command.loading, *command.replies):
+        assert (found[entry.name] or "") == entry.metavar
+
+
 def test_a_parameter_is_read_as_typer_reads_it(scripts: dict[str, ModuleType]) -> None:
     command_line = scripts["command_line"]
     command = scripts["commands"].read_command("planted", planted)

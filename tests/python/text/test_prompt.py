@@ -219,3 +219,8 @@ def test_a_text_without_tokens_is_an_error() -> None:
     assert encode_prompt(text, VOCAB, "a") == [0]
     with pytest.raises(InvalidArgument, match="must not be empty"):
         encode_prompt(text, VOCAB, "b")
+
+
+def test_one_message_is_to_be_wrapped_in_a_list() -> None:
+    with pytest.raises(TypeError, match=r"of type dict\. Wrap one message in a list\.$"):
+        encode_prompt(TextFormat(None, None), 300, {"role": "user", "content": "Hi"})  # type: ignore[arg-type]

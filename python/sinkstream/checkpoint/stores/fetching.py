@@ -41,7 +41,9 @@ def fetch(name: str, revision: str | None) -> Path:
     except Exception as error:  # its exception types differ between versions
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
-            f"load: {quoted(name)} could not be fetched from the hub: {lines[0]}"
+            f"load: {quoted(name)} could not be fetched from the hub: "
+            f"{lines[0].removeprefix('Got: ')}. Check the name and the network; without "
+            "`download`, a model that was fetched before loads."
         ) from error
     if file is not None:
         return Path(folder) / file[1:]
