@@ -20,8 +20,9 @@ from sinkstream.cli import options
 from sinkstream.cli.loading import load_model
 from sinkstream.cli.option_checks import with_model
 from sinkstream.cli.processor import processor_name
+from sinkstream.cli.progress import progress_bar
 from sinkstream.cli.terminal import is_terminal
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.model import Model
 from sinkstream.streams.events import Token
 
@@ -30,6 +31,7 @@ _PROMPT = 512
 _FIRST_TOKEN_PROMPT = 16
 _CACHED = (16, 1024)
 _TOKENS = 64  # decoded in one measurement
+_STEADY = 2  # the largest of all rounds over the smallest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,15 @@ def bench(
     if rounds < 1:
         raise InvalidArgument(f"bench: `rounds` must be at least 1, but is {rounds}.")
     with load_model(with_model("bench", loading, model, model_option)) as loaded:
-        figures = measure(loaded, rounds)
+        with progress_bar("Rounds") as show:
+            figures = measure(loaded, rounds, show)
         setting = {
             "model": loaded.path,
             "processor": processor_name(),
             **{key: value for key, value in loaded.runtime.items() if key != "served_by"},
             "evicted_tokens": loaded.stats()["evicted_tokens"],
         }
+    warn_of_noise(figures)
     if as_json:
         found = {**setting, "rounds": rounds, "figures": [asdict(figure) for figure in figures]}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
@@ -107,8 +111,26 @@ def _decode_rate(model: Model, ids: list[int]) -> float:
     return 1 / decode_seconds(model, ids, _TOKENS)
 
 
-def measure(model: Model, rounds: int) -> list[Figure]:
-    """Measure everything `rounds` times, interleaved, so that a slow moment affects all equally."""
+def warn_of_noise(figures: list[Figure]) -> None:
+    """Warn if the rounds of a figure differ by more than a factor of two."""
+    worst = max(figures, key=lambda figure: figure.largest / figure.smallest)
+    if worst.largest > _STEADY * worst.smallest:
+        warn_caller(
+            f"bench: rounds should agree, but {worst.name} is from {worst.smallest:,.1f} to "
+            f"{worst.largest:,.1f} {worst.unit}. Close other programs, and measure again."
+        )
+
+
+def measure(
+    model: Model, rounds: int, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Figure]:
+    """Measure everything `rounds` times, interleaved, so that a slow moment affects all equally.
+
+    Args:
+        model: Must not run any other stream.
+        rounds: At least 1.
+        progress: Called with (rounds done, all rounds).
+    """
     threads = model.runtime["threads"]
     short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)
     first = f"time to first token, {_FIRST_TOKEN_PROMPT}-token prompt"
@@ -127,9 +149,11 @@ def measure(model: Model, rounds: int) -> list[Figure]:
         gigabytes[name] = model.bytes_read_per_token(live) / 1e9
     found: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     prefill_seconds(model, short)  # warm-up: loads the program's own pages
-    for _ in range(rounds):
+    for done in range(rounds):
+        progress(done, rounds)
         for key, run in runs.items():
             found[key].append(run())
+    progress(rounds, rounds)
     read = statistics.median(found["plain read of memory", "GB/s"])
     return [
         Figure(

@@ -83,7 +83,7 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
     """
     file = File(expand_home(path), "load_session")
     try:
-        found = read_whole_header(file)
+        found = _read_header(file)
         header = decode_header(file.name, found)
         tensors, checksum = _read_tensors(file, found, header.plan, check)
     finally:
@@ -121,9 +121,20 @@ def read_session_model(path: str | os.PathLike[str]) -> SessionModel:
     """
     file = File(expand_home(path), "load_session")
     try:
-        return decode_header(file.name, read_whole_header(file)).model
+        return decode_header(file.name, _read_header(file)).model
     finally:
         file.close()
+
+
+def _read_header(file: File) -> SafetensorsHeader:
+    """Read the header; say of a file that has no such header what it should be."""
+    begins = file.read(0, 8, "its header") if file.size >= 8 else b""
+    if int.from_bytes(begins, "little") > file.size - 8:
+        raise CheckpointError(
+            f"load_session: {file.name} must be a saved session, but is incomplete or another kind "
+            "of file."
+        )
+    return read_whole_header(file)
 
 
 def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[str, _Bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,3 +71,20 @@ def test_a_token_reads_weights_once_and_what_is_live(
         read = model.bytes_read_per_token(0)
         assert read == capacity.weight_bytes - (0 if is_tied else embedding)
         assert model.bytes_read_per_token(10) - read == 10 * capacity.bytes_per_token
+
+
+def test_rounds_that_differ_by_more_than_twice_cause_a_warning() -> None:
+    steady = bench.Figure("prefill", "tokens/s", 15, 10, 20)
+    noisy = bench.Figure("decode", "tokens/s", 15, 10, 21)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bench.warn_of_noise([steady])
+    with pytest.warns(UserWarning, match=r"but decode is from 10\.0 to 21\.0 tokens/s\. Close"):
+        bench.warn_of_noise([steady, noisy])
+
+
+def test_every_round_is_counted(checkpoint: str) -> None:
+    seen: list[tuple[int, int]] = []
+    with sinkstream.load(checkpoint, window=60, max_sequences=1) as model:
+        bench.measure(model, 2, lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 2), (1, 2), (2, 2)]

@@ -285,3 +285,12 @@ def test_memory_in_addition_to_the_cache_stays_small(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < size + (20 << 20)
     finally:
         tracemalloc.stop()
+
+
+def test_a_text_is_not_a_saved_session(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello world, this is text", encoding="utf-8")
+    with pytest.raises(CheckpointError) as raised:
+        read_session_file(tmp_path / "a.txt")
+    assert str(raised.value) == (
+        "load_session: a.txt must be a saved session, but is incomplete or another kind of file."
+    )
