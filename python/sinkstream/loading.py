@@ -76,7 +76,7 @@ def load(
             affinity mask and the CPU quota allow; a larger number causes a warning.
         revision: The branch, tag or commit of a checkpoint named `"org/name"`.
         download: Whether to fetch `"org/name"` from the Hugging Face hub with the package
-            huggingface_hub, as far as the cache lacks it. Nothing else uses the network.
+            huggingface_hub; only missing or changed files. Nothing else uses the network.
         progress: Called with (bytes read, total bytes) while weights are read. True shows a bar in
             a notebook, and a line on a terminal.
 

@@ -29,7 +29,7 @@ from sinkstream.errors import CheckpointError
 
 _MAX_JSON_BYTES = 4 << 20
 _MAX_SHARDS = 1024
-_MAX_WORD = 40  # characters of a name in a file: a longer one is none
+_MAX_WORD = 40  # characters; a longer string in a file is ignored
 
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -79,7 +79,7 @@ def describe(path: Path) -> Description:
 
 
 def describe_opened(opened: TensorsOnly) -> Description:
-    """Describe an open checkpoint without reading its headers again; of its types, those used."""
+    """Describe an open checkpoint without reading its headers again. Types: only those in use."""
     path = Path(opened.path)
     types = _shares(
         (tensor.storage, slot.rows * slot.cols, slot.rows * row_bytes(tensor.storage, slot.cols))

@@ -59,7 +59,7 @@ def batch(
         typer.Option("--max-tokens", "-n", help=f"Tokens of a reply. Default: {PIPED_TOKENS}."),
     ] = None,
     retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Answer the lines again that have an error.")
+        bool, typer.Option("--retry-errors", help="Answer again the lines that have an error.")
     ] = False,
     max_sequences: Annotated[
         int, typer.Option(help="Lines answered in parallel. Each has its own cache.")
@@ -275,10 +275,10 @@ class Run:
         for result in self._output.finished():
             line = await anext(lines, None)
             if line is None or not _belongs(result, line):
-                where = "has no such line" if line is None else f"line {line.number} is another one"
+                where = "has no such line" if line is None else f"has another line {line.number}"
                 raise InvalidArgument(
-                    "batch: OUT must hold results of the same input, but one is that of line "
-                    f"{result['line']}, and in IN {where}. To start again, delete OUT."
+                    "batch: OUT must hold results of the same input, but has one for line "
+                    f"{result['line']}, and IN {where}. To start again, delete OUT."
                 )
             yield line, None if self.retries and "error" in result else result
 

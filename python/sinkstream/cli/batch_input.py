@@ -26,7 +26,7 @@ class InputLine:
 
     @property
     def digest(self) -> str:
-        """Return what distinguishes the line from another one: 16 digits."""
+        """Return 16 hexadecimal digits that identify the content of the line."""
         return hashlib.sha256(self.content.strip()).hexdigest()[:16]
 
 

@@ -99,7 +99,7 @@ class MemoryFacts:
     """Of the device."""
     fits: bool = True
     largest_window: int = 0
-    """That would fit, and that the model was trained for."""
+    """The longest that fits and that the model was trained for; 0 if none does."""
 
 
 @dataclass(frozen=True, slots=True)

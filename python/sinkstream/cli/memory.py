@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-_GROUP = Path("/sys/fs/cgroup")  # of a container: there the limits of the group are at its root
+_GROUP = Path("/sys/fs/cgroup")  # in a container, its own limits are at the root
 
 
 def resident_bytes() -> int:

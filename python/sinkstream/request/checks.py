@@ -116,7 +116,7 @@ def as_ids(where: str, name: str, value: Any, vocab_size: int) -> list[int]:
 
 
 def as_token_id(where: str, name: str, place: int | None, value: Any, vocab_size: int) -> int:
-    """Return an id of the vocabulary. Any integer type will do, but no bool.
+    """Return an id of the vocabulary. Any integer type is accepted, but not bool.
 
     Args:
         where: The call, for errors.

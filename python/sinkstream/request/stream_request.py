@@ -67,7 +67,7 @@ def make_request(
         sinks: S of this sequence. If None, the model's.
         continues_text: Whether the prompt is a string that the reply continues.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
-        control_tokens: The ids of the tokens that have no text in a stream, by their own texts.
+        control_tokens: Ids of the tokens that a stream never shows, by their text.
 
     Raises:
         TypeError: There is no such option, or a value has the wrong type.

@@ -48,7 +48,7 @@ class Host:
     continues_text: bool
     """Whether turns are plain text that replies continue, because there is no chat template."""
     control_tokens: Mapping[str, int]
-    """The ids of the tokens that have no text in a stream, by their own texts."""
+    """Ids of the tokens that a stream never shows, by their text."""
 
 
 @dataclass(frozen=True, slots=True)

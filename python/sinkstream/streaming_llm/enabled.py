@@ -1,4 +1,4 @@
-"""The enabled models, with what each needs. They are kept here; nothing is written into them."""
+"""The enabled models, with what each needs. The only change to a model is a hook."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _sink_layers(plan: CachePlan, layers: list[Any]) -> list[Any]:
 
 
 def _generate_calls() -> bool:
-    """Return whether transformers' generate() calls the model, and not a loop."""
+    """Return whether the caller is transformers' generate(), not the user's own loop."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("torch."):
         frame = frame.f_back

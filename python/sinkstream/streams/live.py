@@ -1,4 +1,4 @@
-"""Shows what grows: in a notebook one output that is replaced, elsewhere text as it comes."""
+"""Shows text and progress: in a notebook by replacing one output, elsewhere as they come."""
 
 from __future__ import annotations
 

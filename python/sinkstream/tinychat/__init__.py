@@ -14,7 +14,7 @@ the cache, so a turn reads only its new tokens.
 What differs from the original, on purpose:
 
 - The last token of a reply is in the cache of the next turn, also after "length".
-- `completion_tokens` counts the generated tokens; the original's is one too low while it streams.
+- `completion_tokens` counts the generated tokens; the original's lacks one, except after a stop.
 - A stop at the last allowed token is "stop", not "length".
 - `stop_token_ids` is not changed; the original appends to it, and to its default, at every call.
 - Text is assembled from pieces, not decoded again from the beginning for every token; it never ends
@@ -22,7 +22,7 @@ What differs from the original, on purpose:
 - Counts and times belong to a generator, not to its module.
 - No token is dropped from the front of a later turn.
 - `n_predict=0` ends with a dictionary. A wrong `start_pos` or parameter is an error.
-- A generator that is left ends its turn.
+- Leaving a generator early ends its turn.
 - Repetition is penalized before the temperature, and `top_k` comes before `top_p`, as in
   transformers and in the rest of the package.
 """

@@ -411,8 +411,8 @@ def test_an_answered_line_that_has_changed_is_named(
     assert outcome == Outcome(
         2,
         "",
-        "sinkstream: batch: OUT must hold results of the same input, but one is that of line "
-        f"{changed + 1}, and in IN line {changed + 1} is another one. To start again, delete "
+        "sinkstream: batch: OUT must hold results of the same input, but has one for line "
+        f"{changed + 1}, and IN has another line {changed + 1}. To start again, delete "
         "OUT.\n",
     )
     assert out.read_bytes() == before

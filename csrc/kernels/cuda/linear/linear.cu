@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kLinearThreads,
   using Words = TileRegisters<kFormat>;
   const std::byte* next = weights.tiles;
   if (tiles > 0) next = weights.tile(kFormat, row_tile, begin + k_warp);
-  // The next tile's place among the tiles of its head is the same, and so is the way to the head.
+  // The next tile has the same place in its head's group, so its head is equally far away.
   static_assert(kWarpsAlongK % tiles_per_head(kFormat) == 0);
   constexpr int kAdvance = int(tile_offset(kFormat, kWarpsAlongK) - tile_offset(kFormat, 0));
   const int to_head = head_before(kFormat, begin + k_warp);

@@ -40,11 +40,11 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     """Open a folder: read its descriptions and headers.
 
-    Tensors are compared only if the output head is said to be the embedding, but is there, too.
+    Tensors are compared only if the config ties the output head, but the folder also has one.
 
     Args:
         folder: The folder.
-        headers_only: Whether to believe that, without reading tensors.
+        headers_only: Whether to trust the config, without reading tensors.
 
     Raises:
         CheckpointError: Files are missing or damaged, or the model is not supported.

@@ -60,7 +60,7 @@ class GgufModel:
 
 
 def read_gguf(path: Path) -> GgufModel:
-    """Read and check the header of a GGUF file; of a part, those of all parts.
+    """Read and check the header of a GGUF file; for a part, the headers of all parts.
 
     The files of the tensors stay open, the others are closed.
 

@@ -14,7 +14,7 @@ _FILES = ["*.json", "*.safetensors", "*.jinja"]  # no pickles, no code
 
 
 def fetch(name: str, revision: str | None) -> Path:
-    """Fetch a model into the cache of huggingface_hub, as far as it is not there.
+    """Fetch a model's missing files into the cache of huggingface_hub.
 
     Args:
         name: `org/name`, for its weights and text files; or that and a GGUF file in it.

@@ -1,4 +1,4 @@
-"""Models in the cache of huggingface_hub, which needs to be neither installed nor asked.
+"""Models in the cache of huggingface_hub, read without that package.
 
 hub/models--org--name/refs/main              the commit of a branch
 hub/models--org--name/snapshots/<commit>/    its files: links to blobs
@@ -57,7 +57,7 @@ def stored() -> Iterator[StoredModel]:
         try:
             models = named_models(name, _snapshot(repository, name, MAIN))
             names = [full_name for full_name, _ in models] or [name] * _is_incomplete(repository)
-        except CheckpointError:  # which finding it raises again
+        except CheckpointError:  # `find` raises it again
             names = [name]
         for full_name in names:
             yield StoredModel(full_name, "huggingface", partial(_must_locate, full_name))
@@ -107,7 +107,7 @@ def locate(name: str, revision: str | None = None) -> Path | None:
 
 
 def _is_incomplete(repository: Path) -> bool:
-    """Return whether a file is being fetched, or was when its download broke off."""
+    """Return whether a download is running or was interrupted."""
     return any(entry.name.endswith(".incomplete") for entry in entries(repository / "blobs"))
 
 

@@ -62,7 +62,7 @@ def locate(name: str) -> Path | None:
         name: `lmstudio:publisher/repository`, or that and the name of a file in it.
 
     Raises:
-        CheckpointError: The name is not one, or the repository holds several models.
+        CheckpointError: The name is malformed, or the repository holds several models.
     """
     parts = name.removeprefix(PREFIX).split("/", 2)
     if len(parts) < 2 or not all(parts):

@@ -96,7 +96,7 @@ def locate(name: str) -> Path | None:
             never becomes a part of a path.
 
     Raises:
-        CheckpointError: The name is not one, or the model is incomplete or not supported.
+        CheckpointError: The name is malformed, or the model is incomplete or not supported.
     """
     wanted = _shown(*_parse(name)).lower()
     for root in roots():
@@ -239,7 +239,7 @@ def _check_complete(model: OllamaModel, path: Path, size: int | None) -> None:
         )
     try:
         found = path.stat().st_size
-    except OSError:  # to open it says why
+    except OSError:  # opening it will say why
         return
     if size is not None and found != size:
         raise CheckpointError(

@@ -1,7 +1,7 @@
 """The tokens that a Hugging Face folder's files name in addition to those in tokenizer.json.
 
 tokenizer.json comes first: a token that it has keeps its id, and a new one gets the next free id.
-Which file says what else, which of two files counts, and in which order tokens are added is as in
+The other files, their precedence and the order in which tokens are added follow
 transformers 5.23 (`TokenizersBackend`):
 
 - tokenizer_config.json names roles (`eos_token`, …) and lists of special tokens. Its
@@ -234,7 +234,7 @@ def _warn_of_other_ids(tokenizer: Tokenizer, listed: Mapping[int, AddedToken], f
         if token_id not in (None, declared):
             warn_caller(
                 f"load: {file} must give {quoted(token.content)} the id {token_id} that "
-                f"tokenizer.json gives or leaves to it, but gives {declared}. {declared} is "
+                f"follows from tokenizer.json, but gives {declared}. {declared} is "
                 "ignored."
             )
 

@@ -95,7 +95,7 @@ def _start_of_text(tokenizer: Tokenizer) -> list[int]:
     start = encoding.ids[: plain[0]] if plain else empty
     if len(empty) > len(start) or len(start) > 1:
         warn_caller(
-            f"load: tokenizer.json should add one token to a text, before it, but adds "
+            f"load: tokenizer.json should add at most one token, before a text, but adds "
             f"{quoted(start)} before it and {quoted(empty[len(start) :])} after it. Only "
             f"{quoted(start[:1])} is added."
         )
@@ -116,7 +116,7 @@ def _mark_special(tokenizer: Tokenizer, ids: Iterable[int]) -> None:
 
 
 def _warn_of_normalized(tokenizer: Tokenizer) -> None:
-    """Warn of control tokens that `tokenizers` finds in a text other than that of the prompt."""
+    """Warn of control tokens that `tokenizers` matches in text other than the prompt as written."""
     normalizer = tokenizer.normalizer
     for token in control_tokens(tokenizer).values():
         if normalizer is None or not token.normalized:
