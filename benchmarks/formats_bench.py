@@ -57,7 +57,7 @@ def compare(path: str, threads: int, rounds: int, one: Measure = DECODE) -> dict
                 seconds[engine.name].append(taken)
                 if before is not None:
                     around = mean(before, probe(one, threads, ""))
-                    shares.append(share(one, engine, taken, around) or 0.0)
+                    shares.append(share(one, engine, taken, around))
             print(f"{Path(path).name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         read = engines[0].ask("bytes_read", 0)
     finally:
@@ -69,7 +69,7 @@ def compare(path: str, threads: int, rounds: int, one: Measure = DECODE) -> dict
         "ratio": round(statistics.median(ratios), 3),
         "smallest": round(min(ratios), 3),
         "largest": round(max(ratios), 3),
-        "share_of_read": round(statistics.median(shares), 3),
+        "share_of_read": round(statistics.median(filter(None, shares)), 3),
         "bytes_over_file": round(read / file_bytes_per_token(path), 4),
     }
 

@@ -43,7 +43,7 @@ def cell(value: Any) -> str:
 
 def words(key: str) -> str:
     """Return a key as words, with its unit as it is written."""
-    if " " in key:
+    if " " in key or "." in key:  # words already, or the name of a file
         return key
     return " ".join(_UNITS.get(word, word) for word in key.split("_"))
 

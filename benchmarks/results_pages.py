@@ -41,7 +41,10 @@ MACHINES = {
 # First part of a file's name -> heading, and the script with its usual options.
 KINDS = {
     "engine": ("The engine around its kernels", "engine_bench.py"),
-    "formats": ("Decode by block format, compared with llama.cpp", "formats_bench.py FILES"),
+    "formats": (
+        "Decode by block format, compared with llama.cpp",
+        "formats_bench.py FILES --threads 1",
+    ),
     "first_token": ("First token, and a forward of M tokens", "first_token_bench.py"),
     "latency": ("Time between tokens", "latency_bench.py --tokens 100000"),
     "load": ("Load", "load_bench.py"),

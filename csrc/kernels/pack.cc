@@ -101,7 +101,8 @@ void pack_scales(const PanelFormat& format, const FileBlock& block, std::byte* s
 
 // Whether no scale of a block is infinite or NaN. Float16 that a storage lacks are zeros.
 bool is_finite(const PanelFormat& format, const FileBlock& block) {
-  if (format.scales == Scales::kPower) return block.bytes[0][0] != 255;
+  constexpr int kLargestPower = 252;  // that leaves all weights finite
+  if (format.scales == Scales::kPower) return block.bytes[0][0] <= kLargestPower;
   constexpr uint16_t kExponent = 0x7c00;
   const auto scale = read_as<uint16_t>(block.halves), minimum = read_as<uint16_t>(block.halves + 2);
   return (scale & kExponent) != kExponent && (minimum & kExponent) != kExponent;
@@ -110,6 +111,7 @@ bool is_finite(const PanelFormat& format, const FileBlock& block) {
 template <PanelFormat kFormat>
 bool pack_coded_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
                     int64_t r) {
+  static_assert(kFormat.block <= kMaxBlock && kFormat.block / kFormat.group <= 16);
   FileBlock numbers{};
   bool all_finite = true;
   for (int64_t left = cols / kFormat.block; left > 0; --left) {
@@ -141,6 +143,13 @@ bool pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte*
   }
   return true;
 }
+
+static_assert([] {
+  for (const StorageRow& row : kStorageRows) {
+    if (is_quantized(row.type) && row.block != format_of(row.type).block) return false;
+  }
+  return true;
+}());
 
 constexpr auto kPackRows =
     per_format<PackRow*>([]<PanelFormat kFormat>() { return pack_row<kFormat>; });

@@ -39,7 +39,7 @@ struct PanelFormat {
   CodeValues values = CodeValues::kInteger;
   int offset = 0;
   Scales scales = Scales::kNone;
-  int group = int{kUnit};  // columns that share a scale: 16, or a multiple of kUnit
+  int group = int{kUnit};  // columns that share a scale: 16 or kUnit
   int block = int{kUnit};  // columns that are stored together: a multiple of kUnit
 };
 
@@ -104,6 +104,15 @@ inline constexpr WeightTypeRow kWeightTypes[] = {
      code_format(4, CodeValues::kIq4Nl, 0, Scales::kTwoLevel, 32, 256)},
     {WeightType::kMxfp4, "mxfp4", code_format(4, CodeValues::kFp4, 0, Scales::kPower)},
 };
+
+static_assert([] {
+  for (const WeightTypeRow& row : kWeightTypes) {
+    if (row.format.group != 16 && row.format.group != kUnit) return false;
+    if (row.format.block % kUnit != 0) return false;
+    if (&row != &kWeightTypes[static_cast<size_t>(row.type)]) return false;
+  }
+  return true;
+}());
 
 constexpr PanelFormat format_of(WeightType type) {
   return kWeightTypes[static_cast<size_t>(type)].format;
@@ -187,9 +196,10 @@ template <typename Function, typename Make>
 constexpr auto per_format(const Make& make) {
   constexpr size_t kCount = std::size(kWeightTypes);
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::array<Function, kCount>{make.template operator()<kWeightTypes[kIndex].format>()...};
-  }
-  (std::make_index_sequence<kCount>());
+    return std::array<Function, kCount> {
+      make.template operator()<kWeightTypes[kIndex].format>()...
+    };
+  }(std::make_index_sequence<kCount>());
 }
 
 }  // namespace sinkstream

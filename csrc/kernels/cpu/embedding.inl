@@ -1,5 +1,6 @@
 // One row of the table for each token. A row is a column of a panel, so this reads a few bytes of
-// each of the panel's lines. Results are exact or rounded once, and the same in every table.
+// each of the panel's lines. Results are exact or rounded once, and the same in every table;
+// denormals are flushed, as in all ops of a pool.
 #pragma once
 
 #include "kernels/cpu/linear/codes.inl"

@@ -45,7 +45,7 @@ std::vector<double> rounded_inputs(const LinearArgs& args, const LinearPart& par
   return x;
 }
 
-std::vector<double> row_of(const PackedMatrix& weights, int64_t row) {
+std::vector<double> weights_of_row(const PackedMatrix& weights, int64_t row) {
   std::vector<double> numbers(weights.cols);
   for (int64_t col = 0; col < weights.cols; ++col) numbers[col] = weight_at(weights, row, col);
   return numbers;
@@ -71,7 +71,7 @@ void linear(const LinearArgs& args, const Launch& launch) {
       inputs.push_back(rounded_inputs(args, part, token));
     }
     launch.pool->run(part.weights.rows, [&](int64_t row, int) {
-      const std::vector<double> weights = row_of(part.weights, row);
+      const std::vector<double> weights = weights_of_row(part.weights, row);
       for (int64_t token = 0; token < args.tokens; ++token) {
         compute(part, row, weights, inputs[token], part.out + token * part.out_stride + row);
       }

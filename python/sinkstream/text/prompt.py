@@ -47,7 +47,8 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
         raise TypeError(
             "stream: `prompt` must be a string, token ids or a list of messages, but is of type "
             f"{type(prompt).__name__}."
-            + " Wrap one message in a list." * isinstance(prompt, Mapping)
+            + " Wrap one message in a list."
+            * isinstance(prompt, Mapping)
         )
     if hasattr(prompt, "shape"):  # an array or a tensor
         prompt = _as_row(prompt)

@@ -119,7 +119,7 @@ def test_other_repositories_are_not_models(cache: Path) -> None:
 
 def test_a_name_that_is_not_there_lists_close_ones(cache: Path, files: dict[str, bytes]) -> None:
     write_snapshot(cache, "org/name", files)
-    assert 'but is not. Did you mean "org/name"? Set `download`' in refusal("org/nome")
+    assert 'but is not. Did you mean "org/name"? Set `download`' in refusal("org/names")
 
 
 @pytest.mark.parametrize(

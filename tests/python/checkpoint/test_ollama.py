@@ -177,7 +177,7 @@ RULE = "load: the manifest of ollama:llama3.2: a digest must be sha256: and 64 h
         (_digest(""), RULE),
         (
             _digest(f"sha256:{HEX}"),
-            f"must have the file sha256-{HEX}, but that is missing. Run: oll",
+            f"must have the file sha256-{HEX}, but that is missing. Run: ollama",
         ),
         (
             lambda m: m["layers"][0].update(size=3),

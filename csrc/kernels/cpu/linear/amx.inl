@@ -263,8 +263,7 @@ TileKernel* kernel_of_type(WeightType type, int64_t size, int64_t panels, int64_
   static constexpr auto kKernels = per_format<BandKernels>([]<PanelFormat kFormat>() {
     return []<size_t... kIndex>(std::index_sequence<kIndex...>) {
       return BandKernels{kernel_of_bands<kFormat, kBandSizes[kIndex]>...};
-    }
-    (std::make_index_sequence<std::size(kBandSizes)>());
+    }(std::make_index_sequence<std::size(kBandSizes)>());
   });
   int index = 0;
   while (kBandSizes[index] != size) ++index;

@@ -31,7 +31,7 @@ int band_size(int64_t tokens) {
 }
 
 // The scratch of a token holds its inputs twice, and its sums.
-static_assert(linear_token_bytes(kUnit) >= kUnit * 2 + kUnit * 4 + 3 * 4);
+static_assert(linear_token_bytes(2 * kUnit) >= 2 * (kUnit * 2 + kUnit * 4 + 3 * 4));
 
 // `copy`: a single token has one per thread.
 Bands bands_in_scratch(const LinearArgs& args, int64_t copy) {

@@ -24,7 +24,8 @@ SINKSTREAM_INLINE void for_each_unit(const std::byte* panel, int64_t cols, const
   }
 }
 
-// Whether kernels that multiply integers leave the codes unshifted: Note: [Codes in place].
+// Whether fma and int16 kernels leave the codes where they are, with their offset: Note: [Codes in
+// place].
 constexpr bool is_in_place(const PanelFormat& format) {
   return format.bits == 4 && format.values == CodeValues::kInteger;
 }
@@ -84,11 +85,10 @@ SINKSTREAM_INLINE IntVec bytes_at(const std::byte* scales, int64_t halves, int64
   return load_bytes(bytes + (2 * halves + vector) * kPanelRows + v * kLanes);
 }
 
-// Powers of two 2^(exponent − 128). The smallest two are subnormal.
+// Powers of two 2^(exponent − 128). The smallest two are zeros: they are denormals, which the
+// threads of a pool flush.
 SINKSTREAM_INLINE Vec powers_of(IntVec exponents) {
-  const IntVec normal = (exponents - 1) << 23;
-  const IntVec subnormal = 0x00200000 << exponents;
-  return as_float(exponents < 2 ? subnormal : normal);
+  return as_float(exponents < 2 ? IntVec{} : (exponents - 1) << 23);
 }
 
 // The scales of `group`, counted within the block.
@@ -121,15 +121,18 @@ SINKSTREAM_INLINE Vec minima_of(const std::byte* scales, int64_t group, int v) {
 
 // Adds the sum over one group's columns of a unit to acc[t][v]: times its scale, plus its minimum.
 // `part` counts the unit's groups; `input_sums`: Σx of the same columns. `unit_value`: what a 1 in
-// `sum` stands for. kIsShifted: `sum` is over codes, whose offset is still to be subtracted.
-template <PanelFormat kFormat, int kTokens, bool kIsShifted = false>
+// `sum` stands for. kHasOffset: `sum` is over codes, whose offset is still to be subtracted.
+template <PanelFormat kFormat, int kTokens, bool kHasOffset = false>
 SINKSTREAM_INLINE void accumulate_group(const Unit& unit, int64_t part, float unit_value,
                                         const float* input_sums,
                                         const Vec (&sum)[kTokens][kVectors],
                                         Vec (&acc)[kTokens][kVectors]) {
+  static_assert(!has_minimum(kFormat) || kFormat.offset == 0, "one of them would be lost");
+  // Chains of half a unit have neither the offset's correction nor another value of a 1.
+  static_assert(!has_half_groups(kFormat) || (kFormat.bits != 8 && !is_in_place(kFormat)));
   const std::byte* const scales = unit.block + block_code_bytes(kFormat);
   const int64_t group = unit.index * kUnit / kFormat.group + part;
-  constexpr bool kAddsSums = has_minimum(kFormat) || (kIsShifted && kFormat.offset != 0);
+  constexpr bool kAddsSums = has_minimum(kFormat) || (kHasOffset && kFormat.offset != 0);
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
     const Vec scale = scales_of<kFormat>(scales, group, v);

@@ -47,6 +47,9 @@ struct Inputs {
   }
 };
 
+// Two regions of inputs, then sums, scales and sums of halves.
+static_assert(linear_token_bytes(2 * kUnit) >= (2 * 2 * kUnit + 2 * 4) * 4);
+
 template <Way kWay>
 Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
   const int64_t cols = divide_up(args.cols, kUnit) * kUnit;
@@ -82,12 +85,12 @@ struct RunLayout {
 };
 
 // Copies one unit into `region`, unless that form is not wanted.
-template <typename Number>
-SINKSTREAM_INLINE void copy_runs(const Number* unit, Number* region, RunLayout layout) {
+template <typename T>
+SINKSTREAM_INLINE void copy_runs(const T* unit, T* region, RunLayout layout) {
   if (region == nullptr) return;
   for (int run = 0; run < kUnit / kRun; ++run) {
     __builtin_memcpy(region + layout.first + run * layout.stride, unit + run * kRun,
-                     kRun * sizeof(Number));
+                     kRun * sizeof(T));
   }
 }
 

@@ -5,7 +5,8 @@
 //
 //   chain = weight · x of its first column, then one fma for each of the other fifteen;
 //   sum   = 0 + chain 0 + chain 1, from the left;
-//   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the unit, acc).
+//   acc   = acc + sum; with codes: fma(scale, sum, acc), then fma(minimum, Σx of the same columns,
+//           acc).
 //
 // Where groups of 16 columns have scales of their own, each chain is a `sum`.
 //
@@ -76,7 +77,7 @@ struct Tile {
   const std::byte* panel;
   int64_t cols;
   const void* input;    // [cols / kRun][size][kRun], as the kernel expects; cols padded to kUnit
-  const float* sums;    // [cols / n][size]: Σx of n columns: sum_cols(format)
+  const float* sums;    // [cols / n][size]: Σx of n columns, sum_cols(format); read if needed
   const float* scales;  // [cols / kUnit][size]: of inputs in 16 bits
   const float* bias;    // [rows], or null
   float* out;           // [tokens, out_stride]

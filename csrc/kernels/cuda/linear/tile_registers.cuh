@@ -3,10 +3,9 @@
 // Note: [Exact pieces]
 // Tensor cores multiply bf16 by bf16 exactly and add in float32. Weights reach them without loss:
 //   bfloat16  unchanged
-//   codes     as the integers they stand for, before the scale. With 0x4300 above its bits, a code
-//   c
-//             below 128 is the bf16 128 + c, from which 128 and the format's offset are subtracted,
-//             exactly. Tables of integers are looked up as int8.
+//   codes     as the integers they stand for, before the scale. With 0x4300 above its bits, a
+//             code c below 128 is the bf16 128 + c, from which 128 and the format's offset are
+//             subtracted, exactly. Tables of integers are looked up as int8.
 //   float16   as the sum of two bf16 (8 + 3 bits), float32 as the sum of three (8 + 8 + 8): each
 //             piece is the rounded remainder. Exact for numbers from 2^-100 to 2^127.
 // Inputs are bf16 already, so only the float32 sums round. Scales of two levels are multiplied in
