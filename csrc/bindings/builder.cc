@@ -12,6 +12,7 @@
 #include "bindings/register.h"
 #include "common/check.h"
 #include "common/errors.h"
+#include "kernels/quantize.h"
 
 namespace py = pybind11;
 
@@ -84,14 +85,27 @@ void register_builder(py::module_& module) {
         return blocks;
       },
       "Return the numbers in a block, and its bytes, for each number format of files by name.");
+  module.def(
+      "quantizable",
+      [] {
+        std::vector<std::string_view> names;
+        for (const StorageRow& row : kStorageRows) {
+          if (can_quantize_to(row.storage)) names.push_back(row.name);
+        }
+        return names;
+      },
+      "List the number formats that weights can be rounded to as they are read.");
   py::class_<ModelBuilder>(module, "ModelBuilder", "Collects a model's description and weights.")
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(
           "declare",
-          [](ModelBuilder& self, const std::string& weight, const std::string& storage,
-             int64_t rows,
-             int64_t cols) { self.store.declare(weight, storage_of(storage), rows, cols); },
-          py::arg("weight"), py::arg("storage"), py::arg("rows"), py::arg("cols"))
+          [](ModelBuilder& self, const std::string& weight, const std::string& file,
+             const std::string& storage, int64_t rows, int64_t cols) {
+            self.store.declare(weight, storage_of(file), storage_of(storage), rows, cols);
+          },
+          py::arg("weight"), py::arg("file"), py::arg("storage"), py::arg("rows"), py::arg("cols"),
+          "Declare a weight: how the file stores it, and how it is kept. If these differ, it is "
+          "rounded as it is read, to one of `quantizable`.")
       .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
            "Allocate memory, and start to read every weight into it in the background. `extents`: "
            "name, file descriptor and offset of each weight.")

@@ -5,6 +5,7 @@
 #include "common/check.h"
 #include "common/digest.h"
 #include "common/divide_up.h"
+#include "kernels/quantize.h"
 
 namespace sinkstream {
 
@@ -34,7 +35,8 @@ int64_t WeightStore::Entry::bytes() const {
   return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols);
 }
 
-void WeightStore::declare(const std::string& name, Storage storage, int64_t rows, int64_t cols) {
+void WeightStore::declare(const std::string& name, Storage file, Storage storage, int64_t rows,
+                          int64_t cols) {
   SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name,
                    " is declared after the store was allocated");
   if (rows < 1 || cols < 1) {
@@ -48,7 +50,10 @@ void WeightStore::declare(const std::string& name, Storage storage, int64_t rows
     throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", row.block,
                               " columns to be ", row.name, ", but has ", cols, "."));
   }
-  SINKSTREAM_CHECK(entries_.emplace(name, Entry{storage, rows, cols}).second, "weight ", name,
+  SINKSTREAM_CHECK(
+      file == storage || (cols > 1 && row_of(file).block == 1 && can_quantize_to(storage)),
+      "weight ", name, " cannot be rounded from ", row_of(file).name, " to ", row.name);
+  SINKSTREAM_CHECK(entries_.emplace(name, Entry{file, storage, rows, cols}).second, "weight ", name,
                    " is declared twice");
   order_.push_back(name);
 }
@@ -71,7 +76,7 @@ const WeightStore::Entry& WeightStore::declared(const std::string& name) const {
 
 int64_t WeightStore::row_bytes(const std::string& name) const {
   const Entry& entry = declared(name);
-  return row_bytes_of(entry.storage, entry.cols);
+  return row_bytes_of(entry.file, entry.cols);
 }
 
 void WeightStore::write(const std::string& name, const std::byte* source, int64_t bytes,
@@ -82,7 +87,7 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   Entry& entry = found->second;
   SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", name,
                    " cannot be written from row ", row);
-  const int64_t expected = count * row_bytes_of(entry.storage, entry.cols);
+  const int64_t expected = count * row_bytes_of(entry.file, entry.cols);
   if (count < 1 || count > entry.rows - row || bytes != expected) {
     throw CheckpointError(cat("load: weight \"", name, "\" must get ", expected,
                               " bytes for rows [", row, ", ", row + count, ") of ", entry.rows,
@@ -90,12 +95,29 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   }
   std::byte* target = memory_.data() + entry.offset;
   if (entry.is_vector()) {
-    unpack_vector(entry.storage, source, count, reinterpret_cast<float*>(target) + row);
+    unpack_vector(entry.file, source, count, reinterpret_cast<float*>(target) + row);
+  } else if (entry.file != entry.storage) {
+    write_rounded(name, entry, source, row, count, target);
   } else if (!pack_rows(entry.storage, source, row, count, entry.cols, target)) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales, but rows [",
                               row, ", ", row + count, ") have one that is NaN or infinite."));
   }
   std::atomic_ref(entry.written).fetch_add(count, std::memory_order_relaxed);
+}
+
+void WeightStore::write_rounded(const std::string& name, const Entry& entry,
+                                const std::byte* source, int64_t row, int64_t count,
+                                std::byte* target) {
+  std::vector<std::byte> blocks(row_bytes_of(entry.storage, entry.cols));
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* from = source + i * row_bytes_of(entry.file, entry.cols);
+    if (!quantize_row(entry.file, from, entry.cols, entry.storage, blocks.data()) ||
+        !pack_rows(entry.storage, blocks.data(), row + i, 1, entry.cols, target)) {
+      throw CheckpointError(cat("load: weight \"", name, "\" must hold finite numbers within the ",
+                                "range of float16 scales to be rounded to ",
+                                row_of(entry.storage).name, ", but row ", row + i, " does not."));
+    }
+  }
 }
 
 const WeightStore::Entry& WeightStore::complete(const std::string& name, int64_t rows,

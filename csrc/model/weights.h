@@ -39,7 +39,12 @@ class WeightStore {
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
 
   // `name`: one of those in python/sinkstream/checkpoint/spec.py. A vector has one column.
-  void declare(const std::string& name, Storage storage, int64_t rows, int64_t cols);
+  // `file`: how `write` gets the rows. `storage`: how they are kept; if it differs, rows are
+  // rounded to it as they are written.
+  void declare(const std::string& name, Storage file, Storage storage, int64_t rows, int64_t cols);
+  void declare(const std::string& name, Storage storage, int64_t rows, int64_t cols) {
+    declare(name, storage, storage, rows, cols);
+  }
   // The memory becomes resident as it is written.
   void allocate();
   // `source` holds rows [row, row + count) in the file's layout; `row` is a multiple of kPanelRows.
@@ -65,7 +70,8 @@ class WeightStore {
 
  private:
   struct Entry {
-    Storage storage;
+    Storage file;     // of the rows that `write` gets
+    Storage storage;  // of the rows that are kept
     int64_t rows, cols;
     int64_t offset = 0;   // in memory_
     int64_t written = 0;  // rows
@@ -74,6 +80,8 @@ class WeightStore {
   };
 
   const Entry& declared(const std::string& name) const;
+  static void write_rounded(const std::string& name, const Entry& entry, const std::byte* source,
+                            int64_t row, int64_t count, std::byte* target);
   const Entry& complete(const std::string& name, int64_t rows, int64_t cols) const;
   PackedMatrix matrix(const std::string& name, int64_t rows, int64_t cols) const;
   const float* vector(const std::string& name, int64_t count) const;

@@ -177,8 +177,12 @@ def _tokenizers() -> Iterator[str]:
 
 
 def _types() -> Iterator[str]:
-    yield "\n## Types of activations and of the cache\n"
-    for parameter, kind in (("dtype", loading.DType), ("kv_dtype", loading.KvDType)):
+    yield "\n## Types of activations, of the cache and of rounded weights\n"
+    for parameter, kind in (
+        ("dtype", loading.DType),
+        ("kv_dtype", loading.KvDType),
+        ("quantize", loading.Quantize),
+    ):
         values = (f'`"{value}"`' for value in get_args(kind))
         yield f"- `{parameter}`: {', '.join(values)}"
     yield "\n[Loading](python_api/loading.md) says what each means."

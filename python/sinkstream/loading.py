@@ -12,6 +12,7 @@ from typing import Literal, NoReturn
 from sinkstream import _core, devices
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly
 from sinkstream.checkpoint.open_tensors import open_tensors
+from sinkstream.checkpoint.quantization import Quantize, as_quantization, rounded
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
@@ -39,6 +40,7 @@ def load(
     device: str = "auto",
     dtype: DType = "auto",
     kv_dtype: KvDType = "auto",
+    quantize: Quantize | None = None,
     sinks: int = 4,
     window: int | None = None,
     max_sequences: int = 2,
@@ -65,6 +67,11 @@ def load(
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.
+        quantize: A block format that matrices of 16 and 32 bits are rounded to while they are
+            read, so that memory never holds the originals: `"int8"` (Q8_0, about half the bytes
+            of float16), `"int4"` (Q4_0, about a quarter), or `"q8_0"`, `"q5_1"`, `"q5_0"`,
+            `"q4_1"`, `"q4_0"`. The embedding and the output matrix get Q8_0. Vectors, and
+            matrices that are quantized in the file, stay as they are.
         sinks: S, the number of first tokens, which always stay in the cache. 0 gives a plain
             sliding window.
         window: W, the number of last tokens, the current one included. If None, the trained
@@ -92,6 +99,7 @@ def load(
         device=device,
         dtype=dtype,
         kv_dtype=kv_dtype,
+        quantize=quantize,
         sinks=sinks,
         window=window,
         max_sequences=max_sequences,
@@ -104,6 +112,7 @@ def load(
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
         options = choose_window(options, opened.spec.trained_length)
+        opened = rounded(opened, options.quantize)
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
         _begin_to_read(builder, opened, options.threads or _core.usable_threads())
@@ -123,6 +132,7 @@ def check_options(
     device: str = "auto",
     dtype: str = "auto",
     kv_dtype: str = "auto",
+    quantize: str | None = None,
     sinks: int = 4,
     window: int | None = None,
     max_sequences: int = 2,
@@ -140,6 +150,7 @@ def check_options(
         kv_dtype=as_choice(
             "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
         ),
+        quantize=as_quantization(quantize),
         sinks=as_int("load", "sinks", sinks, 0, 1 << 20),
         window=0 if window is None else as_int("load", "window", window, 1, 1 << 24),
         max_sequences=as_int("load", "max_sequences", max_sequences, 1, 1 << 16),
@@ -215,7 +226,7 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
     extents = []
     for tensor in opened.tensors:
         slot, extent = tensor.slot, opened.source.extent(tensor)
-        builder.declare(slot.name, tensor.storage, slot.rows, slot.cols)
+        builder.declare(slot.name, tensor.storage, tensor.kept, slot.rows, slot.cols)
         extents.append((slot.name, extent.descriptor, extent.offset))
     builder.read(extents, threads)
 

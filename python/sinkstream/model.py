@@ -79,6 +79,8 @@ class ModelOptions:
 
     dtype: str
     kv_dtype: str
+    quantize: str | None
+    """The block format that matrices of 16 and 32 bits are rounded to."""
     sinks: int
     window: int
     max_sequences: int
@@ -198,6 +200,7 @@ class Model(ClosesOnExit):
             "served_by": dict(native.served_by),
             "dtype": native.dtype,
             "kv_dtype": native.kv_dtype,
+            "quantize": self._options.quantize,
             "threads": native.threads,
             "prefill_chunk": native.prefill_chunk,
         }

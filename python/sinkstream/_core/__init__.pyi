@@ -37,6 +37,9 @@ def usable_threads() -> int:
 def storages() -> dict[str, tuple[int, int]]:
     """Return the numbers in a block, and its bytes, for each number format of files by name."""
 
+def quantizable() -> list[str]:
+    """List the number formats that weights can be rounded to as they are read."""
+
 def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
     """Read at most `count` strings as GGUF writes them, up to the first incomplete one.
 
@@ -108,7 +111,12 @@ class ModelBuilder:
     """Collects a model's description and weights."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
-    def declare(self, weight: str, storage: str, rows: int, cols: int) -> None: ...
+    def declare(self, weight: str, file: str, storage: str, rows: int, cols: int) -> None:
+        """Declare a weight: how the file stores it, and how it is kept.
+
+        If these differ, it is rounded as it is read, to one of `quantizable`.
+        """
+
     def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
         """Allocate memory, and start reading every weight into it in the background.
 

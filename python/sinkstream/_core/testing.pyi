@@ -27,3 +27,9 @@ def kept_tokens(
 
 def unpack_rows(storage: str, content: bytes, cols: int, table: str = "") -> bytes:
     """Pack rows of a file into panels, and return their numbers as float32, [rows, cols]."""
+
+def quantize_row(from_storage: str, row: bytes, to_storage: str) -> bytes | None:
+    """Round a row of 16- or 32-bit numbers to blocks, as loading does; None if one is not finite.
+
+    Numbers of 1e30 and more count as infinite.
+    """

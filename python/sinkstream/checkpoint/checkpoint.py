@@ -22,6 +22,14 @@ class TensorSource:
     tensor: str
     """The tensor's name in the checkpoint, as errors show it."""
     storage: Storage
+    """In the file."""
+    rounded_to: Storage | None = None
+    """If given, the storage that its rows are rounded to as they are read."""
+
+    @property
+    def kept(self) -> Storage:
+        """Return the storage of the weight in memory."""
+        return self.rounded_to or self.storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
 from sinkstream.checkpoint.describe import Description, TypeShare, describe
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.open_tensors import open_tensors
+from sinkstream.checkpoint.quantization import rounded
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.cli.info_memory import Sizes, largest_window, sizes_of
@@ -37,7 +38,7 @@ class ModelFacts:
     family: str
     parameters: int
     block_formats: dict[str, int]
-    """Bytes of the file's weights by block format, the largest first."""
+    """Bytes of the weights by the block format that they are kept in, the largest first."""
     layers: int
     hidden_size: int
     intermediate_size: int
@@ -55,6 +56,8 @@ class ModelFacts:
     """Of the weights, what the forward pass of one token reads."""
     tensor_types: dict[str, TypeShare] = field(default_factory=dict)
     """All tensors of the files by block type, the one with the most bytes first."""
+    quantize: str | None = None
+    """The block format that matrices of 16 and 32 bits are rounded to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
         device=loading.device,
         dtype=loading.dtype,
         kv_dtype=loading.kv_dtype,
+        quantize=loading.quantize,
         sinks=loading.sinks,
         window=loading.window,
         max_sequences=max_sequences,
@@ -200,7 +204,7 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     name = name if name.startswith(("lmstudio:", "ollama:")) else display_name(str(path))
     found = describe(path)
     try:
-        checkpoint = _open(path)
+        checkpoint = _open(path, options.quantize)
     except CheckpointError as error:
         return Refused(_refused_model(name, path, found), [str(error)])
     options = choose_window(options, checkpoint.spec.trained_length)
@@ -209,7 +213,7 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     gpu = gpu_facts()
     available = gpu.free_bytes or 0 if probed.device == "cuda" else available_bytes()
     return Facts(
-        model=_model_facts(name, found, checkpoint, sizes),
+        model=_model_facts(name, found, checkpoint, sizes, options.quantize),
         cache=CacheFacts(
             sinks=options.sinks,
             window=options.window,
@@ -238,16 +242,18 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     )
 
 
-def _open(path: Path) -> Checkpoint:
+def _open(path: Path, quantize: str | None) -> Checkpoint:
     """Open a checkpoint, with its tokenizer, and close its files."""
     opened = open_tensors(path, headers_only=True)
     try:
-        return with_text(opened)
+        return with_text(rounded(opened, quantize))
     finally:
         opened.source.close()
 
 
-def _model_facts(name: str, found: Description, checkpoint: Checkpoint, sizes: Sizes) -> ModelFacts:
+def _model_facts(
+    name: str, found: Description, checkpoint: Checkpoint, sizes: Sizes, quantize: str | None
+) -> ModelFacts:
     spec = checkpoint.spec
     return ModelFacts(
         name=name,
@@ -269,6 +275,7 @@ def _model_facts(name: str, found: Description, checkpoint: Checkpoint, sizes: S
         has_chat_template=checkpoint.text.chat_template is not None,
         bytes_read_per_token=sizes.weights_per_token,
         tensor_types=dict(found.types),
+        quantize=quantize,
     )
 
 
@@ -336,8 +343,8 @@ def block_formats(tensors: Sequence[TensorSource]) -> dict[str, int]:
     """Return the bytes of a model's weights by block format, the largest first."""
     found: dict[str, int] = {}
     for tensor in tensors:
-        size = tensor.slot.rows * row_bytes(tensor.storage, tensor.slot.cols)
-        found[tensor.storage] = found.get(tensor.storage, 0) + size
+        size = tensor.slot.rows * row_bytes(tensor.kept, tensor.slot.cols)
+        found[tensor.kept] = found.get(tensor.kept, 0) + size
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 

@@ -82,7 +82,7 @@ def _packed(tensor: TensorSource) -> int:
         size = 4 * slot.rows
     else:
         panels = -(-slot.rows // _PANEL_ROWS)
-        size = panels * _PANEL_ROWS * row_bytes(tensor.storage, slot.cols)
+        size = panels * _PANEL_ROWS * row_bytes(tensor.kept, slot.cols)
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

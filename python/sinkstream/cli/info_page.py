@@ -164,6 +164,8 @@ def _format(model: ModelFacts | RefusedModel) -> str:
     else:
         found = shares({name: share.bytes for name, share in model.tensor_types.items()})
     name = model.quantization
+    if isinstance(model, ModelFacts) and model.quantize:
+        return f"{found}, rounded from {name}" if name else found
     if name and name not in model.tensor_types:
         return f"{name}: {found}" if found else name
     return found or "unknown"

@@ -52,6 +52,14 @@ Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "i
 KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
 ]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help='Round matrices of 16 and 32 bits: "int8" (Q8_0), "int4" (Q4_0), "q5_1", … '
+        "Default: keep the file's numbers.",
+    ),
+]
 
 MaxTokens = Annotated[
     int | None,
@@ -94,6 +102,7 @@ class Loading:
     device: Device = "auto"
     dtype: Dtype = "auto"
     kv_dtype: KvDtype = "auto"
+    quantize: Quantize = None
 
 
 @dataclass(frozen=True, slots=True)

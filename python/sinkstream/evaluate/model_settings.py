@@ -15,5 +15,6 @@ def model_settings(model: Model) -> dict[str, Any]:
         "model": Path(model.path).name,
         "dtype": runtime["dtype"],
         "kv_dtype": runtime["kv_dtype"],
+        "quantize": runtime["quantize"],
         "kernels": runtime["kernels"],
     }

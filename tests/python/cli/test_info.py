@@ -297,7 +297,7 @@ class TestPage:
 KEYS = {
     "model": "name path family parameters block_formats layers hidden_size intermediate_size heads "
     "kv_heads head_dim vocab_size trained_length quantization file_bytes tokenizer "
-    "has_chat_template bytes_read_per_token tensor_types",
+    "has_chat_template bytes_read_per_token tensor_types quantize",
     "cache": "sinks window capacity kv_dtype bytes_per_token bytes_per_sequence",
     "memory": "total_bytes weight_bytes cache_bytes scratch_bytes max_sequences available_bytes "
     "fits largest_window",

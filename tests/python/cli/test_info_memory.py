@@ -44,7 +44,9 @@ def check(path: str | Path, options: dict[str, Any]) -> None:
     assert sizes.weights_per_token <= per_token <= 1.04 * sizes.weights_per_token
     assert sizes.scratch == pytest.approx(capacity.scratch_bytes, rel=0.1)
     names = {"device", "dtype", "kv_dtype", "served_by", "threads", "prefill_chunk", "kernels"}
-    assert {name: getattr(probed, name) for name in names} == runtime
+    assert {name: getattr(probed, name) for name in names} == {
+        name: runtime[name] for name in names
+    }
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -50,7 +50,12 @@ class ScriptedModel:
         self.spec = SimpleNamespace(vocab_size=self._vocab, layers=1, trained_length=4096)
         self.capacity = SimpleNamespace(sinks=sinks, window=window, tokens=sinks + window)
         self.path = "scripted"
-        self.runtime = {"dtype": "float32", "kv_dtype": "float32", "kernels": "none"}
+        self.runtime = {
+            "dtype": "float32",
+            "kv_dtype": "float32",
+            "quantize": None,
+            "kernels": "none",
+        }
         self.caches: list[ScriptedCache] = []
 
     def new_cache(

@@ -1,0 +1,82 @@
+"""Which 16- and 32-bit matrices `load(quantize=…)` rounds, and to which block formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+from sinkstream import _core
+from sinkstream.checkpoint.checkpoint import TensorsOnly, TensorSource
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED
+from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS, Storage
+from sinkstream.errors import warn_caller
+from sinkstream.request.checks import as_choice
+
+Quantize = Literal["int8", "int4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+
+_TYPES: dict[str, Storage] = {
+    "int8": "Q8_0",
+    "int4": "Q4_0",
+    **{storage.lower(): storage for storage in _core.quantizable()},
+}
+_FINE: Storage = "Q8_0"
+_FINE_SLOTS = ("embedding", "output")
+"""Weights whose rounding is seen most, and that are read by rows or once per token: always in
+8 bits, as every quantizer gives them more bits than the rest."""
+
+
+def as_quantization(value: Any) -> Storage | None:
+    """Return the block format that `quantize` names, None if it is None.
+
+    Raises:
+        TypeError: It is not a string.
+        InvalidArgument: There is no such name.
+    """
+    if value is None:
+        return None
+    name = value.lower() if isinstance(value, str) else value
+    return _TYPES[as_choice("load", "quantize", name, list(_TYPES))]
+
+
+def rounded(opened: TensorsOnly, storage: Storage | None) -> TensorsOnly:
+    """Return a checkpoint whose 16- and 32-bit matrices are rounded as they are read.
+
+    Matrices that are quantized already stay as they are, and so do those whose rows are not whole
+    blocks; a warning says so.
+    """
+    if storage is None:
+        return opened
+    tensors = tuple(_rounded(tensor, storage) for tensor in opened.tensors)
+    matrices = [tensor for tensor in tensors if tensor.slot.cols > 1]
+    _warn_of(matrices, storage)
+    return replace(opened, tensors=tensors)
+
+
+def _rounded(tensor: TensorSource, storage: Storage) -> TensorSource:
+    slot = tensor.slot
+    if slot.name in _FINE_SLOTS:
+        storage = _FINE
+    has_blocks = slot.cols > 1 and slot.cols % STORAGE_BLOCKS[storage][0] == 0
+    if has_blocks and tensor.storage in UNQUANTIZED:
+        return replace(tensor, rounded_to=storage)
+    return tensor
+
+
+def _warn_of(matrices: Iterable[TensorSource], storage: Storage) -> None:
+    """Warn once of the matrices that are not rounded."""
+    left = [matrix for matrix in matrices if matrix.rounded_to is None]
+    quantized = [matrix for matrix in left if matrix.storage not in UNQUANTIZED]
+    if quantized:
+        warn_caller(
+            f"load: `quantize` applies to matrices of 16 and 32 bits, but {len(quantized)} are "
+            f"quantized in the file, such as {quoted(quantized[0].tensor)}, which is "
+            f"{quantized[0].storage}. They stay as they are."
+        )
+    elif left:
+        warn_caller(
+            f"load: a matrix must have a multiple of {STORAGE_BLOCKS[storage][0]} columns to be "
+            f"{storage}, but {len(left)} do not, such as {quoted(left[0].tensor)}, which has "
+            f"{left[0].slot.cols}. They stay as they are."
+        )
