@@ -19,12 +19,14 @@ EXAMPLES = {
     "generate": 'sinkstream generate "Name three rivers in Europe." -n 100',
     "info": "sinkstream info model.gguf",
     "models": "sinkstream models ~/downloads",
+    "quantize": "sinkstream quantize model-f16.gguf model-q4.gguf --type Q4_K_M",
 }
 GUIDES = {
     "batch": "[Many prompts](../guides/batch.md) describes both files.",
     "chat": "[Chat](../guides/chat.md) lists what to type in it.",
     "evaluate": "In Python: [`sinkstream.evaluate`](python_api/evaluate.md).",
     "models": "[Find a model](../guides/find_models.md) says where it looks.",
+    "quantize": "[Quantize](../guides/quantize.md) says what the types are.",
 }
 LONGEST_DEFAULT = 40
 

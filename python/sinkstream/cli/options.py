@@ -56,8 +56,8 @@ Quantize = Annotated[
     str | None,
     typer.Option(
         metavar="TYPE",
-        help='Round matrices of 16 and 32 bits: "int8" (Q8_0), "int4" (Q4_0), "q5_1", … '
-        "Default: keep the file's numbers.",
+        help='Round matrices of 16 and 32 bits: "int8" (Q8_0), "int4" (Q4_0), or a type such as '
+        '"q5_1". Default: keep the file\'s numbers.',
     ),
 ]
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "generate": "Generate text from a prompt.",
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
     "models": "List the models on this machine, and whether each can be loaded.",
+    "quantize": "Write a GGUF file with fewer bits, as llama.cpp's quantizer does.",
 }
 
 

@@ -71,7 +71,7 @@ def test_the_help_summarizes_a_command_as_its_own_help_does(run: Run, name: str)
         assert " ".join(outcome.out.replace("│", " ").split()).count(COMMANDS[name]) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "models"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("models", "quantize")])
 def test_every_command_has_the_options_that_load_a_model(run: Run, name: str) -> None:
     text = run(name, "--help").out
     for option in ("--model", "--sinks", "--window", "--threads", "--device", "--dtype"):

@@ -95,6 +95,20 @@ def read_declarations(file: File, found: Declarations) -> None:
     found.end = cursor.position
 
 
+def raw_metadata(file: File) -> dict[str, bytes]:
+    """Return every metadata value as the file stores it: the number of its type, then its bytes."""
+    cursor = _Cursor(file)
+    _check_magic(cursor)
+    cursor.count("the number of tensors", _MIN_TENSOR_BYTES, MAX_ENTRIES)
+    found: dict[str, bytes] = {}
+    for _ in range(cursor.count("the number of metadata keys", _MIN_KEY_BYTES, MAX_ENTRIES)):
+        key = cursor.string("a metadata key")
+        begin = cursor.position
+        cursor.value(f"metadata key {quoted(key)}")
+        found[key] = cursor.since(begin)
+    return found
+
+
 def _check_magic(cursor: _Cursor) -> None:
     name = cursor.file.name
     if cursor.file.size == 0:
@@ -235,6 +249,10 @@ class _Cursor:
         begin = self.position
         self._need(begin + count, what)
         self.position = begin + count
+        return self._bytes[begin : self.position]
+
+    def since(self, begin: int) -> bytes:
+        """Return the bytes from `begin` up to the position."""
         return self._bytes[begin : self.position]
 
     def u32(self, what: str) -> int:

@@ -1,0 +1,148 @@
+"""The mixes of block types that llama.cpp's quantizer makes: a type for each matrix of a decoder.
+
+The same names stand for the same types there, so a file of ours is read and expected like one of
+its own. `general.file_type` has the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a matrix is in a decoder."""
+
+    part: str
+    """`"attn_v"`, `"ffn_down"`, …; `"token_embd"` or `"output"`."""
+    layer: int
+    """0 outside of layers."""
+    cols: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """What the choice of types depends on."""
+
+    family: str
+    layers: int
+    heads: int
+    kv_heads: int
+    is_tied: bool
+    """Whether the file has no output matrix of its own."""
+
+
+_Condition = Callable[[int, Decoder], bool]
+_Rules = dict[str, tuple[tuple[_Condition, Storage], ...]]
+
+
+def _always(layer: int, decoder: Decoder) -> bool:
+    return True
+
+
+def _is_sensitive(layer: int, decoder: Decoder) -> bool:
+    """Return whether a layer is in the first or last eighth, or every third one between them."""
+    eighth = decoder.layers // 8
+    return layer < eighth or layer >= 7 * decoder.layers // 8 or (layer - eighth) % 3 == 2
+
+
+def _shares_values(layer: int, decoder: Decoder) -> bool:
+    """Return whether at least four query heads read each value, so that values take few bytes."""
+    return decoder.heads >= 4 * decoder.kv_heads
+
+
+def _first(count: int) -> _Condition:
+    return lambda layer, decoder: layer < count
+
+
+def _first_share(divisor: int) -> _Condition:
+    return lambda layer, decoder: layer < decoder.layers // divisor
+
+
+_MEDIUM: _Rules = dict.fromkeys(("attn_v", "ffn_down"), ((_is_sensitive, "Q6_K"),))
+_IQ4: _Rules = {
+    "attn_v": ((_shares_values, "Q5_K"),),
+    "ffn_down": ((_first_share(8), "Q5_K"),),
+}
+
+MIXES: dict[str, tuple[Storage, _Rules]] = {
+    "Q2_K": (
+        "Q2_K",
+        {
+            "attn_v": ((_shares_values, "Q4_K"), (_always, "Q3_K")),
+            "attn_output": ((_always, "Q3_K"),),
+            "ffn_down": ((_always, "Q3_K"),),
+        },
+    ),
+    "Q3_K_S": ("Q3_K", {}),
+    "Q3_K_M": (
+        "Q3_K",
+        {
+            "attn_v": ((_first(2), "Q5_K"), (_always, "Q4_K")),
+            "attn_output": ((_always, "Q4_K"),),
+            "ffn_down": ((_first_share(16), "Q5_K"), (_always, "Q4_K")),
+        },
+    ),
+    "Q3_K_L": (
+        "Q3_K",
+        dict.fromkeys(("attn_v", "attn_output", "ffn_down"), ((_always, "Q5_K"),)),
+    ),
+    "IQ4_XS": ("IQ4_XS", _IQ4),
+    "IQ4_NL": ("IQ4_NL", _IQ4),
+    "Q4_0": ("Q4_0", {}),
+    "Q4_1": ("Q4_1", {}),
+    "Q4_K_S": (
+        "Q4_K",
+        {"attn_v": ((_first(4), "Q5_K"),), "ffn_down": ((_first_share(8), "Q5_K"),)},
+    ),
+    "Q4_K_M": ("Q4_K", _MEDIUM),
+    "Q5_0": ("Q5_0", {}),
+    "Q5_1": ("Q5_1", {}),
+    "Q5_K_S": ("Q5_K", {}),
+    "Q5_K_M": ("Q5_K", _MEDIUM),
+    "Q6_K": ("Q6_K", {}),
+    "Q8_0": ("Q8_0", {}),
+}
+"""For each mix: the type of most matrices; by part, those of the others, the first that applies."""
+
+_FALLBACKS: dict[Storage, Storage] = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}  # fmt: skip
+"""For rows that are not whole blocks of 256: the next type with blocks of 32."""
+
+
+def type_of(mix: str, place: Place, decoder: Decoder) -> Storage:
+    """Return the block type of a matrix; F16 if its rows are not even whole blocks of 32."""
+    chosen = _chosen(mix, place, decoder)
+    if not _fits(chosen, place.cols):
+        chosen = _FALLBACKS.get(chosen, "F16")
+    return chosen if _fits(chosen, place.cols) else "F16"
+
+
+def _chosen(mix: str, place: Place, decoder: Decoder) -> Storage:
+    usual, rules = MIXES[mix]
+    if place.part == "output" or (place.part == "token_embd" and decoder.is_tied):
+        return "Q6_K" if usual != "Q8_0" and _fits(usual, place.cols) else "Q8_0"
+    for applies, storage in rules.get(place.part, ()):
+        if applies(place.layer, decoder):
+            usual = storage
+            break
+    if place.part == "attn_v" and usual in ("Q3_K", "Q4_K") and _is_70b(decoder):
+        return "Q5_K"  # a small share of such a model
+    return usual
+
+
+def _is_70b(decoder: Decoder) -> bool:
+    if decoder.layers != 80:
+        return False
+    return decoder.family == "qwen2" or (
+        decoder.family == "llama" and decoder.kv_heads < decoder.heads
+    )
+
+
+def _fits(storage: Storage, cols: int) -> bool:
+    return cols % STORAGE_BLOCKS[storage][0] == 0

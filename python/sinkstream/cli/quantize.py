@@ -1,0 +1,50 @@
+"""`sinkstream quantize`: write a GGUF file with fewer bits."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from sinkstream.checkpoint.quantized_mixes import MIXES
+from sinkstream.checkpoint.write_quantized import write_quantized
+from sinkstream.cli import options
+from sinkstream.cli.progress import progress_bar
+from sinkstream.cli.terminal import printable
+from sinkstream.request.checks import as_choice
+
+
+@options.takes_bundles
+def quantize(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN", help="A GGUF file with matrices of 16 or 32 bits, or the name of one."
+        ),
+    ],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    mix: Annotated[
+        str,
+        typer.Option("--type", metavar="TYPE", help=f"The mix of block types: {', '.join(MIXES)}."),
+    ] = "Q4_K_M",
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+    threads: options.Threads = None,
+    download: options.Download = False,
+) -> int:
+    """Write a GGUF file with fewer bits, as llama.cpp's quantizer does."""
+    mix = as_choice("quantize", "type", mix.upper(), list(MIXES))
+    with progress_bar("Quantizing", in_bytes=True, with_time=True) as show:
+        written = write_quantized(
+            source,
+            target,
+            mix,
+            replaces=force,
+            download=download,
+            processes=threads,
+            progress=show,
+        )
+    sizes = f"{decimal(written.bytes_before)} to {decimal(written.bytes)}"
+    sys.stdout.write(f"{printable(str(written.path))}: {mix}, {sizes}\n")
+    return 0

@@ -1,0 +1,307 @@
+"""`sinkstream quantize` writes what llama.cpp's quantizer writes, or nothing at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import gguf
+import libgguf
+import numpy as np
+import pytest
+
+import sinkstream
+from sinkstream.checkpoint import write_quantized as module
+from sinkstream.checkpoint.describe import FILE_TYPES, describe
+from sinkstream.checkpoint.quantized_mixes import MIXES, Decoder, Place, type_of
+from sinkstream.checkpoint.write_quantized import rounded_rows, write_quantized
+from sinkstream.cli import main
+from sinkstream.errors import CheckpointError, InvalidArgument
+from tests.data import tiny
+from tests.python.checkpoint.split_files import write_parts
+
+PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+_SENSITIVE = (0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 26, 27, 28, 29)
+# What `llama_model_quantize` of llama-cpp-python 0.3.36 made of SmolLM2 in F16: the type of most
+# matrices in layers, then of those parts that differ, in all layers or in some. The embedding,
+# which is the output matrix too, was Q8_0 in every file.
+SMOLLM2: dict[str, tuple[str, dict[str, tuple[str, dict[str, tuple[int, ...]]]]]] = {
+    "Q2_K": ("Q4_0", {"ffn_down": ("Q3_K", {})}),
+    "Q3_K_S": ("Q4_0", {"ffn_down": ("Q3_K", {})}),
+    "Q3_K_M": (
+        "Q4_0",
+        {
+            "attn_v": ("Q5_0", {"Q5_1": (0, 1)}),
+            "attn_output": ("Q5_0", {}),
+            "ffn_down": ("Q4_K", {"Q5_K": (0,)}),
+        },
+    ),
+    "Q3_K_L": (
+        "Q4_0",
+        {"attn_v": ("Q5_1", {}), "attn_output": ("Q5_1", {}), "ffn_down": ("Q5_K", {})},
+    ),
+    "IQ4_XS": ("IQ4_NL", {"ffn_down": ("IQ4_XS", {"Q5_K": (0, 1, 2)})}),
+    "IQ4_NL": ("IQ4_NL", {"ffn_down": ("IQ4_NL", {"Q5_K": (0, 1, 2)})}),
+    "Q4_0": ("Q4_0", {}),
+    "Q4_1": ("Q4_1", {}),
+    "Q4_K_S": (
+        "Q5_0",
+        {
+            "attn_v": ("Q5_0", {"Q5_1": (0, 1, 2, 3)}),
+            "ffn_down": ("Q4_K", {"Q5_K": (0, 1, 2)}),
+        },
+    ),
+    "Q4_K_M": (
+        "Q5_0",
+        {
+            "attn_v": ("Q5_0", {"Q8_0": _SENSITIVE}),
+            "ffn_down": ("Q4_K", {"Q6_K": _SENSITIVE}),
+        },
+    ),
+    "Q5_0": ("Q5_0", {}),
+    "Q5_1": ("Q5_1", {}),
+    "Q5_K_S": ("Q5_1", {"ffn_down": ("Q5_K", {})}),
+    "Q5_K_M": (
+        "Q5_1",
+        {
+            "attn_v": ("Q5_1", {"Q8_0": _SENSITIVE}),
+            "ffn_down": ("Q5_K", {"Q6_K": _SENSITIVE}),
+        },
+    ),
+    "Q6_K": ("Q8_0", {"ffn_down": ("Q6_K", {})}),
+    "Q8_0": ("Q8_0", {}),
+}
+
+
+def of_llama_cpp(mix: str, part: str, layer: int) -> str:
+    usual, parts = SMOLLM2[mix]
+    kind, others = parts.get(part, (usual, {}))
+    return next((other for other, layers in others.items() if layer in layers), kind)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_every_matrix_of_smollm2_gets_the_type_that_llama_cpp_gives_it(mix: str) -> None:
+    decoder = Decoder("llama", layers=30, heads=9, kv_heads=3, is_tied=True)
+    for layer in range(30):
+        for part in PARTS:
+            place = Place(part, layer, cols=1536 if part == "ffn_down" else 576)
+            assert type_of(mix, place, decoder) == of_llama_cpp(mix, part, layer), place
+    assert type_of(mix, Place("token_embd", 0, 576), decoder) == "Q8_0"
+
+
+# Of the shape 2048/8192 with an output matrix of its own.
+@pytest.mark.parametrize(
+    ("mix", "part", "expected"),
+    [
+        ("Q4_0", "output", "Q6_K"),
+        ("Q4_0", "token_embd", "Q4_0"),
+        ("Q4_K_M", "output", "Q6_K"),
+        ("Q4_K_M", "token_embd", "Q4_K"),
+        ("Q8_0", "output", "Q8_0"),
+        ("IQ4_XS", "attn_v", "Q5_K"),  # four query heads to each value
+        ("Q2_K", "attn_v", "Q4_K"),
+        ("Q4_K_M", "attn_q", "Q4_K"),
+    ],
+)
+def test_a_model_with_whole_blocks_needs_no_fallback(mix: str, part: str, expected: str) -> None:
+    decoder = Decoder("llama", layers=16, heads=32, kv_heads=8, is_tied=False)
+    assert type_of(mix, Place(part, 3, 2048), decoder) == expected
+
+
+def test_a_70b_model_gets_more_bits_for_its_values() -> None:
+    large = Decoder("llama", layers=80, heads=64, kv_heads=8, is_tied=False)
+    assert type_of("Q4_K_S", Place("attn_v", 40, 8192), large) == "Q5_K"
+    full = Decoder("llama", layers=80, heads=64, kv_heads=64, is_tied=False)
+    assert type_of("Q4_K_S", Place("attn_v", 40, 8192), full) == "Q4_K"
+
+
+def test_rows_that_no_block_divides_stay_in_16_bits() -> None:
+    decoder = Decoder("qwen3", layers=2, heads=4, kv_heads=4, is_tied=False)
+    for mix in MIXES:
+        assert type_of(mix, Place("attn_q", 0, 48), decoder) == "F16"
+
+
+def test_every_mix_has_a_number_in_the_file() -> None:
+    assert set(MIXES) <= set(FILE_TYPES.values())
+
+
+@pytest.fixture(scope="module")
+def source(tiny_gguf: Callable[[str, str], Path]) -> Path:
+    return tiny_gguf("llama-wide", "F16")
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, gguf.ReaderTensor]]:
+    reader = gguf.GGUFReader(path)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    fields = {name: value for name, value in fields.items() if not name.startswith("GGUF.")}
+    return fields, {tensor.name: tensor for tensor in reader.tensors}
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "Q3_K_L", "IQ4_XS", "Q8_0"])
+def test_the_file_is_the_source_with_rounded_matrices(
+    source: Path, tmp_path: Path, mix: str
+) -> None:
+    seen: list[tuple[int, int]] = []
+    target = tmp_path / "out.gguf"
+    written = write_quantized(
+        source, target, mix, processes=1, progress=lambda *at: seen.append(at)
+    )
+    assert written.path == target
+    assert written.bytes == target.stat().st_size < written.bytes_before
+    assert seen == sorted(seen)
+    assert seen[-1] == (written.bytes_before, written.bytes_before)
+    (before, tensors), (after, rounded) = read(source), read(target)
+    named = {"general.file_type", "general.quantization_version"}
+    assert {k: v for k, v in after.items() if k not in named} == {
+        k: v for k, v in before.items() if k not in named
+    }
+    assert FILE_TYPES[after["general.file_type"]] == describe(target).quantization == mix
+    assert list(rounded) == list(tensors)
+    for name, tensor in rounded.items():
+        values = gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type)
+        assert tensor.tensor_type.name == written.types[name]
+        if values.ndim == 1:
+            np.testing.assert_array_equal(tensor.data, tensors[name].data)
+            continue
+        kind = int(tensor.tensor_type)
+        blocks = np.asarray(libgguf.quantize_rows(values, kind)).view(np.uint8)
+        np.testing.assert_array_equal(tensor.data.view(np.uint8).reshape(blocks.shape), blocks)
+        found = libgguf.dequantize_rows(blocks, kind).reshape(values.shape)
+        assert np.abs(found - values).mean() < 0.2 * np.abs(values).mean()
+    with sinkstream.load(target, window=60) as model:
+        assert len(model.generate([1, 2, 3], max_tokens=4, ignore_eos=True).token_ids) == 4
+
+
+def test_the_number_of_processes_changes_nothing(source: Path, tmp_path: Path) -> None:
+    for processes in (1, 3):
+        write_quantized(source, tmp_path / str(processes), "Q4_0", processes=processes)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "3").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16"])
+def test_other_sources_are_read(
+    tiny_gguf: Callable[[str, str], Path], tmp_path: Path, kind: str
+) -> None:
+    target = tmp_path / "out.gguf"
+    write_quantized(tiny_gguf("llama", kind), target, "Q8_0", processes=1)
+    with (
+        sinkstream.load(target) as model,
+        sinkstream.load(tiny_gguf("llama", kind), quantize="int8") as rounded,
+    ):
+        assert model._native.fingerprint() == rounded._native.fingerprint()
+
+
+def test_parts_become_one_file(tmp_path: Path) -> None:
+    parts = write_parts(tmp_path)
+    write_quantized(parts[1], tmp_path / "merged.gguf", "Q4_0", processes=1)
+    metadata, tensors = read(tmp_path / "merged.gguf")
+    assert not [name for name in metadata if name.startswith("split.")]
+    assert tensors.keys() == {name for part in parts for name in read(part)[1]}
+
+
+def test_a_file_that_exists_is_replaced_only_on_request(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.gguf"
+    target.write_text("mine")
+    with pytest.raises(InvalidArgument, match=r"must not exist, but .* does\. --force"):
+        write_quantized(source, target, "Q4_0", processes=1)
+    assert target.read_text() == "mine"
+    write_quantized(source, target, "Q4_0", processes=1, replaces=True)
+    assert describe(target).quantization == "Q4_0"
+
+
+def test_a_file_may_replace_its_source(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model.gguf"
+    target.write_bytes(source.read_bytes())
+    write_quantized(target, target, "Q4_0", processes=1, replaces=True)
+    assert describe(target).quantization == "Q4_0"
+
+
+def test_a_quantized_source_is_refused(
+    tiny_gguf: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r'16 or 32 bits, but "token_embd\.weight" is Q8_0'):
+        write_quantized(tiny_gguf("llama", "Q8_0"), tmp_path / "out.gguf", "Q4_0")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_refused(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="must be a GGUF file, but is a Hugging Face folder"):
+        write_quantized(tiny_folder("llama"), tmp_path / "out.gguf", "Q4_0")
+
+
+def test_without_libgguf_one_sentence_says_how_to_install_it(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidArgument, match=r'pip install "sinkstream\[quantize\]"'):
+        write_quantized(source, tmp_path / "out.gguf", "Q4_0")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
+def test_a_number_that_no_block_holds_is_an_error_and_leaves_no_file(
+    tmp_path: Path, value: float
+) -> None:
+    model = tiny.build("llama-wide")
+    model.weights["model.layers.1.mlp.up_proj.weight"][3, 5] = value
+    path = tiny.write_gguf(model, tmp_path / "model.gguf", "F32")
+    with pytest.raises(CheckpointError, match=r'tensor "blk.1.ffn_up.weight" of model.gguf must'):
+        write_quantized(path, tmp_path / "out.gguf", "Q4_K_M", processes=1)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_no_file(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(module, "_write_tensors", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_quantized(source, tmp_path / "out.gguf", "Q4_0", processes=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_types_are_copied() -> None:
+    assert rounded_rows(b"\x00\x7c", "F16", 1, "F16") == b"\x00\x7c"
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    model = tiny.build("llama-wide")
+    path = tiny.write_gguf(model, tmp_path / "model.gguf", "F32")
+    slow = (
+        "import sys, time, sinkstream.checkpoint.write_quantized as w\n"
+        "from sinkstream.cli import main\n"
+        "w._pad = lambda *_: time.sleep(60)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", slow, "quantize", str(path), str(tmp_path / "out.gguf")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".*.part")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in said
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_command_writes_a_file_and_says_so(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out.gguf"
+    command = ("quantize", str(source), str(target), "--threads", "1", "--type")
+    assert main([*command, "q8_0"]) == 0
+    assert capfd.readouterr().out.startswith(f"{target}: Q8_0, ")
+    assert main([*command, "Q9"]) == 2
+    said = capfd.readouterr().err
+    assert '"Q4_K_M"' in said
+    assert 'but is "Q9".' in said
