@@ -300,7 +300,7 @@ def _next(items: AsyncIterator[_Item]) -> asyncio.Task[_Item | None]:
 
 
 def _belongs(result: dict[str, Any], line: InputLine) -> bool:
-    """Return whether a result is that of a line; 0.1.0 wrote no digests."""
+    """Return whether a result is that of a line; older versions wrote no digests."""
     if result["line"] != line.number or result.get("digest", line.digest) != line.digest:
         return False
     try:
