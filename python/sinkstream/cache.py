@@ -115,7 +115,7 @@ class Cache(NeverCopied):
         return Cache(self._model.copy_of(self._native), self._model, self._sinks, self._window)
 
     def evict_for_space(self, n: int) -> None:
-        """Evict enough tokens at once for the next `n` to fit, as the original code does.
+        """Evict enough tokens at once for the next `n` to fit, as StreamingLLM's code does.
 
         Does nothing if `n` more tokens fit already. Memory is bounded without this call; it
         only changes what the first of the `n` tokens attend to. Applies to all rows.
@@ -132,7 +132,7 @@ class Cache(NeverCopied):
     def evict_range(self, start: int, end: int) -> None:
         """Remove tokens from the middle of the window, in all rows; older tokens close the gap.
 
-        The keys of moved tokens are rotated by that distance, and rounded once more.
+        The keys of moved tokens are rotated by the length of the gap, and rounded once more.
 
         Args:
             start: The first token to remove, by its rank among the tokens that the next token

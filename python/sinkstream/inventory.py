@@ -33,7 +33,7 @@ class ListedModel:
     store: str
     """Where it was found: `"folder"`, `"huggingface"`, `"lmstudio"`, `"ollama"` or `"package"`."""
     path: str | None
-    """The file or the folder; None if its program's description of it is damaged."""
+    """The file or the folder; None if the store's record of it is damaged."""
     family: str | None
     """The `general.architecture` of a GGUF file, the `model_type` of a folder."""
     quantization: str | None
@@ -58,7 +58,7 @@ def list_models(
     damaged shows only when the model is loaded. Nothing is fetched.
 
     Args:
-        *folders: More folders, searched with their subfolders, and files. Those that the
+        *folders: More folders (searched with their subfolders) and files. Those that the
             environment variable SINKSTREAM_MODELS lists are searched as well.
         progress: Called with (models read, models found).
 

@@ -55,10 +55,11 @@ def load(
     All the memory that the model will ever use is allocated here.
 
     Args:
-        path: A GGUF file (of several parts, any), a Hugging Face folder, or a name: `"smollm2"`,
-            `"ollama:llama3.2"`, `"lmstudio:publisher/repository"`, or `"org/name"` in the Hugging
-            Face cache; `list_models()` lists those that are there. A folder named `org/name` comes
-            first. If None, the environment variable SINKSTREAM_MODEL, or else `"smollm2"`.
+        path: A GGUF file (if split, any of its parts), a Hugging Face folder, or a name:
+            `"smollm2"`, `"ollama:llama3.2"`, `"lmstudio:publisher/repository"`, or `"org/name"` in
+            the Hugging Face cache; `list_models()` lists those that are there. A folder named
+            `org/name` takes precedence. If None, the environment variable SINKSTREAM_MODEL, or else
+            `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
             `"int16"` (with 8-bit and 4-bit weights: 16-bit integers with one scale for every 32

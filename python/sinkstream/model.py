@@ -430,13 +430,13 @@ class Model(ClosesOnExit):
         the order in which they are completed, each with the index of its prompt.
 
         Args:
-            prompts: Any iterable of prompts as for `stream`, also an endless one: a prompt is taken
+            prompts: Any iterable of prompts as for `stream`, even an endless one: a prompt is taken
                 from it when there is room, at most two for each of `max_sequences` at a time.
             sinks: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
         The default of `max_tokens` is 256. `timeout_s` counts for each prompt from when it is
-        taken. A given `seed` is that of every prompt, so each reply equals that of `generate` for
+        taken. A given `seed` applies to every prompt, so each reply equals that of `generate` for
         the same prompt, and equal prompts get equal replies. Without it, each has its own
         (`Result.seed`).
 
@@ -477,7 +477,7 @@ class Model(ClosesOnExit):
         Args:
             system: The system prompt. If None, the chat template's default, if there is one.
             messages: A conversation to continue, in the form that `stream` takes. It is read
-                immediately; a message of the user follows. It may begin with the system prompt.
+                immediately; the next turn adds a user message. It may begin with the system prompt.
             sinks: S of this session, the first tokens that it keeps. "system" keeps the whole
                 system prompt. The capacity stays the same, so the window shrinks or grows.
 

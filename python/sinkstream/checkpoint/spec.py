@@ -59,7 +59,7 @@ class DecoderSpec:
     kv_heads: int
     """Key and value heads of a layer; each serves `heads / kv_heads` query heads."""
     head_dim: int
-    """Numbers of a head."""
+    """Width of one head."""
     trained_length: int
     """Longest context of the model's training, in tokens; capacity should not exceed it."""
     norm_eps: float

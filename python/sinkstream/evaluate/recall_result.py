@@ -22,7 +22,7 @@ class Answer:
     asked: int
     """The requested distance: lines in StreamEval, tokens in the needle test."""
     distance: int
-    """Tokens from the first token of the text in question to the last of the question."""
+    """Tokens from the first token of the text asked about to the question's last token."""
     place: Place
     expected: str
     found: str

@@ -73,7 +73,7 @@ class PerplexityResult(JsonFile):
 
     @property
     def running_mean_nll(self) -> tuple[float | None, ...]:
-        """Return the mean over all tokens up to the end of each block; None before the first."""
+        """Return the mean over all tokens up to the end of each block; None if none was scored."""
         found: list[float | None] = []
         total, count = 0.0, 0
         for mean, tokens in zip(self.block_mean_nll, self.block_tokens, strict=True):

@@ -72,7 +72,7 @@ def perplexity(
             pass.
         resume: A file that keeps the scores of an interrupted run (Ctrl-C, or a crash). The same
             call continues from it, with bit-identical results. The file does not hold the cache,
-            which depends only on the sinks and the last layers * (W - 1) tokens ("dense": on all
+            which depends only on the sinks and the last (layers * (W - 1)) tokens ("dense": on all
             tokens) and is refilled from these. For a finished run, the result is returned
             immediately.
 

@@ -43,7 +43,7 @@ class StreamOptions(TypedDict, total=False):
         Option(
             (),
             Strings(),
-            "Strings before which the stream ends; the text of a control token ends it there.",
+            "Strings before which the stream ends; a control token's text stops at that token.",
         ),
     ]
     stop_token_ids: Annotated[

@@ -199,7 +199,7 @@ class Session(ClosesOnExit):
         Raises:
             InvalidArgument: `keep` is "drop", and there is no last turn, it has already been
                 undone, or tokens have left the window since it began.
-            CapacityError: The turn began on pages shared with another session, and none is free.
+            CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: `keep` is "drop", and `append` or `aappend` is running.
             EngineDead: The model is closed, or its engine has failed.
         """
@@ -332,7 +332,7 @@ class Session(ClosesOnExit):
         return await in_thread(lambda _: self.fork(), Session.close)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the session to a file that `Model.load_session` continues bit for bit.
+        """Write a file from which `Model.load_session` continues the session bit for bit.
 
         The file holds the keys, values and ids of the live tokens, so anyone who has it can read
         the conversation. `path` is always either the complete old file or the complete new one. A
@@ -350,7 +350,7 @@ class Session(ClosesOnExit):
         """Write the session to a file as `save` does, letting other tasks run meanwhile.
 
         If the task is cancelled, `path` is either the complete old file or the complete new one,
-        and nothing is written any more.
+        and nothing more is written.
 
         Raises:
             Exception: Any error that `save` raises.

@@ -317,7 +317,7 @@ class StreamingCache(Cache):
 
     @property
     def rows(self) -> int:
-        """Batch size of these layers; 1 if there are none."""
+        """Batch size of the layers that have sinks; 1 if there are none."""
         return max((layer.rows for layer in self.sink_layers), default=1)
 
     @property

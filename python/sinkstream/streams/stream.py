@@ -254,7 +254,7 @@ class Stream(ClosesOnExit):
         Raises:
             InvalidArgument: `keep` is "drop", and the stream belongs to no session, the session
                 has continued since, or tokens have left its window since the turn began.
-            CapacityError: The turn began on pages shared with another session, and none is free.
+            CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: Another thread is using the session.
             EngineDead: The model is closed, or its engine has failed.
         """
