@@ -60,6 +60,7 @@ def compare(path: str, threads: int, rounds: int, one: Measure = DECODE) -> dict
                     shares.append(share(one, engine, taken, around))
             print(f"{Path(path).name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         read = engines[0].ask("bytes_read", 0)
+        evicted = int(engines[0].ask("evicted"))
     finally:
         for engine in engines:
             engine.close()
@@ -70,6 +71,7 @@ def compare(path: str, threads: int, rounds: int, one: Measure = DECODE) -> dict
         "smallest": round(min(ratios), 3),
         "largest": round(max(ratios), 3),
         "share_of_read": round(statistics.median(filter(None, shares)), 3),
+        "evicted_tokens": evicted,
         "bytes_over_file": round(read / file_bytes_per_token(path), 4),
     }
 

@@ -79,8 +79,9 @@ constexpr PanelFormat code_format(int bits, CodeValues values, int offset, Scale
           .block = block};
 }
 
-// In the order of WeightType.
-inline constexpr WeightTypeRow kWeightTypes[] = {
+// In the order of WeightType. The arrays of this file are not `inline`: tables with wide
+// instructions must leave no symbol that the linker could pick for the rest of the program.
+constexpr WeightTypeRow kWeightTypes[] = {
     {WeightType::kFloat32, "float32", {.number = Number::kFloat32}},
     {WeightType::kFloat16, "float16", {.number = Number::kFloat16}},
     {WeightType::kBFloat16, "bfloat16", {.number = Number::kBFloat16}},
@@ -177,9 +178,9 @@ constexpr int64_t block_bytes(const PanelFormat& format) {
   return block_code_bytes(format) + scale_bytes(format);
 }
 
-inline constexpr int kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                         1,    13,   25,  38,  53,  69,  89,  113};
-inline constexpr int kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                  1,    13,   25,  38,  53,  69,  89,  113};
+constexpr int kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // The integer that a code of at most six bits stands for.
 constexpr int value_of(const PanelFormat& format, int code) {
