@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sinkstream import _core
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Storage: TypeAlias = str
 """How a file stores numbers: a key of `STORAGE_BLOCKS`. Quantized types are GGUF's blocks."""
@@ -17,3 +21,12 @@ def row_bytes(storage: Storage, cols: int) -> int:
     """Return the bytes of one row of `cols` numbers (a multiple of the block size)."""
     numbers, size = STORAGE_BLOCKS[storage]
     return cols // numbers * size
+
+
+def as_float32(content: bytes, storage: Storage) -> npt.NDArray[np.float32]:
+    """Return numbers that a file stores as F32, F16 or BF16, exactly."""
+    import numpy as np
+
+    if storage == "BF16":
+        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(content, "<f2" if storage == "F16" else "<f4").astype("<f4")

@@ -31,11 +31,11 @@ class FileSource:
 
     def __init__(self, entries: Mapping[str, TensorEntry]) -> None:
         """Take ownership of the files of `entries`, which are keyed by tensor name."""
-        self._entries = entries
+        self.entries = entries
 
     def extent(self, tensor: TensorSource) -> Extent:
         """Return where a tensor is."""
-        entry = self._entries[tensor.tensor]
+        entry = self.entries[tensor.tensor]
         return Extent(entry.file.descriptor, entry.offset)
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
@@ -46,12 +46,12 @@ class FileSource:
                 f"[0, {tensor.slot.rows}], but are [{begin}, {end}). "
                 "This is a bug in sinkstream; please report it."
             )
-        entry = self._entries[tensor.tensor]
+        entry = self.entries[tensor.tensor]
         row = row_bytes(tensor.storage, tensor.slot.cols)
         what = f"tensor {quoted(tensor.tensor)}"
         return entry.file.read(entry.offset + begin * row, (end - begin) * row, what)
 
     def close(self) -> None:
         """Close the files. May be called more than once."""
-        for entry in self._entries.values():
+        for entry in self.entries.values():
             entry.file.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sinkstream.checkpoint.families.family import WeightNames
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS, as_float32
 from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import warn_caller
 
@@ -69,11 +69,7 @@ def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
 
 def _numbers(entry: TensorEntry, begin: int, count: int) -> npt.NDArray[np.float32]:
     """Read the next numbers of a tensor that has `count` of them."""
-    import numpy as np
-
     size = STORAGE_BLOCKS[entry.kind][1]
     length = min(_PIECE, count - begin) * size
     content = entry.file.read(entry.offset + begin * size, length, f'tensor "{entry.name}"')
-    if entry.kind == "BF16":
-        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
-    return np.frombuffer(content, "<f2" if entry.kind == "F16" else "<f4").astype(np.float32)
+    return as_float32(content, entry.kind)

@@ -11,7 +11,7 @@ import os
 import signal
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from importlib import util
 from pathlib import Path
 from typing import BinaryIO
 
+from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.checkpoint import GgufText
 from sinkstream.checkpoint.describe import FILE_TYPES
-from sinkstream.checkpoint.formats.gguf_header import BLOCK_TYPES, raw_metadata
-from sinkstream.checkpoint.formats.gguf_split import read_gguf
+from sinkstream.checkpoint.formats.gguf_header import BLOCK_TYPES, raw_metadata, round_up
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quantized_mixes import Decoder, Place, type_of
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import Storage, row_bytes
+from sinkstream.checkpoint.storage import Storage, as_float32, row_bytes
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.files import expand_home, replace_whole
@@ -91,32 +91,29 @@ def write_quantized(
             'Install it: pip install "sinkstream[quantize]"'
         )
     opened = open_tensors(source, download=download)
-    opened.source.close()
-    if not isinstance(opened.text, GgufText):
-        raise CheckpointError(
-            f"quantize: {quoted(opened.path)} must be a GGUF file, but is a Hugging Face folder. "
-            "Convert it first, with llama.cpp's convert_hf_to_gguf.py."
-        )
-    model = read_gguf(Path(opened.path))
-    tensors = model.header.tensors
     try:
+        if not (isinstance(opened.text, GgufText) and isinstance(opened.source, FileSource)):
+            raise CheckpointError(
+                f"quantize: {quoted(opened.path)} must be a GGUF file, but is a Hugging Face "
+                "folder. Convert it first, with llama.cpp's convert_hf_to_gguf.py."
+            )
+        tensors = opened.source.entries
         types = choose_types(tensors, opened.spec, mix)
-        first = min(tensors.values(), key=lambda entry: entry.file.name).file
+        metadata = _metadata(_stored_metadata(Path(opened.path)), mix)
+        alignment = opened.text.metadata.get("general.alignment", 32)
         with replace_whole(path) as file:
-            metadata = _metadata(raw_metadata(first), mix)
-            alignment = model.header.metadata.get("general.alignment", 32)
             _write_header(file, metadata, tensors, types, alignment)
             with _pool(processes) as pool:
                 _write_tensors(file, tensors, types, alignment, pool, progress)
             size = file.tell()
     finally:
-        FileSource(tensors).close()
+        opened.source.close()
     before = sum(_bytes(entry, entry.kind) for entry in tensors.values())
     return Written(path, size, before, types)
 
 
 def choose_types(
-    tensors: dict[str, TensorEntry], spec: DecoderSpec, mix: str
+    tensors: Mapping[str, TensorEntry], spec: DecoderSpec, mix: str
 ) -> dict[str, Storage]:
     """Return the type of every tensor: of a mix for matrices, of the file for vectors.
 
@@ -144,6 +141,15 @@ def _place(entry: TensorEntry) -> Place:
     return Place(words[0], 0, entry.shape[-1])
 
 
+def _stored_metadata(path: Path) -> dict[str, bytes]:
+    """Return the metadata of a file, or of the first part of one, which may have no tensors."""
+    file = File(path)
+    try:
+        return raw_metadata(file)
+    finally:
+        file.close()
+
+
 def _metadata(found: dict[str, bytes], mix: str) -> dict[str, bytes]:
     """Return the metadata of a file that is no part of a set, with the name of its mix."""
     kept = {key: value for key, value in found.items() if not key.startswith("split.")}
@@ -157,7 +163,7 @@ def _metadata(found: dict[str, bytes], mix: str) -> dict[str, bytes]:
 def _write_header(
     file: BinaryIO,
     metadata: dict[str, bytes],
-    tensors: dict[str, TensorEntry],
+    tensors: Mapping[str, TensorEntry],
     types: dict[str, Storage],
     alignment: int,
 ) -> None:
@@ -170,13 +176,13 @@ def _write_header(
         number = _BLOCK_NUMBERS[types[name]]
         file.write(_string(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
         file.write(struct.pack("<IQ", number, offset))
-        offset = _round_up(offset + _bytes(entry, types[name]), alignment)
+        offset = round_up(offset + _bytes(entry, types[name]), alignment)
     _pad(file, alignment)
 
 
 def _write_tensors(
     file: BinaryIO,
-    tensors: dict[str, TensorEntry],
+    tensors: Mapping[str, TensorEntry],
     types: dict[str, Storage],
     alignment: int,
     pool: ProcessPoolExecutor,
@@ -234,10 +240,7 @@ def rounded_rows(content: bytes, kind: Storage, cols: int, to: Storage) -> bytes
         return content
     import numpy as np
 
-    if kind == "BF16":
-        numbers = (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
-    else:
-        numbers = np.frombuffer(content, "<f2" if kind == "F16" else "<f4").astype("<f4")
+    numbers = as_float32(content, kind)
     if not (np.abs(numbers) <= _LARGEST).all():
         raise ValueError(f"must hold numbers of at most {_LARGEST:g}, but has one that is not")
     if to == "F16":
@@ -289,8 +292,4 @@ def _string(text: str) -> bytes:
 
 def _pad(file: BinaryIO, alignment: int) -> None:
     position = file.tell()
-    file.write(bytes(_round_up(position, alignment) - position))
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+    file.write(bytes(round_up(position, alignment) - position))

@@ -198,11 +198,13 @@ def test_other_sources_are_read(
         assert model._native.fingerprint() == rounded._native.fingerprint()
 
 
-def test_parts_become_one_file(tmp_path: Path) -> None:
-    parts = write_parts(tmp_path)
+@pytest.mark.parametrize("first_is_empty", [False, True], ids=["", "metadata alone first"])
+def test_parts_become_one_file(tmp_path: Path, first_is_empty: bool) -> None:
+    parts = write_parts(tmp_path, first_is_empty=first_is_empty)
     write_quantized(parts[1], tmp_path / "merged.gguf", "Q4_0", processes=1)
     metadata, tensors = read(tmp_path / "merged.gguf")
     assert not [name for name in metadata if name.startswith("split.")]
+    assert metadata["general.architecture"] == "llama"
     assert tensors.keys() == {name for part in parts for name in read(part)[1]}
 
 

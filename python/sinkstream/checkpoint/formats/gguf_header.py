@@ -161,7 +161,7 @@ def _check_extents(
 ) -> dict[str, TensorEntry]:
     """Check that the tensors cover the rest of the file, without overlaps or gaps."""
     alignment = _alignment(file, metadata)
-    data_begin = _round_up(header_end, alignment)
+    data_begin = round_up(header_end, alignment)
     tensors: dict[str, TensorEntry] = {}
     expected = 0
     for tensor in sorted(declared, key=lambda tensor: tensor.offset):
@@ -179,7 +179,7 @@ def _check_extents(
                 f"load: {what} must end at byte {data_begin + end}, but the file has only "
                 f"{file.size} bytes. It is probably an incomplete download."
             )
-        expected = _round_up(end, alignment)
+        expected = round_up(end, alignment)
         kind, offset = BLOCK_TYPES[tensor.block_type], data_begin + tensor.offset
         tensors[tensor.name] = TensorEntry(file, tensor.name, tensor.sizes[::-1], kind, offset)
     if file.size > max(data_begin + expected, header_end):
@@ -232,7 +232,8 @@ def _tensor_bytes(file: File, tensor: Declaration) -> int:
     return blocks * size
 
 
-def _round_up(value: int, multiple: int) -> int:
+def round_up(value: int, multiple: int) -> int:
+    """Return the next multiple, or the value if it is one."""
     return -(-value // multiple) * multiple
 
 
