@@ -134,6 +134,10 @@ constexpr bool has_minimum(const PanelFormat& format) {
 // Groups of half a unit have their own sums of inputs.
 constexpr bool has_half_groups(const PanelFormat& format) { return format.group < kUnit; }
 
+constexpr bool needs_half_sums(const PanelFormat& format) {
+  return has_minimum(format) && has_half_groups(format);
+}
+
 // Bytes of the numbers or codes of one unit.
 constexpr int64_t unit_bytes(const PanelFormat& format) {
   switch (format.number) {

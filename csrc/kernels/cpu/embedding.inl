@@ -37,9 +37,7 @@ SINKSTREAM_INLINE float value_at(const std::byte* codes, int64_t row, int col) {
     return static_cast<float>(
         static_cast<int8_t>(codes[(col / 4 * kPanelRows + row) * 4 + col % 4]));
   } else {
-    const int v = static_cast<int>(row / kLanes);
-    const auto pair = reinterpret_cast<IntVec>(pair_values<kFormat>(codes, col / 2, v));
-    return to_float(col % 2 == 0 ? pair << 16 >> 16 : pair >> 16)[row % kLanes];
+    return values_at<kFormat>(codes, col, static_cast<int>(row / kLanes))[row % kLanes];
   }
 }
 

@@ -19,7 +19,7 @@ struct Bands {
   bool has_half_sums;
 
   const float* sums_of(const PanelFormat& format) const {
-    return has_half_groups(format) ? half_sums : sums;
+    return needs_half_sums(format) ? half_sums : sums;
   }
 };
 
@@ -44,7 +44,8 @@ Bands bands_in_scratch(const LinearArgs& args, int64_t copy) {
   bool has_sums = false, has_half_sums = false;
   for (int64_t i = 0; i < args.part_count; ++i) {
     const PanelFormat format = format_of(args.parts[i].weights.type);
-    if (has_minimum(format)) (has_half_groups(format) ? has_half_sums : has_sums) = true;
+    has_half_sums |= needs_half_sums(format);
+    has_sums |= has_minimum(format) && !has_half_groups(format);
   }
   return {.size = size,
           .count = count,

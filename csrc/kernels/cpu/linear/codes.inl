@@ -74,6 +74,13 @@ SINKSTREAM_INLINE PairVec pair_values(const std::byte* codes, int pair, int v) {
   }
 }
 
+// What the codes of one column of a unit stand for.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Vec values_at(const std::byte* codes, int col, int v) {
+  const auto pair = reinterpret_cast<IntVec>(pair_values<kFormat>(codes, col / 2, v));
+  return to_float(col % 2 == 0 ? pair << 16 >> 16 : pair >> 16);
+}
+
 // Vector `vector` of the float16 that a block's scales begin with.
 SINKSTREAM_INLINE Vec halves_at(const std::byte* scales, int64_t vector, int v) {
   return load_f16(reinterpret_cast<const f16*>(scales) + vector * kPanelRows + v * kLanes);

@@ -43,7 +43,7 @@ struct Inputs {
   float* scales;     // for kInt16 only
 
   const float* sums_of(const PanelFormat& format) const {
-    return has_half_groups(format) && has_minimum(format) ? half_sums : sums;
+    return needs_half_sums(format) ? half_sums : sums;
   }
 };
 
@@ -61,7 +61,7 @@ Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
   inputs.scales = inputs.sums + region / kUnit;
   for (int64_t i = 0; i < args.part_count; ++i) {
     const PanelFormat format = format_of(args.parts[i].weights.type);
-    if (has_half_groups(format) && has_minimum(format)) {
+    if (needs_half_sums(format)) {
       inputs.half_sums = inputs.scales + region / kUnit;
     }
     switch (form_of<kWay>(format)) {

@@ -131,8 +131,7 @@ SINKSTREAM_INLINE Vec weights_at(const std::byte* codes, int col, int v) {
     const UintVec code = n == 7 ? words >> 28 : words & (0xfu << (4 * n));
     return to_float(reinterpret_cast<IntVec>(code));
   } else {
-    const auto pair = reinterpret_cast<IntVec>(pair_values<kFormat>(codes, col / 2, v));
-    return to_float(col % 2 == 0 ? pair << 16 >> 16 : pair >> 16);
+    return values_at<kFormat>(codes, col, v);
   }
 }
 

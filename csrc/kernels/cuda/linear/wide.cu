@@ -29,10 +29,10 @@ template <PanelFormat kFormat>
 struct Shared {
   // Codes need registers for the sums of a group, float32 for its pieces. Scales and minima of two
   // groups in a unit need more.
-  static constexpr int kSharedQuads =
-      has_minimum(kFormat) && has_half_groups(kFormat)          ? kWarpTiles * 3 / 4
-      : is_coded(kFormat) || kFormat.number == Number::kFloat32 ? kWarpTiles / 2
-                                                                : 0;
+  static constexpr int kSharedQuads = needs_half_sums(kFormat) ? kWarpTiles * 3 / 4
+                                      : is_coded(kFormat) || kFormat.number == Number::kFloat32
+                                          ? kWarpTiles / 2
+                                          : 0;
   static constexpr int kTotals = kSharedQuads * kThreads * int(sizeof(float4));
 
   // The part of a stage of 16 rows of weights: a tile, then its head.
