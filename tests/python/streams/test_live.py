@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -51,17 +50,6 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Outputs:
 class Screen(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_folder: Callable[[str], Path]) -> Path:
-    return tiny_folder("llama")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Iterator[sinkstream.Model]:
-    with sinkstream.load(folder, sinks=4, window=60, threads=1) as loaded:
-        yield loaded
 
 
 def test_a_stream_is_one_output_of_a_notebook(

@@ -23,17 +23,6 @@ from sinkstream import Token
 PROMPT = [5, 9, 17]
 
 
-@pytest.fixture(scope="module")
-def folder(tiny_folder: Callable[[str], Path]) -> Path:
-    return tiny_folder("llama")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Iterator[sinkstream.Model]:
-    with sinkstream.load(folder, sinks=4, window=60, threads=1) as loaded:
-        yield loaded
-
-
 def endless(model: sinkstream.Model) -> sinkstream.Stream:
     return model.stream(PROMPT, temperature=1.0, ignore_eos=True)
 
