@@ -31,12 +31,15 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 # Folder, after its date -> what the machine is.
 MACHINES = {
+    "h200": "H200: an NVIDIA GPU of compute capability 9.0 with 132 multiprocessors",
     "amx": "AMX: 8 bits and bfloat16, and AVX-512; 2 MB of L2 for each core",
     "zen1": "Zen 1: AVX2 in two halves of 128 bits; 8 MB of L3",
     "zen3": "Zen 3: AVX2, no AVX-512",
     "zen4": "Zen 4: AVX-512 with BF16 and VNNI",
     "zen5": "Zen 5: AVX-512 with BF16 and VNNI, 1 MB of L2 for each core, 32 MB of L3",
 }
+
+GPUS = ("h200",)
 
 # First part of a file's name -> heading, and the script with its usual options.
 KINDS = {
@@ -46,6 +49,7 @@ KINDS = {
         "formats_bench.py FILES --threads 1",
     ),
     "first_token": ("First token, and a forward of M tokens", "first_token_bench.py"),
+    "gpu": ("Speed on a GPU", "tests/gpu/run.sh --only bench"),
     "latency": ("Time between tokens", "latency_bench.py --tokens 100000"),
     "load": ("Load", "load_bench.py"),
     "memory": ("Memory", "memory_bench.py --tokens 100000"),
@@ -86,7 +90,8 @@ def command(name: str, figures: dict[str, Any]) -> str:
         options += f" --batch {figures['sequences']}" if figures["sequences"] > 1 else ""
         options += f" --threads {figures['threads']}"
         options += "" if "smollm2" in name else " --path MODEL"
-    return f"python benchmarks/{KINDS[kind][1]}{options}"
+    script = KINDS[kind][1]
+    return script if kind == "gpu" else f"python benchmarks/{script}{options}"
 
 
 def origin(name: str, figures: dict[str, Any]) -> str:
@@ -192,9 +197,10 @@ def title(folder: Path) -> str:
 def sections(folder: Path) -> Iterator[str]:
     """Yield the parts of a folder's page."""
     machine = folder.relative_to(RESULTS).parts[0][11:]
+    share = "a GPU" if machine in GPUS else "2 cores"
     yield f"# {title(folder)}\n"
     yield (
-        f"Figures of one machine: {processor_of(folder)}, 2 cores of a shared virtual machine. "
+        f"Figures of one machine: {processor_of(folder)}, {share} of a shared virtual machine. "
         f"{MACHINES[machine]}.\n[Benchmarks]({up(folder)}../../docs/benchmarks.md) says what the "
         "measures mean. Written by `benchmarks/results_pages.py`.\n"
     )

@@ -2,10 +2,13 @@
 // A message has the shape: where: `name` must <rule>, but is <value>. <remedy>
 #pragma once
 
+#include <charconv>
 #include <cstdint>
-#include <sstream>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace sinkstream {
 
@@ -54,12 +57,35 @@ struct InternalError : Error {
   using Error::Error;
 };
 
-// Concatenates its arguments as an output stream prints them.
+// Appends a text, an address, or a number: %g for one with a fraction. Without streams, whose
+// locale fails where this module carries its own C++ library next to another one's.
+template <typename Part>
+void append_to(std::string& text, const Part& part) {
+  if constexpr (std::is_same_v<Part, char>) {
+    text += part;
+  } else if constexpr (std::is_floating_point_v<Part>) {
+    char digits[32];
+    text.append(digits, std::snprintf(digits, sizeof(digits), "%g", static_cast<double>(part)));
+  } else if constexpr (std::is_integral_v<Part>) {
+    char digits[24];
+    const auto end = std::to_chars(digits, digits + sizeof(digits), +part).ptr;
+    text.append(digits, end);
+  } else if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
+    text += std::string_view(part);
+  } else {
+    static_assert(std::is_pointer_v<Part>);
+    char digits[24];
+    text.append(digits,
+                std::snprintf(digits, sizeof(digits), "%p", static_cast<const void*>(part)));
+  }
+}
+
+// Concatenates its arguments.
 template <typename... Parts>
 std::string cat(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  return text.str();
+  std::string text;
+  (append_to(text, parts), ...);
+  return text;
 }
 
 }  // namespace sinkstream

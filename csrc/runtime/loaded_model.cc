@@ -28,9 +28,11 @@ InputType input_type_of(const std::string& name) {
   SINKSTREAM_CHECK(false, "there is no type ", name);
 }
 
-// 256 tokens share each pass over the weights, and their activations stay in the inner caches.
+// 256 tokens share each pass over the weights, and their activations stay in a processor's inner
+// caches. A GPU needs more to keep all multiprocessors busy.
 int64_t chunk_of(const LoadOptions& options) {
-  return options.prefill_chunk > 0 ? options.prefill_chunk : 256;
+  if (options.prefill_chunk > 0) return options.prefill_chunk;
+  return options.gpu != nullptr ? 1024 : 256;
 }
 
 // Four more rows cost no more than the first one, because decoding is memory-bound

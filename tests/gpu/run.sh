@@ -14,9 +14,10 @@
 #               with the package that $PYTHON finds, a tiny model and a few tokens; builds nothing
 #
 # Every part has its own limit and runs even if an earlier one failed; the exit status is 1 if any did.
-# $OUT (default build/gpu) gets gpu.json, gpu.txt and a log of each part after every part, so they
-# survive a kill; bench.json grows with every figure. $PYTHON selects another python3, $COMMIT the
-# commit of a tree without history.
+# $OUT (default build/gpu) gets gpu.json, gpu.txt and logs.tar.gz, with the logs and traces of all
+# parts, after every part, so they survive a kill; bench.json grows with every figure. That is four
+# files, and running.log during a part: a machine may give back few. $PYTHON selects another python3,
+# $COMMIT the commit of a tree without history.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -54,7 +55,9 @@ out=$(cd "$out" && pwd)
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 : >"$work/parts.tsv"
-rm -f "$out"/{gpu.json,gpu.txt,bench.json,{facts,build,tests,sanitizer,bench}.log} "$out"/trace-*.json
+logs=$work/logs
+mkdir "$logs"
+rm -f "$out"/{gpu.json,gpu.txt,bench.json,logs.tar.gz,running.log}
 failures=0
 
 export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INDEX=1
@@ -64,6 +67,8 @@ if ((${#rehearse[@]})); then
   export SINKSTREAM_CUDA_LIBRARY="${SINKSTREAM_CUDA_LIBRARY:-$root/build/tests/cpp/_cuda_emulated.so}"
 else
   models=$kept/models
+  # 25 GB of models are written and read faster in memory, where there is enough.
+  (($(df --output=avail -B1G /dev/shm | tail -n 1) >= 40)) && models=/dev/shm/sinkstream-models
   unset SINKSTREAM_CUDA_LIBRARY SINKSTREAM_REHEARSAL
   export PYTHONPATH="$kept/site:$kept/wheels:$root"
   [[ -d /usr/local/cuda/bin ]] && export PATH="$PATH:/usr/local/cuda/bin"
@@ -72,6 +77,7 @@ fi
 # record NAME STATUS EXIT_CODE SECONDS: records the result of a part.
 record() {
   printf '%s\t%s\t%s\t%s\n' "$@" >>"$work/parts.tsv"
+  tar -czf "$out/logs.tar.gz" -C "$work" logs
   "$python" -m tests.gpu.summary "$work" "$out" || failures=$((failures + 1))
   echo "$1: $2, $4 s"
 }
@@ -79,7 +85,7 @@ record() {
 # part NAME LIMIT COMMAND…: runs a part with its output in a log, for at most LIMIT seconds and the
 # remaining time. The log has NAME up to its hyphen. A part that fails prints the end of its log.
 part() {
-  local name=$1 limit=$2 code status=ok began=$SECONDS log=$out/${1%%-*}.log
+  local name=$1 limit=$2 code status=ok began=$SECONDS log=$out/running.log
   shift 2
   local left=$((kAllOfIt - SECONDS))
   if ((left < 10)); then
@@ -87,13 +93,15 @@ part() {
     record "$name" 'not started' 0 0
     return 1
   fi
-  timeout --kill-after=5 "$((limit < left ? limit : left))" "$@" >>"$log" 2>&1
+  timeout --kill-after=5 "$((limit < left ? limit : left))" "$@" >"$log" 2>&1
   code=$?
   if ((code == 124 || code == 137)); then status='out of time'; elif ((code)); then status=failed; fi
   if ((code)); then
     failures=$((failures + 1))
     tail -n 30 "$log"
   fi
+  cat "$log" >>"$logs/${name%%-*}.log"
+  rm "$log"
   record "$name" "$status" "$code" "$((SECONDS - began))"
   return "$code"
 }
@@ -123,13 +131,14 @@ if is_asked build && ((${#rehearse[@]} == 0)); then
 fi
 
 if is_asked tests; then
-  part tests 170 "$python" -m pytest -v -ra --durations=8 --junitxml="$work/tests.xml" \
+  part tests 250 "$python" -m pytest -v -ra --durations=8 --junitxml="$work/tests.xml" \
     ${tests:+-k "$tests"} tests/gpu
 fi
 
 # A finding is exit code 9.
 if is_asked sanitizer; then
   sanitized=("$python" -m tests.gpu.sanitized "$models")
+  part sanitizer-models 30 "${sanitized[@]}" --write
   if ((${#rehearse[@]})); then
     part sanitizer 60 "${sanitized[@]}"
   elif command -v compute-sanitizer >/dev/null; then
@@ -137,7 +146,7 @@ if is_asked sanitizer; then
       part "sanitizer-$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "${sanitized[@]}"
     done
   else
-    echo 'compute-sanitizer is not on PATH' >"$out/sanitizer.log"
+    echo 'compute-sanitizer is not on PATH' >"$logs/sanitizer.log"
     record sanitizer 'not installed' 0 0
   fi
 fi
@@ -145,7 +154,7 @@ fi
 if is_asked bench; then
   left=$((kAllOfIt - SECONDS))
   part bench "$left" "$python" -m tests.gpu.bench "$out/bench.json" --models "$models" \
-    --traces "$out" --only "$figures" --limit-s "$((left > 60 ? left - 15 : 15))" "${rehearse[@]}"
+    --traces "$logs" --only "$figures" --limit-s "$((left > 60 ? left - 15 : 15))" "${rehearse[@]}"
 fi
 
 cat "$out/gpu.txt"

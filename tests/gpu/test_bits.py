@@ -100,3 +100,22 @@ def test_two_models_share_a_gpu(load: Load) -> None:
             thread.join()
     assert together == alone
     assert alone[0] != alone[1]
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_penalties_on_the_gpu_are_those_of_the_host(load: Load, temperature: float) -> None:
+    options = {
+        **SAMPLED,
+        "temperature": temperature,
+        "repetition_penalty": 1.2,
+        "frequency_penalty": 0.1,
+        "presence_penalty": 0.1,
+        "seed": 6,
+    }
+    with load() as model:
+        on_gpu = model.stream(prompt(SIZES.window), **options).result()
+        # With alternatives the host samples, from the same logits.
+        on_host = model.stream(prompt(SIZES.window), **options, logprobs=1).result()
+        if not IS_REHEARSAL:
+            assert on_gpu.stats.evicted_tokens > SIZES.window
+    assert on_gpu.token_ids == on_host.token_ids

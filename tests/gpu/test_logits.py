@@ -35,7 +35,8 @@ def test_the_logits_are_the_processors_for_weights_of(
     load: Load, tmp_path: Path, storage: str
 ) -> None:
     pytest.importorskip("gguf")
-    path = tiny.write_gguf(tiny.build("llama"), tmp_path / "model.gguf", storage)
+    model = tiny.build(tiny.model_for(storage))
+    path = tiny.write_gguf(model, tmp_path / "model.gguf", storage)
     assert difference(load, path, TEXT, "float16") < TOLERANCE
 
 

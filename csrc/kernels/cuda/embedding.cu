@@ -11,6 +11,7 @@ constexpr int kThreads = 128;
 
 template <WeightType kType>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingArgs args) {
+  wait_for_previous();
   const int64_t row = blockIdx.y;
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (column >= args.table.cols) return;

@@ -11,6 +11,8 @@
 //   shared     SHARED(type, name, [n][m]), 16-byte aligned; DYNAMIC_SHARED(type, name),
 //              128-byte aligned, once per kernel. A bare __shared__ does not compile in
 //              the emulator.
+//   launches   wait_for_previous(): every thread calls it once, before it reads or writes anything
+//              that another kernel writes or reads; Note: [Overlapping launches]
 //   barriers   __syncthreads(), __syncwarp()
 //   warps      __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __all_sync,
 //              __any_sync, all with the mask kWarp: whole warps take part
@@ -22,6 +24,13 @@
 //   bits       __popc, __clz, __ffs, __float_as_uint, __uint_as_float
 //   matrices   tensor_core.cuh
 // A block never waits for another block: no spinning on global memory.
+//
+// Note: [Overlapping launches]
+// From compute capability 9.0 on, a kernel may start as soon as all blocks of the one before it
+// have started, so that its first instructions, and its loads of weights, take no time of their
+// own. What is not a weight or an argument may be touched only after wait_for_previous(), which
+// returns when the kernel before has ended and its writes are visible. Because every thread of
+// every kernel waits, the kernels before that one have ended, too.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +49,11 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <mutex>
 #include <type_traits>
+#include <unordered_map>
+
+#include "kernels/cuda/current_gpu.h"
 
 // 16: what the widest vector load, load_fragment4 and copy_async need.
 #define SHARED(type, name, dimensions) __shared__ __align__(16) type name dimensions
@@ -110,18 +123,54 @@ inline size_t shared_limit() {
   return limit;
 }
 
+// See Note: [Overlapping launches]. The next kernel may start once every block has called it.
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// What launch() must know of a kernel on this GPU.
+struct KernelFacts {
+  Status status = kSuccess;
+  bool waits = false;  // compiled for a GPU whose kernels may overlap
+};
+
+// Found once for each kernel, which is then allowed all shared memory that a block may have: a
+// limit set anew for each launch would race with other threads' launches.
+inline KernelFacts facts_of(const void* kernel) {
+  static std::mutex mutex;
+  static std::unordered_map<const void*, KernelFacts> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(kernel); found != known.end()) return found->second;
+  cudaFuncAttributes attributes;
+  KernelFacts facts;
+  facts.status = cudaFuncGetAttributes(&attributes, kernel);
+  if (facts.status != cudaSuccess) return facts;
+  facts.waits = attributes.ptxVersion >= 90;
+  facts.status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      int(shared_limit() - attributes.sharedSizeBytes));
+  if (facts.status == cudaSuccess) known.emplace(kernel, facts);
+  return facts;
+}
+
 template <typename... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,
               const std::type_identity_t<Args>&... args) {
-  // More than 48 KiB must be requested.
-  if (dynamic_bytes > 48 * 1024) {
-    const Status status =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(dynamic_bytes));
-    if (status != cudaSuccess) return status;
-  }
-  kernel<<<grid, block, dynamic_bytes, stream>>>(args...);
-  return cudaGetLastError();
+  const CurrentGpu current;
+  const KernelFacts facts = facts_of(reinterpret_cast<const void*>(kernel));
+  if (facts.status != kSuccess) return facts.status;
+  cudaLaunchAttribute overlaps;
+  overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlaps.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = dynamic_bytes;
+  config.stream = stream;
+  config.attrs = &overlaps;
+  config.numAttrs = facts.waits ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
 }  // namespace sinkstream::cuda

@@ -7,7 +7,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostThreads = 512;
+constexpr int kMostThreads = 1024;
 
 __device__ inline float sum_of_warp(float x) {
   for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(kWarp, x, distance);
@@ -15,13 +15,17 @@ __device__ inline float sum_of_warp(float x) {
 }
 
 // One block per row. A thread handles the same groups of four columns in both passes, so it reads
-// back only its own values from shared memory.
+// back only its own values from shared memory. The weights of its first group are on their way
+// while the row is summed: they come from device memory, the rest from the cache.
 __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(RmsNormArgs args) {
   SHARED(float, warp_sums, [kMostThreads / kWarpSize]);
   DYNAMIC_SHARED(float4, kept);  // [dim / 4]
   const int64_t row = blockIdx.x;
   const int fours = int(args.dim / 4), threads = int(blockDim.x), thread = int(threadIdx.x);
   auto* hidden = reinterpret_cast<float4*>(args.hidden + row * args.dim);
+  const auto* weights = reinterpret_cast<const float4*>(args.weight);
+  const float4 first_weights = thread < fours ? weights[thread] : make_float4(0, 0, 0, 0);
+  wait_for_previous();
 
   float squares = 0;
   for (int i = thread; i < fours; i += threads) {
@@ -44,7 +48,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(RmsNormArgs args
   const float factor = 1.0f / sqrtf(squares / float(args.dim) + args.eps);
 
   for (int i = thread; i < fours; i += threads) {
-    const float4 x = kept[i], weight = reinterpret_cast<const float4*>(args.weight)[i];
+    const float4 x = kept[i], weight = i == thread ? first_weights : weights[i];
     const float4 y = make_float4(x.x * factor * weight.x, x.y * factor * weight.y,
                                  x.z * factor * weight.z, x.w * factor * weight.w);
     if (args.out != nullptr) {

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "kernels/cuda/current_gpu.h"
+
 namespace sinkstream::cuda {
 
 namespace {
@@ -34,42 +36,55 @@ Status describe(int32_t gpu, GpuFacts* facts) {
   facts->major = properties.major;
   facts->minor = properties.minor;
   facts->multiprocessors = properties.multiProcessorCount;
-  int before = 0;
-  if (const cudaError_t status = cudaGetDevice(&before); status != cudaSuccess)
-    return clear_error(status);
+  const CurrentGpu current(gpu);
   size_t free_bytes = 0, total_bytes = 0;
-  cudaError_t status = cudaSetDevice(gpu);
-  if (status == cudaSuccess) status = cudaMemGetInfo(&free_bytes, &total_bytes);
+  const cudaError_t status = cudaMemGetInfo(&free_bytes, &total_bytes);
   facts->free_bytes = static_cast<int64_t>(free_bytes);
   facts->total_bytes = static_cast<int64_t>(total_bytes);
-  const cudaError_t restored = cudaSetDevice(before);
-  return clear_error(status != cudaSuccess ? status : restored);
+  return clear_error(status);
 }
 
 Status new_stream(Stream* stream) {
+  const CurrentGpu current;
   return clear_error(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
 }
 void free_stream(Stream stream) { cudaStreamDestroy(stream); }
-Status synchronize(Stream stream) { return clear_error(cudaStreamSynchronize(stream)); }
+Status synchronize(Stream stream) {
+  const BesideCaptures relaxed;
+  return clear_error(cudaStreamSynchronize(stream));
+}
 
 Status new_memory(int64_t bytes, std::byte** memory) {
+  const CurrentGpu current;
+  const BesideCaptures relaxed;
   return clear_error(cudaMalloc(reinterpret_cast<void**>(memory), bytes));
 }
-void free_memory(std::byte* memory) { cudaFree(memory); }
+void free_memory(std::byte* memory) {
+  const BesideCaptures relaxed;
+  cudaFree(memory);
+}
 
 Status new_pinned(int64_t bytes, std::byte** memory) {
+  const CurrentGpu current;
+  const BesideCaptures relaxed;
   return clear_error(cudaHostAlloc(reinterpret_cast<void**>(memory), bytes, cudaHostAllocDefault));
 }
-void free_pinned(std::byte* memory) { cudaFreeHost(memory); }
+void free_pinned(std::byte* memory) {
+  const BesideCaptures relaxed;
+  cudaFreeHost(memory);
+}
 
 Status copy(void* to, const void* from, int64_t bytes, Stream stream) {
+  const CurrentGpu current;
   return clear_error(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 }
 Status fill(void* to, uint8_t value, int64_t bytes, Stream stream) {
+  const CurrentGpu current;
   return clear_error(cudaMemsetAsync(to, value, bytes, stream));
 }
 
 Status new_event(Event* event) {
+  const CurrentGpu current;
   return clear_error(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
                                               cudaEventDisableTiming | cudaEventBlockingSync));
 }
@@ -77,17 +92,22 @@ void free_event(Event event) { cudaEventDestroy(native(event)); }
 Status record(Event event, Stream stream) {
   return clear_error(cudaEventRecord(native(event), stream));
 }
-Status await(Event event) { return clear_error(cudaEventSynchronize(native(event))); }
+Status await(Event event) {
+  const BesideCaptures relaxed;
+  return clear_error(cudaEventSynchronize(native(event)));
+}
 Status wait_for_event(Stream stream, Event event) {
   return clear_error(cudaStreamWaitEvent(stream, native(event)));
 }
 
 // Thread-local, so that other threads' GPU calls do not affect the capture.
 Status begin_capture(Stream stream) {
+  const CurrentGpu current;
   return clear_error(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }
 
 Status end_capture(Stream stream, Graph* graph) {
+  const CurrentGpu current;
   cudaGraph_t captured = nullptr;
   cudaError_t status = cudaStreamEndCapture(stream, &captured);
   if (status == cudaSuccess) {
@@ -98,6 +118,7 @@ Status end_capture(Stream stream, Graph* graph) {
 }
 
 Status launch_graph(Graph graph, Stream stream) {
+  const CurrentGpu current;
   return clear_error(cudaGraphLaunch(native(graph), stream));
 }
 void free_graph(Graph graph) { cudaGraphExecDestroy(native(graph)); }

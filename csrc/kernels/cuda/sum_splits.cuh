@@ -20,12 +20,23 @@ __device__ inline float4 sum_of_splits4(const Partials& partials, int64_t row, i
   const float* at = partials.data + row * partials.stride + column;
   const int64_t split = partials.rows * partials.stride;
   float4 sum = *reinterpret_cast<const float4*>(at);
-  for (int s = 1; s < partials.splits; ++s) {
-    const float4 more = *reinterpret_cast<const float4*>(at + s * split);
-    sum.x += more.x;
-    sum.y += more.y;
-    sum.z += more.z;
-    sum.w += more.w;
+  constexpr int kAtOnce = 3;  // whose loads are issued together; most maps have at most four splits
+  for (int first = 1; first < partials.splits; first += kAtOnce) {
+    float4 more[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < partials.splits) {
+        more[i] = *reinterpret_cast<const float4*>(at + (first + i) * split);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= partials.splits) break;
+      sum.x += more[i].x;
+      sum.y += more[i].y;
+      sum.z += more[i].z;
+      sum.w += more[i].w;
+    }
   }
   return sum;
 }

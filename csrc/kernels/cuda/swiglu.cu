@@ -14,6 +14,7 @@ constexpr int kColumns = 4;  // per thread
 __device__ inline float silu(float x) { return x / (1.0f + exp_approx(-x)); }
 
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
+  wait_for_previous();
   const int64_t row = blockIdx.y;
   const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kColumns;
   if (column >= args.dim) return;

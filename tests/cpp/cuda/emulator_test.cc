@@ -19,6 +19,7 @@ using emulator::in_every_order;
 // Sums 256 numbers of a block: through shuffles, then through shared memory.
 template <bool has_barrier>
 __global__ void __launch_bounds__(256) sum_kernel(const float* input, float* out) {
+  wait_for_previous();
   SHARED(float, partial, [8]);
   float sum = input[blockIdx.x * blockDim.x + threadIdx.x];
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -57,6 +58,7 @@ TEST(Emulator, AMissingBarrierIsNoticedInSomeOrder) {
 
 // out[row][lane]: one row per collective.
 __global__ void collectives_kernel(int* out) {
+  wait_for_previous();
   const int lane = threadIdx.x % 32;
   int* row = out + lane;
   const auto put = [&](int value) {
@@ -101,6 +103,7 @@ TEST(Emulator, CollectivesDoWhatCudaSays) {
 
 // Each thread of a grid writes its own number at that index.
 __global__ void indices_kernel(int* out) {
+  wait_for_previous();
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   const unsigned number = block * blockDim.x * blockDim.y * blockDim.z + thread;
@@ -118,6 +121,7 @@ TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
 
 // The order in which threads and blocks run.
 __global__ void turns_kernel(int* count, int* turns) {
+  wait_for_previous();
   turns[atomicAdd(count, 1)] = static_cast<int>(blockIdx.x * 100 + threadIdx.x);
 }
 
@@ -141,6 +145,7 @@ TEST(Emulator, OrdersAreWhatTheySay) {
 }
 
 __global__ void atomics_kernel(int* ints, unsigned long long* sum) {
+  wait_for_previous();
   const int number = static_cast<int>(threadIdx.x);
   atomicAdd(&ints[0], number);
   atomicMax(&ints[1], number % 7 - 10);
@@ -162,6 +167,7 @@ TEST(Emulator, AtomicsAdd) {
 
 // The last block adds all blocks' sums.
 __global__ void last_block_kernel(float* sums, unsigned* tickets, float* out) {
+  wait_for_previous();
   SHARED(bool, is_last, );
   if (threadIdx.x == 0) {
     sums[blockIdx.x] = static_cast<float>(blockIdx.x);
@@ -185,6 +191,7 @@ TEST(Emulator, TheLastBlockSeesWhatOthersWroteBeforeTheirFence) {
 }
 
 __global__ void unwritten_kernel(float* out) {
+  wait_for_previous();
   SHARED(float, number, );
   SHARED(bf16, half, [3]);
   DYNAMIC_SHARED(float, rest);
@@ -210,6 +217,7 @@ __device__ T* borders() {
 }
 
 __global__ void variables_kernel(uintptr_t* out) {
+  wait_for_previous();
   SHARED(char, first, );
   SHARED(char, second, [5]);
   DYNAMIC_SHARED(char, dynamic);
@@ -249,6 +257,24 @@ TEST(Emulator, LaunchesFailAsOnAGpu) {
   EXPECT_EQ(count, 32);
 }
 
+__global__ void waits_kernel(int times) {
+  for (int i = 0; i < times; ++i) wait_for_previous();
+}
+
+TEST(Emulator, EveryThreadWaitsForThePreviousKernelOnce) {
+  const auto fault_of_waiting = [](int times) -> std::string {
+    try {
+      EXPECT_EQ(launch(waits_kernel, 1, 32, 0, Stream{}, times), kSuccess);
+    } catch (const emulator::Fault& fault) {
+      return fault.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(fault_of_waiting(1), "");
+  EXPECT_NE(fault_of_waiting(0).find("returns without wait_for_previous()"), std::string::npos);
+  EXPECT_NE(fault_of_waiting(2).find("waits twice"), std::string::npos);
+}
+
 enum class Wrong {
   kWaitsForTheReturned,
   kOtherBarrier,
@@ -260,6 +286,7 @@ enum class Wrong {
 
 template <Wrong wrong>
 __global__ void wrong_kernel(int* out) {
+  wait_for_previous();
   const int thread = threadIdx.x;
   out += thread;
   if (wrong == Wrong::kWaitsForTheReturned) {

@@ -57,6 +57,7 @@ class Tables {
 
 // Appends one token as sample.cu does.
 __global__ void append_one_kernel(PenaltyTables tables, int32_t id) {
+  wait_for_previous();
   if (threadIdx.x == 0) append_token(penalty_table(tables, 1), id);
 }
 

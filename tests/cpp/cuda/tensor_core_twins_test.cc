@@ -34,6 +34,7 @@ __device__ uint32_t word_at(const T* pair) {
 // registers of A swapped.
 template <typename T, bool is_swapped>
 __global__ void __launch_bounds__(64) product_kernel(const T* a, const T* b, float* d) {
+  wait_for_previous();
   const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
   a += warp * 256;
   b += warp * 128;
@@ -92,6 +93,7 @@ TEST(TensorCoreTwins, ASwappedRegisterIsNoticed) {
 // words[lane][m] of four stacked 8 × 8 matrices with a row stride of 24 numbers.
 template <bool is_transposed>
 __global__ void __launch_bounds__(32) load_kernel(const bf16* numbers, uint32_t* out) {
+  wait_for_previous();
   SHARED(bf16, tile, [32][24]);
   for (int column = 0; column < 8; ++column) {
     tile[threadIdx.x][column] = numbers[threadIdx.x * 8 + column];
@@ -133,6 +135,7 @@ enum class Mistake { kNone, kNeverWaits, kWaitsForTooFew, kNoBarrier, kOddAddres
 // its neighbour copied.
 template <Mistake mistake>
 __global__ void __launch_bounds__(8) copy_kernel(const float* input, int count, float4* out) {
+  wait_for_previous();
   SHARED(float4, buffer, [2][8]);
   const int neighbour = (threadIdx.x + 1) % 8;
   const auto begin = [&](int i) {

@@ -75,6 +75,7 @@ struct Thread {
   uint3 index = {};
   Fiber* fiber = nullptr;
   const Barrier* waits_in = nullptr;
+  bool has_waited = false;  // for the previous kernel
   bool has_returned = false;
   int first_copy = 0, copy_count = 0;  // copies in flight: a range of its ring
   int group = 0;                       // of the next copy
@@ -177,6 +178,9 @@ void run_thread(void* argument) {
     if (thread.copy_count > 0) {
       throw Fault(cat(name_of(thread), " returns with ", thread.copy_count,
                       " copies that were never awaited."));
+    }
+    if (!thread.has_waited) {
+      throw Fault(cat(name_of(thread), " returns without wait_for_previous()."));
     }
   } catch (...) {
     block.error = std::current_exception();
@@ -439,6 +443,12 @@ bool take_copy(int groups, Copy* copy) {
   thread.first_copy = (thread.first_copy + 1) % kMostCopies;
   --thread.copy_count;
   return true;
+}
+
+void wait_for_previous() {
+  Thread& thread = running_thread("wait_for_previous");
+  if (thread.has_waited) throw Fault(cat(name_of(thread), " waits twice for the previous kernel."));
+  thread.has_waited = true;
 }
 
 void fence() {

@@ -89,6 +89,9 @@ bool take_copy(int groups, Copy* copy);
 
 void fence();
 
+// Every thread of a kernel must call it once, as on a GPU whose kernels overlap.
+void wait_for_previous();
+
 // A lane's part of a product's factors, as numbers: Note: [Fragments] of
 // kernels/cuda/tensor_core.cuh.
 struct Fragment {

@@ -63,6 +63,7 @@ T shuffle(unsigned mask, const CallSite& site, T value, int from) {
 }  // namespace emulator
 
 inline size_t shared_limit() { return emulator::shared_limit; }
+inline void wait_for_previous() { emulator::wait_for_previous(); }
 
 template <typename... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, size_t dynamic_bytes, Stream stream,

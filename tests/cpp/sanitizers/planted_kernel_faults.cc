@@ -51,6 +51,7 @@ __device__ int depth_of(const int* end, int depth) {
 // One or two blocks of two warps; 64 ints of input and 64 of output. Makes one `Fault`; everything
 // else is correct.
 __global__ void __launch_bounds__(64) faulty_kernel(Fault fault, int* numbers, unsigned* ticket) {
+  wait_for_previous();
   SHARED(int4, buffer, [16]);
   DYNAMIC_SHARED(int, dynamic);  // [64]
   int* shared = &buffer[0].x;

@@ -198,6 +198,9 @@ FULL = (
             Rate(64, 1024),
             Rate(64, LIVE, limit_s=120),
             *(Rate(streams, 256) for streams in GROWTH[1:]),
+            *(
+                Rate(streams, 256) for streams in (17, 32)
+            ),  # other kernels of attention and `linear`
             Rate(1, LIVE),
             Trace(1024, 150),
         ),

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 from tests.gpu.bench.sizes import SHORT
 
 ROOT = Path(__file__).parents[3]
+RESULTS = {"gpu.json", "gpu.txt", "bench.json", "logs.tar.gz"}
 
 
 def rehearse(out: Path, *options: str) -> tuple[int, dict[str, Any]]:
@@ -40,7 +42,9 @@ def test_a_rehearsal_tests_and_measures(gpu: Path, tmp_path: Path) -> None:
     )
     text = (tmp_path / "gpu.txt").read_text(encoding="utf-8")
     assert status == 0, text
-    assert [part["status"] for part in report["parts"]] == ["ok"] * 4
+    assert [(part["name"], part["status"]) for part in report["parts"]] == [
+        (name, "ok") for name in ("facts", "tests", "sanitizer-models", "sanitizer", "bench")
+    ]
     assert report["tests"] == {"passed": 2, "failed": [], "skipped": []}
     bench = report["bench"]
     assert bench["left_out"] == {}
@@ -53,7 +57,11 @@ def test_a_rehearsal_tests_and_measures(gpu: Path, tmp_path: Path) -> None:
     assert model["between tokens"]["count"] == 20
     assert model["between tokens"]["evicted_tokens"] > 12
     assert model["trace penalties"]["kernels_us"].keys() > {"sample_kernel"}
-    assert (tmp_path / "trace-tiny-BF16-penalties.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == RESULTS
+    with tarfile.open(tmp_path / "logs.tar.gz") as logs:
+        names = {Path(name).name for name in logs.getnames()}
+    assert names >= {"facts.log", "tests.log", "sanitizer.log", "bench.log"}
+    assert "trace-tiny-BF16-penalties.json" in names
     # An emulated GPU's results must not count as figures.
     assert bench["is_rehearsal"]
     assert model["trace penalties"]["is_simulated"]

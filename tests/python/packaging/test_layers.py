@@ -53,6 +53,40 @@ def test_only_bindings_know_python() -> None:
     assert [name for name in found if not name.startswith("bindings/")] == []
 
 
+def test_no_source_uses_a_stream_of_the_standard_library() -> None:
+    """A module that carries its own C++ library crashes in their locale beside torch's."""
+    streams = re.compile(r"#\s*include <(iostream|[iofs]*stream|fstream|iomanip|locale|regex)>")
+    found = [
+        str(path.relative_to(CSRC))
+        for path in CSRC.rglob("*.*")
+        if streams.search(path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+def used_by(start: str) -> set[Path]:
+    """Return the files below a folder of csrc, and all that they include."""
+    graph: dict[Path, set[Path]] = {}
+    for use in includes(CSRC, outside=EMULATOR):
+        graph.setdefault(use.file, set()).add(use.target)
+    left = [path for path in graph if path.as_posix().startswith(start) and path.suffix != ".cc"]
+    found: set[Path] = set()
+    while left:
+        if (path := left.pop()) not in found:
+            found.add(path)
+            left += graph.get(path, ())
+    return found
+
+
+def test_code_for_a_gpu_calls_no_builtin_of_the_hosts_compiler() -> None:
+    """nvcc compiles such calls for a GPU without a warning, but they return something else."""
+    builtin = re.compile(r"std::(bit_ceil|bit_floor|bit_width|count[lr]_|popcount)|__builtin_")
+    files = used_by("kernels/cuda/")
+    assert Path("common/divide_up.h") in files
+    code = {path: re.sub("//.*", "", (CSRC / path).read_text("utf-8")) for path in files}
+    assert [path for path, text in code.items() if builtin.search(text)] == []
+
+
 def test_the_law_has_every_folder_and_no_other() -> None:
     assert set(law_of("C++")) == {path.name for path in CSRC.iterdir() if path.is_dir()}
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}

@@ -12,6 +12,7 @@ constexpr int kParts = 4;  // of 16 bytes that a thread loads at once
 
 // Block (page, part of it).
 __global__ void __launch_bounds__(kThreads) copy_pages_kernel(CopyPagesArgs args) {
+  wait_for_previous();
   const SequencePages sequence = args.pages.sequences[args.sequence];
   const int64_t block = args.block + blockIdx.x;
   const int64_t parts = args.pages.shape.bytes() / int64_t{sizeof(uint4)};

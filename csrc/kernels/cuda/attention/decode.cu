@@ -5,6 +5,7 @@ namespace sinkstream::cuda {
 namespace {
 
 constexpr int kMostWarps = 8;      // one tile each: 128 heads per key head
+constexpr int kLeastWarps = 4;     // those without a tile only copy
 constexpr int kMergeColumns = 64;  // of a warp that merges, two per lane
 constexpr int kMergePages = 8;     // whose sums it loads at once
 
@@ -27,6 +28,7 @@ __device__ inline PageResult result_of(const AttentionArgs& args, int64_t row, i
 template <typename Cache>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
+  wait_for_previous();
   const TokenRow row = args.rows[blockIdx.x];
   if (row.sequence < 0) return;
   const SequencePages sequence = args.pages.sequences[row.sequence];
@@ -38,16 +40,19 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
 
   const int head_dim = int(args.pages.shape.head_dim);
   const int group = args.heads / int(args.pages.shape.kv_heads);
-  const int warp = threadIdx.x / kWarpSize;
-  const TileMemory<Cache> memory(shared, blockDim.x / kWarpSize, head_dim);
+  const int warp = threadIdx.x / kWarpSize, tiles = (group + kTileRows - 1) / kTileRows;
+  const bool has_tile = warp < tiles;
+  const TileMemory<Cache> memory(shared, tiles, head_dim);
   Element<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
 
   stage_half<Cache>(memory.keys, page.keys, head_dim, rows);
   copy_async_commit();
   stage_half<Cache>(memory.values, page.values, head_dim, rows);
   copy_async_commit();
-  stage_queries(queries, page.is_sink ? args.query_sink : args.query_window, args, blockIdx.x,
-                kv_head, warp * kTileRows, group);
+  if (has_tile) {
+    stage_queries(queries, page.is_sink ? args.query_sink : args.query_window, args, blockIdx.x,
+                  kv_head, warp * kTileRows, group);
+  }
 
   // Heads of the lane's queries in the key head's group; a tile has none past its end.
   int heads[2];
@@ -61,8 +66,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   }
 
   float scores[8][4];
-  multiply_keys(scores, queries, wait_for_half<1>(memory, memory.keys, head_dim), head_dim);
+  const Element<Cache>* keys = wait_for_half<1>(memory, memory.keys, head_dim);
+  if (has_tile) multiply_keys(scores, queries, keys, head_dim);
   const Element<Cache>* values = wait_for_half<0>(memory, memory.values, head_dim);
+  if (!has_tile) return;
   SoftmaxState states[2];
   uint32_t weights[4][4];
   softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
@@ -90,6 +97,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
 // Block (row, head); a warp merges 64 columns. Pages are merged one after another, but their
 // factors depend only on the largest m so far, which all lanes find in parallel.
 __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArgs args) {
+  wait_for_previous();
   const TokenRow row = args.rows[blockIdx.x];
   if (row.sequence < 0) return;
   const int head = blockIdx.y, lane = threadIdx.x % kWarpSize;
@@ -150,9 +158,10 @@ __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArg
 template <typename Cache>
 Status attend_pages(const AttentionArgs& args, Stream stream) {
   const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
-  const int warps = int(divide_up(args.heads / kv_heads, kTileRows));
+  const int tiles = int(divide_up(args.heads / kv_heads, kTileRows));
+  const int warps = tiles > kLeastWarps ? tiles : kLeastWarps;
   return launch(attend_page_kernel<Cache>, dim3(args.row_count, kv_heads, args.page_slots),
-                dim3(warps * kWarpSize), TileMemory<Cache>::bytes(warps, head_dim), stream, args);
+                dim3(warps * kWarpSize), TileMemory<Cache>::bytes(tiles, head_dim), stream, args);
 }
 
 Status attend_pages_of(const AttentionArgs& args, Stream stream) {

@@ -140,6 +140,7 @@ __device__ inline void store_token(const MovedToken<Cache>& moved, const EvictAr
 // Block (key head, layer). It reads one row per warp before it writes any of them.
 template <typename Cache>
 __global__ void __launch_bounds__(kWarps* kWarpSize) evict_kernel(EvictArgs args) {
+  wait_for_previous();
   const int head = blockIdx.x, layer = blockIdx.y;
   for (int first = 0; first < args.rows; first += kWarps) {
     const int row = first + int(threadIdx.x) / kWarpSize;

@@ -4,10 +4,17 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostWarps = 4;  // per block, one tile each
+constexpr int kMostWarps = 4;   // per block, one tile each
+constexpr int kLeastWarps = 2;  // those without a tile only copy
 
 // Wide heads get half as many, because shared memory limits their blocks.
 constexpr int most_warps(int64_t head_dim) { return head_dim > 128 ? 2 : kMostWarps; }
+
+// The warps of a block that have a tile of a span's pairs.
+constexpr int warps_with_tiles(int pairs, int head_dim) {
+  const int tiles = (pairs + kTileRows - 1) / kTileRows;
+  return tiles < most_warps(head_dim) ? tiles : most_warps(head_dim);
+}
 
 // The softmax over the pages so far, for the lane's two queries and its columns: sums[n][i] is
 // column 8 n + 2 pair + (i & 1) of query i >> 1.
@@ -71,12 +78,14 @@ template <typename Cache, int kMostDim>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     walk_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
+  wait_for_previous();
   const int head_dim = int(args.pages.shape.head_dim);
   const int kv_head = blockIdx.y, group = args.heads / int(args.pages.shape.kv_heads);
-  const int warps = blockDim.x / kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
 
   const int pairs = args.span_rows * group;
+  const int warps = warps_with_tiles(pairs, head_dim);
+  const bool has_tile = warp < warps;
   const int blocks = (pairs + warps * kTileRows - 1) / (warps * kTileRows);  // of a span
   const int64_t span = blockIdx.x / blocks * int64_t{args.span_rows};        // its first row
   const int block_begin = int(blockIdx.x) % blocks * warps * kTileRows;
@@ -122,7 +131,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
   stage_half<Cache>(memory.values, page.values, head_dim, staged);
   copy_async_commit();
   for (int n = 0; n < seen.count(); ++n) {
-    if (n == 0 || n == seen.sink_pages) {
+    if (has_tile && (n == 0 || n == seen.sink_pages)) {
       stage_queries(queries, page.is_sink ? args.query_sink : args.query_window, args, span,
                     kv_head, begin, end);
     }
@@ -138,11 +147,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
       }
     }
     float scores[8][4];
-    multiply_keys(scores, queries, wait_for_half<1>(memory, memory.keys, head_dim), head_dim);
+    const Element<Cache>* keys = wait_for_half<1>(memory, memory.keys, head_dim);
+    if (has_tile) multiply_keys(scores, queries, keys, head_dim);
     const Element<Cache>* values = wait_for_half<0>(memory, memory.values, head_dim);
     SoftmaxState states[2];
     uint32_t weights[4][4];
-    softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
+    if (has_tile) {
+      softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
+    }
     if constexpr (kHasScales<Cache>) __syncthreads();  // the keys' scales have been read
 
     const RowRange now = staged;
@@ -153,7 +165,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
       stage_half<Cache>(memory.keys, page.keys, head_dim, staged);
       copy_async_commit();
     }
-    merge_page(running, states, weights, values, head_dim, now, view);
+    if (has_tile) merge_page(running, states, weights, values, head_dim, now, view);
     if (!is_last) {
       __syncthreads();  // the values have been read
       stage_half<Cache>(memory.values, page.values, head_dim, staged);
@@ -184,11 +196,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
 template <typename Cache, int kMostDim>
 Status walk_pages(const AttentionArgs& args, Stream stream) {
   const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
-  const int tiles = int(divide_up(args.span_rows * (args.heads / kv_heads), kTileRows));
-  const int warps = tiles < most_warps(head_dim) ? tiles : most_warps(head_dim);
+  const int pairs = args.span_rows * (args.heads / kv_heads);
+  const int tiles = int(divide_up(pairs, kTileRows)), warps = warps_with_tiles(pairs, head_dim);
   const int blocks = args.row_count / args.span_rows * int(divide_up(tiles, warps));
-  return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads), dim3(warps * kWarpSize),
-                TileMemory<Cache>::bytes(warps, head_dim), stream, args);
+  const int all_warps = warps > kLeastWarps ? warps : kLeastWarps;
+  return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads),
+                dim3(all_warps * kWarpSize), TileMemory<Cache>::bytes(warps, head_dim), stream,
+                args);
 }
 
 template <typename Cache>

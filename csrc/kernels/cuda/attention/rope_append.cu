@@ -121,6 +121,7 @@ template <typename T, typename QueryT>
 __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppendArgs args) {
   SHARED(float4, heads_of_block, [kWarps][kMostHeadDim / 4]);
   SHARED(float, rotated_of_block, [kWarps][kMostHeadDim]);
+  wait_for_previous();
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int64_t row = blockIdx.x;
   const int h = int(blockIdx.y) * kWarps + warp;

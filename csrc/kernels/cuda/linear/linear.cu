@@ -161,6 +161,7 @@ __global__ void __launch_bounds__(kLinearThreads,
   for (int d = 0; d < S::kDepth; ++d) {
     if (d < tiles) load_next(ring[d]);
   }
+  wait_for_previous();  // the weights do not depend on it, the inputs do
 
   int left = tiles;  // not used yet
   Sums<S::kRowTiles, kInputTiles> sums = {};

@@ -37,12 +37,12 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
 #include "common/divide_up.h"
+#include "common/power_of_two.h"
 #include "kernels/packed_matrix.h"
 
 namespace sinkstream::cuda {
@@ -69,7 +69,7 @@ constexpr int number_bits(const PanelFormat& format) {
   return format.bits;
 }
 constexpr int low_bits(const PanelFormat& format) {
-  return int(std::bit_floor(unsigned(number_bits(format))));
+  return int(power_of_two_below(number_bits(format)));
 }
 constexpr int high_bits(const PanelFormat& format) {
   return number_bits(format) - low_bits(format);

@@ -228,6 +228,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide_kernel(LinearArgs arg
   constexpr PanelFormat kFormat = format_of(kType);
   using S = Shared<kFormat>;
   DYNAMIC_SHARED(std::byte, shared);
+  wait_for_previous();
   const Loader<kFormat> loader(args);
   TileOrder ahead(args);
   const auto load_next = [&](int stage) {

@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   SHARED(uint64_t, raw_keys, [kSamplingWarps]);
   SHARED(uint64_t, masses, [kSamplingWarps]);
   SHARED(uint64_t, bests, [kSamplingWarps]);
+  wait_for_previous();
   const int64_t row = blockIdx.y;
   if (args.tokens[row].sequence < 0) return;
   const SamplingRow params = args.params[row];

@@ -13,6 +13,7 @@ __device__ inline void clear_counts(const PenaltyTable& table) {
 }
 
 __global__ void __launch_bounds__(kThreads) reset_kernel(PenaltyResetArgs args) {
+  wait_for_previous();
   const PenaltyTable table = penalty_table(args.tables, args.table);
   clear_counts(table);
   if (threadIdx.x == 0) *table.head = {0, args.sinks, args.window, 0, 0};
@@ -30,6 +31,7 @@ __device__ inline void count_in_parallel(const PenaltyTable& table, int32_t id) 
 }
 
 __global__ void __launch_bounds__(kThreads) append_kernel(PenaltyAppendArgs args) {
+  wait_for_previous();
   const PenaltyTable table = penalty_table(args.tables, args.table);
   const PenaltyHead head = *table.head;
   const int64_t length = head.length + args.count;

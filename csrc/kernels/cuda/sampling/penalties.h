@@ -5,11 +5,11 @@
 // The two functions below are for rare events, outside captured graphs.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "common/divide_up.h"
+#include "common/power_of_two.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/logits.h"
 
@@ -34,9 +34,7 @@ struct PenaltyLayout {
   int64_t capacity;
 
   // At most half full, so that a search takes two or three steps.
-  constexpr int64_t hash_size() const {
-    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * capacity + 1)));
-  }
+  constexpr int64_t hash_size() const { return power_of_two_above(2 * capacity + 1); }
   constexpr int64_t hash_offset() const { return sizeof(PenaltyHead); }
   constexpr int64_t counts_offset() const {
     return hash_offset() + hash_size() * int64_t{sizeof(PenaltyHashEntry)};

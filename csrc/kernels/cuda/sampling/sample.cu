@@ -423,6 +423,7 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   SHARED(CountAndMass, above, [1]);
   SHARED(uint64_t, found, [1]);
   SHARED(Maxima, maxima_of_row, [1]);
+  wait_for_previous();
   const int64_t r = blockIdx.y;
   const TokenRow token_row = args.tokens[r];
   if (token_row.sequence < 0) return;
