@@ -54,7 +54,7 @@ def test_only_bindings_know_python() -> None:
 
 
 def test_no_source_uses_a_stream_of_the_standard_library() -> None:
-    """A module that carries its own C++ library crashes in their locale beside torch's."""
+    """A module that carries its own C++ library crashes in their locale next to torch's."""
     streams = re.compile(r"#\s*include <(iostream|[iofs]*stream|fstream|iomanip|locale|regex)>")
     found = [
         str(path.relative_to(CSRC))
