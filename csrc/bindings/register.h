@@ -8,6 +8,7 @@ namespace sinkstream {
 void register_errors(pybind11::module_& module);
 void register_kernels(pybind11::module_& module);
 void register_texts(pybind11::module_& module);
+void register_ranked_merges(pybind11::module_& module);
 void register_tokens(pybind11::module_& module);
 void register_loop_bell(pybind11::module_& module);
 void register_stream(pybind11::module_& module);

@@ -49,6 +49,15 @@ def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
 def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
     """Split each string at its first space."""
 
+def ranked_merges(
+    tokens: list[str], ordinary: list[int], scores: list[float], limit: int
+) -> list[tuple[str, str]] | None:
+    """List every split of a token into two tokens, all of them with ids in `ordinary`, best first.
+
+    The score of the whole ranks them, then the length of the left part, then the id of the whole.
+    Returns None if there are more than `limit`.
+    """
+
 def byte_level_bytes(tokens: list[str]) -> list[bytes]:
     """List the bytes of tokens in GPT-2's alphabet; for other tokens, their UTF-8."""
 

@@ -87,9 +87,7 @@ def test_a_text_may_be_taken_without_a_space_before_it() -> None:
 
 def test_runs_of_one_letter_merge_from_the_left() -> None:
     pieces = ["a", "aa", "aaa", "aaaa", "aaaaaaa"]
-    merges = ranked_merges(
-        {piece: i for i, piece in enumerate(pieces)}, pieces, [-9.0, 0.0, -1.0, -2.0, -3.0]
-    )
+    merges = ranked_merges(pieces, list(range(5)), [-9.0, 0.0, -1.0, -2.0, -3.0])
     assert merges[:3] == [("a", "a"), ("aa", "a"), ("a", "aa")]
     assert ("aaaa", "aaa") in merges
 
@@ -97,15 +95,13 @@ def test_runs_of_one_letter_merge_from_the_left() -> None:
 def test_control_and_byte_pieces_are_never_merged_into() -> None:
     letters = ["<", "/", "s", ">", "0", "x", "A"]
     tokens = [*TOKENS[:259], *letters, "</", "s>", "0x", "0xA", "A</s>"]
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    merges = ranked_merges(vocabulary, tokens[259:], [0.0] * len(tokens))
+    merges = ranked_merges(tokens, list(range(259, len(tokens))), [0.0] * len(tokens))
     # No merge makes "</s>" or "<0x0A>", which are tokens too, or uses them.
     assert set(merges) == {("<", "/"), ("s", ">"), ("0", "x"), ("0x", "A")}
 
 
 def merges_of(*pieces: str) -> list[tuple[str, str]]:
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    return ranked_merges(vocabulary, pieces, [0.0] * len(pieces))
+    return ranked_merges(list(pieces), list(range(len(pieces))), [0.0] * len(pieces))
 
 
 def test_a_piece_has_a_limit() -> None:

@@ -35,10 +35,9 @@ def metadata(**changes: Any) -> dict[str, Any]:
     """Return a vocabulary of Gemma 4's kind, with some keys changed or (None) removed."""
     base = vocabularies.sentencepiece_metadata()
     tokens = list(base["tokenizer.ggml.tokens"])
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
     kinds = base["tokenizer.ggml.token_type"]
-    ordinary = [token for token, kind in zip(tokens, kinds, strict=True) if kind == NORMAL]
-    merges = ranked_merges(ids, ordinary, base["tokenizer.ggml.scores"])
+    ordinary = [token_id for token_id, kind in enumerate(kinds) if kind == NORMAL]
+    merges = ranked_merges(tokens, ordinary, base["tokenizer.ggml.scores"])
     values = {
         "model": "gemma4",
         "tokens": [*tokens, "\n\n", "<turn|>"],

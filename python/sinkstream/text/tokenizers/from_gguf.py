@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import ne
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
@@ -143,17 +144,17 @@ class _Vocabulary:
                 f"load: GGUF metadata: `tokenizer.ggml.{name}` must have one entry for each of "
                 f"the {len(self.tokens)} tokens, but has {len(found)}."
             )
-        if set(map(type, found)) - {int}:
-            # NaN (the only value unlike itself) cannot be ordered.
+        # NaN (the only value unlike itself) cannot be ordered.
+        if set(map(type, found)) - {int, float} or any(map(ne, found, found)):
             wrong = (i for i, x in enumerate(found) if not isinstance(x, int | float) or x != x)
             if (index := next(wrong, None)) is not None:
                 raise self._wrong_entry(name, index, "a number", found[index])
         return found
 
-    def ordinary(self) -> list[str]:
-        """Return the tokens of ordinary text, in the order of their ids."""
-        pairs = zip(self.tokens, self.kinds, strict=True)
-        return [token for token, kind in pairs if kind == _NORMAL and token]
+    def ordinary(self) -> list[int]:
+        """Return the ids of the tokens of ordinary text, in order."""
+        kinds = enumerate(self.kinds)
+        return [token_id for token_id, kind in kinds if kind == _NORMAL and self.tokens[token_id]]
 
     def of_kind(self, *kinds: int) -> list[str]:
         """Return the tokens of these kinds (never the normal one), in the order of their ids."""
@@ -162,12 +163,13 @@ class _Vocabulary:
 
     def words(self, control: Collection[str]) -> frozenset[str]:
         """Return tokens that look like control tokens, but are words of ordinary text."""
-        seeming = (_END_TEXTS | _START_TEXTS) & self.ids.keys() - control
+        texts = (_END_TEXTS | _START_TEXTS).difference(control)
+        seeming = frozenset(token for token in texts if token in self.ids)
         found = seeming & _HTML
         if normal := {token for token in seeming if self.kinds[self.ids[token]] == _NORMAL}:
             merges = self._metadata.get("tokenizer.ggml.merges", ())
-            texts = (merge.replace(" ", "", 1) for merge in merges if isinstance(merge, str))
-            found |= normal.intersection(texts)
+            wholes = (merge.replace(" ", "", 1) for merge in merges if isinstance(merge, str))
+            found |= normal.intersection(wholes)
         return found
 
     def named(self, name: str, default: int | None = None) -> int | None:
@@ -218,6 +220,7 @@ def _from_sentencepiece(vocabulary: _Vocabulary, chat_template: str | None) -> T
     unknown = vocabulary.of_kind(_UNKNOWN)
     tokenizer = sentencepiece_tokenizer(
         vocabulary.ids,
+        vocabulary.tokens,
         vocabulary.ordinary(),
         vocabulary.numbers("scores"),
         unknown=unknown[0] if unknown else None,

@@ -9,27 +9,29 @@ whose normal pieces have distinct scores, which its own trainer guarantees.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
 
 from tokenizers import Tokenizer, decoders, models, normalizers
 
+from sinkstream import _core
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 SPACE = "\u2581"  # ▁, which stands for a space inside a piece
 
-# Finding the merges of a piece takes time quadratic in its length. Real pieces have fewer than 100
-# characters; the largest vocabularies, of 262,144 pieces, have 2 million characters in total and
-# half a million merges.
+# At worst, finding the merges of a piece takes time quadratic in its length. Real pieces have fewer
+# than 100 characters; the largest vocabularies, of 262,144 pieces, have 2 million characters in
+# total and half a million merges.
 MAX_PIECE_CHARACTERS = 1024
 MAX_CHARACTERS = 1 << 22
 MAX_MERGES = 1 << 20
 
 
 def sentencepiece_tokenizer(
-    vocabulary: Mapping[str, int],
-    ordinary: Iterable[str],
-    scores: Sequence[float],
+    vocabulary: dict[str, int],
+    tokens: list[str],
+    ordinary: list[int],
+    scores: list[float],
     *,
     unknown: str | None,
     add_space_prefix: bool,
@@ -38,15 +40,16 @@ def sentencepiece_tokenizer(
 
     Args:
         vocabulary: All pieces, with their ids.
-        ordinary: The pieces of ordinary text; not control, unknown and byte pieces.
+        tokens: The piece of each id.
+        ordinary: The ids of ordinary text; not of control, unknown and byte pieces.
         scores: The score of each id.
         unknown: The piece for characters that have neither a piece nor byte pieces.
         add_space_prefix: Whether a space is prepended to a text.
     """
     tokenizer = Tokenizer(
         models.BPE(
-            dict(vocabulary),
-            ranked_merges(vocabulary, ordinary, scores),
+            vocabulary,
+            ranked_merges(tokens, ordinary, scores),
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=True,
@@ -64,41 +67,37 @@ def sentencepiece_tokenizer(
 
 
 def ranked_merges(
-    vocabulary: Mapping[str, int], ordinary: Iterable[str], scores: Sequence[float]
+    tokens: list[str], ordinary: list[int], scores: list[float]
 ) -> list[tuple[str, str]]:
     """Return every split of an ordinary piece into two ordinary pieces, best first.
+
+    Args:
+        tokens: The piece of each id.
+        ordinary: The ids of ordinary pieces.
+        scores: The score of each id; never NaN.
 
     Raises:
         CheckpointError: A piece is too long, or there are too many merges.
     """
-    mergeable = set(ordinary)
-    _check_lengths(mergeable)
-    found: list[tuple[float, int, int, str, str]] = []
-    for piece in mergeable:
-        score = scores[vocabulary[piece]]
-        for cut in range(1, len(piece)):
-            left, right = piece[:cut], piece[cut:]
-            if left in mergeable and right in mergeable:
-                # Of two splits of one piece, the one with the longer left part goes first: it is
-                # the leftmost of overlapping pairs in a run of equal characters.
-                found.append((-score, -cut, vocabulary[piece], left, right))
-        if len(found) > MAX_MERGES:
-            raise CheckpointError(
-                "load: GGUF metadata: the pieces of `tokenizer.ggml.tokens` must have at most "
-                f"{MAX_MERGES} merges, but have more."
-            )
-    found.sort()
-    return [(left, right) for *_, left, right in found]
+    _check_lengths([tokens[token_id] for token_id in ordinary])
+    merges = _core.ranked_merges(tokens, ordinary, scores, MAX_MERGES)
+    if merges is None:
+        raise CheckpointError(
+            "load: GGUF metadata: the pieces of `tokenizer.ggml.tokens` must have at most "
+            f"{MAX_MERGES} merges, but have more."
+        )
+    return merges
 
 
 def _check_lengths(pieces: Collection[str]) -> None:
-    longest = max(pieces, key=len, default="")
-    if len(longest) > MAX_PIECE_CHARACTERS:
+    lengths = list(map(len, pieces))
+    if max(lengths, default=0) > MAX_PIECE_CHARACTERS:
+        longest = max(pieces, key=len)
         raise CheckpointError(
             "load: GGUF metadata: a piece of `tokenizer.ggml.tokens` must have at most "
             f"{MAX_PIECE_CHARACTERS} characters, but {quoted(longest)} has {len(longest)}."
         )
-    characters = sum(map(len, pieces))
+    characters = sum(lengths)
     if characters > MAX_CHARACTERS:
         raise CheckpointError(
             "load: GGUF metadata: the pieces of `tokenizer.ggml.tokens` must have at most "
