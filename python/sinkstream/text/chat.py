@@ -3,20 +3,17 @@
 Only the template writes control tokens. A message may contain the text of one, and a template
 may cut, join and trim messages, so searching before or after rendering is not enough. Instead the
 rendering says of each character whether it comes from the template or from a message
-(`templates/traced_text.py`). It is split at the control tokens whose characters all come from the
-template, and the pieces in between are encoded as plain text.
+(`templates/traced_text.py`). If no character of a message is part of a control token, it is encoded
+as a whole. Otherwise it is split at the control tokens whose characters all come from the template,
+and the pieces in between are encoded as plain text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from jinja2 import Template, nodes
-from jinja2.exceptions import TemplateError, UndefinedError
 from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
@@ -25,13 +22,13 @@ from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.content_forms import ContentForms
 from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
 from sinkstream.text.plain_text import PlainEncoder
+from sinkstream.text.templates.chat_template import SANDBOX, compile_template, template_error
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
-from sinkstream.text.templates.sandbox import TemplateSandbox
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
 from sinkstream.text.tokenizers.control_tokens import ControlLiterals, Found
+from sinkstream.text.whole_text import WholeEncoder
 
-MAX_TEMPLATE_CHARACTERS = 64 << 10
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
 _MAX_COPIES = 8  # how many copies of a message it may hold at the same time
@@ -74,13 +71,13 @@ def encode_chat(
             param="prompt",
         )
     chat = ChatFormat(text, text.tokenizer, text.chat_template)
-    rendering = chat.render(checked, add_generation_prompt, timeout_s=timeout_s)
+    ids = chat.whole(checked, add_generation_prompt, timeout_s=timeout_s)
     if omitted := chat.forms.omitted(checked):
         warn_caller(
             f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s chat '
             "template omits it."
         )
-    return chat.encode(rendering)
+    return ids
 
 
 class ChatFormat:
@@ -103,6 +100,7 @@ class ChatFormat:
         self.template = compile_template(source, argument)
         self.encoder = PlainEncoder(tokenizer)
         self.control = ControlLiterals(tokenizer)
+        self._whole = WholeEncoder(tokenizer)
         self.source = source
         self._special_tokens = traced_data(text.special_tokens, DERIVED)
         self.forms = ContentForms(
@@ -123,6 +121,42 @@ class ChatFormat:
             InvalidArgument: The template fails, or refuses the messages; or it hides which control
                 tokens are its own.
         """
+        written, found, _ = self._written(messages, add_generation_prompt, timeout_s, argument)
+        return Passage(tuple(self.control.split(str.__str__(written), found)))
+
+    def whole(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        *,
+        timeout_s: float = TEMPLATE_SECONDS,
+        argument: ArgumentName = PROMPT,
+    ) -> list[int]:
+        """Return the ids of well-formed messages, as transformers gives them.
+
+        If a message has a part in a control token, the rendering is encoded in pieces instead.
+
+        Raises:
+            CheckpointError: The tokenizer fails on them.
+            InvalidArgument: As in `render`.
+        """
+        written, found, is_spelled = self._written(
+            messages, add_generation_prompt, timeout_s, argument
+        )
+        ids = None if is_spelled else self._whole.encode(written, found, argument)
+        if ids is not None:
+            return ids
+        pieces = self.control.split(str.__str__(written), found)
+        return self.encode(Passage(tuple(pieces)), argument)
+
+    def _written(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        timeout_s: float,
+        argument: ArgumentName,
+    ) -> tuple[TracedText, list[Found], bool]:
+        """Return a rendering, its own control tokens, and whether a message spells one."""
 
         def rendering(said: Sequence[Message]) -> TracedText:
             return self._render(said, add_generation_prompt, timeout_s, argument)
@@ -143,7 +177,7 @@ class ChatFormat:
                     param=argument.name,
                 )
             found = [found[i] for i in kept]
-        return Passage(tuple(self.control.split(str.__str__(written), found)))
+        return written, found, spelled is not None
 
     def _render(
         self,
@@ -162,9 +196,9 @@ class ChatFormat:
         size = sum(map(len, strings_of(list(messages))))
         limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
         try:
-            return _SANDBOX.run(self.template.template, variables, limits)
+            return SANDBOX.run(self.template.template, variables, limits)
         except Exception as error:  # the template's operations may raise anything
-            raise _template_error(error, self.source, argument) from None
+            raise template_error(error, self.source, argument) from None
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
         """Yield the control tokens in a rendering without any character of a message."""
@@ -250,55 +284,3 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
             for name, part in value.items()
         }
     return [_mapped(part, change) for part in value] if isinstance(value, list) else value
-
-
-@dataclass(frozen=True, slots=True)
-class ChatTemplate:
-    """A compiled template."""
-
-    template: Template
-    constants: frozenset[str]
-    """The strings in its expressions. It may search messages for some of them."""
-    names: frozenset[str]
-    """The variables and functions that it refers to."""
-
-
-_SANDBOX = TemplateSandbox()
-
-
-@lru_cache(maxsize=16)
-def compile_template(source: str, argument: ArgumentName = PROMPT) -> ChatTemplate:
-    """Compile a chat template.
-
-    Raises:
-        InvalidArgument: It is too long, or has a syntax error.
-    """
-    if len(source) > MAX_TEMPLATE_CHARACTERS:
-        raise InvalidArgument(
-            f"{argument.call}: the checkpoint's chat template must have at most "
-            f"{MAX_TEMPLATE_CHARACTERS} characters, but has {len(source)}.",
-            param=argument.name,
-        )
-    try:
-        tree = _SANDBOX.parse(source)
-        constants = {constant.value for constant in tree.find_all(nodes.Const)}
-        texts = frozenset(value for value in constants if isinstance(value, str))
-        names = frozenset(name.name for name in tree.find_all(nodes.Name))
-        return ChatTemplate(_SANDBOX.from_string(tree), texts, names)
-    except Exception as error:
-        raise _template_error(error, source, argument) from None
-
-
-def _template_error(error: Exception, source: str, argument: ArgumentName) -> InvalidArgument:
-    """Return the error of a failed template, without quoting the messages."""
-    reason = type(error).__name__
-    if isinstance(error, TemplateError) and error.message:
-        # Jinja quotes undefined names, which the template may have taken from a message.
-        quoted = re.findall(r"'(.*?)'", error.message) if isinstance(error, UndefinedError) else []
-        if all(text in source or text.endswith(" object") for text in quoted):
-            reason = error.message[:200]
-    return InvalidArgument(
-        f"{argument.call}: the checkpoint's chat template fails on these messages, or refuses "
-        f"them: {reason.rstrip('.')}.",
-        param=argument.name,
-    )

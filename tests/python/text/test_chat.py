@@ -14,8 +14,9 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import MAX_TEMPLATE_CHARACTERS, encode_chat
+from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import ROLES
+from sinkstream.text.templates.chat_template import MAX_TEMPLATE_CHARACTERS
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from tests.python.text import templates, vocabularies
 from tests.python.text.vocabularies import FAMILIES

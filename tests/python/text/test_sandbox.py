@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import compile_template
+from sinkstream.text.templates.chat_template import compile_template
 from sinkstream.text.templates.limits import MAX_VALUES, Limits
 from sinkstream.text.templates.sandbox import TemplateSandbox
 

@@ -1,4 +1,4 @@
-"""Random tokenizer files give the ids of transformers, a warning, or an error."""
+"""Random tokenizer files give the ids of transformers, or an error."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import Normalizer
 
 # Whitespace (`\s`) as `tokenizers` defines it; Python's also has U+001C to U+001F.
-_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
 _JOINERS = "\u200c\u200d"
@@ -66,8 +66,7 @@ class ControlLiterals:
         """Yield the control tokens in a part of a text, as the tokenizer matches them there.
 
         Other added tokens hide those that they overlap, but are themselves looked for later, in the
-        pieces of `split`. `tokenizers` may decide otherwise on those next to a control token that
-        begins or ends with a letter (`single_word`), or absorbs whitespace that is such a token.
+        pieces of `split`. See `unsettled`.
         """
         written, normalized = self._rounds
         low = 0  # where the text between two matches begins
@@ -87,6 +86,26 @@ class ControlLiterals:
             begin = match.last
         if begin < len(text):
             yield text[begin:]
+
+    def unsettled(self) -> list[str]:
+        """Return the texts of other added tokens whose matches the text next to them decides.
+
+        In a piece of `split`, `tokenizers` may decide otherwise on one of them that is next to a
+        control token: this may end with a letter, or absorb whitespace.
+        """
+        control = [token for token in self._tokens.values() if token.special]
+        absorbs = any(token.lstrip or token.rstrip for token in control)
+        return [
+            token.content
+            for token in self._tokens.values()
+            if not token.special
+            and (
+                token.single_word
+                or token.lstrip
+                or token.rstrip
+                or (absorbs and token.content.strip() != token.content)
+            )
+        ]
 
     def without(self, text: str) -> str:
         """Return a text with other letters in the place of control tokens."""
@@ -143,9 +162,9 @@ class _Matcher:
 def _spaces_around(token: AddedToken, normalizer: Normalizer | None) -> str:
     """Return the whitespace that a token may absorb (`lstrip`, `rstrip`)."""
     if normalizer is None or not token.normalized:
-        return _SPACES
+        return WHITESPACE
     # It is matched in the normalized text, where a space may be "▁".
-    return "".join(c for c in _SPACES if normalizer.normalize_str(f"a{c}a")[-2:-1] in _SPACES)
+    return "".join(c for c in WHITESPACE if normalizer.normalize_str(f"a{c}a")[-2:-1] in WHITESPACE)
 
 
 def _is_word(character: str) -> bool:

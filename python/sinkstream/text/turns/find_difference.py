@@ -17,6 +17,7 @@ _EDGES = ("word", "", " ", "\n", " 1 ", "\n\nx\n", ".", "é🎉")
 # What a template changes that escapes replies, quotes them, or tidies them up.
 _REWRITTEN = frozenset({"\n", "  ", '"', "&", "<", "\\"})
 _TURN = ("user", "assistant")
+_MOST_UNSETTLED = 16  # tokens that are tried; each takes as long as a short conversation
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Conversation:
         for i, content in enumerate(self.users):
             messages.append(as_message("user", content))
             messages += [as_message("assistant", reply) for reply in self.replies[i : i + 1]]
-        return turns.chat.encode(turns.chat.render(messages, True, argument=TEXT), TEXT)
+        return turns.chat.whole(messages, True, argument=TEXT)
 
     def parts(self, turns: TemplateTurns, request: Passage) -> list[int]:
         """Return the ids that a session feeds, with the model's replies after each request."""
@@ -161,7 +162,8 @@ def _other(turns: TemplateTurns) -> Iterator[str]:
     request = _request(turns)
     assert request is not None  # checked by `_framed_replies`
     sought = [text for text in sorted(turns.chat.template.constants) if not text.isidentifier()]
-    for content in [*_EDGES, *(f"{text}word{text}" for text in sought)]:
+    unsettled = turns.chat.control.unsettled()[:_MOST_UNSETTLED]
+    for content in [*_EDGES, *(f"{text}word{text}" for text in sought), *unsettled]:
         has_system = content.strip() and "system" in turns.ends
         systems = (None, content) if has_system else (None,)
         for system in systems:

@@ -1,0 +1,162 @@
+"""A control token affects the text next to it as in transformers, and stays the template's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers
+from transformers import PreTrainedTokenizerFast
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.text.chat import encode_chat
+from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.turns.turn_format import detect_turn_format
+from tests.python.text import vocabularies
+
+# Control tokens of letters, and such that absorb whitespace; ordinary words and whitespace that are
+# added tokens.
+CONTROL: list[tuple[str, dict[str, bool]]] = [
+    ("turn|>", {}),
+    ("<|turn", {}),
+    ("<|left|>", {"lstrip": True}),
+    ("<|right|>", {"rstrip": True}),
+    ("<|both|>", {"lstrip": True, "rstrip": True}),
+    ("<|word|>", {"single_word": True}),
+    ("<|line|>\n", {}),
+    ("<|norm|>", {"normalized": True}),
+]
+PLAIN: list[tuple[str, dict[str, bool]]] = [
+    ("tool", {"single_word": True}),
+    ("café", {"single_word": True, "normalized": True}),
+    ("\n\n", {}),
+    (" x", {}),
+    ("<think>", {"lstrip": True}),
+]
+FAMILY = ("qwen3", "sentencepiece", "sentencepiece_without_prefix", "metaspace_first")
+PARTS = [name for name, _ in CONTROL + PLAIN]
+TEXTS = [*PARTS, " ", "\n", "\t", "a", "tool", "é", "_", "日本", "1", "|>", "<|", "\u00a0"]
+
+
+def text_of(family: str, template: str) -> TextFormat:
+    """Return a family's text format with these tokens."""
+    base = vocabularies.FAMILIES[family]()
+    assert base.tokenizer is not None
+    tokenizer = Tokenizer.from_str(base.tokenizer.to_str())
+    for tokens, special in ((CONTROL, True), (PLAIN, False)):
+        for name, flags in tokens:
+            flags = {"normalized": False} | flags
+            tokenizer.add_tokens([AddedToken(name, special=special, **flags)])
+    return dataclasses.replace(base, tokenizer=tokenizer, chat_template=template)
+
+
+def oracle(text: TextFormat, messages: list[dict[str, str]]) -> list[int]:
+    """Encode a conversation with transformers."""
+    assert text.tokenizer is not None
+    copy = Tokenizer.from_str(text.tokenizer.to_str())
+    found: Any = PreTrainedTokenizerFast(tokenizer_object=copy).apply_chat_template(
+        messages, chat_template=text.chat_template, return_dict=False
+    )
+    ids: list[int] = found
+    return ids
+
+
+def said(content: str) -> list[dict[str, str]]:
+    """Return a conversation of one message."""
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize(
+    ("template", "content"),
+    [
+        ("{{ messages[0].content }}turn|>", "tool"),
+        ("<|turn{{ messages[0].content }}", "tool x"),
+        ("<|turn{{ messages[0].content }}turn|>", "café"),
+        ("a<|right|>{{ messages[0].content }}", "\n\nb"),
+        ("a<|right|>{{ messages[0].content }}", "  x"),
+        ("{{ messages[0].content }}<|left|>b", "a\n\n"),
+        ("{{ messages[0].content }}<|both|>\n\nb", " \n\n"),
+        ("<think>{{ messages[0].content }}<|both|> <think>", " <think> "),
+        ("{{ messages[0].content }}<|word|>", "a"),
+        ("{{ messages[0].content }}<|norm|>a", "é"),
+        ("{{ messages[0].content }}<|line|>\na", "tool"),
+    ],
+)
+def test_text_next_to_a_control_token_is_that_of_transformers(
+    family: str, template: str, content: str
+) -> None:
+    text = text_of(family, template)
+    assert encode_chat(text, said(content)) == oracle(text, said(content))
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_conversation_without_control_tokens_is_that_of_transformers(
+    family: str, data: st.DataObject
+) -> None:
+    pieces = st.lists(st.sampled_from(TEXTS), max_size=5).map("".join)
+    ordinary = st.sampled_from([text for text in TEXTS if text not in dict(CONTROL)])
+    content = data.draw(st.lists(ordinary, max_size=4).map("".join))
+    begin, end = data.draw(pieces), data.draw(pieces)
+    text = text_of(family, f"{{{{ {begin!r} + messages[0].content + {end!r} }}}}")
+    messages = said(content)
+    if has_part_in_a_control_token(begin, content, end):
+        return
+    assert encode_chat(text, messages) == oracle(text, messages)
+
+
+def has_part_in_a_control_token(begin: str, content: str, end: str) -> bool:
+    """Return whether a control token's text lies across the edges of a message, or in it."""
+    whole = begin + content + end
+    for name, _ in CONTROL:
+        at = whole.find(name)
+        while at >= 0:
+            if at < len(begin) + len(content) and at + len(name) > len(begin):
+                return True
+            at = whole.find(name, at + 1)
+    return False
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_message_becomes_part_of_a_control_token(family: str, data: st.DataObject) -> None:
+    halves = [half for name, _ in CONTROL for half in (name[:3], name[3:], name)]
+    pieces = st.lists(st.sampled_from([*halves, *TEXTS]), max_size=5).map("".join)
+    begin, content, end = data.draw(pieces), data.draw(pieces), data.draw(pieces)
+    text = text_of(family, f"{{{{ {begin!r} + messages[0].content + {end!r} }}}}")
+    assert text.tokenizer is not None
+    control = control_tokens(text.tokenizer)
+    names = [name for name, _ in CONTROL]
+    found = [control[i].content for i in encode_chat(text, said(content)) if i in control]
+    # At most as often as the template itself writes it.
+    for name in names:
+        assert found.count(name) <= begin.count(name) + end.count(name)
+
+
+def test_a_token_that_appears_by_normalization_is_plain_text_in_a_message() -> None:
+    text = text_of("qwen3", "{{ messages[0].content }}<|norm|>")
+    assert text.tokenizer is not None
+    text.tokenizer.normalizer = normalizers.Lowercase()
+    norm = text.tokenizer.token_to_id("<|norm|>")
+    assert encode_chat(text, said("a <|NORM|> b")).count(norm) == 1
+    assert encode_chat(text, said("a <|norm|> b")).count(norm) == 1
+
+
+def test_a_session_says_that_its_parts_differ_next_to_a_control_token() -> None:
+    template = (
+        "{% for m in messages %}<|turn\n{{ m.role }}\n{{ m.content }}turn|>{% endfor %}"
+        "{% if add_generation_prompt %}<|turn\nassistant\n{% endif %}"
+    )
+    text = text_of("qwen3", template)
+    assert text.tokenizer is not None
+    ends = frozenset({text.tokenizer.token_to_id("turn|>")})
+    turns = detect_turn_format(dataclasses.replace(text, end_token_ids=ends))
+    assert "does not split exactly between messages, for example around 'tool'" in turns.difference
+    apart = dataclasses.replace(text, chat_template=template.replace("turn|>", " turn|>"))
+    assert detect_turn_format(dataclasses.replace(apart, end_token_ids=ends)).is_exact
