@@ -1,7 +1,9 @@
 // The text of one reply: detokenization, and the stop strings that end it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,11 @@ class ReplyText {
             bool continues_prompt = false) {
     if (table != nullptr) detokenizer_.emplace(table, continues_prompt);
     if (!stops.empty()) stops_.emplace(stops);
+  }
+
+  // The reply follows `ids`; see Detokenizer::follow.
+  void follow(std::span<const int32_t> ids) {
+    if (detokenizer_) detokenizer_->follow(ids);
   }
 
   // Appends the token's text. Returns whether a stop string is complete.

@@ -38,6 +38,7 @@ Sequence::Sequence(Request request, const Window& request_window, int64_t layers
       text(table, request.params.stop, request.continues_text),
       submitted(now),
       deadline(deadline_of(request, now)) {
+  text.follow(prompt);
   stats.prompt_tokens = prompt_tokens;
 }
 
@@ -59,7 +60,10 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       evicted_before(cache->evicted()),
       submitted(now),
       deadline(deadline_of(request, now)) {
-  sampler.append(session->tokens.ids());
+  const std::vector<int32_t> earlier = session->tokens.ids();
+  sampler.append(earlier);
+  text.follow(earlier);
+  text.follow(prompt);
   stats.prompt_tokens = prompt_tokens;
   stats.cached_tokens = stats.live_tokens = cache->live();
 }

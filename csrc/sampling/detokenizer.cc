@@ -25,6 +25,14 @@ std::string_view TokenTable::bytes(int32_t id) const {
   return std::string_view(bytes_).substr(begins_[id], begins_[id + 1] - begins_[id]);
 }
 
+void Detokenizer::follow(std::span<const int32_t> ids) {
+  size_t begin = ids.size();
+  for (size_t bytes = 0; begin > 0 && bytes < 3;) bytes += table_->text(ids[--begin]).size();
+  std::string shown;
+  for (const int32_t id : ids.subspan(begin)) assembler_.push(table_->text(id), &shown);
+  assembler_.disown_held();
+}
+
 void Detokenizer::push(int32_t id, std::string* out) {
   std::string_view text = table_->text(id);
   if (strip_ && !text.empty()) {

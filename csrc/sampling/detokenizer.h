@@ -45,6 +45,9 @@ class Detokenizer {
   explicit Detokenizer(const TokenTable* table, bool continues_text = false)
       : table_(table), strip_(table->strip_leading_space() && !continues_text) {}
 
+  // The text follows that of `ids`, which was shown before: if they end inside a character, this
+  // text may complete it. Before `push`; may be called several times.
+  void follow(std::span<const int32_t> ids);
   // Appends the characters that this token completes.
   void push(int32_t id, std::string* out);
   // Ends the text: appends U+FFFD if a character is incomplete.

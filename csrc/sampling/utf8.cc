@@ -33,8 +33,7 @@ void Utf8Assembler::push(std::string_view bytes, std::string* out) {
   for (const char c : bytes) {
     const uint8_t byte = static_cast<uint8_t>(c);
     if (missing_ > 0 && (byte < low_ || byte > high_)) {  // the held part cannot be completed
-      out->append(kReplacement);
-      held_ = missing_ = 0;
+      give_up(out);
     }
     if (missing_ == 0) {
       start(byte, out);
@@ -42,6 +41,7 @@ void Utf8Assembler::push(std::string_view bytes, std::string* out) {
       out->append(bytes_, held_);
       out->push_back(c);
       held_ = 0;
+      is_held_shown_ = false;
     } else {
       bytes_[held_++] = c;
       low_ = 0x80;
@@ -66,9 +66,14 @@ void Utf8Assembler::start(uint8_t byte, std::string* out) {
   high_ = lead.high;
 }
 
-void Utf8Assembler::flush(std::string* out) {
-  if (missing_ > 0) out->append(kReplacement);
+void Utf8Assembler::give_up(std::string* out) {
+  if (!is_held_shown_) out->append(kReplacement);
   held_ = missing_ = 0;
+  is_held_shown_ = false;
+}
+
+void Utf8Assembler::flush(std::string* out) {
+  if (missing_ > 0) give_up(out);
 }
 
 size_t find_invalid_utf8(std::string_view text) {

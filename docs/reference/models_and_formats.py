@@ -170,8 +170,8 @@ def _tokenizers() -> Iterator[str]:
     yield "\nTokens that begin or end a turn (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`, …) are"
     yield "known by their text: they are control tokens even if a GGUF file marks them as text,"
     yield "which causes a warning, and all that end a turn end a reply."
-    yield "\nA reply's text is that of its own tokens: if a prompt of ids ends inside a character,"
-    yield "the bytes of the reply that would complete it are shown as U+FFFD."
+    yield "\nA reply's text is the text of prompt and reply without that of the prompt. If a prompt"
+    yield "of ids ends inside a character, the reply that completes it shows the character."
     yield "\nPre-tokenizers of GGUF files, which split a text before it is merged:"
     yield ", ".join(f"`{name}`" for name in sorted(PRE_TOKENIZERS)) + "."
 

@@ -55,6 +55,15 @@ TEST(ReplyText, FindsAStopStringThatTheEndCompletes) {
   EXPECT_EQ(out, "");
 }
 
+TEST(ReplyText, CompletesAStopStringWithTheCharacterThatThePromptBegins) {
+  ReplyText text(&table(), {"\xC3\xA9"});
+  const std::vector<int32_t> prompt = {0, 2, 4};
+  text.follow(prompt);
+  std::string out;
+  EXPECT_TRUE(text.push(3, &out));
+  EXPECT_EQ(out, "");
+}
+
 TEST(ReplyText, IsEmptyWithoutATokenizer) {
   ReplyText text(nullptr, {});
   std::string out;

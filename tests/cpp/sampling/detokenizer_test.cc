@@ -76,8 +76,77 @@ TEST(Detokenizer, KeepsTheLeadingSpaceOfATextThatContinues) {
   EXPECT_EQ(out, " a");
 }
 
+// The text of `reply` after a text of `prompt`.
+std::string decode_after(const TokenTable& table, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& reply) {
+  Detokenizer detokenizer(&table);
+  detokenizer.follow(prompt);
+  std::string out;
+  for (const int32_t id : reply) detokenizer.push(id, &out);
+  detokenizer.flush(&out);
+  return out;
+}
+
+TEST(Detokenizer, CompletesTheCharacterThatAnEarlierTextBegins) {
+  const TokenTable table = byte_table();
+  EXPECT_EQ(decode_after(table, {'a', 0xC3}, {0xA9, 'b'}), "\xC3\xA9\x62");
+  EXPECT_EQ(decode_after(table, {0xF0}, {0x9F, 256, 0x99, 0x82}), "🙂");
+  EXPECT_EQ(decode_after(table, {0xF0, 0x9F, 256, 0x99, 256}, {0x82}), "🙂");
+  EXPECT_EQ(decode_after(table, {'a'}, {0xA9, 'b'}), "\xEF\xBF\xBD\x62");
+}
+
+TEST(Detokenizer, ShowsNothingForACharacterOfAnEarlierTextThatStaysIncomplete) {
+  const TokenTable table = byte_table();
+  EXPECT_EQ(decode_after(table, {0xE2}, {'b'}), "b");
+  EXPECT_EQ(decode_after(table, {0xE2}, {0x82, 'b'}), "b");
+  EXPECT_EQ(decode_after(table, {0xE2}, {0x82}), "");
+  EXPECT_EQ(decode_after(table, {0xE2}, {}), "");
+  EXPECT_EQ(decode_after(table, {0xE2}, {0xC3, 'b'}), "\xEF\xBF\xBD\x62");
+  EXPECT_EQ(decode_after(table, {0xE2}, {0x82, 0xAC, 0xE2}), "€\xEF\xBF\xBD");
+}
+
 TEST(Detokenizer, FlushEndsAnIncompleteCharacter) {
   EXPECT_EQ(decode(byte_table(), {'a', 0xE2, 0x82}), "a\xEF\xBF\xBD");
+}
+
+size_t text_bytes(const TokenTable& table, const std::vector<int32_t>& ids) {
+  size_t bytes = 0;
+  for (const int32_t id : ids) bytes += table.text(id).size();
+  return bytes;
+}
+
+// All of the two texts without the first one's complete characters; and without the replacement of
+// its incomplete one, unless the second text completes that.
+TEST(Detokenizer, FollowsAnEarlierTextWhereverItEnds) {
+  std::mt19937 random(5);
+  const TokenTable table = byte_table();
+  const std::string replacement = "\xEF\xBF\xBD";
+  int completed = 0, incomplete = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<int32_t> ids;
+    for (const char c : std::string(random() % 2 ? "aé€" : "🙂€é\xEF\xBF\xBD")) {
+      if (random() % 12 != 0) ids.push_back(static_cast<uint8_t>(c));
+      if (random() % 9 == 0) ids.push_back(256);
+    }
+    const auto cut = ids.begin() + random() % (ids.size() + 1);
+    const std::vector<int32_t> prompt(ids.begin(), cut), reply(cut, ids.end());
+    Utf8Assembler before;
+    std::string shown, bytes;
+    for (const int32_t id : prompt) before.push(table.text(id), &shown);
+    const int held = before.held();
+    std::string expected = decode(table, ids).substr(shown.size());
+    for (const int32_t id : ids) bytes += table.text(id);
+    const std::string own = bytes.substr(bytes.size() - text_bytes(table, reply) - held);
+    if (held > 0 && expected.starts_with(replacement) && !own.starts_with(replacement)) {
+      expected.erase(0, replacement.size());
+      ++incomplete;
+    } else if (held > 0) {
+      ++completed;
+    }
+    ASSERT_EQ(decode_after(table, prompt, reply), expected) << "round " << round;
+  }
+  EXPECT_GT(completed, 1000);
+  EXPECT_GT(incomplete, 1000);
 }
 
 // Random vocabularies of pieces of up to five bytes, so that characters are cut in every way.
