@@ -245,7 +245,7 @@ def _reads_otherwise(tokenizer: Tokenizer, token_id: int) -> bool:
     """Return whether a token's own text differs from what `tokenizers` shows, deliberately."""
     token = tokenizer.get_added_tokens_decoder().get(token_id)
     if token is not None:
-        return not token.content.isascii()
+        return not token.content.isascii() or (token.special and token.normalized)
     return (tokenizer.id_to_token(token_id) or "").startswith("<0x")
 
 

@@ -1,12 +1,13 @@
 """The bytes of each token: the table from which text is decoded natively.
 
 `Tokenizer.decode` concatenates bytes and decodes them at once, so a stream that emits the bytes as
-they arrive shows the same text. Two differences are deliberate. An added token such as `café` shows
-its own text; `tokenizers` reads it in the alphabet of byte-level vocabularies, in which `é` is one
-byte that no character ends with. And here, byte pieces of SentencePiece
-vocabularies are joined with the bytes around them. `tokenizers` turns a whole run of byte pieces
-into one U+FFFD per byte if any byte of the run is invalid. A stream cannot take characters back, so
-it shows the valid ones.
+they arrive shows the same text. Three differences are deliberate. An added token such as `café`
+shows its own text; `tokenizers` reads it in the alphabet of byte-level vocabularies, in which `é`
+is one byte that no character ends with. A control token is hidden even if it is matched after
+normalization; `tokenizers` shows it if normalization changes it. And here, byte pieces of
+SentencePiece vocabularies are joined with the bytes around them. `tokenizers` turns a whole run of
+byte pieces into one U+FFFD per byte if any byte of the run is invalid. A stream cannot take
+characters back, so it shows the valid ones.
 """
 
 from __future__ import annotations
