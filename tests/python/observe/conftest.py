@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 import sinkstream
+from tests.python.two_streams import folder, model
 
-
-@pytest.fixture(scope="module")
-def folder(tiny_folder: Callable[[str], Path]) -> Path:
-    """Return the folder of a tiny checkpoint with a tokenizer."""
-    return tiny_folder("llama")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Iterator[sinkstream.Model]:
-    """Return a model with room for two streams."""
-    with sinkstream.load(folder, sinks=4, window=60, threads=1) as loaded:
-        yield loaded
+__all__ = ["folder", "model", "wait_until", "wait_until_idle"]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
