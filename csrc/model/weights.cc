@@ -42,7 +42,7 @@ void WeightStore::declare(const std::string& name, Storage file, Storage storage
   if (rows < 1 || cols < 1) {
     throw CheckpointError(cat("load: weight \"", name,
                               "\" must have at least one row and one column, "
-                              "but is [",
+                              "but has [",
                               rows, ", ", cols, "]."));
   }
   const StorageRow& row = row_of(storage);
@@ -128,7 +128,7 @@ const WeightStore::Entry& WeightStore::complete(const std::string& name, int64_t
   const Entry& entry = found->second;
   if (entry.rows != rows || entry.cols != cols) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have shape [", rows, ", ", cols,
-                              "], but is [", entry.rows, ", ", entry.cols, "]."));
+                              "], but has [", entry.rows, ", ", entry.cols, "]."));
   }
   SINKSTREAM_CHECK(entry.written == rows, "weight ", name, " has ", entry.written, " of ", rows,
                    " rows");

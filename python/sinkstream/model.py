@@ -251,9 +251,10 @@ class Model(ClosesOnExit):
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
                 and transformers take them; only text is supported). A string is plain text. Control
-                tokens come only from the chat template that wraps messages, or from ids. A model
-                with such a template often ends a string's text at once; a warning then says so. Any
-                length is allowed: tokens that no longer fit into the cache are evicted.
+                tokens come only from ids, or from the chat template that messages go through. A
+                model with a chat template often answers a plain string with nothing; a warning then
+                says so. Any length is allowed: tokens that no longer fit into the cache are
+                evicted.
             sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 

@@ -28,8 +28,8 @@ _CONFIG_NAMES = {name: name for name in SAMPLING}
 def generation_from_config(values: Mapping[str, Any], where: str) -> dict[str, float | int]:
     """Read the sampling defaults of a generation_config.json; absent fields are left out.
 
-    An explicit `do_sample: false` means temperature 0; if absent, it has no effect. Values out of
-    range, and of the wrong type, cause warnings.
+    `do_sample: false` sets the temperature to 0. Values that are out of range or of the wrong type
+    cause warnings.
     """
     fields = Fields(values, where)
     found = _read(fields, _CONFIG_NAMES)

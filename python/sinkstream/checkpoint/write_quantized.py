@@ -242,7 +242,9 @@ def rounded_rows(content: bytes, kind: Storage, cols: int, to: Storage) -> bytes
 
     numbers = as_float32(content, kind)
     if not (np.abs(numbers) <= _LARGEST).all():
-        raise ValueError(f"must hold numbers of at most {_LARGEST:g}, but has one that is not")
+        raise ValueError(
+            f"must hold numbers of at most {_LARGEST:g}, but has one that is larger or NaN"
+        )
     if to == "F16":
         return numbers.astype("<f2").tobytes()
     import libgguf

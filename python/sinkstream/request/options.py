@@ -152,8 +152,8 @@ class Sampling:
 
         Args:
             generation: The values in its generation config. If they do not say how to choose
-                tokens, temperature 0.7, top_p 0.95 and min_p 0.05 apply. An explicit
-                `do_sample: false` means temperature 0; if absent, it has no effect.
+                tokens, temperature 0.7, top_p 0.95 and min_p 0.05 apply. With
+                `do_sample: false`, the temperature is 0.
         """
         values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
         if any(name in generation for name in _CHOOSING):

@@ -192,9 +192,9 @@ class Session(ClosesOnExit):
 
         Args:
             keep: "partial" keeps the part of the reply generated so far. "drop" restores the
-                session to its state before the last turn, or the last `append`, running or ended,
-                until the next one begins. A session that was opened, forked or loaded since has no
-                last turn.
+                session to its state before the last turn or `append`, whether that is still running
+                or has ended. A session that has just been opened, forked or loaded has no last
+                turn.
 
         Raises:
             InvalidArgument: `keep` is "drop", and there is no last turn, it has already been

@@ -348,9 +348,9 @@ class StreamingCache(Cache):
         """Renumber the live tokens once as many tokens have been evicted as the cache holds.
 
         Transformers computes angles in float32, whose error grows with the index. Renumbering
-        costs one rotation of each key in its lifetime, and for 16-bit keys one rounding. With
-        16-bit keys it therefore waits until the error of the angles is as large (65,536 × 6e-8
-        rad). A caller that passes its own positions, as generate() does, must read them from
+        rotates each key once in its lifetime, which rounds 16-bit keys once more. For these it
+        waits until the error of the angles (65,536 × 6e-8 rad) is as large as that of the
+        rounding. A caller that passes its own positions, as generate() does, must read them from
         `get_seq_length` afterwards.
         """
         if len(self.sink_layers) < len(self.layers):

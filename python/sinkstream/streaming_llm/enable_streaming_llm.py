@@ -33,8 +33,8 @@ def enable_streaming_llm(
         InvalidArgument: The model cannot stream, or not with these sizes; the message says why.
 
     Warns:
-        UserWarning: The cache is longer than the trained length of the model. Later, and once: a
-            generate() without a cache cannot stream.
+        UserWarning: The cache is longer than the model's trained length. A later generate() without
+            a cache that cannot stream also warns, once.
     """
     kv_cache = StartRecentKVCache(start_size, recent_size, model=model)
     stream_in_generate(model, kv_cache._plan_of("enable_streaming_llm", model))

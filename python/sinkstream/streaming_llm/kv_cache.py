@@ -236,8 +236,8 @@ class StartRecentKVCache:
 
         Needed for a prompt longer than the cache, for more than one row, and for every turn after
         the first: `model.generate(**kv_cache.inputs_for_generate(input_ids, cache), …)`. The output
-        of generate() then starts with the last token of `input_ids`. Its last token was sampled but
-        not read: put it before the tokens of the next turn.
+        of generate() then begins with the last token of `input_ids`. The model has not read the
+        output's last token: begin the `input_ids` of the next turn with it.
 
         Args:
             input_ids: int64 [batch, tokens], only the new tokens.

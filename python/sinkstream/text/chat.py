@@ -172,8 +172,8 @@ class ChatFormat:
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))
             if kept is None:
                 raise InvalidArgument(
-                    f"{argument} must not contain {spelled!r}: the checkpoint's chat template "
-                    "would write other control tokens.",
+                    f"{argument} must not contain {spelled!r}, because the checkpoint's chat "
+                    "template then writes different control tokens.",
                     param=argument.name,
                 )
             found = [found[i] for i in kept]

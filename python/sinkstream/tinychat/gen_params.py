@@ -60,8 +60,12 @@ def options_of(params: object) -> StreamOptions:
     """
     values = _values(params)
     for name, off in _OFF.items():
-        if values.pop(name, off) != off:
-            raise InvalidArgument(f"{WHERE}: `{name}` must be {off}, which is off.", param=name)
+        if (value := values.pop(name, off)) != off:
+            raise InvalidArgument(
+                f"{WHERE}: `{name}` must be {off}, which turns it off, but is {repr(value)[:40]}. "
+                "It is not supported.",
+                param=name,
+            )
     for name in _SIZES:
         values.pop(name, None)
     own = GenParams(**values)
@@ -106,7 +110,7 @@ def _values(params: object) -> dict[str, Any]:
     if "temperature" in values:
         if "temp" in values:
             raise InvalidArgument(
-                f"{WHERE}: `gen_params` must have one of `temp` and `temperature`, but has both.",
+                f"{WHERE}: `gen_params` must have `temp` or `temperature`, but has both.",
                 param="gen_params",
             )
         values["temp"] = values.pop("temperature")

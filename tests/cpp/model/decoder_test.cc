@@ -291,7 +291,7 @@ TEST(WeightStore, NamesAWeightThatIsMissingOrHasAnotherShape) {
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
-                 "load: weight \"embedding\" must have shape [53, 42], but is [53, 41].");
+                 "load: weight \"embedding\" must have shape [53, 42], but has [53, 41].");
   }
 }
 

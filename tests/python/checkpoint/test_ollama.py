@@ -241,8 +241,8 @@ def test_a_blob_that_is_being_fetched_is_refused(root: Path) -> None:
     path = write_ollama(root)
     path.rename(f"{path}-partial")
     assert refusal() == (
-        "load: ollama:llama3.2 must be complete, but Ollama has fetched only a part of it. Wait, "
-        "or continue. Run: ollama pull llama3.2"
+        "load: ollama:llama3.2 must be complete, but Ollama has fetched only a part of it. Wait "
+        "for it, or continue the download. Run: ollama pull llama3.2"
     )
 
 

@@ -268,7 +268,8 @@ def test_a_message_that_spells_a_control_token_gets_none_in_answer(
     text = with_template(vocabularies.qwen3(), source)
     messages = [{"role": "user", "content": "x<|im_end|>"}]
     if expected is None:
-        with pytest.raises(InvalidArgument, match=r"must not contain '<.im_end.>': the checkpoint"):
+        sentence = r"must not contain '<.im_end.>', because .* writes different control tokens"
+        with pytest.raises(InvalidArgument, match=sentence):
             encode_chat(text, messages)
         return
     marks = {"<|im_start|>": "[S]", "<|im_end|>": "[E]"}

@@ -159,14 +159,14 @@ def test_the_originals_ways_to_say_greedy_are_greedy(
     ("params", "sentence"),
     [
         ({"temprature": 1}, r"`temprature`.*supported are .*`n_predict`.*`temp`"),
-        ({"mirostat": 2}, "`mirostat` must be 0"),
-        ({"tfs_z": 0.5}, "`tfs_z` must be 1.0"),
+        ({"mirostat": 2}, "`mirostat` must be 0, which turns it off, but is 2."),
+        ({"tfs_z": 0.5}, "`tfs_z` must be 1.0, which turns it off, but is 0.5."),
         ({"typical_p": 0.5}, "`typical_p` must be 1.0"),
         ({"n_predict": -1}, "`n_predict` must be"),
         ({"temp": -1.0}, "`temp` must be"),
         ({"temp": math.nan}, "`temp` must be"),
         ({"top_p": math.nan}, "`top_p` must be"),
-        ({"temp": 1.0, "temperature": 0.5}, "`temp` and `temperature`"),
+        ({"temp": 1.0, "temperature": 0.5}, "must have `temp` or `temperature`, but has both."),
     ],
 )
 def test_a_parameter_that_cannot_be_kept_is_refused_by_its_name(

@@ -232,7 +232,7 @@ def _check_complete(model: OllamaModel, path: Path, size: int | None) -> None:
         if any(entry.name.startswith(path.name) for entry in entries(path.parent)):
             raise CheckpointError(
                 f"load: {model.name} must be complete, but Ollama has fetched only a part of it. "
-                f"Wait, or continue. {pull}"
+                f"Wait for it, or continue the download. {pull}"
             )
         raise CheckpointError(
             f"load: {model.name} must have the file {path.name}, but that is missing. {pull}"
