@@ -42,6 +42,7 @@ DecoderSpec spec_of(const py::dict& fields) {
   spec.mlp_bias = flag("mlp_bias");
   spec.qk_norm = flag("qk_norm");
   spec.tie_embeddings = flag("tie_embeddings");
+  spec.own_windows = fields["own_windows"].cast<std::vector<int64_t>>();
   validate(spec);
   return spec;
 }

@@ -51,7 +51,7 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
   }
   py::dict contents;
   contents["length"] = state.sequence.length;
-  contents["begin"] = state.sequence.begin;
+  contents["begins"] = state.sequence.begins;
   contents["ids"] = state.ids;
   contents["pending"] = state.pending;
   contents["turns"] = state.turns;
@@ -64,7 +64,7 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
                                                const py::dict& contents) {
   SessionState state;
   state.sequence.length = contents["length"].cast<int64_t>();
-  state.sequence.begin = contents["begin"].cast<int64_t>();
+  state.sequence.begins = contents["begins"].cast<std::vector<int64_t>>();
   state.ids = contents["ids"].cast<std::vector<int32_t>>();
   state.pending = contents["pending"].cast<std::optional<int32_t>>();
   state.turns = contents["turns"].cast<int64_t>();
@@ -76,8 +76,9 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   const ReleaseGil released;
   return std::make_unique<SessionHandle>(
       engine.restore_session(sinks, state, [&](SequenceCache* cache) {
-        SnapshotShape shape = snapshot_shape(*cache);
-        shape.live = static_cast<int64_t>(state.ids.size());
+        SINKSTREAM_CHECK(std::ssize(state.sequence.begins) == cache->group_count(),
+                         "a saved session has ", state.sequence.begins.size(), " groups of layers");
+        const SnapshotShape shape = snapshot_shape(*cache, state.sequence);
         SINKSTREAM_CHECK(shape.bytes() == byte_count &&
                              shape.scale_bytes() == scale_count * int64_t{sizeof(float)},
                          "a saved session has ", byte_count, " bytes and ", scale_count, " scales");

@@ -7,111 +7,189 @@
 
 namespace sinkstream {
 
-int64_t SequenceCache::pages_needed(const Window& window, int64_t layers, int64_t max_length) {
-  return layers * (window.sink_pages() + window.window_pages(max_length));
+namespace {
+
+// Pages of a layer that are full of sinks once there are `count` tokens.
+int64_t full_sink_pages(const Window& window, int64_t count) {
+  return count >= window.sinks ? window.sink_pages() : count / kPageRows;
 }
 
-SequenceCache::SequenceCache(PagePool* pool, const Window& window, int64_t layers,
+// [page ordinal in `own`]: the ordinal in `other` of the page that holds the first `count` tokens
+// from `first` on and the sinks, or −1.
+std::vector<int64_t> pages_to_share(const GroupPages& own, const GroupPages& other, int64_t first,
+                                    int64_t count) {
+  std::vector<int64_t> theirs(static_cast<size_t>(own.pages_per_layer()), -1);
+  const auto add = [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; t = own.window.page_end(t)) {
+      theirs[static_cast<size_t>(own.page_ordinal(t))] = other.page_ordinal(t);
+    }
+  };
+  add(0, std::min(count, own.window.sinks));
+  add(first, count);
+  return theirs;
+}
+
+}  // namespace
+
+int64_t SequenceCache::pages_needed(const Window& window, const CacheLayers& layers,
+                                    int64_t max_length) {
+  int64_t pages = 0;
+  for (const CacheGroup& group : layers.groups()) {
+    const Window kept = group.window_of(window);
+    pages += group.count() * (kept.sink_pages() + kept.window_pages(max_length));
+  }
+  return pages;
+}
+
+int64_t SequenceCache::pages_saved(const Window& window, const CacheLayers& layers, int64_t count) {
+  int64_t pages = 0;
+  for (const CacheGroup& group : layers.groups()) {
+    pages += group.count() * full_sink_pages(group.window_of(window), count);
+  }
+  return pages;
+}
+
+SequenceCache::SequenceCache(PagePool* pool, const Window& window, const CacheLayers& layers,
                              int64_t max_length)
-    : pool_(pool),
-      window_(window),
-      max_length_(max_length),
-      sink_page_count_(window.sink_pages()),
-      window_page_count_(window.window_pages(max_length)) {
-  const int64_t count = layers * pages_per_layer();
+    : pool_(pool), max_length_(max_length), main_(layers.main_group(window)) {
+  for (const CacheGroup& group : layers.groups()) {
+    groups_.push_back({.window = group.window_of(window), .layers = group.count()});
+  }
+  const int64_t count = count_pages();
+  for (int64_t layer = 0; layer < layers.count(); ++layer) layers_.push_back(layers.place(layer));
   SINKSTREAM_CHECK(pool->free_pages() >= count, "a sequence needs ", count, " pages, but ",
                    pool->free_pages(), " are free");
-  ids_.reserve(count);
-  pages_.reserve(count);
-  for (int64_t i = 0; i < count; ++i) {
-    ids_.push_back(pool->acquire());
-    pages_.push_back(pool->page(ids_.back()));
-  }
-}
-
-int64_t SequenceCache::pages_saved(const Window& window, int64_t layers, int64_t count) {
-  const int64_t pages = count >= window.sinks ? window.sink_pages() : count / kPageRows;
-  return layers * pages;
+  reserve(count);  // nothing may fail once there are pages
+  for (int64_t i = 0; i < count; ++i) add_page(pool->acquire());
 }
 
 SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count)
     : pool_(other.pool_),
-      window_(other.window_),
       max_length_(max_length),
-      sink_page_count_(window_.sink_pages()),
-      window_page_count_(window_.window_pages(max_length)),
-      length_(count) {
+      main_(other.main_),
+      length_(count),
+      groups_(other.groups_),
+      layers_(other.layers_) {
   const bool is_whole = count == other.length_;
   const bool is_there = (is_whole && other.in_flight_ == 0) || count <= other.shareable();
   SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "cannot share ", count,
                    " tokens of a sequence of ", other.length_, ", ", other.evicted(),
                    " of them evicted, with ", other.in_flight_, " more in flight");
-  if (!is_whole) window_.begin = 0;
-  const int64_t own = pages_per_layer(), layers = other.layers();
-  const int64_t needed = layers * own - pages_saved(window_, layers, count);
+  const int64_t all = count_pages();
+  int64_t needed = all;
+  for (GroupPages& group : groups_) {
+    if (!is_whole) group.window.begin = 0;
+    needed -= group.layers * full_sink_pages(group.window, count);
+  }
   SINKSTREAM_CHECK(pool_->free_pages() >= needed, "a sequence needs ", needed, " pages, but ",
                    pool_->free_pages(), " are free");
-  // [page ordinal here]: the ordinal of the other's page that holds its tokens, or -1.
-  std::vector<int64_t> theirs(own, -1);
-  for (int64_t t = 0; t < std::min(count, window_.sinks); t = window_.page_end(t)) {
-    theirs[page_ordinal(t)] = other.page_ordinal(t);
+  std::vector<std::vector<int64_t>> theirs;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Window& window = groups_[g].window;
+    // A fork of all tokens includes the one that only the last query saw: it counts as live.
+    const int64_t first = is_whole && count > 0 ? window.first(count - 1) : window.first(count);
+    theirs.push_back(pages_to_share(groups_[g], other.groups_[g], first, count));
   }
-  // A fork of all tokens includes the one that only the last query saw: it counts as live.
-  const int64_t first = is_whole && count > 0 ? window_.first(count - 1) : window_.first(count);
-  for (int64_t t = first; t < count; t = window_.page_end(t)) {
-    theirs[page_ordinal(t)] = other.page_ordinal(t);
+  reserve(all);  // nothing may fail once there are pages
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    share_pages(groups_[g], other, other.groups_[g], theirs[g]);
   }
-  const int64_t full_of_sinks = pages_saved(window_, 1, count);
-  const int64_t full_of_sinks_there = pages_saved(window_, 1, other.next_index());
-  ids_.reserve(layers * own);
-  pages_.reserve(layers * own);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    for (int64_t i = 0; i < own; ++i) {
-      if (theirs[i] < 0) {
-        ids_.push_back(pool_->acquire());
+}
+
+// Adds the pages of one group; `theirs` as from pages_to_share.
+void SequenceCache::share_pages(const GroupPages& group, const SequenceCache& other,
+                                const GroupPages& others, const std::vector<int64_t>& theirs) {
+  const int64_t full_of_sinks = full_sink_pages(group.window, length_);
+  const int64_t full_of_sinks_there = full_sink_pages(group.window, other.next_index());
+  const std::span<const int32_t> ids = other.page_ids(others);
+  for (int64_t layer = 0; layer < group.layers; ++layer) {
+    for (int64_t i = 0; i < group.pages_per_layer(); ++i) {
+      const int64_t there = theirs[static_cast<size_t>(i)];
+      if (there < 0) {
+        add_page(pool_->acquire());
         continue;
       }
-      const int32_t id = other.ids_[layer * other.pages_per_layer() + theirs[i]];
+      const int32_t id = ids[static_cast<size_t>(layer * others.pages_per_layer() + there)];
       if (i < full_of_sinks) {
         pool_->share(id);
-        ids_.push_back(id);
+        add_page(id);
       } else if (i < full_of_sinks_there) {  // only this sequence would write to it
-        ids_.push_back(pool_->copy(id));
+        add_page(pool_->copy(id));
       } else {
         pool_->share_for_writing(id);
-        ids_.push_back(id);
+        add_page(id);
       }
     }
   }
-  for (const int32_t id : ids_) pages_.push_back(pool_->page(id));
 }
 
 SequenceCache::~SequenceCache() {
   for (const int32_t id : ids_) pool_->release(id);
 }
 
+int64_t SequenceCache::count_pages() {
+  int64_t pages = 0;
+  for (GroupPages& group : groups_) {
+    group.sink_page_count = group.window.sink_pages();
+    group.window_page_count = group.window.window_pages(max_length_);
+    group.offset = pages;
+    pages += group.pages();
+  }
+  return pages;
+}
+
+void SequenceCache::reserve(int64_t count) {
+  ids_.reserve(static_cast<size_t>(count));
+  pages_.reserve(static_cast<size_t>(count));
+}
+
+void SequenceCache::add_page(int32_t id) {
+  ids_.push_back(id);
+  pages_.push_back(pool_->page(id));
+}
+
 Slot SequenceCache::slot(int64_t layer, int64_t index) const {
-  std::byte* page = pages_[layer * pages_per_layer() + page_ordinal(index)];
-  return {page, window_.is_sink(index) ? index % kPageRows : window_.row(index)};
+  const GroupPages& group = group_of(layer);
+  std::byte* page = pages_[static_cast<size_t>(first_page(layer) + group.page_ordinal(index))];
+  return {page, group.window.is_sink(index) ? index % kPageRows : group.window.row(index)};
+}
+
+int64_t SequenceCache::shareable() const {
+  int64_t least_sinks = length_;
+  bool has_evicted = false;
+  for (const GroupPages& group : groups_) {
+    least_sinks = std::min(least_sinks, group.window.sinks);
+    has_evicted |= group.window.first(next_index()) != group.window.sinks;
+  }
+  return has_evicted ? least_sinks : length_;
 }
 
 void SequenceCache::make_writable(int64_t count) {
-  for (int64_t t = next_index(); t < next_index() + count; t = window_.page_end(t)) {
-    for (int64_t i = page_ordinal(t); i < static_cast<int64_t>(ids_.size());
-         i += pages_per_layer()) {
-      if (pool_->holders(ids_[i]) == 1) continue;
-      ids_[i] = pool_->own(ids_[i]);
-      pages_[i] = pool_->page(ids_[i]);
+  for (const GroupPages& group : groups_) {
+    for (int64_t t = next_index(); t < next_index() + count; t = group.window.page_end(t)) {
+      for (int64_t layer = 0; layer < group.layers; ++layer) {
+        own_page(group.offset + layer * group.pages_per_layer() + group.page_ordinal(t));
+      }
     }
   }
+}
+
+// Makes this sequence the only holder of one of its pages.
+void SequenceCache::own_page(int64_t page) {
+  const auto at = static_cast<size_t>(page);
+  if (pool_->holders(ids_[at]) == 1) return;
+  ids_[at] = pool_->own(ids_[at]);
+  pages_[at] = pool_->page(ids_[at]);
 }
 
 void SequenceCache::advance(int64_t count) {
   SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - length_, "cannot add ", count,
                    " tokens to a sequence of ", length_, " with a maximum of ", max_length_);
-  const int64_t first = window_.first(length_);
+  const int64_t before = length_;
   length_ += count;
-  poison(first, std::min(window_.first(length_), length_));
+  for (const GroupPages& group : groups_) {
+    poison(group, group.window.first(before), std::min(group.window.first(length_), length_));
+  }
 }
 
 void SequenceCache::add_in_flight(int64_t count) {
@@ -127,19 +205,20 @@ void SequenceCache::commit_in_flight(int64_t count) {
   advance(count);
 }
 
-void SequenceCache::poison(int64_t begin, int64_t end) {
+void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) {
   if (!pool_->poisons()) return;
   const PageShape& shape = pool_->shape();
   const int64_t bytes = bytes_of(shape.type);
-  const int64_t ring = window_page_count_ * kPageRows;
+  const int64_t ring = group.window_page_count * kPageRows;
   const auto poison_number = [&](std::byte* head, int64_t element) {
     pool_->memory().poison(head + element * bytes, bytes);
   };
   for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
-    for (int64_t layer = 0; layer < layers(); ++layer) {
-      const int64_t page = layer * pages_per_layer() + page_ordinal(i);
+    for (int64_t layer = 0; layer < group.layers; ++layer) {
+      const auto page = static_cast<size_t>(group.offset + layer * group.pages_per_layer() +
+                                            group.page_ordinal(i));
       if (pool_->holders(ids_[page]) > 1) continue;  // another holder may still see it
-      const Slot at = slot(layer, i);
+      const Slot at = {pages_[page], group.window.is_sink(i) ? i % kPageRows : group.window.row(i)};
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           poison_number(at.page + shape.key_offset(h), shape.key_element(at.row, d));
@@ -155,77 +234,105 @@ void SequenceCache::poison(int64_t begin, int64_t end) {
   }
 }
 
+bool SequenceCache::can_rewind(int64_t length) const {
+  return length <= length_ &&
+         std::all_of(groups_.begin(), groups_.end(), [&](const GroupPages& group) {
+           return group.window.first(length) == group.window.first(length_);
+         });
+}
+
 bool SequenceCache::rewind(int64_t length) {
   SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0,
                    "cannot rewind a sequence of ", length_, " tokens, with ", in_flight_,
                    " more in flight, to ", length);
-  // Pages that were full of sinks and will no longer be.
-  const int64_t begin = pages_saved(window_, 1, length), end = pages_saved(window_, 1, length_);
-  std::vector<size_t> shared;
-  for (int64_t layer = 0; layer < layers(); ++layer) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t page = layer * pages_per_layer() + i;
-      const bool needs_page = pool_->holders(ids_[page]) > 1 && !pool_->has_spare(ids_[page]);
-      if (needs_page) shared.push_back(static_cast<size_t>(page));
+  std::vector<int64_t> shared;
+  for (const GroupPages& group : groups_) {
+    // Pages that were full of sinks and will no longer be.
+    const int64_t begin = full_sink_pages(group.window, length);
+    const int64_t end = full_sink_pages(group.window, length_);
+    for (int64_t layer = 0; layer < group.layers; ++layer) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t page = group.offset + layer * group.pages_per_layer() + i;
+        const int32_t id = ids_[static_cast<size_t>(page)];
+        if (pool_->holders(id) > 1 && !pool_->has_spare(id)) shared.push_back(page);
+      }
     }
   }
-  if (static_cast<int64_t>(shared.size()) > pool_->free_pages()) return false;
-  for (const size_t page : shared) {
-    ids_[page] = pool_->own(ids_[page]);
-    pages_[page] = pool_->page(ids_[page]);
-  }
+  if (std::ssize(shared) > pool_->free_pages()) return false;
+  for (const int64_t page : shared) own_page(page);
   length_ = length;
   return true;
 }
 
 void SequenceCache::restart() {
   length_ = 0;
-  window_.begin = 0;
+  for (GroupPages& group : groups_) group.window.begin = 0;
 }
 
 void SequenceCache::cut(int64_t index) {
-  SINKSTREAM_CHECK(index >= window_.first(length_) && index <= length_, "cannot cut a sequence of ",
+  SINKSTREAM_CHECK(index >= window().first(length_) && index <= length_,
+                   "cannot cut a sequence of ", length_, " tokens at ", index);
+  for (int64_t g = 0; g < group_count(); ++g) {
+    cut_group(g, std::max(index, group(g).window.first(length_)));
+  }
+}
+
+void SequenceCache::cut_group(int64_t group, int64_t index) {
+  GroupPages& pages = groups_[static_cast<size_t>(group)];
+  const int64_t first = pages.window.first(length_);
+  SINKSTREAM_CHECK(index >= first && index <= std::max(first, length_), "cannot cut a sequence of ",
                    length_, " tokens at ", index);
-  poison(window_.first(length_), index);
-  window_.begin = index;
+  poison(pages, first, index);
+  pages.window.begin = index;
 }
 
 void SequenceCache::evict_for_space(int64_t count) {
-  const int64_t recent = window_.window - 1;  // what a query sees, excluding sinks and itself
+  const int64_t recent = window().window - 1;  // what a query sees, excluding sinks and itself
   if (count < 0 || count > recent) {
     throw InvalidArgument(cat("evict_for_space: `n` must be in [0, ", recent,
                               "] (the window without the current token), but is ", count,
                               ". Longer texts need no call: they stream through the window."),
                           "n");
   }
-  if (window_.rank(length_) + count <= window_.sinks + recent) return;
+  if (window().rank(length_) + count <= window().sinks + recent) return;
   cut(length_ - (recent - count));
 }
 
 void SequenceCache::copy_from(const SequenceCache& other) {
-  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() &&
-                       pool_->shape().bytes() == other.pool_->shape().bytes() &&
-                       sink_page_count_ == other.sink_page_count_,
+  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size() &&
+                       pool_->shape().bytes() == other.pool_->shape().bytes(),
                    "cannot copy tokens from a sequence of another geometry");
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    SINKSTREAM_CHECK(groups_[g].sink_page_count == other.groups_[g].sink_page_count &&
+                         groups_[g].offset == other.groups_[g].offset,
+                     "cannot copy tokens from a sequence of another geometry");
+    groups_[g].window = other.groups_[g].window;
+  }
   for (size_t i = 0; i < pages_.size(); ++i) {
     pool_->memory().copy(pages_[i], other.pages_[i], pool_->shape().bytes());
   }
-  window_ = other.window_;
   length_ = other.length_;
 }
 
 void SequenceCache::jump(int64_t index) {
-  SINKSTREAM_CHECK(length_ >= window_.sinks && index >= length_, "cannot jump from ", length_,
+  SINKSTREAM_CHECK(length_ >= window().sinks && index >= length_, "cannot jump from ", length_,
                    " tokens to ", index);
-  poison(window_.first(length_), length_);
+  const int64_t before = length_;
+  for (const GroupPages& group : groups_) poison(group, group.window.first(before), before);
   length_ = index;
-  window_.begin = index;
+  for (GroupPages& group : groups_) group.window.begin = index;
 }
 
-void SequenceCache::resume(int64_t length, int64_t begin) {
+void SequenceCache::resume(int64_t length, std::span<const int64_t> begins) {
+  SINKSTREAM_CHECK(std::ssize(begins) == group_count(), "a sequence has ", group_count(),
+                   " groups of layers, not ", begins.size());
   length_ = length;
-  window_.begin = begin;
-  poison(window_.first(length - 1), std::min(window_.first(length), length));  // as in `advance`
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Window& window = groups_[g].window;
+    window.begin = begins[g];
+    // As in `advance`.
+    poison(groups_[g], window.first(length - 1), std::min(window.first(length), length));
+  }
 }
 
 }  // namespace sinkstream

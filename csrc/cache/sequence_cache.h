@@ -1,5 +1,6 @@
-// One sequence's keys and values: its window, its length, and its pages in every layer, which it
-// holds for its lifetime. Leaves the values to kernels, which read and write the pages.
+// One sequence's keys and values: its length, and for each group of layers its window and its
+// pages, which it holds for its lifetime. Leaves the values to kernels, which read and write the
+// pages.
 #pragma once
 
 #include <algorithm>
@@ -7,23 +8,43 @@
 #include <span>
 #include <vector>
 
+#include "cache/cache_layers.h"
 #include "cache/page_pool.h"
 #include "cache/window.h"
 #include "kernels/append.h"
 
 namespace sinkstream {
 
+// The pages of one group of layers: Note [Cache groups].
+struct GroupPages {
+  Window window;  // what its layers keep, cuts included
+  int64_t layers = 0;
+  int64_t sink_page_count = 0;
+  int64_t window_page_count = 0;  // the ring
+  int64_t offset = 0;  // among the sequence's pages: [layers][sink pages, then window pages]
+
+  int64_t pages_per_layer() const { return sink_page_count + window_page_count; }
+  int64_t pages() const { return layers * pages_per_layer(); }
+  // The number of a token's page among a layer's.
+  int64_t page_ordinal(int64_t index) const {
+    if (window.is_sink(index)) return index / kPageRows;
+    return sink_page_count + window.block(index) % window_page_count;
+  }
+};
+
 class SequenceCache {
  public:
   // Pages of all layers for a sequence that will never hold more than `max_length` tokens.
-  static int64_t pages_needed(const Window& window, int64_t layers, int64_t max_length);
+  static int64_t pages_needed(const Window& window, const CacheLayers& layers, int64_t max_length);
 
   // Takes that many pages; the caller has checked that they are free. The pool outlives the cache.
-  SequenceCache(PagePool* pool, const Window& window, int64_t layers, int64_t max_length);
+  // `window`: the sinks and the window of the sequence.
+  SequenceCache(PagePool* pool, const Window& window, const CacheLayers& layers,
+                int64_t max_length);
 
   // How many of those a sequence saves by starting with `count` tokens of another one: pages full
   // of sinks, which neither will write again.
-  static int64_t pages_saved(const Window& window, int64_t layers, int64_t count);
+  static int64_t pages_saved(const Window& window, const CacheLayers& layers, int64_t count);
 
   // Starts with the first `count` tokens of `other`, and with its sinks and window. `count` is the
   // length of `other`, or at most `shareable()`. Shares their pages until one of the two writes to
@@ -33,44 +54,43 @@ class SequenceCache {
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
 
-  const Window& window() const { return window_; }
+  const Window& window() const { return group(main_).window; }  // of the largest group
+  int64_t group_count() const { return std::ssize(groups_); }
+  const GroupPages& group(int64_t group) const { return groups_[static_cast<size_t>(group)]; }
   const PageShape& shape() const { return pool_->shape(); }
   PageMemory& memory() const { return pool_->memory(); }
-  int64_t layers() const { return static_cast<int64_t>(pages_.size()) / pages_per_layer(); }
+  int64_t layers() const { return std::ssize(layers_); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
   int64_t in_flight() const { return in_flight_; }  // tokens launched after them, not yet delivered
   int64_t next_index() const { return length_ + in_flight_; }  // of the next token to launch
   int64_t max_length() const { return max_length_; }
-  int64_t live() const { return window_.live(length_); }
-  int64_t evicted() const { return window_.evicted(length_); }
+  int64_t live() const { return window().live(length_); }
+  int64_t evicted() const { return window().evicted(length_); }
   int64_t bytes() const { return static_cast<int64_t>(ids_.size()) * pool_->shape().bytes(); }
-  int64_t sink_page_count() const { return sink_page_count_; }
-  int64_t window_page_count() const { return window_page_count_; }
   std::span<const int32_t> page_ids() const { return ids_; }  // all pages held
+  std::span<const int32_t> page_ids(const GroupPages& group) const {
+    return page_ids().subspan(static_cast<size_t>(group.offset),
+                              static_cast<size_t>(group.pages()));
+  }
 
-  // [sink_page_count()] and [window_page_count()], as attention reads them.
+  // [sink_page_count] and [window_page_count] of the layer's group, as attention reads them.
   const std::byte* const* sink_pages(int64_t layer) const {
-    return pages_.data() + layer * pages_per_layer();
+    return pages_.data() + first_page(layer);
   }
   const std::byte* const* window_pages(int64_t layer) const {
-    return sink_pages(layer) + sink_page_count_;
+    return sink_pages(layer) + group_of(layer).sink_page_count;
+  }
+  const GroupPages& group_of(int64_t layer) const {
+    return group(layers_[static_cast<size_t>(layer)].group);
   }
   // The slot of the token at `index`.
   Slot slot(int64_t layer, int64_t index) const;
-  // The number of its page among the layer's: sink pages first, then the ring.
-  int64_t page_ordinal(int64_t index) const {
-    if (window_.is_sink(index)) return index / kPageRows;
-    return sink_page_count_ + window_.block(index) % window_page_count_;
-  }
-  int64_t pages_per_layer() const { return sink_page_count_ + window_page_count_; }
 
   // How many of the first tokens another sequence may start with: all, as long as the next token
-  // sees all of them; later the sinks, which depend on no other token. Tokens in flight count as
-  // seen: they may have overwritten what left the window.
-  int64_t shareable() const {
-    if (window_.first(next_index()) == window_.sinks) return length_;
-    return std::min(length_, window_.sinks);
-  }
+  // sees all of them in every layer; later the sinks, which depend on no other token, or none if
+  // some layers keep none. Tokens in flight count as seen: they may have overwritten what left the
+  // window.
+  int64_t shareable() const;
   // Makes this sequence the only holder of the pages that the next `count` tokens, from
   // next_index() on, will be written to. Call it before a forward pass if pages may be shared.
   void make_writable(int64_t count);
@@ -91,15 +111,16 @@ class SequenceCache {
   // Drops all tokens and keeps the pages.
   void restart();
   // Whether the tokens from index `length` on can be dropped: nothing that the token at that index
-  // would see has been evicted.
-  bool can_rewind(int64_t length) const {
-    return length <= length_ && window_.first(length) == window_.first(length_);
-  }
+  // would see in any layer has been evicted.
+  bool can_rewind(int64_t length) const;
   // Drops them. Returns false, and does nothing, if shared sinks would have to be rewritten and no
   // page is free for them.
   bool rewind(int64_t length);
-  // Evicts the window tokens before `index`, which is in [first(length()), length()].
+  // Evicts the window tokens before `index`, which is in [first(length()), length()], from every
+  // layer.
   void cut(int64_t index);
+  // The same in one group; `index` is in [first(length()), length()] of that group.
+  void cut_group(int64_t group, int64_t index);
   // Makes room for `count` tokens, so that all of them see the same earlier tokens: if they do not
   // fit, evicts in advance what would be evicted while they are processed. Throws InvalidArgument
   // if the window is too small for `count`.
@@ -109,23 +130,36 @@ class SequenceCache {
   // Sets the index of the next token, as if all tokens before it had been seen and all but the
   // sinks evicted. For tests of very long streams; `length()` must be at least S.
   void jump(int64_t index);
-  // Turns a cache without tokens into one of `length` tokens that was cut at `begin`. The rows of
-  // the live tokens must already be written (snapshot.h).
-  void resume(int64_t length, int64_t begin);
+  // Turns a cache without tokens into one of `length` tokens whose groups were cut at `begins`. The
+  // rows of the live tokens must already be written (snapshot.h).
+  void resume(int64_t length, std::span<const int64_t> begins);
 
  private:
-  // If the pool poisons: sets the evicted window tokens [begin, end) to NaN, except rows that have
-  // been overwritten.
-  void poison(int64_t begin, int64_t end);
+  // Fills in the page counts of groups_, for max_length_; returns the pages of all.
+  int64_t count_pages();
+  // The layer's first page, in ids_ and pages_.
+  int64_t first_page(int64_t layer) const {
+    const auto& [group, place] = layers_[static_cast<size_t>(layer)];
+    const GroupPages& pages = groups_[static_cast<size_t>(group)];
+    return pages.offset + place * pages.pages_per_layer();
+  }
+  void reserve(int64_t pages);
+  void add_page(int32_t id);
+  void share_pages(const GroupPages& group, const SequenceCache& other, const GroupPages& others,
+                   const std::vector<int64_t>& theirs);
+  void own_page(int64_t page);
+  // If the pool poisons: sets the group's evicted window tokens [begin, end) to NaN, except rows
+  // that have been overwritten.
+  void poison(const GroupPages& group, int64_t begin, int64_t end);
 
   PagePool* pool_;
-  Window window_;
   int64_t max_length_;
-  int64_t sink_page_count_;
-  int64_t window_page_count_;
+  int64_t main_ = 0;  // the largest group
   int64_t length_ = 0;
   int64_t in_flight_ = 0;
-  std::vector<int32_t> ids_;       // [layers][sink pages, then window pages]
+  std::vector<GroupPages> groups_;
+  std::vector<CacheLayers::Place> layers_;
+  std::vector<int32_t> ids_;       // of each group's pages, in order
   std::vector<std::byte*> pages_;  // the same, as addresses
 };
 

@@ -61,11 +61,27 @@ void move(Byte* plain, std::byte* paged) {
   }
 }
 
-// Copies all numbers of the live tokens of a sequence that has, or will have, this `length` and
-// `window`, including a cut. `kBytes` is the size of a number.
+// A group's window once its sequence is in this state.
+Window window_in(const SequenceCache& cache, int64_t group, const SequenceState& state) {
+  Window window = cache.group(group).window;
+  window.begin = state.begins[static_cast<size_t>(group)];
+  return window;
+}
+
+// The layers of a group, ascending.
+std::vector<int64_t> layers_of(const SequenceCache& cache, int64_t group) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+    if (&cache.group_of(layer) == &cache.group(group)) layers.push_back(layer);
+  }
+  return layers;
+}
+
+// Copies all numbers of the live tokens of some layers of a sequence that has, or will have, this
+// `length` and `window`, including a cut. `kBytes` is the size of a number.
 template <int64_t kBytes, typename Byte>
-void move_numbers(const SequenceCache& cache, const Window& window, int64_t length,
-                  Byte* keys_values, Byte* scales) {
+void move_numbers(const SequenceCache& cache, const std::vector<int64_t>& layers,
+                  const Window& window, int64_t length, Byte* keys_values, Byte* scales) {
   const PageShape& shape = cache.shape();
   const int64_t live = window.live(length);
   PageView view(&cache.memory(), shape.bytes());
@@ -84,11 +100,11 @@ void move_numbers(const SequenceCache& cache, const Window& window, int64_t leng
     }
   };
   for_each_run(window, length, [&](const Run& run) {
-    for (int64_t layer = 0; layer < cache.layers(); ++layer) {
-      const Slot at = cache.slot(layer, run.begin);
+    for (int64_t i = 0; i < std::ssize(layers); ++i) {
+      const Slot at = cache.slot(layers[static_cast<size_t>(i)], run.begin);
       std::byte* const page = view.open(at.page);
       for (int64_t head = 0; head < shape.kv_heads; ++head) {
-        const int64_t keys = (layer * 2 * shape.kv_heads + head) * live;
+        const int64_t keys = (i * 2 * shape.kv_heads + head) * live;
         const int64_t values = keys + shape.kv_heads * live;
         move_head(run, at.row, keys, page + shape.key_offset(head),
                   [&](int64_t row, int64_t d) { return shape.key_element(row, d); });
@@ -101,26 +117,58 @@ void move_numbers(const SequenceCache& cache, const Window& window, int64_t leng
 }
 
 template <typename Byte>
-void move_tokens(const SequenceCache& cache, const Window& window, int64_t length,
-                 Byte* keys_values, Byte* scales) {
+void move_group(const SequenceCache& cache, int64_t group, const SequenceState& state,
+                Byte* keys_values, Byte* scales) {
+  const std::vector<int64_t> layers = layers_of(cache, group);
+  const Window window = window_in(cache, group, state);
   switch (bytes_of(cache.shape().type)) {
-    case 1: return move_numbers<1>(cache, window, length, keys_values, scales);
-    case 2: return move_numbers<2>(cache, window, length, keys_values, scales);
-    case 4: return move_numbers<4>(cache, window, length, keys_values, scales);
+    case 1: return move_numbers<1>(cache, layers, window, state.length, keys_values, scales);
+    case 2: return move_numbers<2>(cache, layers, window, state.length, keys_values, scales);
+    case 4: return move_numbers<4>(cache, layers, window, state.length, keys_values, scales);
   }
   SINKSTREAM_CHECK(false, "the size of type ", name_of(cache.shape().type), " is unknown");
 }
 
+template <typename Byte>
+void move_tokens(const SequenceCache& cache, const SequenceState& state, Byte* keys_values,
+                 Byte* scales) {
+  const SnapshotShape all = snapshot_shape(cache, state);
+  for (int64_t group = 0; group < cache.group_count(); ++group) {
+    move_group(cache, group, state, keys_values, scales);
+    SnapshotShape moved = all;
+    moved.groups = {all.groups[static_cast<size_t>(group)]};
+    keys_values += moved.bytes();
+    if (scales != nullptr) scales += moved.scale_bytes();
+  }
+}
+
 }  // namespace
 
-SnapshotShape snapshot_shape(const SequenceCache& cache) {
+SequenceState state_of(const SequenceCache& cache) {
+  SequenceState state{.length = cache.length(), .begins = {}};
+  for (int64_t group = 0; group < cache.group_count(); ++group) {
+    state.begins.push_back(cache.group(group).window.begin);
+  }
+  return state;
+}
+
+SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state) {
   const PageShape& shape = cache.shape();
-  return {cache.layers(), shape.kv_heads, cache.live(), shape.head_dim, shape.type};
+  SnapshotShape found{
+      .groups = {}, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .type = shape.type};
+  for (int64_t group = 0; group < cache.group_count(); ++group) {
+    found.groups.push_back(
+        {cache.group(group).layers, window_in(cache, group, state).live(state.length)});
+  }
+  return found;
+}
+
+SnapshotShape snapshot_shape(const SequenceCache& cache) {
+  return snapshot_shape(cache, state_of(cache));
 }
 
 void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales) {
-  move_tokens(cache, cache.window(), cache.length(), keys_values,
-              reinterpret_cast<std::byte*>(scales));
+  move_tokens(cache, state_of(cache), keys_values, reinterpret_cast<std::byte*>(scales));
 }
 
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
@@ -129,13 +177,15 @@ void restore(SequenceCache* cache, const SequenceState& state, const std::byte* 
                    cache->length(), " tokens");
   SINKSTREAM_CHECK(state.length >= 0 && state.length <= cache->max_length(), "cannot restore ",
                    state.length, " tokens into a sequence with a maximum of ", cache->max_length());
-  SINKSTREAM_CHECK(state.begin >= 0 && state.begin <= state.length, "cannot restore a sequence of ",
-                   state.length, " tokens with a cut at ", state.begin);
-  Window window = cache->window();
-  window.begin = state.begin;
-  move_tokens(*cache, window, state.length, keys_values,
-              reinterpret_cast<const std::byte*>(scales));
-  cache->resume(state.length, state.begin);
+  SINKSTREAM_CHECK(std::ssize(state.begins) == cache->group_count(),
+                   "cannot restore a sequence with ", state.begins.size(),
+                   " groups of layers into one with ", cache->group_count());
+  for (const int64_t begin : state.begins) {
+    SINKSTREAM_CHECK(begin >= 0 && begin <= state.length, "cannot restore a sequence of ",
+                     state.length, " tokens with a cut at ", begin);
+  }
+  move_tokens(*cache, state, keys_values, reinterpret_cast<const std::byte*>(scales));
+  cache->resume(state.length, state.begins);
 }
 
 }  // namespace sinkstream

@@ -4,26 +4,33 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "cache/sequence_cache.h"
 
 namespace sinkstream {
 
-// The sizes of a snapshot. `keys_values` is [layers][2 (keys, values)][kv_heads][live][head_dim] of
-// `type`, and `scales`, for int8 only, is [layers][2][kv_heads][live] of float32. The live tokens
-// are the sinks, then the window, in index order.
+// The sizes of a snapshot. `keys_values` is, for each group of layers in order, [layers][2 (keys,
+// values)][kv_heads][live][head_dim] of `type`, and `scales`, for int8 only, is likewise
+// [layers][2][kv_heads][live] of float32. The live tokens of a group are its sinks, then its
+// window, in index order.
 struct SnapshotShape {
-  int64_t layers = 0;
+  struct Group {
+    int64_t layers = 0;
+    int64_t live = 0;
+  };
+  std::vector<Group> groups;
   int64_t kv_heads = 0;
-  int64_t live = 0;
   int64_t head_dim = 0;
   DType type = DType::kFloat32;
 
-  constexpr int64_t rows() const { return layers * 2 * kv_heads * live; }
-  constexpr int64_t bytes() const { return rows() * head_dim * bytes_of(type); }
-  constexpr int64_t scale_bytes() const {
-    return type == DType::kInt8 ? rows() * int64_t{sizeof(float)} : 0;
+  int64_t rows() const {
+    int64_t rows = 0;
+    for (const Group& group : groups) rows += group.layers * 2 * kv_heads * group.live;
+    return rows;
   }
+  int64_t bytes() const { return rows() * head_dim * bytes_of(type); }
+  int64_t scale_bytes() const { return type == DType::kInt8 ? rows() * int64_t{sizeof(float)} : 0; }
 };
 
 SnapshotShape snapshot_shape(const SequenceCache& cache);
@@ -34,11 +41,15 @@ void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales)
 
 // What else a snapshot must record about its sequence.
 struct SequenceState {
-  int64_t length = 0;  // SequenceCache::length
-  int64_t begin = 0;   // Window::begin, in [0, length]
+  int64_t length = 0;           // SequenceCache::length
+  std::vector<int64_t> begins;  // of each group of layers: Window::begin, in [0, length]
 };
 
-// Restores the tokens into an empty cache with the same S, W, layers and page shape: what is
+SequenceState state_of(const SequenceCache& cache);
+// The shape of a snapshot of a sequence in this state, in a cache with the groups of `cache`.
+SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state);
+
+// Restores the tokens into an empty cache with the same S, W, groups and page shape: what is
 // appended afterwards has the same bits as when appended to the original. `max_length` may differ.
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales);

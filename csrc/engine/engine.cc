@@ -47,9 +47,9 @@ int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) 
 }
 
 EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& model) {
-  SINKSTREAM_CHECK(options.layers >= 1 && options.max_sequences >= 1 && options.prefill_chunk >= 1,
-                   "layers, max_sequences and prefill_chunk must be at least 1, but are ",
-                   options.layers, ", ", options.max_sequences, " and ", options.prefill_chunk);
+  SINKSTREAM_CHECK(options.max_sequences >= 1 && options.prefill_chunk >= 1,
+                   "max_sequences and prefill_chunk must be at least 1, but are ",
+                   options.max_sequences, " and ", options.prefill_chunk);
   options.prefill_chunk = fitting_chunk(options, model);
   return options;
 }
@@ -95,7 +95,7 @@ void Engine::check_open(const char* where) const {
 
 Window Engine::window_of(const char* where, std::optional<int64_t> sinks) const {
   Window window = options_.window;
-  if (!sinks) return window;
+  if (!sinks) return options_.layers.main_window(window);
   const int64_t capacity = window.capacity();
   if (*sinks < 0 || *sinks >= capacity) {
     throw InvalidArgument(cat(where, ": `sinks` must be in [0, ", capacity - 1, "], but is ",
@@ -104,7 +104,7 @@ Window Engine::window_of(const char* where, std::optional<int64_t> sinks) const 
   }
   window.sinks = *sinks;
   window.window = capacity - window.sinks;
-  return window;
+  return options_.layers.main_window(window);
 }
 
 void Engine::check_prompt(const std::vector<int32_t>& prompt) const {

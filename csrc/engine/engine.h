@@ -28,7 +28,7 @@ namespace sinkstream {
 // What an engine works with. The pointers must outlive it.
 struct EngineOptions {
   PagePool* pool = nullptr;  // used only by the engine's thread
-  int64_t layers = 1;        // each sequence holds pages in every layer
+  CacheLayers layers = 1;    // each sequence holds pages in every layer
   Window window;             // for requests that set no `sinks`
   int64_t max_sequences = 1;
   int64_t prefill_chunk = 1;  // reduced to fit in max_tokens() with the decode tokens

@@ -25,7 +25,7 @@ Clock::time_point deadline_of(const Request& request, Clock::time_point now) {
 
 }  // namespace
 
-Sequence::Sequence(Request request, const Window& request_window, int64_t layers,
+Sequence::Sequence(Request request, const Window& request_window, const CacheLayers& layers,
                    const TokenTable* table, std::shared_ptr<TokenStream> out, Clock::time_point now)
     : prompt(std::move(request.prompt)),
       prompt_tokens(static_cast<int64_t>(prompt.size())),

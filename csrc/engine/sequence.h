@@ -33,8 +33,8 @@ struct Request {
 };
 
 struct Sequence {
-  Sequence(Request request, const Window& window, int64_t layers, const TokenTable* table,
-           std::shared_ptr<TokenStream> out, Clock::time_point now);
+  Sequence(Request request, const Window& window, const CacheLayers& layers,
+           const TokenTable* table, std::shared_ptr<TokenStream> out, Clock::time_point now);
   // A turn of a session that the caller has acquired.
   Sequence(Request request, std::shared_ptr<Session> session, const TokenTable* table,
            std::shared_ptr<TokenStream> out, Clock::time_point now);

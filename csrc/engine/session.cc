@@ -49,9 +49,7 @@ void Session::begin_turn(bool replies) {
   if (replies) ++turns;
 }
 
-SessionState Session::state() const {
-  return {{cache->length(), cache->window().begin}, tokens.ids(), pending, turns};
-}
+SessionState Session::state() const { return {state_of(*cache), tokens.ids(), pending, turns}; }
 
 void Session::publish_stats() {
   SessionStats now;

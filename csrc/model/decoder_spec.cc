@@ -21,6 +21,10 @@ float DecoderSpec::attention_scale() const {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
+CacheLayers DecoderSpec::cache_layers() const {
+  return own_windows.empty() ? CacheLayers(layers) : CacheLayers::with_windows(own_windows);
+}
+
 void validate(const DecoderSpec& spec) {
   constexpr int64_t kMost = int64_t{1} << 20;  // far above any model; products stay in 64 bits
   require_range("vocab_size", spec.vocab_size, 1, kMost << 4);
@@ -31,6 +35,12 @@ void validate(const DecoderSpec& spec) {
   require_range("kv_heads", spec.kv_heads, 1, spec.heads);
   require_range("head_dim", spec.head_dim, 2, 256);
   require_range("rotary_dim", spec.rotary_dim(), 0, spec.head_dim);
+  if (!spec.own_windows.empty()) {
+    require_range("own_windows", std::ssize(spec.own_windows), spec.layers, spec.layers);
+  }
+  for (const int64_t own_window : spec.own_windows) {
+    require_range("own_windows", own_window, 0, int64_t{1} << 30);
+  }
   if (spec.heads % spec.kv_heads != 0) {
     throw CheckpointError(cat("load: `heads` must be a multiple of `kv_heads` (", spec.kv_heads,
                               "), but is ", spec.heads, "."),

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/cache_layers.h"
 #include "kernels/rope.h"
 
 namespace sinkstream {
@@ -25,11 +26,13 @@ struct DecoderSpec {
   bool mlp_bias = false;
   bool qk_norm = false;  // each query and key head is RMS-normalized before it is rotated
   bool tie_embeddings = false;
+  std::vector<int64_t> own_windows;  // [layers], a layer's own window, 0: none; empty: no layer's
 
   int64_t query_size() const { return heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
   int64_t rotary_dim() const { return 2 * static_cast<int64_t>(inverse_frequencies.size()); }
   float attention_scale() const;  // multiplies q · k: 1 / sqrt(head_dim)
+  CacheLayers cache_layers() const;
 };
 
 // Throws CheckpointError for values that no decoder can have.

@@ -1,5 +1,6 @@
-// The rows of one forward pass, and the rounds in which their keys are written and their queries
-// run. Does none of the model's arithmetic; the CPU and GPU decoders read the same plan.
+// The rows of one forward pass, and for each group of layers the rounds in which their keys are
+// written and their queries run. Does none of the model's arithmetic; the CPU and GPU decoders read
+// the same plan.
 //
 // Note: [Scratch pages]
 // A ring has room for one more block than is live, so only a piece of a long span can be written
@@ -31,6 +32,7 @@ struct ForwardPlan {
   // (Window::piece).
   struct Piece {
     const SequenceCache* cache = nullptr;
+    const GroupPages* pages = nullptr;  // of the group in that cache
     int64_t row = 0;
     int64_t index = 0;  // of its first token
     int64_t count = 0;
@@ -44,7 +46,7 @@ struct ForwardPlan {
     // Of those blocks, the ones from kept_block() on stay in the ring.
     int64_t end_block() const { return scratch_block + scratch_pages; }
     int64_t kept_block() const {
-      return std::max(scratch_block, end_block() - cache->window_page_count());
+      return std::max(scratch_block, end_block() - pages->window_page_count);
     }
   };
 
@@ -56,6 +58,17 @@ struct ForwardPlan {
     size_t count = 0;
   };
 
+  // What the layers of one group compute.
+  struct Group {
+    std::vector<int64_t> rank;   // [rows], the position of each query against the sinks
+    std::vector<int64_t> first;  // [rows], the oldest window token that each sees
+    std::vector<Piece> pieces;
+    std::vector<Round> rounds;
+
+    int64_t scratch_used = 0;  // of the last round
+    bool is_joinable = false;  // whether another piece may share the last round
+  };
+
   // Enough scratch pages that no step of `rows` rows in up to `spans` spans is cut. At least one of
   // a span's c rows is in the block that the span begins in, which has a page in the ring, so a
   // span needs at most (c + 62) / 64.
@@ -63,27 +76,24 @@ struct ForwardPlan {
     return (rows + (kPageRows - 2) * spans) / kPageRows;
   }
 
-  // Allocates memory for `max_rows` up front. A round may use `scratch_pages`.
-  explicit ForwardPlan(int64_t max_rows, int64_t scratch_pages = 0);
+  // Allocates memory for `max_rows` and this many groups of layers up front. A round may use
+  // `scratch_pages`.
+  explicit ForwardPlan(int64_t max_rows, int64_t scratch_pages = 0, int64_t group_count = 1);
   void make(std::span<const ForwardSpan> spans);
 
   int64_t rows() const { return static_cast<int64_t>(ids.size()); }
 
   std::vector<int32_t> ids;    // [rows]
   std::vector<int64_t> index;  // [rows]
-  std::vector<int64_t> rank;   // [rows], the position of each query against the sinks
-  std::vector<int64_t> first;  // [rows], the oldest window token that each sees
-  std::vector<Piece> pieces;
-  std::vector<Round> rounds;
-  int64_t wanted = 0;  // rows whose logits are wanted
+  int64_t wanted = 0;          // rows whose logits are wanted
+  std::vector<Group> groups;
 
  private:
   void add_rows(const ForwardSpan& span);
-  void cut(const ForwardSpan& span, bool* joinable);
-  void add(Piece piece, bool joins);
+  void cut(const ForwardSpan& span, const GroupPages& pages, Group* group) const;
+  void add(Piece piece, bool joins, Group* group) const;
 
   int64_t scratch_pages_;
-  int64_t scratch_used_ = 0;  // of the last round
 };
 
 }  // namespace sinkstream

@@ -28,6 +28,7 @@ void add_spec(const DecoderSpec& spec, Digest* digest) {
        {spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm, spec.tie_embeddings}) {
     digest->add_number(flag);
   }
+  for (const int64_t own_window : spec.own_windows) digest->add_number(own_window);
 }
 }  // namespace
 

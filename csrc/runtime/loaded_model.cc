@@ -90,6 +90,7 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
                          std::vector<int32_t> end_token_ids)
     : serial_(next_serial()),
       spec_(spec),
+      layers_(spec.cache_layers()),
       store_(std::move(store)),
       window_{options.sinks, options.window},
       max_sequences_(options.max_sequences),
@@ -99,10 +100,10 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       input_type_(input_type_of(options, kernels_.kernels)),
       weight_bytes_(store_.bytes()),
       decoder_(make_decoder(options)),
-      pool_(make_pool(max_sequences_ * spec.layers * window_.most_pages(), &threads_)) {
+      pool_(make_pool(max_sequences_ * layers_.most_pages(window_), &threads_)) {
   EngineOptions engine;
   engine.pool = &pool_;
-  engine.layers = spec.layers;
+  engine.layers = layers_;
   engine.window = window_;
   engine.max_sequences = max_sequences_;
   engine.prefill_chunk = prefill_chunk_;
@@ -174,17 +175,17 @@ int64_t LoadedModel::bytes_per_token() const {
 }
 
 int64_t LoadedModel::bytes_per_sequence() const {
-  return spec_.layers * window_.most_pages() * decoder_->page_shape().bytes();
+  return layers_.most_pages(window_) * decoder_->page_shape().bytes();
 }
 
 std::unique_ptr<ForwardCache> LoadedModel::new_cache(int64_t batch, const Window& window) const {
   return std::make_unique<ForwardCache>(
-      serial_, make_pool(ForwardCache::pages_needed(spec_.layers, window, batch, kEndlessLength)),
-      spec_.layers, window, batch, kEndlessLength);
+      serial_, make_pool(ForwardCache::pages_needed(layers_, window, batch, kEndlessLength)),
+      layers_, window, batch, kEndlessLength);
 }
 
 std::unique_ptr<ForwardCache> LoadedModel::copy_of(const ForwardCache& cache) const {
-  return std::make_unique<ForwardCache>(cache, make_pool(cache.pool.pages()), spec_.layers);
+  return std::make_unique<ForwardCache>(cache, make_pool(cache.pool.pages()), layers_);
 }
 
 void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
@@ -201,8 +202,8 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
   if (cache == nullptr) {
     const Window window{0, tokens};
     dense = std::make_unique<ForwardCache>(
-        serial_, make_pool(ForwardCache::pages_needed(spec_.layers, window, batch, tokens)),
-        spec_.layers, window, batch, tokens);
+        serial_, make_pool(ForwardCache::pages_needed(layers_, window, batch, tokens)), layers_,
+        window, batch, tokens);
     cache = dense.get();
   }
   // All rows in one call if they fit: its logits are then [batch, tokens, vocab]. Otherwise row by

@@ -45,6 +45,7 @@ class LoadedModel {
 
   int64_t serial() const { return serial_; }
   const DecoderSpec& spec() const { return spec_; }
+  const CacheLayers& layers() const { return layers_; }
   const ChosenKernels& kernels() const { return kernels_; }
   const Window& window() const { return window_; }
   Engine& engine() { return *engine_; }
@@ -86,6 +87,7 @@ class LoadedModel {
 
   int64_t serial_;  // unique in this process; ForwardCache::model
   DecoderSpec spec_;
+  CacheLayers layers_;
   WeightStore store_;
   std::mutex store_mutex_;  // held while the weights are digested or freed
   bool is_released_ = false;

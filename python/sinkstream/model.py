@@ -179,9 +179,10 @@ class Model(ClosesOnExit):
     def capacity(self) -> Capacity:
         """Return the memory that the model holds, and how many sequences fit."""
         native = self._native
+        sinks, window = self._spec.kept(self._options.sinks, self._options.window)
         return Capacity(
-            sinks=self._options.sinks,
-            window=self._options.window,
+            sinks=sinks,
+            window=window,
             max_sequences=self._options.max_sequences,
             bytes_per_token=native.bytes_per_token,
             bytes_per_sequence=native.bytes_per_sequence,

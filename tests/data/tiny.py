@@ -104,6 +104,25 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
     "llama": (_LLAMA, "smollm"),
     "qwen2": (_QWEN2, "qwen2"),
     "qwen3": (_QWEN3, None),
+    "qwen2-windows": (
+        {
+            **_QWEN2,
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        "qwen2",
+    ),
+    "qwen3-all-windows": (
+        {
+            **_QWEN3,
+            "use_sliding_window": True,
+            "sliding_window": 32,
+            "max_window_layers": 0,
+        },
+        None,
+    ),
     "llama-one-layer": ({**_LLAMA, "num_hidden_layers": 1}, None),
     "llama-wide": (
         {

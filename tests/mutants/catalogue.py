@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 WINDOW = "csrc/cache/window.h"
 SEQUENCE = "csrc/cache/sequence_cache.cc"
+LAYERS = "csrc/cache/cache_layers.h"
 PLACE = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
@@ -130,8 +131,8 @@ MUSEUM = (
         sentence="The query is rotated by its index even for sinks: keys and query disagree about "
         "where the cache begins.",
         file=DECODER,
-        old="angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);",
-        new="angles_.fill(plan_.index.data(), rows_, sink_cos_, sink_sin_);",
+        old="angles_.fill(plan.rank.data(), rows_,",
+        new="angles_.fill(plan_.index.data(), rows_,",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -197,10 +198,10 @@ MUSEUM = (
         sentence="Only sinks that came before the chunk count as sinks, so a prompt whose sinks "
         "arrive in several chunks loses some.",
         file=DECODER,
-        old=".sinks = piece.cache->window().sinks,",
+        old=".sinks = piece.pages->window.sinks,",
         new=""".sinks = piece.cache->length() == 0
-                                               ? piece.cache->window().sinks
-                                               : std::min(piece.cache->window().sinks,
+                                               ? piece.pages->window.sinks
+                                               : std::min(piece.pages->window.sinks,
                                                           piece.cache->length()),""",
         killers=(_decoder("ChunkSizeChangesNoBit"),),
     ),
@@ -209,8 +210,8 @@ MUSEUM = (
         name="newest_overwritten",
         sentence="A full ring overwrites its newest page and keeps its oldest.",
         file=PLACE,
-        old="window_.block(index) % window_page_count_;",
-        new="std::min(window_.block(index), window_page_count_ - 1);",
+        old="window.block(index) % window_page_count;",
+        new="std::min(window.block(index), window_page_count - 1);",
         killers=(
             _sequence("NeverOverwritesAKeyThatAQueryOfThePieceSees"),
             _definition("HoldsForFourCapacitiesInEveryRotaryScheme"),
@@ -245,9 +246,9 @@ MUSEUM = (
         name="window_of_the_first_sequence",
         sentence="All sequences of a step see as far back as the first one.",
         file=PLAN,
-        old="first.push_back(cache.window().first(t));",
+        old="first.push_back(window.first(t));",
         new="""first.push_back(
-        std::max(cache.window().sinks, pieces[0].cache->window().first(t)));""",
+          std::max(window.sinks, groups[g].pieces[0].pages->window.first(t)));""",
         killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
     Mutant(
@@ -272,7 +273,7 @@ MUSEUM = (
     std::vector<float> cos(pairs), sin(pairs);
     shift_angles_.fill(&one, 1, cos.data(), sin.data());
     for (float& x : sin) x *= direction;
-    const ForwardPlan::Piece& piece = plan_.pieces[round.piece];
+    const ForwardPlan::Piece& piece = plan.pieces[round.piece];
     for (int64_t j = 0; j < std::min(piece.cache->window().sinks, piece.index); ++j) {
       const Slot sink = piece.cache->slot(layer, j);
       EvictArgs turn;
@@ -317,8 +318,8 @@ MUSEUM = (
         name="one_window_for_a_chunk",
         sentence="All tokens of a chunk see what its last token sees of the cache.",
         file=PLAN,
-        old="first.push_back(cache.window().first(t));",
-        new="first.push_back(cache.window().first(cache.length() + span.count - 1));",
+        old="first.push_back(window.first(t));",
+        new="first.push_back(window.first(begin + span.count - 1));",
         killers=(
             _decoder("ChunkSizeChangesNoBit"),
             _definition("HoldsForFourCapacitiesInEveryRotaryScheme"),
@@ -406,7 +407,7 @@ OURS = (
         name="copy_without_cuts",
         sentence="A copy sees what was evicted from the original.",
         file=SEQUENCE,
-        old="  window_ = other.window_;\n",
+        old="    groups_[g].window = other.groups_[g].window;\n",
         new="",
         killers=(_sequence("CopiesTokensCutsAndPages"),),
     ),
@@ -414,8 +415,8 @@ OURS = (
         name="restart_keeps_the_cut",
         sentence="A sequence that starts anew still has the eviction of the one before.",
         file=SEQUENCE,
-        old="  length_ = 0;\n  window_.begin = 0;",
-        new="  length_ = 0;",
+        old="  for (GroupPages& group : groups_) group.window.begin = 0;\n",
+        new="",
         killers=(_sequence("JumpsToAnIndexFarAway"),),
     ),
     # --- shared pages -----------------------------------------------------------------------
@@ -439,17 +440,34 @@ OURS = (
         name="writes_to_the_others_page",
         sentence="Of a piece that reaches into a second page, only the first page is made private.",
         file=SEQUENCE,
-        old="t < next_index() + count; t = window_.page_end(t)) {\n",
-        new="t <= next_index(); t = window_.page_end(t)) {\n",
+        old="t < next_index() + count; t = group.window.page_end(t)) {\n",
+        new="t <= next_index(); t = group.window.page_end(t)) {\n",
         killers=(_shared("RandomForksAndWritesNeverMeet"),),
     ),
     Mutant(
         name="begins_with_what_was_evicted",
         sentence="A full sequence counts as a prefix whose first tokens are still present.",
-        file=PLACE,
-        old="if (window_.first(next_index()) == window_.sinks) return length_;",
-        new="if (evicted() == 0) return length_;",
+        file=SEQUENCE,
+        old="has_evicted |= group.window.first(next_index()) != group.window.sinks;",
+        new="has_evicted |= evicted() > 0;",
         killers=(_shared("OnlyACompletePrefixCanBeShared"),),
+    ),
+    Mutant(
+        name="a_narrow_layer_keeps_sinks",
+        sentence="A layer with a window of its own keeps the sequence's sinks as well.",
+        file=LAYERS,
+        old="? Window{0, own_window}",
+        new="? Window{sequence.sinks, own_window}",
+        killers=(_definition("HoldsFarPastTheWindowsThatLayersHaveOfTheirOwn"),),
+    ),
+    Mutant(
+        name="a_cut_spares_narrow_layers",
+        sentence="A cut evicts tokens from the largest group of layers only.",
+        file=DECODER,
+        old="group < layers_.group_count(); ++group) {\n    cache->cut_group(",
+        new="group < layers_.group_count(); ++group) {\n"
+        "    if (cache->group(group).window.sinks > 0) cache->cut_group(",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     # --- angles -----------------------------------------------------------------------------
     Mutant(
@@ -481,7 +499,7 @@ OURS = (
         name="kept_rows_see_what_others_see",
         sentence="A row that is kept for its logits sees the window of the row that it replaces.",
         file=DECODER,
-        old="      move_rows(first_.data(), first_.data(), 1);\n",
+        old="      move_rows(rows->first.data(), rows->first.data(), 1);\n",
         new="",
         killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
@@ -499,10 +517,10 @@ OURS = (
         sentence="Eviction in the middle moves the oldest token first, over others that have not "
         "moved yet.",
         file=DECODER,
-        old="""      from[i] = cache->slot(layer, first + older - 1 - i);
-      to[i] = cache->slot(layer, first + older - 1 - i + distance);""",
-        new="""      from[i] = cache->slot(layer, first + i);
-      to[i] = cache->slot(layer, first + i + distance);""",
+        old="""      from[i] = cache->slot(layer, cut.first + cut.older - 1 - i);
+      to[i] = cache->slot(layer, cut.first + cut.older - 1 - i + distance);""",
+        new="""      from[i] = cache->slot(layer, cut.first + i);
+      to[i] = cache->slot(layer, cut.first + i + distance);""",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -534,8 +552,8 @@ OURS = (
         name="cut_forgets_the_oldest",
         sentence="Eviction in the middle frees the right number of slots, but at the wrong end.",
         file=DECODER,
-        old="  cache->cut(first + distance);",
-        new="  cache->cut(first);",
+        old="    cache->cut_group(group, cuts[static_cast<size_t>(group)].begin);",
+        new="    cache->cut_group(group, cuts[static_cast<size_t>(group)].first);",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(

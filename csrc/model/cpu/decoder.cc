@@ -12,13 +12,15 @@ namespace sinkstream {
 Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
                  ThreadPool* pool, const DecoderOptions& options)
     : spec_(spec),
+      layers_(spec.cache_layers()),
       weights_(std::move(weights)),
       kernels_(kernels),
       launch_{pool},
       options_(options),
       angles_(spec.inverse_frequencies, spec.attention_factor),
       shift_angles_(spec.inverse_frequencies),
-      plan_(options.max_tokens) {
+      plan_(options.max_tokens, 0, layers_.group_count()),
+      groups_(static_cast<size_t>(layers_.group_count())) {
   const int64_t rows = options.max_tokens;
   const int64_t q = spec.query_size(), kv = spec.kv_size(), pairs = spec.rotary_dim() / 2;
   const int64_t widest = std::max({spec.hidden_size, spec.intermediate_size, q});
@@ -35,10 +37,12 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
     up_ = carver.take<float>(rows * spec.intermediate_size);
     window_cos_ = carver.take<float>(rows * pairs);
     window_sin_ = carver.take<float>(rows * pairs);
-    sink_cos_ = carver.take<float>(rows * pairs);
-    sink_sin_ = carver.take<float>(rows * pairs);
     kept_cos_ = carver.take<float>(rows * pairs);
     kept_sin_ = carver.take<float>(rows * pairs);
+    for (GroupRows& group : groups_) {
+      group.sink_cos = carver.take<float>(rows * pairs);
+      group.sink_sin = carver.take<float>(rows * pairs);
+    }
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
     return carver.used();
   };
@@ -47,18 +51,20 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
   attention_scratch_ =
       Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
              "the attention's scratch", pool);
-  rank_.reserve(rows);
-  first_.reserve(rows);
   slots_.resize(rows);
-  round_queries_.reserve(rows);
-  attention_spans_.reserve(rows);
-  span_caches_.reserve(rows);
+  for (GroupRows& group : groups_) {
+    group.rank.reserve(rows);
+    group.first.reserve(rows);
+    group.round_queries.reserve(rows);
+    group.spans.reserve(rows);
+    group.caches.reserve(rows);
+  }
 }
 
 void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   plan_.make(spans);
   compute_angles();
-  keep_all_rows();
+  for (size_t g = 0; g < groups_.size(); ++g) keep_all_rows(plan_.groups[g], &groups_[g]);
   kernels_.embedding(
       {.ids = plan_.ids.data(), .tokens = rows_, .table = weights_.embedding, .out = hidden_},
       launch_);
@@ -71,78 +77,86 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
 }
 
 void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
-  const auto [first, distance, older] = plan_cut(*cache, begin, end);
+  const std::vector<Cut> cuts = plan_cuts(*cache, begin, end);
+  const int64_t distance = cuts.front().distance;
   std::vector<float> cos(shift_angles_.pairs()), sin(shift_angles_.pairs());
   shift_angles_.fill(&distance, 1, cos.data(), sin.data());
-  std::vector<Slot> from(older), to(older);
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
-    for (int64_t i = 0; i < older; ++i) {  // newest first, so that none is overwritten too early
-      from[i] = cache->slot(layer, first + older - 1 - i);
-      to[i] = cache->slot(layer, first + older - 1 - i + distance);
+    const Cut& cut = cuts[static_cast<size_t>(layers_.place(layer).group)];
+    std::vector<Slot> from(cut.older), to(cut.older);
+    for (int64_t i = 0; i < cut.older;
+         ++i) {  // newest first, so that none is overwritten too early
+      from[i] = cache->slot(layer, cut.first + cut.older - 1 - i);
+      to[i] = cache->slot(layer, cut.first + cut.older - 1 - i + distance);
     }
     EvictArgs args;
     args.from = from.data();
     args.to = to.data();
-    args.rows = older;
+    args.rows = cut.older;
     args.shape = page_shape();
     args.rotation = rotation(cos.data(), sin.data());
     kernels_.evict(args, launch_);
   }
-  cache->cut(first + distance);
+  for (int64_t group = 0; group < layers_.group_count(); ++group) {
+    cache->cut_group(group, cuts[static_cast<size_t>(group)].begin);
+  }
 }
 
 void Decoder::compute_angles() {
   rows_ = plan_.rows();
   SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward pass has ", rows_, " tokens");
-  rank_ = plan_.rank;
-  first_ = plan_.first;
   angles_.fill(plan_.index.data(), rows_, window_cos_, window_sin_);
-  angles_.fill(rank_.data(), rows_, sink_cos_, sink_sin_);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const ForwardPlan::Group& plan = plan_.groups[g];
+    angles_.fill(plan.rank.data(), rows_, groups_[g].sink_cos, groups_[g].sink_sin);
+  }
   query_cos_ = window_cos_;
   query_sin_ = window_sin_;
+  queries_ = rows_;
 }
 
-void Decoder::keep_all_rows() {
-  queries_ = rows_;
-  round_queries_.clear();
-  attention_spans_.clear();
-  span_caches_.clear();
-  for (const ForwardPlan::Round& round : plan_.rounds) {
-    round_queries_.push_back(
+void Decoder::keep_all_rows(const ForwardPlan::Group& plan, GroupRows* rows) {
+  rows->rank = plan.rank;
+  rows->first = plan.first;
+  rows->round_queries.clear();
+  rows->spans.clear();
+  rows->caches.clear();
+  for (const ForwardPlan::Round& round : plan.rounds) {
+    rows->round_queries.push_back(
         {.row = round.row, .count = round.rows, .span = round.piece, .spans = round.count});
     for (size_t i = round.piece; i < round.piece + round.count; ++i) {
-      const ForwardPlan::Piece& piece = plan_.pieces[i];
-      attention_spans_.push_back({.row = piece.row - round.row,
-                                  .count = piece.count,
-                                  .index = piece.index,
-                                  .sinks = piece.cache->window().sinks,
-                                  .window_page_count = piece.cache->window_page_count()});
-      span_caches_.push_back(piece.cache);
+      const ForwardPlan::Piece& piece = plan.pieces[i];
+      rows->spans.push_back({.row = piece.row - round.row,
+                             .count = piece.count,
+                             .index = piece.index,
+                             .sinks = piece.pages->window.sinks,
+                             .window_page_count = piece.pages->window_page_count});
+      rows->caches.push_back(piece.cache);
     }
   }
 }
 
 // Keeps only the rows whose logits are wanted: the last layer's other rows need only their keys and
 // values. The kept rows move up.
-void Decoder::keep_wanted_rows() {
+void Decoder::keep_wanted_rows(const ForwardPlan::Group& plan, GroupRows* rows) {
   const int64_t hidden = spec_.hidden_size, pairs = spec_.rotary_dim() / 2;
   int64_t kept = 0;
   size_t kept_spans = 0;
-  for (size_t r = 0; r < plan_.rounds.size(); ++r) {
-    const ForwardPlan::Round& round = plan_.rounds[r];
-    Queries& queries = round_queries_[r];
+  for (size_t r = 0; r < plan.rounds.size(); ++r) {
+    const ForwardPlan::Round& round = plan.rounds[r];
+    Queries& queries = rows->round_queries[r];
     queries.row = kept;
     queries.span = kept_spans;
     for (size_t i = round.piece; i < round.piece + round.count; ++i) {
-      const ForwardPlan::Piece& piece = plan_.pieces[i];
+      const ForwardPlan::Piece& piece = plan.pieces[i];
       if (piece.wanted == 0) continue;
       const int64_t dropped = piece.count - piece.wanted, row = piece.row + dropped;
-      AttentionSpan span = attention_spans_[i];
+      AttentionSpan span = rows->spans[i];
       span.row = kept - queries.row;
       span.count = piece.wanted;
       span.index = piece.index + dropped;
-      attention_spans_[kept_spans] = span;
-      span_caches_[kept_spans++] = piece.cache;
+      rows->spans[kept_spans] = span;
+      rows->caches[kept_spans++] = piece.cache;
       const auto move_rows = [&](const auto* from, auto* to, int64_t width) {
         std::memmove(to + kept * width, from + row * width, piece.wanted * width * sizeof(*to));
       };
@@ -150,10 +164,10 @@ void Decoder::keep_wanted_rows() {
       move_rows(normed_, normed_, hidden);
       move_rows(window_cos_, kept_cos_, pairs);
       move_rows(window_sin_, kept_sin_, pairs);
-      move_rows(sink_cos_, sink_cos_, pairs);
-      move_rows(sink_sin_, sink_sin_, pairs);
-      move_rows(first_.data(), first_.data(), 1);
-      move_rows(rank_.data(), rank_.data(), 1);
+      move_rows(rows->sink_cos, rows->sink_cos, pairs);
+      move_rows(rows->sink_sin, rows->sink_sin, pairs);
+      move_rows(rows->first.data(), rows->first.data(), 1);
+      move_rows(rows->rank.data(), rows->rank.data(), 1);
       kept += piece.wanted;
     }
     queries.count = kept - queries.row;
@@ -166,6 +180,9 @@ void Decoder::keep_wanted_rows() {
 
 void Decoder::attend(const LayerWeights& layer, int64_t index) {
   const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  const auto group = static_cast<size_t>(layers_.place(index).group);
+  const ForwardPlan::Group& plan = plan_.groups[group];
+  GroupRows& rows = groups_[group];
   normalize(hidden_, layer.attention_norm, normed_, rows_, spec_.hidden_size);
   const LinearPart parts[] = {
       {.weights = layer.k, .bias = layer.k_bias, .out = key_, .out_stride = kv},
@@ -174,7 +191,7 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
   const std::span<const LinearPart> all = parts;
   if (index + 1 == spec_.layers && plan_.wanted < rows_) {
     multiply(normed_, rows_, all.first(2));
-    keep_wanted_rows();
+    keep_wanted_rows(plan, &rows);
     if (queries_ > 0) multiply(normed_, queries_, all.last(1));
   } else {
     multiply(normed_, rows_, all);
@@ -184,10 +201,10 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
     normalize(key_, layer.k_norm, key_, rows_ * spec_.kv_heads, spec_.head_dim);
   }
   rotate_query(rotation(query_cos_, query_sin_), query_window_);
-  rotate_query(rotation(sink_cos_, sink_sin_), query_sink_);
-  for (size_t r = 0; r < plan_.rounds.size(); ++r) {
-    append(plan_.rounds[r], index);
-    if (round_queries_[r].count > 0) attend(round_queries_[r], index);
+  rotate_query(rotation(rows.sink_cos, rows.sink_sin), query_sink_);
+  for (size_t r = 0; r < plan.rounds.size(); ++r) {
+    append(plan, plan.rounds[r], index);
+    if (rows.round_queries[r].count > 0) attend(&rows, rows.round_queries[r], index);
   }
   const LinearPart out[] = {{.weights = layer.o,
                              .bias = layer.o_bias,
@@ -197,11 +214,12 @@ void Decoder::attend(const LayerWeights& layer, int64_t index) {
   if (queries_ > 0) multiply(attended_, queries_, out);
 }
 
-void Decoder::append(const ForwardPlan::Round& round, int64_t layer) {
+void Decoder::append(const ForwardPlan::Group& plan, const ForwardPlan::Round& round,
+                     int64_t layer) {
   const int64_t kv = spec_.kv_size(), pairs = spec_.rotary_dim() / 2;
   Slot* slot = slots_.data();
   for (size_t i = round.piece; i < round.piece + round.count; ++i) {
-    const ForwardPlan::Piece& piece = plan_.pieces[i];
+    const ForwardPlan::Piece& piece = plan.pieces[i];
     for (int64_t t = piece.index; t < piece.index + piece.count; ++t) {
       *slot++ = piece.cache->slot(layer, t);
     }
@@ -217,19 +235,19 @@ void Decoder::append(const ForwardPlan::Round& round, int64_t layer) {
   kernels_.append(args, launch_);
 }
 
-void Decoder::attend(const Queries& queries, int64_t layer) {
+void Decoder::attend(GroupRows* rows, const Queries& queries, int64_t layer) {
   const int64_t q = spec_.query_size();
   for (size_t i = queries.span; i < queries.span + queries.spans; ++i) {
-    attention_spans_[i].sink_pages = span_caches_[i]->sink_pages(layer);
-    attention_spans_[i].window_pages = span_caches_[i]->window_pages(layer);
+    rows->spans[i].sink_pages = rows->caches[i]->sink_pages(layer);
+    rows->spans[i].window_pages = rows->caches[i]->window_pages(layer);
   }
   AttentionArgs args;
   args.query_window = query_window_ + queries.row * q;
   args.query_sink = query_sink_ + queries.row * q;
   args.out = attended_ + queries.row * q;
-  args.first = first_.data() + queries.row;
-  args.rank = rank_.data() + queries.row;
-  args.spans = attention_spans_.data() + queries.span;
+  args.first = rows->first.data() + queries.row;
+  args.rank = rows->rank.data() + queries.row;
+  args.spans = rows->spans.data() + queries.span;
   args.span_count = static_cast<int64_t>(queries.spans);
   args.rows = queries.count;
   args.heads = spec_.heads;

@@ -47,16 +47,25 @@ class Decoder : public WeightedModel {
   struct Queries {
     int64_t row = 0;
     int64_t count = 0;
-    size_t span = 0;  // the first of its entries in attention_spans_
+    size_t span = 0;  // the first of its entries in GroupRows::spans
     size_t spans = 0;
   };
 
+  // The rows of this forward pass, as the layers of one group read them; reserved once.
+  struct GroupRows {
+    std::vector<int64_t> rank, first;          // [queries]
+    float *sink_cos, *sink_sin;                // [queries, rotary_dim / 2], of each query's rank
+    std::vector<Queries> round_queries;        // of each round
+    std::vector<AttentionSpan> spans;          // rows relative to their round's first query
+    std::vector<const SequenceCache*> caches;  // of `spans`
+  };
+
   void compute_angles();
-  void keep_all_rows();
-  void keep_wanted_rows();
+  void keep_all_rows(const ForwardPlan::Group& plan, GroupRows* rows);
+  void keep_wanted_rows(const ForwardPlan::Group& plan, GroupRows* rows);
   void attend(const LayerWeights& layer, int64_t index);
-  void append(const ForwardPlan::Round& round, int64_t layer);
-  void attend(const Queries& queries, int64_t layer);
+  void append(const ForwardPlan::Group& plan, const ForwardPlan::Round& round, int64_t layer);
+  void attend(GroupRows* rows, const Queries& queries, int64_t layer);
   void transform(const LayerWeights& layer);
   void write_logits(float* logits);
   void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
@@ -65,6 +74,7 @@ class Decoder : public WeightedModel {
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
 
   DecoderSpec spec_;
+  CacheLayers layers_;
   DecoderWeights weights_;
   Kernels kernels_;
   Launch launch_;
@@ -85,22 +95,17 @@ class Decoder : public WeightedModel {
   float* gate_;                      // [rows, intermediate]
   float* up_;                        // [rows, intermediate]
   float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
-  float *sink_cos_, *sink_sin_;      // [queries, rotary_dim / 2], of each query's rank
   float *kept_cos_, *kept_sin_;      // [wanted rows, rotary_dim / 2], of each query's index
   std::byte* linear_scratch_;
 
   Buffer attention_scratch_;
 
-  // The rows of this forward pass; reserved once.
   ForwardPlan plan_;
   int64_t rows_ = 0;
   int64_t queries_ = 0;  // rows that attend: all, but in the last layer only those with logits
-  std::vector<int64_t> rank_, first_;    // [queries]
   const float *query_cos_, *query_sin_;  // [queries, rotary_dim / 2], of each query's index
   std::vector<Slot> slots_;
-  std::vector<Queries> round_queries_;             // of each round
-  std::vector<AttentionSpan> attention_spans_;     // rows relative to their round's first query
-  std::vector<const SequenceCache*> span_caches_;  // of attention_spans_
+  std::vector<GroupRows> groups_;
 };
 
 }  // namespace sinkstream

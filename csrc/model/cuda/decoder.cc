@@ -54,6 +54,14 @@ int64_t scratch_pages(const CudaDecoderOptions& options) {
   return ForwardPlan::most_scratch_pages(options.max_tokens, options.max_sequences);
 }
 
+int64_t most_pages_per_layer(const SequenceCache& cache) {
+  int64_t most = 0;
+  for (int64_t group = 0; group < cache.group_count(); ++group) {
+    most = std::max(most, cache.group(group).pages_per_layer());
+  }
+  return most;
+}
+
 // The maximum number of tokens that a step samples.
 int64_t max_samples(const CudaDecoderOptions& options) {
   return std::max(options.max_sequences, bucket_rows(options.max_sequences));
@@ -65,6 +73,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                          const cuda::Plugin& plugin, cuda::Stream stream, ThreadPool* threads,
                          const CudaDecoderOptions& options)
     : spec_(checked(spec, options)),
+      group_count_(spec.cache_layers().group_count()),
       plugin_(plugin),
       runtime_(plugin.runtime),
       stream_(stream),
@@ -92,8 +101,8 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                    {.vocab = spec.vocab_size,
                     .splits = layers_.logit_splits(),
                     .rows = options.max_sequences}),
-      plan_(options.max_tokens, scratch_pages(options)),
-      launches_(options.max_tokens) {
+      plan_(options.max_tokens, scratch_pages(options), group_count_),
+      launches_(options.max_tokens, group_count_) {
   const int64_t seats = options.max_sequences;
   results_ = cuda::allocate_pinned(
       runtime_, 2 * max_samples(options) * int64_t{sizeof(cuda::SampledRow)}, "sampled tokens");
@@ -123,7 +132,8 @@ int64_t CudaDecoder::scratch_bytes() const {
 }
 
 StepShape CudaDecoder::bucket_shape(int64_t rows) const {
-  return {.rows = rows,
+  return {.groups = group_count_,
+          .rows = rows,
           .sequences = rows,
           .page_ids = rows * spec_.layers * options_.pages,
           .samples = rows,
@@ -144,8 +154,8 @@ void CudaDecoder::capture_graphs() {
   graph_memory_.reserve(StepBlock(nullptr, bucket_shape(most)).bytes);
   for (const int64_t rows : kBuckets) {
     if (rows > most) break;
-    const StepLaunches launches = StepLaunches::of_bucket(rows);
-    fill_idle(StepBlock(graph_memory_.host(0), bucket_shape(rows)), 0, rows);
+    const StepLaunches launches = StepLaunches::of_bucket(rows, group_count_);
+    fill_idle(StepBlock(graph_memory_.host(0), bucket_shape(rows)), group_count_, 0, rows);
     graphs_.add(bucket_shape(rows), [&](const StepShape& shape, int64_t parity) {
       const StepBlock device(graph_memory_.device(), shape);
       copy_to_device(StepBlock(graph_memory_.host(parity), shape), device);
@@ -160,13 +170,10 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward pass has ",
                    plan_.rows(), " tokens");
   launches_.begin(plan_, options_.pages);
-  for (const ForwardPlan::Piece& piece : plan_.pieces) {
+  for (const ForwardPlan::Piece& piece : plan_.groups.front().pieces) {
     launches_.add_logits(piece.row + piece.count - piece.wanted, piece.wanted);
   }
-  const StepShape shape = {.rows = plan_.rows(),
-                           .sequences = std::ssize(plan_.pieces),
-                           .page_ids = count_page_ids(plan_),
-                           .pairs = angles_.pairs()};
+  const StepShape shape = shape_of(plan_, angles_.pairs());
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock host(direct_memory_.host(0), shape), device(direct_memory_.device(), shape);
   fill_rows(host, plan_, angles_, layers_.scratch_pages());
@@ -235,7 +242,7 @@ const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const SampleSpan> sp
     const bool samples_one_row = span.count == 1 && span.wants == SampleSpan::Wants::kToken;
     const bool appends_to_penalties = span.tokens != nullptr && sampling_.has_penalties(span.seat);
     if (!samples_one_row || appends_to_penalties ||
-        span.cache->pages_per_layer() > options_.pages) {
+        most_pages_per_layer(*span.cache) > options_.pages) {
       return nullptr;
     }
     bias += sampling_.bias_count(span.seat);
@@ -252,7 +259,7 @@ void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket,
   for (int64_t row = 0; row < rows; ++row) {
     bias = sampling_.fill_row(host, row, spans[row].seat, row, bias);
   }
-  fill_idle(host, rows, bucket.shape.rows);
+  fill_idle(host, group_count_, rows, bucket.shape.rows);
   check(runtime_.launch_graph(bucket.graphs[parity], stream_), "a step");
   steps_[parity] = {.samples = rows, .logit_rows = 0};
 }
@@ -264,11 +271,8 @@ void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
                          .logit_rows = launches_.logit_rows - launches_.samples};
   SINKSTREAM_CHECK(step.logit_rows == 0 || in_flight() == 0 || steps_[1 - parity].logit_rows == 0,
                    "two steps in flight want logits");
-  StepShape shape = {.rows = plan_.rows(),
-                     .sequences = std::ssize(plan_.pieces),
-                     .page_ids = count_page_ids(plan_),
-                     .samples = launches_.samples,
-                     .pairs = angles_.pairs()};
+  StepShape shape = shape_of(plan_, angles_.pairs());
+  shape.samples = launches_.samples;
   for (const SampleSpan& span : spans) shape.bias += sampling_.bias_count(span.seat);
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock host(direct_memory_.host(parity), shape), device(direct_memory_.device(), shape);

@@ -86,6 +86,7 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   void check(cuda::Status status, const char* what) const;
 
   DecoderSpec spec_;
+  int64_t group_count_;
   const cuda::Plugin& plugin_;
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/plugin.h"
 #include "kernels/rope.h"
 #include "model/cuda/step.h"
+#include "model/cut.h"
 
 namespace sinkstream {
 
@@ -19,6 +20,9 @@ class CudaEvictor {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end, StepMemory& memory) const;
 
  private:
+  // Moves the keys and values of one group of layers.
+  void move_keys(const SequenceCache& cache, int64_t group, const Cut& cut,
+                 StepMemory& memory) const;
   void check(cuda::Status status, const char* what) const;
 
   const cuda::Plugin& plugin_;

@@ -4,18 +4,23 @@
 
 namespace sinkstream {
 
-StepLaunches::StepLaunches(int64_t max_rows) {
-  rounds.reserve(max_rows);
-  attentions.reserve(max_rows);
-  copies.reserve(max_rows);
+StepLaunches::StepLaunches(int64_t max_rows, int64_t group_count)
+    : groups(static_cast<size_t>(group_count)) {
+  for (Group& group : groups) {
+    group.rounds.reserve(max_rows);
+    group.attentions.reserve(max_rows);
+    group.copies.reserve(max_rows);
+  }
   logit_runs.reserve(max_rows);
 }
 
-StepLaunches StepLaunches::of_bucket(int64_t rows) {
-  StepLaunches launches(1);
+StepLaunches StepLaunches::of_bucket(int64_t rows, int64_t group_count) {
+  StepLaunches launches(1, group_count);
   launches.rows = rows;
-  launches.rounds.push_back({.row = 0, .rows = rows, .attention = 0, .count = 1});
-  launches.attentions.push_back({.row = 0, .rows = rows, .is_split = rows <= kMostSplitRows});
+  for (Group& group : launches.groups) {
+    group.rounds.push_back({.row = 0, .rows = rows, .attention = 0, .count = 1});
+    group.attentions.push_back({.row = 0, .rows = rows, .is_split = rows <= kMostSplitRows});
+  }
   launches.add_logits(0, rows);
   launches.samples = rows;
   return launches;
@@ -23,18 +28,24 @@ StepLaunches StepLaunches::of_bucket(int64_t rows) {
 
 void StepLaunches::begin(const ForwardPlan& plan, int64_t split_pages) {
   rows = plan.rows();
-  rounds.clear();
-  attentions.clear();
-  copies.clear();
   logit_runs.clear();
   logit_rows = 0;
   samples = 0;
-  for (const ForwardPlan::Round& round : plan.rounds) add(plan, round, split_pages);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    Group& group = groups[g];
+    group.rounds.clear();
+    group.attentions.clear();
+    group.copies.clear();
+    for (const ForwardPlan::Round& round : plan.groups[g].rounds) {
+      add(plan.groups[g], round, split_pages, &group);
+    }
+  }
 }
 
 // Consecutive single rows share a launch, regardless of sequence; each longer piece has its own.
-void StepLaunches::add(const ForwardPlan& plan, const ForwardPlan::Round& round,
-                       int64_t split_pages) {
+void StepLaunches::add(const ForwardPlan::Group& plan, const ForwardPlan::Round& round,
+                       int64_t split_pages, Group* group) {
+  auto& [rounds, attentions, copies] = *group;
   rounds.push_back({.row = round.row,
                     .rows = round.rows,
                     .attention = attentions.size(),
@@ -43,10 +54,10 @@ void StepLaunches::add(const ForwardPlan& plan, const ForwardPlan::Round& round,
   for (size_t i = round.piece; i < end;) {
     const ForwardPlan::Piece& piece = plan.pieces[i];
     Attention attention = {.row = piece.row, .rows = piece.count, .span_rows = piece.count};
-    int64_t most_pages = piece.cache->pages_per_layer();
+    int64_t most_pages = piece.pages->pages_per_layer();
     ++i;
     for (; piece.count == 1 && i < end && plan.pieces[i].count == 1; ++i) {
-      most_pages = std::max(most_pages, plan.pieces[i].cache->pages_per_layer());
+      most_pages = std::max(most_pages, plan.pieces[i].pages->pages_per_layer());
       ++attention.rows;
     }
     attention.is_split =

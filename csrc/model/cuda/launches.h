@@ -42,6 +42,13 @@ struct StepLaunches {
     size_t copy_count = 0;
   };
 
+  // What each layer of a group launches.
+  struct Group {
+    std::vector<Round> rounds;
+    std::vector<Attention> attentions;
+    std::vector<Copy> copies;
+  };
+
   // Consecutive rows whose logits are wanted.
   struct LogitRun {
     int64_t row = 0;
@@ -49,11 +56,11 @@ struct StepLaunches {
     int64_t to = 0;  // index of the first among the step's logit rows
   };
 
-  // Reserves memory for this many rows.
-  explicit StepLaunches(int64_t max_rows);
+  // Reserves memory for this many rows and groups of layers.
+  explicit StepLaunches(int64_t max_rows, int64_t group_count = 1);
 
   // Rows of any sequences; each row has one token and samples one.
-  static StepLaunches of_bucket(int64_t rows);
+  static StepLaunches of_bucket(int64_t rows, int64_t group_count = 1);
 
   // Starts with the plan's launches and no logit rows. Attention splits sequences of up to
   // `split_pages` pages.
@@ -62,15 +69,14 @@ struct StepLaunches {
   void add_logits(int64_t row, int64_t count);
 
   int64_t rows = 0;
-  std::vector<Round> rounds;
-  std::vector<Attention> attentions;
-  std::vector<Copy> copies;
+  std::vector<Group> groups;
   std::vector<LogitRun> logit_runs;
   int64_t logit_rows = 0;  // rows with logits
   int64_t samples = 0;  // the first of them sample a token; the logits of the others go to the host
 
  private:
-  void add(const ForwardPlan& plan, const ForwardPlan::Round& round, int64_t split_pages);
+  static void add(const ForwardPlan::Group& plan, const ForwardPlan::Round& round,
+                  int64_t split_pages, Group* group);
 };
 
 }  // namespace sinkstream

@@ -16,6 +16,7 @@ constexpr int64_t kAlignment = 256;
 CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda::Plugin& plugin,
                        cuda::Stream stream, const CudaLayersOptions& options)
     : spec_(spec),
+      layers_(spec.cache_layers()),
       weights_(std::move(weights)),
       plugin_(plugin),
       stream_(stream),
@@ -89,13 +90,16 @@ void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
   const int64_t rows = step.launches.rows;
   normalize(weights.attention_norm, 0, rows, 0);
   multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows);
-  for (const StepLaunches::Round& round : step.launches.rounds) {
-    append(step, round, layer);
+  const auto group = static_cast<size_t>(layers_.place(layer).group);
+  const StepLaunches::Group& launches = step.launches.groups[group];
+  const LayerCache cache = cache_of(step.block, layer);
+  for (const StepLaunches::Round& round : launches.rounds) {
+    append(step.block, cache, round, weights);
     for (size_t i = 0; is_needed && i < round.count; ++i) {
-      attend(step, step.launches.attentions[round.attention + i], layer);
+      attend(cache, launches.attentions[round.attention + i]);
     }
     for (size_t i = 0; i < round.copy_count; ++i) {
-      copy_pages(step, step.launches.copies[round.copy + i], layer);
+      copy_pages(cache, launches.copies[round.copy + i]);
     }
   }
   if (!is_needed) return;
@@ -103,13 +107,14 @@ void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
   has_residual_ = true;
 }
 
-cuda::Pages CudaLayers::pages(const StepBlock& block, int64_t layer) const {
-  return {block.page_ids, block.sequences, static_cast<int32_t>(layer), options_.page_shape};
+CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t layer) const {
+  const auto [group, place] = layers_.place(layer);
+  const StepBlock::Group rows = block.group(group);
+  return {rows, {block.page_ids, rows.sequences, static_cast<int32_t>(place), options_.page_shape}};
 }
 
-void CudaLayers::append(const CudaStep& step, const StepLaunches::Round& round, int64_t layer) {
-  const CudaLayerWeights& weights = weights_.layers[layer];
-  const StepBlock& block = step.block;
+void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
+                        const StepLaunches::Round& round, const CudaLayerWeights& weights) {
   const int64_t angles = round.row * spec_.rotary_dim() / 2, q = spec_.query_size();
   cuda::RopeAppendArgs args;
   args.qkv = partials_from(round.row);
@@ -118,28 +123,27 @@ void CudaLayers::append(const CudaStep& step, const StepLaunches::Round& round, 
   args.norm_eps = spec_.norm_eps;
   args.rows = round.rows;
   args.heads = static_cast<int32_t>(spec_.heads);
-  args.tokens = block.tokens + round.row;
+  args.tokens = cache.rows.tokens + round.row;
   args.by_index = {block.index_cos + angles, block.index_sin + angles, spec_.rotary_dim(),
                    spec_.pairing};
-  args.by_rank = {block.rank_cos + angles, block.rank_sin + angles, spec_.rotary_dim(),
+  args.by_rank = {cache.rows.rank_cos + angles, cache.rows.rank_sin + angles, spec_.rotary_dim(),
                   spec_.pairing};
-  args.pages = pages(block, layer);
+  args.pages = cache.pages;
   args.query_window = query_window_ + round.row * q * 2;
   args.query_sink = query_sink_ + round.row * q * 2;
   check(plugin_.ops.rope_append(args, stream_), "rope_append");
 }
 
-void CudaLayers::attend(const CudaStep& step, const StepLaunches::Attention& attention,
-                        int64_t layer) {
+void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& attention) {
   const int64_t q = spec_.query_size();
   cuda::AttentionArgs args;
   args.query_window = query_window_ + attention.row * q * 2;
   args.query_sink = query_sink_ + attention.row * q * 2;
   args.out = attended_ + attention.row * q * 2;
-  args.rows = step.block.tokens + attention.row;
+  args.rows = cache.rows.tokens + attention.row;
   args.row_count = static_cast<int32_t>(attention.rows);
   args.heads = static_cast<int32_t>(spec_.heads);
-  args.pages = pages(step.block, layer);
+  args.pages = cache.pages;
   args.scale = spec_.attention_scale();
   args.span_rows = static_cast<int32_t>(attention.span_rows);
   args.page_slots = static_cast<int32_t>(options_.split_pages);
@@ -148,8 +152,8 @@ void CudaLayers::attend(const CudaStep& step, const StepLaunches::Attention& att
   check(op(args, stream_), "attention");
 }
 
-void CudaLayers::copy_pages(const CudaStep& step, const StepLaunches::Copy& copy, int64_t layer) {
-  check(plugin_.ops.copy_pages({.pages = pages(step.block, layer),
+void CudaLayers::copy_pages(const LayerCache& cache, const StepLaunches::Copy& copy) {
+  check(plugin_.ops.copy_pages({.pages = cache.pages,
                                 .sequence = copy.sequence,
                                 .block = copy.block,
                                 .count = static_cast<int32_t>(copy.count)},

@@ -44,10 +44,17 @@ class CudaLayers {
   void release();
 
  private:
+  // A layer's keys and values in this step.
+  struct LayerCache {
+    StepBlock::Group rows;
+    cuda::Pages pages;
+  };
+
   void attend(const CudaStep& step, int64_t layer, bool is_needed);
-  void append(const CudaStep& step, const StepLaunches::Round& round, int64_t layer);
-  void attend(const CudaStep& step, const StepLaunches::Attention& attention, int64_t layer);
-  void copy_pages(const CudaStep& step, const StepLaunches::Copy& copy, int64_t layer);
+  void append(const StepBlock& block, const LayerCache& cache, const StepLaunches::Round& round,
+              const CudaLayerWeights& weights);
+  void attend(const LayerCache& cache, const StepLaunches::Attention& attention);
+  void copy_pages(const LayerCache& cache, const StepLaunches::Copy& copy);
   void transform(const CudaLayerWeights& layer, int64_t rows);
   // Adds the last linear map's output to hidden_ if it is a residual; writes the norm to the rows
   // of normed_ from `to` on.
@@ -56,10 +63,11 @@ class CudaLayers {
   void multiply(const CudaMap& map, const float* bias, const void* input, int64_t input_stride,
                 int64_t rows);
   cuda::Partials partials_from(int64_t row) const;
-  cuda::Pages pages(const StepBlock& block, int64_t layer) const;
+  LayerCache cache_of(const StepBlock& block, int64_t layer) const;
   void check(cuda::Status status, const char* what) const;
 
   DecoderSpec spec_;
+  CacheLayers layers_;
   CudaWeights weights_;
   const cuda::Plugin& plugin_;
   cuda::Stream stream_;

@@ -101,7 +101,7 @@ int64_t CudaSampling::bias_count() const {
 int64_t CudaSampling::fill_row(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
                                int64_t bias) const {
   const Seat& state = seats_[seat];
-  host.sample_rows[sample] = host.tokens[row];
+  host.sample_rows[sample] = host.group(0).tokens[row];
   host.sampling[sample] = state.row;
   host.sampling[sample].bias_begin = static_cast<int32_t>(bias);
   std::copy(state.bias.begin(), state.bias.end(), host.bias + bias);

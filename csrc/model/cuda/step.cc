@@ -15,16 +15,16 @@ constexpr int32_t kNoToken = std::numeric_limits<int32_t>::max();  // in no tabl
 
 }  // namespace
 
-StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base) {
+StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base), shape_(shape) {
   const int64_t angles = shape.rows * shape.pairs;
   Carver<kAlignment> carver(base);
   ids = carver.take<int32_t>(shape.rows);
-  tokens = carver.take<cuda::TokenRow>(shape.rows);
+  tokens_ = carver.take<cuda::TokenRow>(shape.groups * shape.rows);
   index_cos = carver.take<float>(angles);
   index_sin = carver.take<float>(angles);
-  rank_cos = carver.take<float>(angles);
-  rank_sin = carver.take<float>(angles);
-  sequences = carver.take<cuda::SequencePages>(shape.sequences);
+  rank_cos_ = carver.take<float>(shape.groups * angles);
+  rank_sin_ = carver.take<float>(shape.groups * angles);
+  sequences_ = carver.take<cuda::SequencePages>(shape.groups * shape.sequences);
   page_ids = carver.take<int32_t>(shape.page_ids);
   sample_rows = carver.take<cuda::TokenRow>(shape.samples);
   sampling = carver.take<cuda::SamplingRow>(shape.samples);
@@ -49,18 +49,22 @@ void StepMemory::release() {
   bytes_ = 0;
 }
 
-int64_t count_page_ids(const ForwardPlan& plan) {
-  int64_t count = 0;
-  for (const ForwardPlan::Piece& piece : plan.pieces) count += std::ssize(piece.cache->page_ids());
-  return count;
+StepShape shape_of(const ForwardPlan& plan, int64_t pairs) {
+  StepShape shape = {.groups = std::ssize(plan.groups), .rows = plan.rows(), .pairs = pairs};
+  for (const ForwardPlan::Group& group : plan.groups) {
+    shape.sequences = std::max<int64_t>(shape.sequences, std::ssize(group.pieces));
+    for (const ForwardPlan::Piece& piece : group.pieces) shape.page_ids += piece.pages->pages();
+  }
+  return shape;
 }
 
-cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset) {
+cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages& group,
+                                   int64_t offset) {
   return {.pool = cache.memory().data(),
           .offset = offset,
-          .sinks = static_cast<int32_t>(cache.window().sinks),
-          .sink_pages = static_cast<int32_t>(cache.sink_page_count()),
-          .window_pages = static_cast<int32_t>(cache.window_page_count())};
+          .sinks = static_cast<int32_t>(group.window.sinks),
+          .sink_pages = static_cast<int32_t>(group.sink_page_count),
+          .window_pages = static_cast<int32_t>(group.window_page_count)};
 }
 
 void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
@@ -68,29 +72,36 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& ang
   const int64_t rows = plan.rows();
   std::copy(plan.ids.begin(), plan.ids.end(), host.ids);
   angles.fill(plan.index.data(), rows, host.index_cos, host.index_sin);
-  angles.fill(plan.rank.data(), rows, host.rank_cos, host.rank_sin);
   int64_t page_id = 0;
-  for (int64_t i = 0; i < std::ssize(plan.pieces); ++i) {
-    const ForwardPlan::Piece& piece = plan.pieces[i];
-    cuda::SequencePages pages = sequence_pages(*piece.cache, page_id);
-    if (piece.scratch_pages > 0) {
-      pages.scratch_block = piece.scratch_block;
-      pages.scratch = scratch + piece.scratch_page * piece.cache->shape().bytes();
+  for (int64_t g = 0; g < std::ssize(plan.groups); ++g) {
+    const ForwardPlan::Group& group = plan.groups[static_cast<size_t>(g)];
+    const StepBlock::Group block = host.group(g);
+    angles.fill(group.rank.data(), rows, block.rank_cos, block.rank_sin);
+    for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
+      const ForwardPlan::Piece& piece = group.pieces[i];
+      cuda::SequencePages pages = sequence_pages(*piece.cache, *piece.pages, page_id);
+      if (piece.scratch_pages > 0) {
+        pages.scratch_block = piece.scratch_block;
+        pages.scratch = scratch + piece.scratch_page * piece.cache->shape().bytes();
+      }
+      block.sequences[i] = pages;
+      for (int64_t row = piece.row; row < piece.row + piece.count; ++row) {
+        block.tokens[row] = {plan.index[row], group.first[row], group.rank[row],
+                             static_cast<int32_t>(i)};
+      }
+      const std::span<const int32_t> ids = piece.cache->page_ids(*piece.pages);
+      std::copy(ids.begin(), ids.end(), host.page_ids + page_id);
+      page_id += std::ssize(ids);
     }
-    host.sequences[i] = pages;
-    for (int64_t row = piece.row; row < piece.row + piece.count; ++row) {
-      host.tokens[row] = {plan.index[row], plan.first[row], plan.rank[row],
-                          static_cast<int32_t>(i)};
-    }
-    const std::span<const int32_t> ids = piece.cache->page_ids();
-    std::copy(ids.begin(), ids.end(), host.page_ids + page_id);
-    page_id += std::ssize(ids);
   }
 }
 
-void fill_idle(const StepBlock& host, int64_t first, int64_t end) {
+void fill_idle(const StepBlock& host, int64_t groups, int64_t first, int64_t end) {
   std::fill(host.ids + first, host.ids + end, kNoToken);
-  std::fill(host.tokens + first, host.tokens + end, cuda::TokenRow{});
+  for (int64_t g = 0; g < groups; ++g) {
+    cuda::TokenRow* const tokens = host.group(g).tokens;
+    std::fill(tokens + first, tokens + end, cuda::TokenRow{});
+  }
   std::fill(host.sample_rows + first, host.sample_rows + end, cuda::TokenRow{});
 }
 

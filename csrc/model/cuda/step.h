@@ -17,8 +17,9 @@ namespace sinkstream {
 
 // The capacity of a step's block.
 struct StepShape {
+  int64_t groups = 1;  // of layers: cache/cache_layers.h
   int64_t rows = 0;
-  int64_t sequences = 0;  // pieces of the plan
+  int64_t sequences = 0;  // the most pieces of a group's plan
   int64_t page_ids = 0;   // of all sequences together
   int64_t samples = 0;    // rows that sample a token
   int64_t bias = 0;       // entries of all samples together
@@ -27,6 +28,13 @@ struct StepShape {
 
 // Pointers into a step's block, which has the same layout in pinned memory and on the GPU.
 struct StepBlock {
+  // What the layers of one group read.
+  struct Group {
+    cuda::TokenRow* tokens = nullptr;                // [rows]
+    float *rank_cos = nullptr, *rank_sin = nullptr;  // [rows, pairs]
+    cuda::SequencePages* sequences = nullptr;        // [sequences]
+  };
+
   StepBlock() = default;
   // `base`: 256-byte aligned; null to compute `bytes` only.
   StepBlock(std::byte* base, const StepShape& shape);
@@ -34,14 +42,23 @@ struct StepBlock {
   std::byte* base = nullptr;
   int64_t bytes = 0;
   int32_t* ids = nullptr;                            // [rows]: as EmbeddingArgs::ids
-  cuda::TokenRow* tokens = nullptr;                  // [rows]
   float *index_cos = nullptr, *index_sin = nullptr;  // [rows, pairs]
-  float *rank_cos = nullptr, *rank_sin = nullptr;    // [rows, pairs]
-  cuda::SequencePages* sequences = nullptr;          // [sequences]
   int32_t* page_ids = nullptr;                       // [page_ids]
   cuda::TokenRow* sample_rows = nullptr;  // [samples]: rows after which a token is sampled
   cuda::SamplingRow* sampling = nullptr;  // [samples]
   TokenBias* bias = nullptr;              // [bias]
+
+  Group group(int64_t group) const {
+    const int64_t row = group * shape_.rows, angle = row * shape_.pairs;
+    return {tokens_ + row, rank_cos_ + angle, rank_sin_ + angle,
+            sequences_ + group * shape_.sequences};
+  }
+
+ private:
+  StepShape shape_;
+  cuda::TokenRow* tokens_ = nullptr;                 // [groups, rows]
+  float *rank_cos_ = nullptr, *rank_sin_ = nullptr;  // [groups, rows, pairs]
+  cuda::SequencePages* sequences_ = nullptr;         // [groups, sequences]
 };
 
 // Two copies of the step block in pinned memory, because the host fills one while the GPU may still
@@ -70,16 +87,19 @@ class StepMemory {
   std::atomic<int64_t> bytes_{0};  // read by any thread
 };
 
-int64_t count_page_ids(const ForwardPlan& plan);
+// The block of a plan's rows, without samples.
+StepShape shape_of(const ForwardPlan& plan, int64_t pairs);
 
-cuda::SequencePages sequence_pages(const SequenceCache& cache, int64_t offset);
+// `offset`: of the group's page ids.
+cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages& group,
+                                   int64_t offset);
 
-// Fills `host` with each row of the plan: its token, its index and rank, its angles, and where its
+// Fills `host` with each row of the plan: its token, its index and ranks, its angles, and where its
 // pages are. `scratch`: where scratch pages begin, on the GPU.
 void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
                std::byte* scratch);
 
 // Makes rows [first, end) idle: they write nothing and sample nothing.
-void fill_idle(const StepBlock& host, int64_t first, int64_t end);
+void fill_idle(const StepBlock& host, int64_t groups, int64_t first, int64_t end);
 
 }  // namespace sinkstream

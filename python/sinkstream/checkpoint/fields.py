@@ -119,6 +119,17 @@ class Fields:
             rule = "be absent" if neutral is None else f"be {quoted(neutral)} or absent"
             raise self.error(name, rule, value, reason)
 
+    def words(self, name: str, count: int, choices: tuple[str, ...]) -> list[str] | None:
+        """Return a list of `count` words, each one of the choices; None if it is absent."""
+        value = self._get(name, None)
+        if value is None:
+            return None
+        is_list = isinstance(value, list) and len(value) == count
+        if not is_list or any(not isinstance(word, str) or word not in choices for word in value):
+            rule = f"be a list of {count} words, each {' or '.join(map(quoted, choices))}"
+            raise self.error(name, rule, value)
+        return list(value)
+
     def all_must_be(self, name: str, word: str, reason: str = "") -> None:
         """Refuse a list with an element other than `word`; the field may be absent."""
         value = self._get(name, [])

@@ -76,6 +76,18 @@ class DecoderSpec:
     """Whether each query and key head is RMS-normalized before it is rotated (Qwen3)."""
     tie_embeddings: bool = False
     """Whether the logits use the embedding's weights."""
+    own_windows: tuple[int, ...] = ()
+    """For each layer, the number of last tokens that it was trained to see, the current one
+    included; 0 if it sees all. Empty if no layer has such a window. A layer keeps just that many
+    tokens, and no sinks, unless the model's window is smaller."""
+
+    def kept(self, sinks: int, window: int) -> tuple[int, int]:
+        """Return S and W of the layers that keep most.
+
+        They are as given, unless all layers keep windows of their own.
+        """
+        own = [width for width in self.own_windows if 0 < width <= window]
+        return (0, max(own)) if len(own) == self.layers else (sinks, window)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, as the native core reads them."""

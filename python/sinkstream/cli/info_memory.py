@@ -42,10 +42,11 @@ def sizes_of(
     weights = {tensor.slot.name: _packed(tensor) for tensor in tensors}
     total = sum(weights.values())
     pages = _pages(options.sinks + options.window)
+    sequence = _sequence_pages(spec, options.sinks, options.window) * _PAGE_ROWS
     return Sizes(
         weights=total,
         weights_per_token=total if spec.tie_embeddings else total - weights["embedding"],
-        sequence=pages * _PAGE_ROWS * probed.bytes_per_token,
+        sequence=sequence * probed.bytes_per_token // spec.layers,
         scratch=_scratch(spec, options, probed, pages),
     )
 
@@ -63,7 +64,8 @@ def largest_window(
     while low < high:
         window = (low + high + 1) // 2
         pages = _pages(options.sinks + window)
-        cache = options.max_sequences * pages * _PAGE_ROWS * probed.bytes_per_token
+        rows = _sequence_pages(spec, options.sinks, window) * _PAGE_ROWS
+        cache = options.max_sequences * rows * probed.bytes_per_token // spec.layers
         if weights + cache + _scratch(spec, options, probed, pages) <= available:
             low = window
         else:
@@ -74,6 +76,16 @@ def largest_window(
 def _pages(capacity: int) -> int:
     """Return the most pages that a sequence holds, as csrc/cache/window.h does."""
     return 2 if capacity < 2 else (capacity - 2) // _PAGE_ROWS + 3
+
+
+def _sequence_pages(spec: DecoderSpec, sinks: int, window: int) -> int:
+    """Return the pages of all layers of a sequence, as csrc/cache/cache_layers.h does."""
+    own = [width if width <= window else 0 for width in spec.own_windows or [0] * spec.layers]
+    sinks, window = spec.kept(sinks, window)
+    return sum(
+        -(-width // _PAGE_ROWS) + 1 if 0 < width < sinks + window else _pages(sinks + window)
+        for width in own
+    )
 
 
 def _packed(tensor: TensorSource) -> int:
@@ -91,7 +103,8 @@ def _scratch(spec: DecoderSpec, options: ModelOptions, probed: Probed, pages: in
     rows = probed.prefill_chunk + options.max_sequences
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     pairs = spec.rope.rotary_dim // 2
-    numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size + 6 * pairs
+    numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size
+    numbers += (4 + 2 * len(set(spec.own_windows or [0]))) * pairs
     widest = max(spec.hidden_size, spec.intermediate_size, query)
     linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
     attention = _SPLIT_ROWS * spec.heads * min(pages, _MOST_SPLIT_PAGES) * (spec.head_dim + 16) * 4

@@ -17,10 +17,12 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.files import expand_home, home_hint, replace_whole
 from sinkstream.sessions.header import (
+    SessionHeader,
     TensorPlan,
     checksum_offset,
     decode_header,
     encode_header,
+    group_tensor,
     plan_tensors,
     without_checksum,
 )
@@ -100,11 +102,11 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
                 f"load_session: {file.name}: `{name}` must be in [0, {header.model.vocab_size - 1}]"
                 f", but are in [{values.min()}, {values.max()}]."
             )
-    scales = tensors.get("scales")
+    scales = _joined(header, tensors, "scales") if header.model.kv_dtype == "int8" else None
     return SessionRecord(
         model=header.model,
         state=header.state,
-        keys_values=tensors["keys_values"],
+        keys_values=_joined(header, tensors, "keys_values"),
         token_ids=ids["token_ids"],
         scales=None if scales is None else scales.view("<f4"),
         pending_ids=ids["pending_ids"],
@@ -142,23 +144,38 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
     import numpy as np
 
     tensors: dict[str, _Bytes] = {}
-    if record.scales is not None and "scales" not in plan:
+    if record.scales is not None and record.model.kv_dtype != "int8":
         raise InvalidArgument(
             f"save: `scales` must be None for a cache of {record.model.kv_dtype}, but is an array.",
             param="scales",
         )
     dtypes = {"keys_values": "u1", "scales": "<f4", "token_ids": "<i4", "pending_ids": "<i4"}
-    for name, tensor in plan.items():
+    for name, dtype in dtypes.items():
+        parts = [part for part in plan if part.partition(".")[0] == name]
+        if not parts:
+            continue
+        nbytes = sum(plan[part].nbytes for part in parts)
         array = getattr(record, name)
-        if array is None or array.dtype != dtypes[name] or array.nbytes != tensor.nbytes:
+        if array is None or array.dtype != dtype or array.nbytes != nbytes:
             held = "None" if array is None else f"{array.nbytes} of {array.dtype}"
             raise InvalidArgument(
-                f"save: `{name}` must have {tensor.nbytes} bytes of {np.dtype(dtypes[name])} to "
-                f"match the session's state, but has {held}.",
+                f"save: `{name}` must have {nbytes} bytes of {np.dtype(dtype)} to match the "
+                f"session's state, but has {held}.",
                 param=name,
             )
-        tensors[name] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return tensors
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for part in parts:
+            tensors[part], content = np.split(content, [plan[part].nbytes])
+    return {name: tensors[name] for name in plan}
+
+
+def _joined(header: SessionHeader, tensors: dict[str, _Bytes], name: str) -> _Bytes:
+    """Return the bytes of all groups of layers, in order, and forget the parts."""
+    import numpy as np
+
+    groups = range(len(header.model.groups()))
+    parts = [tensors.pop(group_tensor(header.model, name, group)) for group in groups]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _write(file: BinaryIO, header: bytes, tensors: Mapping[str, _Bytes], check: Check) -> None:

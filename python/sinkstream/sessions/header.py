@@ -26,6 +26,8 @@ from sinkstream.sessions.record import (
 
 FORMAT = "sinkstream session"
 VERSION = "1"
+LAYER_WINDOWS_VERSION = "2"
+"""Of a session whose model has layers with windows of their own: version 1 cannot describe it."""
 
 # The name of each cache type in safetensors.
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
@@ -79,15 +81,21 @@ class SessionHeader:
 
 def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict[str, TensorPlan]:
     """List the tensors of a session's file in writing order."""
-    live = state.live(model.sinks, model.window)
-    dims = snapshot_dims(model, live)
     kind, item_bytes = _KINDS[model.kv_dtype], KV_DTYPE_BYTES[model.kv_dtype]
-    plan = {"keys_values": TensorPlan(kind, dims, item_bytes)}
-    if model.kv_dtype == "int8":
-        plan["scales"] = TensorPlan("F32", dims[:-1], 4)
-    plan["token_ids"] = TensorPlan("I32", (live,), 4)
+    plan: dict[str, TensorPlan] = {}
+    groups = snapshot_dims(model, state)
+    for group, dims in enumerate(groups):
+        plan[group_tensor(model, "keys_values", group)] = TensorPlan(kind, dims, item_bytes)
+    for group, dims in enumerate(groups if model.kv_dtype == "int8" else []):
+        plan[group_tensor(model, "scales", group)] = TensorPlan("F32", dims[:-1], 4)
+    plan["token_ids"] = TensorPlan("I32", (state.live(model.sinks, model.window),), 4)
     plan["pending_ids"] = TensorPlan("I32", (pending,), 4)
     return plan
+
+
+def group_tensor(model: SessionModel, name: str, group: int) -> str:
+    """Return the name of a group's keys and values, or of its scales, in the file."""
+    return f"{name}.{group}" if model.layer_windows else name
 
 
 def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> bytes:
@@ -103,12 +111,15 @@ def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> byte
                 f"save: `fields` must map strings to strings or integers, but {name!r} is of type "
                 f"{type(value).__name__}."
             )
+    model = {name: str(value) for name, value in asdict(record.model).items()}
+    if not record.model.layer_windows:
+        del model["layer_windows"]
     metadata = {
         "format": FORMAT,
-        "format_version": VERSION,
+        "format_version": LAYER_WINDOWS_VERSION if record.model.layer_windows else VERSION,
         "checksum": _NO_CHECKSUM,
         "created_by": f"sinkstream {_build.version()}",
-        **{name: str(value) for name, value in asdict(record.model).items()},
+        **model,
         **{name: str(value) for name, value in asdict(record.state).items()},
         "fields": json.dumps(dict(record.fields), separators=(",", ":")),
     }
@@ -157,6 +168,7 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
     values: dict[str, Any] = {key: metadata[key] for key in _MODEL_TEXTS}
     for key, low in _MODEL_NUMBERS.items():
         values[key] = _number(name, metadata, key, low)
+    values["layer_windows"] = _layer_windows(name, metadata, values["layers"])
     model = SessionModel(**values)
     state = SessionState(
         **{key: _number(name, metadata, key, low) for key, low in _STATE_NUMBERS.items()}
@@ -199,22 +211,38 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
             f"format is {quoted(found)}."
         )
     version = metadata.get("format_version")
-    if version != VERSION:
+    if version not in (VERSION, LAYER_WINDOWS_VERSION):
         raise CheckpointError(
-            f"load_session: {name} must have format version {VERSION}, which sinkstream "
-            f"{_build.version()} reads, but has {quoted(version)}, written by "
+            f"load_session: {name} must have format version {VERSION} or {LAYER_WINDOWS_VERSION}, "
+            f"which sinkstream {_build.version()} reads, but has {quoted(version)}, written by "
             f"{quoted(metadata.get('created_by'))}."
         )
-    if set(metadata) != _KEYS or not all(isinstance(value, str) for value in metadata.values()):
+    keys = _KEYS if version == VERSION else _KEYS | {"layer_windows"}
+    if set(metadata) != keys or not all(isinstance(value, str) for value in metadata.values()):
         wrong = sorted(
-            _KEYS.symmetric_difference(metadata)
+            keys.symmetric_difference(metadata)
             or {key for key, value in metadata.items() if not isinstance(value, str)}
         )
         raise CheckpointError(
-            f"load_session: the metadata of {name} must have the keys of version {VERSION}, each "
+            f"load_session: the metadata of {name} must have the keys of version {version}, each "
             f"with a string value, but differs in {quoted(wrong)}."
         )
     return metadata
+
+
+def _layer_windows(name: str, metadata: Mapping[str, str], layers: int) -> str:
+    """Return the layers' own windows, checked; empty in version 1."""
+    if metadata["format_version"] == VERSION:
+        return ""
+    text = metadata["layer_windows"]
+    windows = text.split(",") if len(text) <= 11 * layers else []
+    is_number = [re.fullmatch("0|[1-9][0-9]{0,9}", window) is not None for window in windows]
+    if len(windows) != layers or not all(is_number) or set(windows) == {"0"}:
+        raise CheckpointError(
+            f"load_session: {name}: `layer_windows` must be {layers} integers from 0 to "
+            f"{10**10 - 1}, not all 0, with commas between, but is {quoted(text)}."
+        )
+    return text
 
 
 def _number(name: str, metadata: Mapping[str, str], key: str, low: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 
 KV_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes per number of the cache, by `kv_dtype`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers of a session that keep the same tokens."""
+
+    layers: int
+    sinks: int
+    """S of these layers."""
+    window: int
+    """W of these layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +50,25 @@ class SessionModel:
     """S of the session's sequence."""
     window: int
     """W of the session's sequence."""
+    layer_windows: str = ""
+    """`DecoderSpec.own_windows` with commas between."""
 
     @property
     def capacity(self) -> int:
         """Return S + W."""
         return self.sinks + self.window
+
+    def groups(self) -> list[CacheGroup]:
+        """Return the groups of layers that keep the same tokens, as `csrc/cache/cache_layers.h`."""
+        if not self.layer_windows:
+            return [CacheGroup(self.layers, self.sinks, self.window)]
+        counts = Counter(int(own) for own in self.layer_windows.split(","))
+        return [
+            CacheGroup(count, 0, own)
+            if 0 < own <= self.window
+            else CacheGroup(count, self.sinks, self.window)
+            for own, count in counts.items()
+        ]
 
     @classmethod
     def of(
@@ -60,6 +86,7 @@ class SessionModel:
             kv_dtype=kv_dtype,
             sinks=sinks,
             window=window,
+            layer_windows=",".join(map(str, spec.own_windows)),
         )
 
 
@@ -90,14 +117,16 @@ class SessionRecord:
     model: SessionModel
     state: SessionState
     keys_values: npt.NDArray[np.uint8]
-    """The bytes of [layers, 2 (keys, values), kv_heads, live, head_dim] numbers of `kv_dtype`."""
+    """For each group of layers, the bytes of [layers, 2 (keys, values), kv_heads, live, head_dim]
+    numbers of `kv_dtype`."""
     token_ids: npt.NDArray[np.int32]
     """[live], in the order of their indices."""
     pending_ids: npt.NDArray[np.int32]
     """[any]: tokens of the text after those that the sequence has processed, such as the last one
     sampled."""
     scales: npt.NDArray[np.float32] | None = None
-    """[layers, 2, kv_heads, live] for int8, otherwise None; flat when read from a file."""
+    """For each group, [layers, 2, kv_heads, live] for int8, otherwise None; flat when read from a
+    file."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
     """Further values to keep with the session."""
     created_by: str = ""
@@ -109,9 +138,18 @@ class SessionRecord:
         return self.state.live(self.model.sinks, self.model.window)
 
 
-def snapshot_dims(model: SessionModel, live: int) -> tuple[int, int, int, int, int]:
-    """Return the shape of a session's keys and values; scales lack the last dimension."""
-    return (model.layers, 2, model.kv_heads, live, model.head_dim)
+def snapshot_dims(model: SessionModel, state: SessionState) -> list[tuple[int, int, int, int, int]]:
+    """Return the shape of each group's keys and values; scales lack the last dimension."""
+    return [
+        (
+            group.layers,
+            2,
+            model.kv_heads,
+            state.live(group.sinks, group.window),
+            model.head_dim,
+        )
+        for group in model.groups()
+    ]
 
 
 def rope_digest(rope: RopeSpec) -> str:

@@ -37,7 +37,7 @@ def record_of(
         model=_model_of(native, spec, session.sinks, session.window),
         state=SessionState(
             length=contents["length"],
-            begin=contents["begin"],
+            begin=max(contents["begins"]),
             turns=contents["turns"],
             system_tokens=system_tokens,
         ),
@@ -82,7 +82,7 @@ def load(
         )
     contents: dict[str, Any] = {
         "length": record.state.length,
-        "begin": record.state.begin,
+        "begins": [record.state.begin] * len(record.model.groups()),
         "turns": record.state.turns,
         "ids": record.token_ids.tolist(),
         "pending": int(record.pending_ids[-1]) if record.pending_ids.size else None,
@@ -93,6 +93,7 @@ def load(
 
 
 def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:
+    sinks, window = spec.kept(sinks, window)
     return SessionModel.of(
         spec,
         fingerprint=native.fingerprint(),

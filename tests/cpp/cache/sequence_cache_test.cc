@@ -23,8 +23,8 @@ TEST(SequenceCache, TakesExactlyItsPagesAndReturnsThem) {
   {
     const SequenceCache cache(&pool, window, kLayers, kEndless);
     EXPECT_EQ(pool.free_pages(), 0);
-    EXPECT_EQ(cache.sink_page_count(), 2);
-    EXPECT_EQ(cache.window_page_count(), 3);
+    EXPECT_EQ(cache.group(0).sink_page_count, 2);
+    EXPECT_EQ(cache.group(0).window_page_count, 3);
     EXPECT_THROW(SequenceCache(&pool, window, kLayers, kEndless), InternalError);
   }
   EXPECT_EQ(pool.free_pages(), 10);

@@ -67,18 +67,26 @@ void write(Marked* one, int64_t count, std::mt19937* random) {
 // Every row that the next token would see.
 void expect_own_rows(const Marked& one) {
   const SequenceCache& cache = one.cache;
-  const Window& window = cache.window();
-  const auto expect_row = [&](int64_t t) {
-    for (int64_t layer = 0; layer < kLayers; ++layer) {
+  const int64_t next = cache.next_index();
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const Window& window = cache.group_of(layer).window;
+    const auto expect_row = [&](int64_t t) {
       uint32_t bits;
       std::memcpy(&bits, row_of(cache, layer, t), sizeof(bits));
       ASSERT_EQ(bits, one.marks[static_cast<size_t>(t)] + static_cast<uint32_t>(layer))
-          << "token " << t << " of " << cache.next_index();
-    }
-  };
-  const int64_t next = cache.next_index();
-  for (int64_t t = 0; t < std::min(window.sinks, next); ++t) expect_row(t);
-  for (int64_t t = window.first(next); t < next; ++t) expect_row(t);
+          << "token " << t << " of " << cache.next_index() << " in layer " << layer;
+    };
+    for (int64_t t = 0; t < std::min(window.sinks, next); ++t) expect_row(t);
+    for (int64_t t = window.first(next); t < next; ++t) expect_row(t);
+  }
+}
+
+// How many of the next tokens may be written at once in every layer.
+int64_t piece_of(const SequenceCache& cache, int64_t most) {
+  for (int64_t group = 0; group < cache.group_count(); ++group) {
+    most = cache.group(group).window.piece(cache.next_index(), most);
+  }
+  return most;
 }
 
 TEST(SharedPages, SinksThatAreFullSaveTheirPages) {
@@ -200,10 +208,14 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
       return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
     };
     const Window window{std::vector<int64_t>{0, 1, 4, 64, 70, 128}[below(6)], 1 + below(200)};
-    const int64_t each = SequenceCache::pages_needed(window, kLayers, kEndless);
+    // In every other run the second layer has a window of its own, narrower or wider.
+    const CacheLayers layers =
+        seed % 2 == 0 ? CacheLayers(kLayers)
+                      : CacheLayers::with_windows(std::vector<int64_t>{0, 1 + below(200)});
+    const int64_t each = SequenceCache::pages_needed(window, layers, kEndless);
     PagePool pool(kShape, 6 * each, /*poison=*/true);
     std::list<Marked> all;
-    all.emplace_back(std::vector<uint32_t>(), &pool, window, kLayers, kEndless);
+    all.emplace_back(std::vector<uint32_t>(), &pool, window, layers, kEndless);
     for (int step = 0; step < 300; ++step) {
       auto one = std::next(all.begin(), below(static_cast<int64_t>(all.size())));
       switch (below(10)) {
@@ -241,7 +253,7 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
             break;
           }
           const int64_t most = 1 + below(below(4) == 0 ? 90 : 5);
-          add_in_flight(&*one, window.piece(one->cache.next_index(), most), &random);
+          add_in_flight(&*one, piece_of(one->cache, most), &random);
         }
       }
       for (const Marked& other : all) expect_own_rows(other);

@@ -79,7 +79,7 @@ std::vector<int64_t> live_tokens(const SequenceCache& cache) {
 struct Copied {
   explicit Copied(const SequenceCache& cache)
       : shape(snapshot_shape(cache)),
-        state{cache.length(), cache.window().begin},
+        state(state_of(cache)),
         keys_values(shape.bytes()),
         scales(shape.scale_bytes() / sizeof(float)) {
     snapshot(cache, keys_values.data(), scales.data());
@@ -103,7 +103,8 @@ void expect_plain(const SequenceCache& cache, const Copied& copied) {
   const PageShape& shape = cache.shape();
   const auto tokens = live_tokens(cache);
   const auto live = static_cast<int64_t>(tokens.size());
-  ASSERT_EQ(copied.shape.live, live);
+  ASSERT_EQ(copied.shape.groups.size(), 1u);
+  ASSERT_EQ(copied.shape.groups[0].live, live);
   ASSERT_EQ(copied.shape.bytes(),
             kLayers * 2 * shape.kv_heads * live * shape.head_dim * bytes_of(shape.type));
   size_t row = 0;
@@ -159,8 +160,11 @@ int64_t written_bytes(const SequenceCache& cache) {
     for (int64_t i = 0; i < cache.shape().bytes(); ++i) written += page[i] != std::byte{0xff};
   };
   for (int64_t layer = 0; layer < kLayers; ++layer) {
-    for (int64_t p = 0; p < cache.sink_page_count(); ++p) count(cache.sink_pages(layer)[p]);
-    for (int64_t p = 0; p < cache.window_page_count(); ++p) count(cache.window_pages(layer)[p]);
+    for (int64_t p = 0; p < cache.group_of(layer).sink_page_count; ++p)
+      count(cache.sink_pages(layer)[p]);
+    for (int64_t p = 0; p < cache.group_of(layer).window_page_count; ++p) {
+      count(cache.window_pages(layer)[p]);
+    }
   }
   return written;
 }
@@ -302,7 +306,7 @@ TEST(Snapshot, MovesToASequenceThatMayGrowLonger) {
   append(&original.cache, 130, &random);
   const Copied copied(original.cache);
   Pooled longer(window, DType::kFloat16);
-  ASSERT_NE(longer.cache.window_page_count(), original.cache.window_page_count());
+  ASSERT_NE(longer.cache.group(0).window_page_count, original.cache.group(0).window_page_count);
   restore(&longer.cache, copied.state, copied.keys_values.data(), nullptr);
   expect_same_tokens(original.cache, longer.cache);
   append(&original.cache, 20, &again);
@@ -326,11 +330,12 @@ TEST(Snapshot, LeavesWhatTheNextTokenDoesNotSeeNaN) {
 }
 
 TEST(Snapshot, HasTheSizesThatItsShapeSays) {
-  const SnapshotShape shape{3, 2, 10, 8, DType::kInt8};
+  const auto shape_in = [](DType type) { return SnapshotShape{{{3, 10}}, 2, 8, type}; };
+  const SnapshotShape shape = shape_in(DType::kInt8);
   EXPECT_EQ(shape.bytes(), 3 * 2 * 2 * 10 * 8);
   EXPECT_EQ(shape.scale_bytes(), 3 * 2 * 2 * 10 * 4);
-  EXPECT_EQ((SnapshotShape{3, 2, 10, 8, DType::kBFloat16}.bytes()), 3 * 2 * 2 * 10 * 8 * 2);
-  EXPECT_EQ((SnapshotShape{3, 2, 10, 8, DType::kBFloat16}.scale_bytes()), 0);
+  EXPECT_EQ(shape_in(DType::kBFloat16).bytes(), 3 * 2 * 2 * 10 * 8 * 2);
+  EXPECT_EQ(shape_in(DType::kBFloat16).scale_bytes(), 0);
 }
 
 TEST(Snapshot, IsRestoredOnceAndWithinTheSequence) {
@@ -346,9 +351,10 @@ TEST(Snapshot, IsRestoredOnceAndWithinTheSequence) {
   Pooled shorter(window, DType::kFloat16, 19);
   EXPECT_THROW(put(&shorter.cache, copied.state), InternalError);
   Pooled other(window, DType::kFloat16);
-  EXPECT_THROW(put(&other.cache, {20, 21}), InternalError);
-  EXPECT_THROW(put(&other.cache, {20, -1}), InternalError);
-  EXPECT_THROW(put(&other.cache, {-1, 0}), InternalError);
+  EXPECT_THROW(put(&other.cache, {20, {21}}), InternalError);
+  EXPECT_THROW(put(&other.cache, {20, {-1}}), InternalError);
+  EXPECT_THROW(put(&other.cache, {-1, {0}}), InternalError);
+  EXPECT_THROW(put(&other.cache, {20, {0, 0}}), InternalError);  // another number of groups
   EXPECT_EQ(other.cache.length(), 0);
   put(&other.cache, copied.state);
   EXPECT_EQ(other.cache.length(), 20);

@@ -31,7 +31,7 @@ struct Twins {
 
   static constexpr int64_t kMostTokens = 320;
   int64_t vocab() const { return gpu.vocab(); }
-  int64_t layers() const { return processor.spec.layers; }
+  CacheLayers layers() const { return processor.spec.cache_layers(); }
   WeightedModel& model(bool on_gpu) {
     return on_gpu ? static_cast<WeightedModel&>(gpu) : *processor.decoder;
   }
@@ -124,6 +124,43 @@ TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
       EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk)))
           << "S " << window.sinks << " W " << window.window << " chunk " << chunk;
     }
+  }
+}
+
+// Layers that alternate between a window of their own and none.
+DecoderSpec alternating_gpu_spec() {
+  DecoderSpec spec = gpu_spec();
+  spec.own_windows = {32, 0};
+  return spec;
+}
+
+TEST(CudaDecoder, AgreesWithTheProcessorWhereLayersHaveTheirOwnWindows) {
+  Twins twins(DType::kFloat16, {}, alternating_gpu_spec());
+  const auto tokens = random_tokens(330, twins.vocab(), 1),
+             more = random_tokens(90, twins.vocab(), 2);
+  // Wider than theirs, and narrower.
+  for (const Window window : {Window{3, 70}, Window{4, 31}}) {
+    Sequences here(twins, window, false), there(twins, window, true);
+    const auto expected = logits_of(twins, false, &here[0], tokens, 300);
+    expect_near(logits_of(twins, true, &there[0], tokens, 97), expected, DType::kFloat16);
+    for (const auto& [on_gpu, cache] : {std::pair{false, &here[0]}, {true, &there[0]}}) {
+      twins.model(on_gpu).evict_range(cache, 10, 20);
+    }
+    const auto after = logits_of(twins, false, &here[0], more, 50);
+    expect_near(logits_of(twins, true, &there[0], more, 90), after, DType::kFloat16);
+  }
+}
+
+TEST(CudaDecoder, ChunkSizeChangesNoBitWhereLayersHaveTheirOwnWindows) {
+  Twins twins(DType::kInt8, {}, alternating_gpu_spec());
+  const auto tokens = random_tokens(240, twins.vocab(), 2);
+  const Window window{1, 70};
+  Sequences whole(twins, window, true);
+  const auto expected = logits_of(twins, true, &whole[0], tokens, 240);
+  for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
+  for (const int64_t chunk : {1, 33, 64, 150}) {
+    Sequences cut(twins, window, true);
+    EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk))) << chunk;
   }
 }
 
@@ -284,10 +321,10 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     ForwardPlan plan(Twins::kMostTokens,
                      ForwardPlan::most_scratch_pages(Twins::kMostTokens, max_sequences));
     plan.make(spans);
-    EXPECT_EQ(plan.rounds.size(), max_sequences == 1 ? 2u : 1u);
+    EXPECT_EQ(plan.groups[0].rounds.size(), max_sequences == 1 ? 2u : 1u);
     std::vector<float> logits(expected.size(), NAN);
     gpu.forward(spans, logits.data());
-    EXPECT_TRUE(same_bits(logits, expected)) << plan.rounds.size() << " rounds";
+    EXPECT_TRUE(same_bits(logits, expected)) << plan.groups[0].rounds.size() << " rounds";
   }
 }
 

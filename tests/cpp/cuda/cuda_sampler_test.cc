@@ -57,8 +57,9 @@ SamplingParams with_bias(SamplingParams params, std::vector<TokenBias> bias) {
 
 // The tokens of each request, sampled alone and without look-ahead.
 std::vector<std::vector<SampledToken>> one_by_one(const std::vector<SamplingRequest>& requests,
-                                                  const Window& window = kWindow) {
-  SamplingModel model(cuda::emulated_plugin(), 1);
+                                                  const Window& window = kWindow,
+                                                  const DecoderSpec& spec = gpu_spec()) {
+  SamplingModel model(cuda::emulated_plugin(), 1, 4, spec);
   std::vector<std::vector<SampledToken>> sampled;
   for (const SamplingRequest& request : requests) {
     sampled.push_back(sample_one_by_one(model, window, request));
@@ -104,6 +105,21 @@ TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow)
   loop.run();
   expect_tokens(loop, expected);
   EXPECT_GT(gpu.take_counts().graphs, 180);
+}
+
+TEST(CudaSampler, OneStepAheadItDrawsTheSameWhereLayersHaveTheirOwnWindows) {  // no tsan
+  DecoderSpec spec = gpu_spec();
+  spec.own_windows = {7, 0};
+  const std::vector<SamplingRequest> requests = {{greedy(), {1, 2, 3, 4, 5}, 160},
+                                                 {sampling(5), {9}, 40},
+                                                 {greedy(), random_tokens(100, 53, 1), 30, 72, 20}};
+  const auto expected = one_by_one(requests, kWindow, spec);
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), std::ssize(requests), 4, spec);
+  SamplingLoop loop(model, kWindow, requests);
+  loop.run();
+  expect_tokens(loop, expected);
+  EXPECT_GT(gpu.take_counts().graphs, 120);
 }
 
 // The other extreme: a GPU that finishes each step at launch.

@@ -47,7 +47,7 @@ inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int
 
 // Caches with one window, in a poisoned pool of their own.
 struct GpuCaches {
-  GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, int64_t layers,
+  GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, const CacheLayers& layers,
             const Window& window, int64_t count = 1)
       : pool(gpu_pool(plugin, decoder.page_shape(),
                       count * SequenceCache::pages_needed(window, layers, kEndless))) {

@@ -26,7 +26,7 @@ struct SamplingModel {
             {DType::kFloat16, kMostTokens, sequences, pages}) {}
 
   GpuCaches make_caches(const Window& window, int64_t count = 1) {
-    return GpuCaches(plugin, gpu, source.spec.layers, window, count);
+    return GpuCaches(plugin, gpu, source.spec.cache_layers(), window, count);
   }
 
   RandomDecoder source;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "common/errors.h"
 #include "kernels/choose.h"
@@ -43,8 +44,12 @@ class Stream {
       : model_(model),
         live_(window.sinks, window.window),
         pool_(model->decoder->page_shape(),
-              SequenceCache::pages_needed(window, model->spec.layers, kEndless), true),
-        cache(&pool_, window, model->spec.layers, kEndless) {}
+              SequenceCache::pages_needed(window, model->spec.cache_layers(), kEndless), true),
+        cache(&pool_, window, model->spec.cache_layers(), kEndless) {
+    for (const int64_t own : model->spec.own_windows) {
+      if (own > 0 && own <= window.window) own_live_.emplace(own, LiveTokens(0, own));
+    }
+  }
 
   // Feeds tokens in pieces of at most `cut`.
   void feed(const std::vector<int32_t>& tokens, int64_t cut) {
@@ -57,22 +62,31 @@ class Stream {
       model_->decoder->forward({&span, 1}, found_.data() + before);
     }
     for (const int32_t token : tokens) {
-      seen_.push_back(live_.add(static_cast<int64_t>(tokens_.size())));
+      const auto t = static_cast<int64_t>(tokens_.size());
+      seen_.push_back(live_.add(t));
+      for (auto& [own, live] : own_live_) own_seen_[own].push_back(live.add(t));
       tokens_.push_back(token);
     }
   }
   void evict_for_space(int64_t count) {
     cache.evict_for_space(count);
     live_.evict_for_space(count);
+    for (auto& [own, live] : own_live_) live.keep_only(live_);
   }
   void evict_range(int64_t begin, int64_t end) {
     model_->decoder->evict_range(&cache, begin, end);
     live_.evict_range(begin, end);
+    for (auto& [own, live] : own_live_) live.keep_only(live_);
   }
 
   // Errors of the tokens from `begin` on, each relative to its largest logit.
   std::vector<double> errors(int64_t begin = 0) const {
-    const auto expected = LiteralDecoder(*model_).logits(tokens_, seen_);
+    std::vector<const LiteralDecoder::Seen*> seen(model_->spec.layers, &seen_);
+    for (size_t layer = 0; layer < model_->spec.own_windows.size(); ++layer) {
+      const auto own = own_seen_.find(model_->spec.own_windows[layer]);
+      if (own != own_seen_.end()) seen[layer] = &own->second;
+    }
+    const auto expected = LiteralDecoder(*model_).logits(tokens_, seen);
     const int64_t vocab = model_->spec.vocab_size;
     std::vector<double> errors;
     for (auto t = static_cast<size_t>(begin); t < tokens_.size(); ++t) {
@@ -93,7 +107,9 @@ class Stream {
   LiveTokens live_;
   PagePool pool_;
   std::vector<int32_t> tokens_;
-  std::vector<std::vector<int64_t>> seen_;
+  LiteralDecoder::Seen seen_;
+  std::map<int64_t, LiveTokens> own_live_;  // by window, of the layers that keep their own
+  std::map<int64_t, LiteralDecoder::Seen> own_seen_;
   std::vector<float> found_;  // [tokens, vocab]
 
  public:
@@ -126,8 +142,25 @@ TEST_P(DecoderDefinition, HoldsForFourCapacitiesInEveryRotaryScheme) {
   }
 }
 
+TEST_P(DecoderDefinition, HoldsFarPastTheWindowsThatLayersHaveOfTheirOwn) {
+  for (const DecoderSpec& spec : {alternating_spec(true), alternating_spec(false)}) {
+    RandomDecoder model = make(spec);
+    // Wider than theirs, as wide, narrower, and so wide that nothing else is evicted.
+    for (const Window window : {Window{4, 60}, Window{2, 32}, Window{3, 31}, Window{0, 400}}) {
+      for (const int64_t cut : {1, 50, 400}) {
+        Stream stream(&model, window);
+        stream.feed(random_tokens(330, spec), cut);
+        EXPECT_LE(stream.worst(), kTolerance)
+            << "S " << window.sinks << " W " << window.window << " in pieces of " << cut;
+      }
+    }
+  }
+}
+
 TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
-  for (const DecoderSpec& spec : schemes()) {
+  std::vector<DecoderSpec> specs = schemes();
+  for (const bool last : {true, false}) specs.push_back(alternating_spec(last));
+  for (const DecoderSpec& spec : specs) {
     RandomDecoder model = make(spec);
     for (const Window window : {Window{4, 30}, Window{2, 70}, Window{0, 9}}) {
       const int64_t sinks = window.sinks, most = window.capacity() - 1;
@@ -150,19 +183,20 @@ TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
 }
 
 TEST_P(DecoderDefinition, HoldsAfterRoomWasMadeForATurn) {
-  const DecoderSpec spec = small_spec();
-  RandomDecoder model = make(spec);
-  for (const Window window : {Window{4, 9}, Window{0, 70}, Window{1, 2}}) {
-    for (const int64_t length : {int64_t{2}, window.capacity() - 1, 3 * window.capacity()}) {
-      Stream stream(&model, window);
-      stream.feed(random_tokens(length, spec), 50);
-      for (const int64_t count : {window.window - 1, window.window / 2, int64_t{1}}) {
-        stream.evict_for_space(count);
-        stream.feed(random_tokens(count, spec), 50);
+  for (const DecoderSpec& spec : {small_spec(), alternating_spec(true)}) {
+    RandomDecoder model = make(spec);
+    for (const Window window : {Window{4, 9}, Window{0, 70}, Window{1, 2}, Window{3, 40}}) {
+      for (const int64_t length : {int64_t{2}, window.capacity() - 1, 3 * window.capacity()}) {
+        Stream stream(&model, window);
+        stream.feed(random_tokens(length, spec), 50);
+        for (const int64_t count : {window.window - 1, window.window / 2, int64_t{1}}) {
+          stream.evict_for_space(count);
+          stream.feed(random_tokens(count, spec), 50);
+        }
+        stream.feed(random_tokens(2 * window.capacity(), spec), 7);
+        EXPECT_LE(stream.worst(), kTolerance)
+            << "S " << window.sinks << " W " << window.window << " after " << length;
       }
-      stream.feed(random_tokens(2 * window.capacity(), spec), 7);
-      EXPECT_LE(stream.worst(), kTolerance)
-          << "S " << window.sinks << " W " << window.window << " after " << length;
     }
   }
 }

@@ -30,8 +30,8 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) 
 struct OneSequence {
   OneSequence(const RandomDecoder& model, const Window& window)
       : pool(model.decoder->page_shape(),
-             SequenceCache::pages_needed(window, model.spec.layers, kEndless), true),
-        cache(&pool, window, model.spec.layers, kEndless) {}
+             SequenceCache::pages_needed(window, model.spec.cache_layers(), kEndless), true),
+        cache(&pool, window, model.spec.cache_layers(), kEndless) {}
   PagePool pool;
   SequenceCache cache;
 };
@@ -78,8 +78,9 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
     if (!GetParam()->supported()) GTEST_SKIP() << "this processor lacks " << GetParam()->name;
     kernels_ = choose_kernels(GetParam()->name, tested_tables()).kernels;
   }
-  RandomDecoder make(int threads, DType cache_type = DType::kFloat32) {
-    return {kernels_, threads, {InputType::kFloat32, cache_type, 400}};
+  RandomDecoder make(int threads, DType cache_type = DType::kFloat32,
+                     const DecoderSpec& spec = small_spec()) {
+    return {kernels_, threads, {InputType::kFloat32, cache_type, 400}, spec};
   }
   // With bfloat16 matrices, for which tables have code paths of their own with 16-bit inputs.
   RandomDecoder make_bf16(int threads, InputType input) {
@@ -91,6 +92,8 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
     }
     return {kernels_, threads, {input, DType::kFloat16, 400}, small_spec(), stored};
   }
+  static void expect_same_in_company(RandomDecoder& model);
+
   Kernels kernels_;
 };
 
@@ -105,6 +108,22 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
       for (const int64_t chunk : {1, 3, 63, 64, 65, 200}) {
         ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
             << name_of(type) << " S " << window.sinks << " W " << window.window << " chunk "
+            << chunk;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWhereLayersHaveTheirOwnWindows) {
+  for (const bool last_has_window : {true, false}) {
+    RandomDecoder model = make(2, DType::kFloat32, alternating_spec(last_has_window));
+    for (const Window window : {Window{4, 9}, Window{3, 130}}) {
+      const auto tokens = random_tokens(300, model.spec.vocab_size, 1);
+      const auto whole = logits_of(model, window, tokens, 300);
+      for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
+      for (const int64_t chunk : {1, 31, 65, 200}) {
+        ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
+            << last_has_window << " S " << window.sinks << " W " << window.window << " chunk "
             << chunk;
       }
     }
@@ -145,11 +164,15 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWithInputsIn16Bits) {
 
 // The restored sequence continues token by token for three windows, the original in one chunk.
 TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
-  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+  const std::pair<DType, DecoderSpec> kinds[] = {
+      {DType::kFloat32, small_spec()},         {DType::kFloat32, alternating_spec(true)},
+      {DType::kFloat16, small_spec()},         {DType::kBFloat16, small_spec()},
+      {DType::kInt8, alternating_spec(false)}, {DType::kInt8, small_spec()}};
+  for (const auto& [type, spec] : kinds) {
     if (type != DType::kFloat32 && is_slow(GetParam())) break;
-    RandomDecoder model = make(1, type);
+    RandomDecoder model = make(1, type, spec);
     const int64_t vocab = model.spec.vocab_size;
-    for (const Window window : {Window{4, 9}, Window{66, 30}}) {
+    for (const Window window : {Window{4, 9}, Window{66, 35}}) {
       for (const int64_t read : {int64_t{3}, window.capacity(), 2 * window.capacity() + 5}) {
         const int64_t count = 3 * window.capacity();
         const auto tokens = random_tokens(read + count, vocab, 8);
@@ -160,8 +183,7 @@ TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
         std::vector<std::byte> keys_values(shape.bytes());
         std::vector<float> scales(shape.scale_bytes() / sizeof(float));
         snapshot(whole.cache, keys_values.data(), scales.data());
-        restore(&restored.cache, {whole.cache.length(), whole.cache.window().begin},
-                keys_values.data(), scales.data());
+        restore(&restored.cache, state_of(whole.cache), keys_values.data(), scales.data());
         std::vector<float> expected(count * vocab, NAN), logits(count * vocab, NAN);
         const ForwardSpan rest{&whole.cache, tokens.data() + read, count, LogitsOf::kAll};
         model.decoder->forward({&rest, 1}, expected.data());
@@ -178,9 +200,15 @@ TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
 }
 
 TEST_P(DecoderOnTable, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {  // tsan
-  RandomDecoder model = make(2);
+  for (const DecoderSpec& spec : {small_spec(), alternating_spec(true), alternating_spec(false)}) {
+    RandomDecoder model = make(2, DType::kFloat32, spec);
+    expect_same_in_company(model);
+  }
+}
+
+void DecoderOnTable::expect_same_in_company(RandomDecoder& model) {
   const int64_t vocab = model.spec.vocab_size;
-  const Window windows[] = {{4, 20}, {0, 70}, {66, 3}, {1, 1}};
+  const Window windows[] = {{4, 20}, {0, 70}, {66, 33}, {1, 1}};
   constexpr int64_t kTokens = 240;
   std::vector<std::vector<int32_t>> tokens;
   std::vector<std::vector<float>> alone;
@@ -229,8 +257,10 @@ TEST_P(DecoderOnTable, TakesNothingFromTheHeap) {
   if (GetParam() == &reference_kernels()) {
     GTEST_SKIP() << "the slow table keeps its sums in vectors";
   }
-  for (const DType type : {DType::kFloat32, DType::kInt8}) {
-    RandomDecoder model = make(2, type);
+  for (const auto& [type, spec] : {std::pair{DType::kFloat32, small_spec()},
+                                   {DType::kFloat32, alternating_spec(true)},
+                                   {DType::kInt8, small_spec()}}) {
+    RandomDecoder model = make(2, type, spec);
     const int64_t vocab = model.spec.vocab_size;
     const Window window{4, 70};
     OneSequence one(model, window), other(model, window);
@@ -371,6 +401,8 @@ TEST(WeightStore, HasAnotherDigestForAnotherSpecNameOrShape) {
       [](DecoderSpec* spec) { spec->mlp_bias = !spec->mlp_bias; },
       [](DecoderSpec* spec) { spec->qk_norm = !spec->qk_norm; },
       [](DecoderSpec* spec) { spec->tie_embeddings = !spec->tie_embeddings; },
+      [](DecoderSpec* spec) { spec->own_windows = {32, 0}; },
+      [](DecoderSpec* spec) { spec->own_windows = {0, 32}; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     DecoderSpec spec = small_spec();

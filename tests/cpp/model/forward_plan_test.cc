@@ -36,7 +36,7 @@ using Scratch = std::tuple<int64_t, int64_t, int64_t>;
 // Of each piece: rows, scratch pages, and the first scratch page.
 std::vector<Scratch> pieces_of(const ForwardPlan& plan) {
   std::vector<Scratch> pieces;
-  for (const ForwardPlan::Piece& piece : plan.pieces) {
+  for (const ForwardPlan::Piece& piece : plan.groups[0].pieces) {
     pieces.emplace_back(piece.count, piece.scratch_pages, piece.scratch_page);
   }
   return pieces;
@@ -51,8 +51,9 @@ TEST(ForwardPlan, WithoutScratchPagesAPieceEndsWithItsBlock) {
   plan.make({&span, 1});
   EXPECT_EQ(pieces_of(plan),
             (std::vector<Scratch>{{60, 0, 0}, {64, 0, 0}, {64, 0, 0}, {12, 0, 0}}));
-  EXPECT_EQ(plan.rounds.size(), 4u);
-  for (const ForwardPlan::Piece& piece : plan.pieces) EXPECT_EQ(piece.wanted, piece.count);
+  EXPECT_EQ(plan.groups[0].rounds.size(), 4u);
+  for (const ForwardPlan::Piece& piece : plan.groups[0].pieces)
+    EXPECT_EQ(piece.wanted, piece.count);
 }
 
 TEST(ForwardPlan, WithEnoughScratchPagesASpanIsOnePiece) {
@@ -61,11 +62,12 @@ TEST(ForwardPlan, WithEnoughScratchPagesASpanIsOnePiece) {
   const ForwardSpan span = span_of(sequence, 200, LogitsOf::kLast);
   plan.make({&span, 1});
   EXPECT_EQ(pieces_of(plan), (std::vector<Scratch>{{200, 3, 0}}));
-  EXPECT_EQ(plan.rounds.size(), 1u);
-  EXPECT_EQ(plan.pieces[0].scratch_block, 4);
-  EXPECT_EQ(plan.pieces[0].kept_block(), 4);  // a ring of three keeps all of blocks 4 to 6
-  EXPECT_EQ(plan.pieces[0].end_block(), 7);
-  EXPECT_EQ(plan.pieces[0].wanted, 1);
+  EXPECT_EQ(plan.groups[0].rounds.size(), 1u);
+  EXPECT_EQ(plan.groups[0].pieces[0].scratch_block, 4);
+  EXPECT_EQ(plan.groups[0].pieces[0].kept_block(),
+            4);  // a ring of three keeps all of blocks 4 to 6
+  EXPECT_EQ(plan.groups[0].pieces[0].end_block(), 7);
+  EXPECT_EQ(plan.groups[0].pieces[0].wanted, 1);
 }
 
 TEST(ForwardPlan, APieceHasAsManyBlocksAsThereAreScratchPages) {
@@ -74,7 +76,7 @@ TEST(ForwardPlan, APieceHasAsManyBlocksAsThereAreScratchPages) {
   const ForwardSpan span = span_of(sequence, 200);
   plan.make({&span, 1});
   EXPECT_EQ(pieces_of(plan), (std::vector<Scratch>{{124, 1, 0}, {76, 1, 0}}));
-  EXPECT_EQ(plan.rounds.size(), 2u);
+  EXPECT_EQ(plan.groups[0].rounds.size(), 2u);
 }
 
 TEST(ForwardPlan, KeepsOfALongPieceWhatTheRingHolds) {
@@ -82,9 +84,9 @@ TEST(ForwardPlan, KeepsOfALongPieceWhatTheRingHolds) {
   ForwardPlan plan(700, 20);
   const ForwardSpan span = span_of(sequence, 640);
   plan.make({&span, 1});
-  EXPECT_EQ(plan.pieces[0].scratch_block, 4);  // 2 and 3 are in the ring
-  EXPECT_EQ(plan.pieces[0].end_block(), 13);
-  EXPECT_EQ(plan.pieces[0].kept_block(), 11);
+  EXPECT_EQ(plan.groups[0].pieces[0].scratch_block, 4);  // 2 and 3 are in the ring
+  EXPECT_EQ(plan.groups[0].pieces[0].end_block(), 13);
+  EXPECT_EQ(plan.groups[0].pieces[0].kept_block(), 11);
 }
 
 // No visible token has to make room: at the start of a stream, and after a cut.
@@ -112,11 +114,11 @@ TEST(ForwardPlan, PiecesShareARoundWhileThereAreScratchPagesForThem) {
   plan.make(spans);
   EXPECT_EQ(pieces_of(plan),
             (std::vector<Scratch>{{70, 1, 0}, {1, 0, 1}, {200, 3, 0}, {1, 0, 3}, {64, 1, 0}}));
-  ASSERT_EQ(plan.rounds.size(), 3u);
-  EXPECT_EQ(plan.rounds[0].rows, 71);
-  EXPECT_EQ(plan.rounds[1].rows, 201);
-  EXPECT_EQ(plan.rounds[2].row, 272);
-  EXPECT_EQ(plan.rounds[2].count, 1u);
+  ASSERT_EQ(plan.groups[0].rounds.size(), 3u);
+  EXPECT_EQ(plan.groups[0].rounds[0].rows, 71);
+  EXPECT_EQ(plan.groups[0].rounds[1].rows, 201);
+  EXPECT_EQ(plan.groups[0].rounds[2].row, 272);
+  EXPECT_EQ(plan.groups[0].rounds[2].count, 1u);
 }
 
 // While the queries of a round run, every block that they see has a page of its own. What is live
@@ -125,9 +127,9 @@ void expect_own_pages(const ForwardPlan& plan, const ForwardPlan::Round& round,
                       int64_t scratch_pages) {
   std::set<int64_t> scratch;
   for (size_t p = round.piece; p < round.piece + round.count; ++p) {
-    const ForwardPlan::Piece& piece = plan.pieces[p];
+    const ForwardPlan::Piece& piece = plan.groups[0].pieces[p];
     const Window& window = piece.cache->window();
-    const int64_t ring = piece.cache->window_page_count();
+    const int64_t ring = piece.pages->window_page_count;
     for (int64_t i = 0; i < piece.scratch_pages; ++i) {
       EXPECT_TRUE(scratch.insert(piece.scratch_page + i).second);
       EXPECT_LT(piece.scratch_page + i, scratch_pages);
@@ -184,7 +186,7 @@ TEST(ForwardPlan, NoPageIsWrittenThatIsSeen) {
     plan.make(spans);
     int64_t next_row = 0;
     size_t next_piece = 0;
-    for (const ForwardPlan::Round& round : plan.rounds) {
+    for (const ForwardPlan::Round& round : plan.groups[0].rounds) {
       EXPECT_EQ(round.row, next_row);
       EXPECT_EQ(round.piece, next_piece);
       expect_own_pages(plan, round, scratch_pages);
@@ -192,7 +194,7 @@ TEST(ForwardPlan, NoPageIsWrittenThatIsSeen) {
       next_piece += round.count;
     }
     EXPECT_EQ(next_row, rows);
-    EXPECT_EQ(next_piece, plan.pieces.size());
+    EXPECT_EQ(next_piece, plan.groups[0].pieces.size());
   }
 }
 
@@ -214,8 +216,8 @@ TEST(ForwardPlan, AStepOfAsManySpansAsWereCountedIsOneRound) {
     }
     ForwardPlan plan(most_rows, ForwardPlan::most_scratch_pages(most_rows, spans_count));
     plan.make(spans);
-    EXPECT_EQ(plan.rounds.size(), 1u);
-    EXPECT_EQ(plan.pieces.size(), spans.size());
+    EXPECT_EQ(plan.groups[0].rounds.size(), 1u);
+    EXPECT_EQ(plan.groups[0].pieces.size(), spans.size());
   }
 }
 

@@ -2,6 +2,7 @@
 // list, and every query rotates every key that it sees to the key's rank in that list.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -32,6 +33,12 @@ class LiveTokens {
     trim(window_ - 1);
     live_.erase(live_.begin() + begin, live_.begin() + end);
   }
+  // Loses what `other` has lost.
+  void keep_only(const LiveTokens& other) {
+    std::erase_if(live_, [&](int64_t token) {
+      return !std::binary_search(other.live_.begin(), other.live_.end(), token);
+    });
+  }
 
  private:
   int64_t size() const { return static_cast<int64_t>(live_.size()); }
@@ -49,9 +56,13 @@ class LiteralDecoder {
 
   explicit LiteralDecoder(const RandomDecoder& model) : spec_(model.spec), model_(model) {}
 
-  // Logits [tokens][vocab]; the query of tokens[t] sees the tokens that `seen[t]` lists.
+  // The tokens that each query sees, ascending.
+  using Seen = std::vector<std::vector<int64_t>>;
+
+  // Logits [tokens][vocab]; the query of tokens[t] sees in a layer the tokens that `seen[layer][t]`
+  // lists.
   std::vector<Row> logits(const std::vector<int32_t>& tokens,
-                          const std::vector<std::vector<int64_t>>& seen) const {
+                          const std::vector<const Seen*>& seen) const {
     std::vector<Row> hidden;
     for (const int32_t token : tokens) {
       const float* row = at("embedding").data() + token * spec_.hidden_size;
@@ -59,7 +70,7 @@ class LiteralDecoder {
     }
     for (int64_t layer = 0; layer < spec_.layers; ++layer) {
       const std::string name = "layers." + std::to_string(layer) + ".";
-      attend(name, seen, &hidden);
+      attend(name, *seen[static_cast<size_t>(layer)], &hidden);
       for (Row& x : hidden) add(transform(name, x), &x);
     }
     std::vector<Row> found;
@@ -115,8 +126,7 @@ class LiteralDecoder {
     return x;
   }
 
-  void attend(const std::string& name, const std::vector<std::vector<int64_t>>& seen,
-              std::vector<Row>* hidden) const {
+  void attend(const std::string& name, const Seen& seen, std::vector<Row>* hidden) const {
     std::vector<Row> queries, keys, values;
     for (const Row& x : *hidden) {
       const Row normed = norm(name + "attention_norm", x);

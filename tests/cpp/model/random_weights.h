@@ -32,6 +32,16 @@ inline DecoderSpec small_spec() {
   return spec;
 }
 
+// Layers that alternate between a window of their own and none; the last layer has the former or
+// the latter.
+inline DecoderSpec alternating_spec(bool last_has_window) {
+  DecoderSpec spec = small_spec();
+  spec.layers = 3;
+  spec.own_windows =
+      last_has_window ? std::vector<int64_t>{32, 0, 32} : std::vector<int64_t>{0, 32, 0};
+  return spec;
+}
+
 struct RandomWeights {
   // `stored`: the weights that the file holds as float16 or bfloat16; the others are float32.
   explicit RandomWeights(const DecoderSpec& model_spec = small_spec(),

@@ -58,8 +58,8 @@ TEST(StepLaunches, OfABucketAreThoseOfAsManySingleRows) {
     EXPECT_EQ(bucket.rows, direct.rows);
     EXPECT_EQ(bucket.logit_rows, direct.logit_rows);
     EXPECT_EQ(bucket.samples, direct.samples);
-    EXPECT_EQ(all_fields(bucket.rounds), all_fields(direct.rounds));
-    EXPECT_EQ(all_fields(bucket.attentions), all_fields(direct.attentions));
+    EXPECT_EQ(all_fields(bucket.groups[0].rounds), all_fields(direct.groups[0].rounds));
+    EXPECT_EQ(all_fields(bucket.groups[0].attentions), all_fields(direct.groups[0].attentions));
     EXPECT_EQ(all_fields(bucket.logit_runs), all_fields(direct.logit_runs));
   }
 }
@@ -78,11 +78,11 @@ TEST(StepLaunches, SingleRowsShareALaunchAndLongerPiecesHaveTheirOwn) {
   launches.begin(plan, 4);
   // The long one is cut after the first block of its window: 4 sinks and 64 window tokens.
   using Attention = std::tuple<int64_t, int64_t, int64_t, bool>;
-  EXPECT_EQ(all_fields(launches.attentions),
+  EXPECT_EQ(all_fields(launches.groups[0].attentions),
             (std::vector<Attention>{
                 {0, 2, 1, true}, {2, 68, 68, false}, {70, 32, 32, false}, {102, 1, 1, true}}));
   launches.begin(plan, 2);  // fewer pages than the caches have
-  EXPECT_EQ(fields(launches.attentions[0]), Attention(0, 2, 1, false));
+  EXPECT_EQ(fields(launches.groups[0].attentions[0]), Attention(0, 2, 1, false));
 }
 
 TEST(StepLaunches, ALongSpanIsOneLaunchAndLeavesItsLastBlocksInTheRing) {
@@ -98,13 +98,13 @@ TEST(StepLaunches, ALongSpanIsOneLaunchAndLeavesItsLastBlocksInTheRing) {
   StepLaunches launches(400);
   launches.begin(plan, 4);
   using Attention = std::tuple<int64_t, int64_t, int64_t, bool>;
-  EXPECT_EQ(all_fields(launches.attentions),
+  EXPECT_EQ(all_fields(launches.groups[0].attentions),
             (std::vector<Attention>{{0, 1, 1, true}, {1, 300, 300, false}, {301, 70, 70, false}}));
   // Token 200 lies in block 3. A ring of two pages keeps blocks 6 and 7 of the one, 4 of the other.
   using Copy = std::tuple<int32_t, int64_t, int64_t>;
-  EXPECT_EQ(all_fields(launches.copies), (std::vector<Copy>{{1, 6, 2}, {2, 4, 1}}));
-  ASSERT_EQ(launches.rounds.size(), 1u);
-  EXPECT_EQ(launches.rounds[0].copy_count, 2u);
+  EXPECT_EQ(all_fields(launches.groups[0].copies), (std::vector<Copy>{{1, 6, 2}, {2, 4, 1}}));
+  ASSERT_EQ(launches.groups[0].rounds.size(), 1u);
+  EXPECT_EQ(launches.groups[0].rounds[0].copy_count, 2u);
 }
 
 TEST(StepLaunches, WantedRowsThatFollowEachOtherAreOneRun) {

@@ -128,7 +128,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_interleaved": True}, "`rope_interleaved` must be false or absent, but is true"),
     ({"is_encoder_decoder": True}, "`is_encoder_decoder` must be false or absent"),
     ({"quantization_config": {"bits": 4}}, "`quantization_config` must be absent"),
-    ({"sliding_window": 4096}, "`sliding_window` must be null, but is 4096. Layers with their"),
+    ({"sliding_window": 4096}, "`sliding_window` must be absent, but is 4096. Layers of this fam"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must be a list of"),
     ({"layer_types": "full_attention"}, "`layer_types` must be a list of"),
 ]
@@ -141,9 +141,31 @@ def test_what_the_decoder_cannot_compute_is_refused(changes: dict[str, Any], sen
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_windows_of_single_layers_are_refused(family: str) -> None:
-    with pytest.raises(CheckpointError, match="Layers with their own window"):
-        from_config(family, use_sliding_window=True, sliding_window=64, max_window_layers=2)
+def test_layers_have_the_windows_that_the_config_gives_them(family: str) -> None:
+    switch = {"use_sliding_window": True, "sliding_window": 64}
+    assert from_config(family, **switch, max_window_layers=2).own_windows == (0, 0, 64)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    assert from_config(family, **switch, layer_types=kinds).own_windows == (64, 0, 64)
+    assert from_config(family, sliding_window=64, max_window_layers=2).own_windows == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"use_sliding_window": False}, "must be a list of only .* but is"),
+        ({"sliding_window": None}, "must be a list of only"),
+        ({"layer_types": ["sliding_attention"]}, "must be a list of 3 words"),
+        ({"layer_types": ["sliding_attention", "full_attention", "linear"]}, "must be a list of 3"),
+        ({"layer_types": "sliding_attention"}, "must be a list of 3 words"),
+    ],
+)
+def test_layer_types_that_contradict_the_rest_are_refused(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    kinds = ["sliding_attention", "full_attention", "full_attention"]
+    given = {"use_sliding_window": True, "sliding_window": 64, "layer_types": kinds, **changes}
+    with pytest.raises(CheckpointError, match=f"`layer_types` {sentence}"):
+        from_config("qwen2", **given)
 
 
 @pytest.mark.parametrize("layers", [3, 30])
@@ -157,11 +179,10 @@ def test_windows_of_single_layers_have_the_defaults_of_transformers(
     transformers = pytest.importorskip("transformers")
     changes = {"num_hidden_layers": layers, **use, **window, **first}
     theirs = transformers.AutoConfig.for_model(**{**LLAMA, "model_type": family, **changes})
-    if set(theirs.layer_types) == {"full_attention"}:
-        assert from_config(family, **changes).layers == layers
-        return
-    with pytest.raises(CheckpointError, match=r"`sliding_window` must be null, but is .*Layers w"):
-        from_config(family, **changes)
+    windows = tuple(
+        0 if kind == "full_attention" else theirs.sliding_window for kind in theirs.layer_types
+    )
+    assert from_config(family, **changes).own_windows == (windows if any(windows) else ())
 
 
 FIELDS = (
@@ -287,7 +308,7 @@ def test_gguf_may_rotate_a_part_of_each_head() -> None:
         ({"expert_count": 8}, "`llama.expert_count` must be 0 or absent, but is 8"),
         ({"logit_scale": 0.5}, "`llama.logit_scale` must be 1.0 or absent, but is 0.5"),
         ({"attention__causal": False}, "`llama.attention.causal` must be true or absent"),
-        ({"attention__sliding_window": 64}, "Layers with their own window"),
+        ({"attention__sliding_window": 64}, "Layers of this family have no windows"),
         ({"attention__value_length": 32}, "`llama.attention.value_length` must be 16 or absent"),
         ({"attention__head_count_kv": [2, 2, 1]}, r"must be an integer .* but is \[2, 2, 1\]"),
         ({"attention__head_count_kv": 4}, "must divide the 6 heads, but is 4"),

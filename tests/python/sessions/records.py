@@ -42,7 +42,8 @@ def make_record(
     plan = plan_tensors(chosen, state, pending)
 
     def noise(name: str) -> np.ndarray:
-        return random.integers(0, 256, plan[name].nbytes, np.uint8)
+        nbytes = sum(plan[part].nbytes for part in plan if part.partition(".")[0] == name)
+        return random.integers(0, 256, nbytes, np.uint8)
 
     def ids(count: int) -> np.ndarray:
         return random.integers(0, chosen.vocab_size, count, np.int32)
@@ -51,7 +52,7 @@ def make_record(
         model=chosen,
         state=state,
         keys_values=noise("keys_values"),
-        scales=noise("scales").view(np.float32) if "scales" in plan else None,
+        scales=noise("scales").view(np.float32) if kv_dtype == "int8" else None,
         token_ids=ids(plan["token_ids"].shape[0]),
         pending_ids=ids(pending),
         fields=FIELDS,

@@ -55,6 +55,36 @@ def test_every_bit_comes_back(
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.session"]
 
 
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+@pytest.mark.parametrize(
+    ("windows", "lives"),
+    [("8,0,8", [8, 24]), ("0,20,21", [24, 20, 24]), ("30,30,30", [24]), ("0,0,30", [24, 24])],
+)
+def test_each_group_of_layers_keeps_its_own_tokens(
+    kv_dtype: str, windows: str, lives: list[int], tmp_path: Path
+) -> None:
+    record = make_record(kv_dtype, layer_windows=windows)
+    path = tmp_path / "a.session"
+    write_session_file(path, record)
+    assert_same(record, read_session_file(path))
+    found, _ = split(path.read_bytes())
+    assert found["__metadata__"]["format_version"] == "2"
+    assert [found[f"keys_values.{group}"]["shape"][3] for group in range(len(lives))] == lives
+    path.write_bytes(join(*split(path.read_bytes())))
+    assert_same(record, read_session_file(path))
+
+
+@pytest.mark.parametrize("windows", ["", "8,0", "8,0,8,0", "8,-1,0", "8,x,0", "0,0,0", "8,00,8"])
+def test_windows_that_no_layers_have_are_refused(windows: str, tmp_path: Path) -> None:
+    path = tmp_path / "talk.session"
+    write_session_file(path, make_record(layer_windows="8,0,8"))
+    header, tensors = split(path.read_bytes())
+    header["__metadata__"]["layer_windows"] = windows
+    path.write_bytes(join(header, tensors))
+    with pytest.raises(CheckpointError, match=r"talk\.session: `layer_windows` must be 3 integers"):
+        read_session_file(path)
+
+
 def test_only_the_owner_may_read_it_whatever_lay_there_before(tmp_path: Path) -> None:
     path = tmp_path / "a.session"
     path.write_text("old")
@@ -126,14 +156,14 @@ def test_edited_metadata_does_not_have_the_checksum(key: str, value: str, saved:
 
 def test_another_version_is_refused_by_name(saved: Path) -> None:
     header, tensors = split(saved.read_bytes())
-    header["__metadata__"]["format_version"] = "2"
+    header["__metadata__"]["format_version"] = "3"
     header["__metadata__"]["created_by"] = "sinkstream 9.0"
     header["__metadata__"]["something_new"] = "1"
     saved.write_bytes(join(header, tensors))
     with pytest.raises(
         CheckpointError,
-        match=f"talk.session must have format version 1, which sinkstream {version()} reads, but "
-        'has "2", written by "sinkstream 9.0"',
+        match=f"talk.session must have format version 1 or 2, which sinkstream {version()} reads, "
+        'but has "3", written by "sinkstream 9.0"',
     ):
         read_session_file(saved)
 

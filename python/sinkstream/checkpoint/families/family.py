@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import DecoderSpec, Pairing
 
@@ -139,7 +140,8 @@ _CONFIG_NEUTRAL = {
     "is_encoder_decoder": False,
     "quantization_config": None,
 }
-_NO_LAYER_WINDOWS = "Layers with their own window are not supported yet."
+_NO_LAYER_WINDOWS = "Layers of this family have no windows of their own."
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def decoder_from_config(
@@ -158,7 +160,6 @@ def decoder_from_config(
     """
     for name, neutral in _CONFIG_NEUTRAL.items():
         config.must_be(name, neutral)
-    _refuse_layer_windows(config, family)
     hidden_size = config.whole("hidden_size", 2, _MAX_HIDDEN)
     heads = config.whole("num_attention_heads", 1, _MAX_HEADS)
     kv_heads = config.whole("num_key_value_heads", 1, _MAX_HEADS, heads)
@@ -189,25 +190,33 @@ def decoder_from_config(
         mlp_bias=switches.mlp_bias,
         qk_norm=switches.qk_norm,
         tie_embeddings=config.flag("tie_word_embeddings", False),
+        own_windows=_own_windows(config, family),
     )
 
 
-def _refuse_layer_windows(config: Fields, family: str) -> None:
-    """Refuse windows in individual layers.
+def _own_windows(config: Fields, family: str) -> tuple[int, ...]:
+    """Return each layer's own window, 0 for none; empty if no layer has one.
 
-    Qwen's configs have a window that a switch enables for the layers from `max_window_layers` on;
-    transformers has defaults for the fields that are absent.
+    Qwen's configs have a window that a switch enables for the layers from `max_window_layers` on,
+    or for those that `layer_types` lists; transformers has defaults for the fields that are absent.
     """
-    has_switch = family != "llama"
-    is_used = config.flag("use_sliding_window", not has_switch) and (
-        config.has("sliding_window") or (has_switch and not config.is_null("sliding_window"))
-    )
+    if family == "llama":
+        config.must_be("sliding_window", None, _NO_LAYER_WINDOWS)
+        config.all_must_be("layer_types", _FULL, _NO_LAYER_WINDOWS)
+        return ()
     layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
-    default = 28 if has_switch else 0
-    if is_used and config.whole("max_window_layers", 0, _MAX_LENGTH, default) < layers:
-        window = config.whole("sliding_window", 1, _MAX_LENGTH, 4096)
-        raise config.error("sliding_window", "be null", window, _NO_LAYER_WINDOWS)
-    config.all_must_be("layer_types", "full_attention", _NO_LAYER_WINDOWS)
+    has_window = config.flag("use_sliding_window", False) and not config.is_null("sliding_window")
+    window = config.whole("sliding_window", 1, _MAX_LENGTH, 4096) if has_window else 0
+    first = config.whole("max_window_layers", 0, _MAX_LENGTH, 28)
+    listed = config.words("layer_types", layers, (_FULL, _SLIDING))
+    if listed is None:
+        windows = tuple(window if layer >= first else 0 for layer in range(layers))
+    elif window == 0 and _SLIDING in listed:
+        rule = f"be a list of only {quoted(_FULL)} without `use_sliding_window` and a window"
+        raise config.error("layer_types", rule)
+    else:
+        windows = tuple(window if kind == _SLIDING else 0 for kind in listed)
+    return windows if any(windows) else ()
 
 
 _GGUF_NEUTRAL = {

@@ -1,0 +1,132 @@
+// Groups of layers: what each keeps of a sequence, and how a cache holds them together.
+#include "cache/cache_layers.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "common/errors.h"
+
+namespace sinkstream {
+namespace {
+
+constexpr PageShape kShape{1, 2, DType::kFloat32};
+constexpr int64_t kEndless = int64_t{1} << 60;
+
+CacheLayers layers_with(const std::vector<int64_t>& own_windows) {
+  return CacheLayers::with_windows(own_windows);
+}
+
+TEST(CacheLayers, GroupsLayersWithEqualWindowsInTheOrderOfTheFirst) {
+  const CacheLayers layers = layers_with({32, 0, 32, 0, 500});
+  ASSERT_EQ(layers.group_count(), 3);
+  EXPECT_EQ(layers.groups()[0].own_window, 32);
+  EXPECT_EQ(layers.groups()[0].layers, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(layers.groups()[1].layers, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(layers.place(2).group, 0);
+  EXPECT_EQ(layers.place(2).layer, 1);
+  EXPECT_EQ(layers.place(4).group, 2);
+  EXPECT_EQ(CacheLayers(3).group_count(), 1);
+  EXPECT_EQ(CacheLayers(3).count(), 3);
+  EXPECT_THROW(layers_with({-1}), InternalError);
+  EXPECT_THROW(layers_with({}), InternalError);
+}
+
+TEST(CacheLayers, ALayerKeepsItsOwnWindowUnlessTheSequenceHasLess) {
+  const CacheGroup group = {.own_window = 32, .layers = {0}};
+  for (const int64_t w : {32, 100}) {
+    EXPECT_EQ(group.window_of({4, w}).sinks, 0);
+    EXPECT_EQ(group.window_of({4, w}).window, 32);
+  }
+  EXPECT_EQ(group.window_of({4, 31}).sinks, 4);
+  EXPECT_EQ(group.window_of({4, 31}).window, 31);
+}
+
+TEST(CacheLayers, TheLargestGroupsTokensCount) {
+  EXPECT_EQ(layers_with({32, 0}).main_group({4, 60}), 1);
+  EXPECT_EQ(layers_with({32, 48}).main_group({4, 60}), 1);
+  const Window own = layers_with({32, 48}).main_window({4, 60});
+  EXPECT_EQ(own.sinks, 0);
+  EXPECT_EQ(own.window, 48);
+  const Window narrow = layers_with({32, 48}).main_window({4, 40});
+  EXPECT_EQ(narrow.sinks, 4);
+  EXPECT_EQ(narrow.window, 40);
+}
+
+TEST(CacheLayers, CountsEnoughPagesForEveryDivisionOfACapacity) {
+  for (const std::vector<int64_t>& own : {std::vector<int64_t>{32, 0, 32}, {70}, {64, 90}}) {
+    const CacheLayers layers = layers_with(own);
+    const Window asked{4, 196};
+    for (int64_t sinks = 0; sinks <= 100; ++sinks) {  // more would make W too narrow for 90
+      const Window window{sinks, 200 - sinks};
+      EXPECT_LE(SequenceCache::pages_needed(window, layers, kEndless), layers.most_pages(asked))
+          << sinks;
+    }
+  }
+  const Window asked{4, 196};
+  EXPECT_EQ(layers_with({32, 0}).most_pages(asked), 2 + asked.most_pages());
+}
+
+// A sequence of layers with a window of 32, without one, and with 32 again.
+struct Mixed {
+  explicit Mixed(const Window& window)
+      : layers(layers_with({32, 0, 32})),
+        pool(kShape, 3 * SequenceCache::pages_needed(window, layers, kEndless)),
+        cache(&pool, window, layers, kEndless) {}
+
+  CacheLayers layers;
+  PagePool pool;
+  SequenceCache cache;
+};
+
+TEST(GroupedCache, HoldsTheSinksOnlyWhereTheyAreKept) {
+  const Mixed mixed({4, 100});
+  EXPECT_EQ(mixed.cache.group(0).pages_per_layer(), 2);
+  EXPECT_EQ(mixed.cache.group(1).pages_per_layer(), 1 + 3);
+  EXPECT_EQ(std::ssize(mixed.cache.page_ids()), 2 * 2 + 4);
+  EXPECT_EQ(mixed.cache.layers(), 3);
+  EXPECT_EQ(mixed.cache.slot(0, 3).row, 3);
+  EXPECT_EQ(mixed.cache.slot(0, 4).row, 4);  // keys lie by their index
+  EXPECT_EQ(mixed.cache.slot(1, 4).row, 0);  // after the sinks
+  EXPECT_NE(mixed.cache.slot(0, 4).page, mixed.cache.slot(2, 4).page);
+}
+
+TEST(GroupedCache, CountsTheTokensOfTheLargestGroup) {
+  Mixed mixed({4, 100});
+  mixed.cache.advance(120);
+  EXPECT_EQ(mixed.cache.live(), 104);
+  EXPECT_EQ(mixed.cache.evicted(), 16);
+}
+
+TEST(GroupedCache, SharesNoPrefixOnceAnyLayerHasEvicted) {
+  Mixed mixed({4, 100});
+  mixed.cache.advance(31);
+  EXPECT_EQ(mixed.cache.shareable(), 31);
+  mixed.cache.advance(1);
+  EXPECT_EQ(mixed.cache.shareable(), 0);  // not even the sinks: some layers keep none
+  EXPECT_NO_THROW(SequenceCache(mixed.cache, kEndless, 32));
+}
+
+TEST(GroupedCache, IsRewoundOnlyToWhereEveryLayerHasWhatItSees) {
+  Mixed mixed({4, 100});
+  mixed.cache.advance(40);
+  EXPECT_TRUE(mixed.cache.can_rewind(40));
+  EXPECT_FALSE(mixed.cache.can_rewind(39));
+}
+
+TEST(GroupedCache, ACutEvictsFromEveryLayer) {
+  Mixed mixed({4, 100});
+  mixed.cache.advance(60);
+  mixed.cache.cut(20);  // the rings begin at 29
+  EXPECT_EQ(mixed.cache.group(0).window.first(60), 29);
+  EXPECT_EQ(mixed.cache.group(1).window.first(60), 20);
+  mixed.cache.cut(40);
+  EXPECT_EQ(mixed.cache.group(0).window.first(60), 40);
+  EXPECT_EQ(mixed.cache.group(1).window.first(60), 40);
+  mixed.cache.restart();
+  EXPECT_EQ(mixed.cache.group(0).window.begin, 0);
+}
+
+}  // namespace
+}  // namespace sinkstream
