@@ -14,12 +14,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: Without the program's name. If None, those in `sys.argv`, and Ctrl-C ends the
-            process quietly at any moment.
+        arguments: Without the program's name. If None, those in `sys.argv`, and Ctrl-C or SIGTERM
+            ends the process quietly at any moment.
 
     Returns:
         The exit code: 0, 1 if the output's reader has ended, 2 after a one-sentence error, 130
-        after Ctrl-C.
+        after Ctrl-C, 143 after SIGTERM.
     """
     if arguments is None:
         interrupts.take_over()

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from sinkstream import _build
-from sinkstream.cli.interrupts import INTERRUPTED, raising
+from sinkstream.cli.interrupts import INTERRUPTED, TERMINATED, raising
 from sinkstream.cli.standard_streams import OutputError
 from sinkstream.cli.terminal import fold
 from sinkstream.errors import SinkstreamError
@@ -27,6 +27,7 @@ EXIT_CODES = {
     1: "the program that reads the output has ended, such as `head`; or a bug, with a traceback",
     FAILED: "an error, which one sentence on standard error explains",
     INTERRUPTED: "Ctrl-C",
+    TERMINATED: "SIGTERM",
 }
 
 # Each command is a function in a module of the same name. The summaries repeat the docstrings, so
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
             with raising():
                 result = app(args=arguments, prog_name="sinkstream", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except SystemExit as ended:  # the completion of shells ends like this
+    except SystemExit as ended:  # SIGTERM, and the completion of shells, end like this
         return ended.code if isinstance(ended.code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED

@@ -1,7 +1,9 @@
-"""Ctrl-C at any moment ends a command with 130 and no traceback."""
+"""Ctrl-C and SIGTERM at any moment end a command with 130 or 143 and no traceback."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -120,7 +122,7 @@ def test_an_ignored_ctrl_c_stays_ignored(checkpoint: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_sigterm_still_ends_it_at_once(checkpoint: str) -> None:
+def test_sigterm_ends_it_quietly(checkpoint: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "sinkstream.cli", "demo", "--endless", "-m", checkpoint],
         stdout=subprocess.PIPE,
@@ -130,7 +132,52 @@ def test_sigterm_still_ends_it_at_once(checkpoint: str) -> None:
     process.stdout.read(1000)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (-signal.SIGTERM, b"")
+    assert (process.returncode, err) == (143, b"")
+
+
+@pytest.mark.parametrize("module", ["typer", "sinkstream.loading", "tokenizers"])
+def test_sigterm_ends_it_quietly_during_imports(checkpoint: str, module: str) -> None:
+    script = _AT_IMPORT.replace("SIGINT", "SIGTERM")
+    assert script != _AT_IMPORT
+    done = run(script, module, "generate", "hello", "-m", checkpoint, "-n", "3")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+
+
+def test_an_ignored_sigterm_stays_ignored(checkpoint: str) -> None:
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    script += _AT_IMPORT.replace("SIGINT", "SIGTERM")
+    done = run(script, "typer", "generate", "hello", "-m", checkpoint, "-n", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["demo", "chat"])
+def test_sigterm_at_a_terminal_leaves_it_as_it_was(checkpoint: str, command: str) -> None:
+    arguments = {"demo": ["--endless"], "chat": []}[command]
+    program = [sys.executable, "-m", "sinkstream.cli", command, *arguments, "-m", checkpoint]
+    with Terminal(program, {"TERM": "xterm"}) as terminal:
+        before = terminal.read_until("resident" if command == "demo" else "> ")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        code, rest = terminal.end()
+    assert code == 143
+    assert "Traceback" not in rest
+    hidden, shown = ((before + rest).rindex(keys) for keys in ("\x1b[?25l", "\x1b[?25h"))
+    assert hidden < shown
+
+
+def test_a_trace_that_sigterm_interrupts_is_written(checkpoint: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    program = [sys.executable, "-m", "sinkstream.cli", "generate", "a", "-m", checkpoint]
+    process = subprocess.Popen(
+        [*program, "--endless", "--ignore-eos", "--trace", str(trace)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.read(1000)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (143, b"")
+    assert json.loads(trace.read_text())
 
 
 def test_at_a_terminal_the_shells_prompt_gets_a_line_of_its_own(checkpoint: str) -> None:
