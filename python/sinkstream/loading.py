@@ -20,6 +20,7 @@ from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
 from sinkstream.open_checkpoint import with_text
 from sinkstream.request.checks import as_bool, as_choice, as_int
+from sinkstream.request.keywords import suggests_keywords
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 
@@ -33,7 +34,10 @@ _POLL_S = 0.05
 # cache stays a fraction of the weights.
 _DEFAULT_CAPACITY = 4096
 
+DEFAULT_SEQUENCES = 2
 
+
+@suggests_keywords
 def load(
     path: str | os.PathLike[str] | None = None,
     *,
@@ -43,7 +47,7 @@ def load(
     quantize: Quantize | None = None,
     sinks: int = 4,
     window: int | None = None,
-    max_sequences: int = 2,
+    max_sequences: int = DEFAULT_SEQUENCES,
     prefill_chunk: int | None = None,
     threads: int | None = None,
     revision: str | None = None,
@@ -136,7 +140,7 @@ def check_options(
     quantize: str | None = None,
     sinks: int = 4,
     window: int | None = None,
-    max_sequences: int = 2,
+    max_sequences: int = DEFAULT_SEQUENCES,
     prefill_chunk: int | None = None,
     threads: int | None = None,
 ) -> ModelOptions:

@@ -24,6 +24,7 @@ from sinkstream.errors import (
 from sinkstream.observe import logs, open_models
 from sinkstream.observe.notebook import summary
 from sinkstream.request.checks import as_int
+from sinkstream.request.keywords import suggests_keywords
 from sinkstream.request.options import Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest, make_request
@@ -464,6 +465,7 @@ class Model(ClosesOnExit):
 
         return Replies(start, prompts, 2 * self._options.max_sequences)
 
+    @suggests_keywords
     def session(
         self,
         system: str | None = None,
@@ -493,6 +495,7 @@ class Model(ClosesOnExit):
         beginning = self._beginning(system, messages, sinks)
         return open_session(self._host(), self._turn_format(), beginning)
 
+    @suggests_keywords
     async def asession(
         self,
         system: str | None = None,

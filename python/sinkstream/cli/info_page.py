@@ -14,6 +14,7 @@ from rich.text import Text
 from sinkstream.cli.info_facts import Facts, MemoryFacts, ModelFacts, Refused, RefusedModel
 from sinkstream.cli.info_hints import Hint
 from sinkstream.cli.terminal import printable
+from sinkstream.loading import DEFAULT_SEQUENCES
 
 WIDTH = 80
 _LEAST_WIDTH = 40
@@ -35,6 +36,9 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
     model, cache, memory = facts.model, facts.cache, facts.memory
     processor, kernels = facts.processor, facts.kernels
     sequences = "1 sequence" if memory.max_sequences == 1 else f"{memory.max_sequences} sequences"
+    of_load = ""
+    if memory.max_sequences != DEFAULT_SEQUENCES:
+        of_load = f"; load() has room for {DEFAULT_SEQUENCES}"
     table = kernels.table if kernels.device == "cpu" else kernels.device
     return [
         Row("Model", "name", model.name),
@@ -56,7 +60,7 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
             "weights",
             f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}",
         ),
-        Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}"),
+        Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}{of_load}"),
         Row("Memory", "scratch", decimal(memory.scratch_bytes)),
         Row("Speed", "processor", processor.name),
         Row("Speed", "kernels", f"{table}, activations in {kernels.dtype}"),

@@ -20,10 +20,12 @@ from sinkstream.evaluate.recall_tasks import (
 from sinkstream.evaluate.tokens import encoder
 from sinkstream.model import Model
 from sinkstream.request.checks import as_bool, as_int
+from sinkstream.request.keywords import suggests_keywords
 
 _MAX = 1 << 31
 
 
+@suggests_keywords
 def stream_eval(
     model: Model,
     *,
@@ -109,6 +111,7 @@ def stream_eval(
     )
 
 
+@suggests_keywords
 def needle(
     model: Model,
     *,

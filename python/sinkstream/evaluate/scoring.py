@@ -18,6 +18,7 @@ from sinkstream.evaluate.state import RunState, describe_run, load_state, save_s
 from sinkstream.evaluate.tokens import Ids, IdsOrText, as_ids, count_bytes
 from sinkstream.model import Model
 from sinkstream.request.checks import as_int
+from sinkstream.request.keywords import suggests_keywords
 
 # Seconds between two saved states: the most that a crash can lose.
 _SAVE_EVERY_S = 30.0
@@ -25,6 +26,7 @@ _SAVE_EVERY_S = 30.0
 _MAX_TOKENS = 1 << 53
 
 
+@suggests_keywords
 def perplexity(
     model: Model,
     ids_or_text: IdsOrText,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from sinkstream.errors import warn_caller
 from sinkstream.request.checks import as_int
+from sinkstream.request.keywords import no_option
 from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
 
 _MAX_SINKS = 1 << 53  # fits the native type; the engine checks it against the window
@@ -111,9 +111,7 @@ def check_names(options: Mapping[str, Any]) -> None:
     """
     for name in options:
         if name not in OPTIONS:
-            alike = difflib.get_close_matches(name, OPTIONS, 1)
-            remedy = f" Did you mean `{alike[0]}`?" if alike else ""
-            raise TypeError(f"stream: there is no option `{name[:40]}`.{remedy}")
+            raise no_option("stream", name, OPTIONS)
 
 
 def _complete(name: str, value: Any, defaults: Sampling, vocab_size: int) -> Any:

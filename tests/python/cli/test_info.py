@@ -463,3 +463,19 @@ def test_a_model_that_does_not_exist_is_one_sentence(run: Run) -> None:
 
 def test_the_version_is_the_packages(run: Run) -> None:
     assert run("--version").out == f"sinkstream {sinkstream.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("sequences", "words"),
+    [
+        (1, "for 1 sequence; load() has room for 2"),
+        (2, "for 2 sequences"),
+        (3, "for 3 sequences; load() has room for 2"),
+    ],
+)
+def test_the_cache_is_that_of_the_command_line_and_loads_default_is_named(
+    sequences: int, words: str
+) -> None:
+    rows = summary(changed(memory={"max_sequences": sequences}), ())
+    (cache,) = [row.value for row in rows if (row.section, row.label) == ("Memory", "cache")]
+    assert cache.endswith(words)

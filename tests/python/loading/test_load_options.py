@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import sinkstream
+import sinkstream.evaluate
 from sinkstream import _core
 
 Folder = Callable[[str], Path]
@@ -185,11 +188,15 @@ def test_a_closed_model_says_so_and_may_be_closed_again(llama: Path) -> None:
         (torch.tensor([[1]], dtype=torch.int32), TypeError, "must be an int64 tensor"),
         (torch.tensor([1]), sinkstream.InvalidArgument, "must have shape [batch, tokens]"),
         (torch.zeros(0, 3, dtype=torch.long), sinkstream.InvalidArgument, "a batch of at least 1"),
-        (torch.tensor([[0, -1]]), sinkstream.InvalidArgument, "but holds -1 at [0, 1]"),
+        (
+            torch.tensor([[0, -1]]),
+            sinkstream.InvalidArgument,
+            "forward: item [0, 1] of `ids` must be a token id in [0, 293), but is -1.",
+        ),
         (
             torch.tensor([[0], [2**40]]),
             sinkstream.InvalidArgument,
-            "but holds 1099511627776 at [1,",
+            "item [1, 0] of `ids` must be a token id in [0, 293), but is 1099511627776.",
         ),
     ],
 )
@@ -230,3 +237,35 @@ def test_as_many_threads_as_cores_are_no_reason_to_warn(
 ) -> None:
     with sinkstream.load(llama, threads=_core.usable_threads(), max_sequences=1):
         assert not [w for w in recwarn if "threads" in str(w.message)]
+
+
+@pytest.mark.parametrize(
+    ("call", "where", "wrong", "meant"),
+    [
+        (sinkstream.load, "load", "windw", "window"),
+        (sinkstream.load, "load", "max_sequence", "max_sequences"),
+        (sinkstream.Model.session, "session", "systems", "system"),
+        (sinkstream.evaluate.perplexity, "perplexity", "methods", "method"),
+        (sinkstream.evaluate.needle, "needle", "distance", "distances"),
+        (sinkstream.evaluate.stream_eval, "stream_eval", "query", "queries"),
+    ],
+)
+def test_a_keyword_that_does_not_exist_is_answered_with_the_one_that_was_meant(
+    call: Any, where: str, wrong: str, meant: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        call(**{wrong: 5})
+    assert str(raised.value).startswith(f"{where}: there is no option `{wrong}`.")
+    assert f"Did you mean `{meant}`?" in str(raised.value)
+
+
+def test_a_keyword_unlike_all_others_is_only_named() -> None:
+    with pytest.raises(TypeError, match=r"^load: there is no option `x{40}`\.$"):
+        sinkstream.load(**{"x" * 99: 5})  # type: ignore[arg-type]
+
+
+def test_an_async_call_suggests_keywords_when_it_is_awaited() -> None:
+    assert inspect.iscoroutinefunction(sinkstream.Model.asession)
+    sentence = r"^asession: there is no option `systems`\. Did you mean `system`\?$"
+    with pytest.raises(TypeError, match=sentence):
+        asyncio.run(sinkstream.Model.asession(None, systems="x"))  # type: ignore[arg-type, call-arg]
