@@ -117,9 +117,10 @@ std::vector<int32_t> check_forward(const LoadedModel& model, const Dense<int64_t
   std::vector<int32_t> narrow(batch * tokens);
   for (int64_t i = 0; i < batch * tokens; ++i) {
     if (values[i] < 0 || values[i] >= vocab) {
-      throw InvalidArgument(cat("forward: `ids` must be in [0, ", vocab - 1, "], but holds ",
-                                values[i], " at [", i / tokens, ", ", i % tokens, "]."),
-                            "ids");
+      throw InvalidArgument(
+          cat("forward: item [", i / tokens, ", ", i % tokens,
+              "] of `ids` must be a token id in [0, ", vocab, "), but is ", values[i], "."),
+          "ids");
     }
     narrow[i] = static_cast<int32_t>(values[i]);
   }

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/divide_up.h"
+#include "common/human_bytes.h"
 
 namespace sinkstream {
 
@@ -20,7 +21,7 @@ Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
   if (bytes == 0) return buffer;
   void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) {
-    throw CapacityError(cat("memory: the system cannot allocate ", bytes >> 20, " MiB for ",
+    throw CapacityError(cat("memory: the system cannot allocate ", human_bytes(bytes), " for ",
                             purpose, ". Choose a smaller window or fewer sequences."));
   }
   buffer.data_ = static_cast<std::byte*>(start);

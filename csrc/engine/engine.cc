@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/float_mode.h"
+#include "common/human_bytes.h"
 #include "common/quiet_thread.h"
 #include "engine/stop_conditions.h"
 
@@ -114,8 +115,8 @@ void Engine::check_prompt(const std::vector<int32_t>& prompt) const {
   const int64_t vocab = model_.vocab();
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] >= 0 && prompt[i] < vocab) continue;
-    throw InvalidArgument(cat("stream: `prompt` must hold token ids in [0, ", vocab - 1,
-                              "], but holds ", prompt[i], " at index ", i, "."),
+    throw InvalidArgument(cat("stream: item ", i, " of `prompt` must be a token id in [0, ", vocab,
+                              "), but is ", prompt[i], "."),
                           "prompt");
   }
 }
@@ -131,8 +132,9 @@ void Engine::check_text(const SamplingParams& params) const {
 void Engine::check_fits(const Sequence& sequence) const {
   const int64_t pages = options_.pool->pages();  // never changes
   if (sequence.pages <= pages) return;
-  throw CapacityError(cat("stream: the request needs ", sequence.pages,
-                          " pages of cache, but the model has only ", pages,
+  const int64_t page_bytes = options_.pool->shape().bytes();
+  throw CapacityError(cat("stream: the request needs ", human_bytes(sequence.pages * page_bytes),
+                          " of cache, but the model has only ", human_bytes(pages * page_bytes),
                           ". Load it with a larger `window` or `max_sequences`, or lower "
                           "`max_tokens`."));
 }

@@ -5,6 +5,7 @@
 
 #include "common/errors.h"
 #include "common/fail_point.h"
+#include "common/human_bytes.h"
 #include "engine/engine.h"
 
 namespace sinkstream {
@@ -254,12 +255,14 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
       SequenceCache::pages_needed(window, options_.layers, kEndlessLength) - shared.saved_pages;
   const int64_t free = options_.pool->free_pages();
   if (pages > free) {
-    throw CapacityError(cat("session: a session needs ", pages, " pages of cache, but only ", free,
-                            " are free (open sessions: ", sessions_.size(),
+    const int64_t page_bytes = options_.pool->shape().bytes();
+    throw CapacityError(cat("session: a new session needs ", human_bytes(pages * page_bytes),
+                            " of cache, but only ", human_bytes(free * page_bytes),
+                            " are free. The cache has room for ", options_.max_sequences,
+                            " sequences (open sessions: ", sessions_.size(),
                             ", running requests: ", running_.size(),
-                            "). Close a session or a stream, or load the model with a "
-                            "`max_sequences` above ",
-                            options_.max_sequences, "."));
+                            "). Close a session or a stream, or load the model with a larger "
+                            "`max_sequences`."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
   make_cache(&session->cache, window, kEndlessLength, shared);

@@ -27,9 +27,11 @@ void check_count(const char* name, size_t count, int64_t most) {
   refuse(name, "have at most ", most, " entries, but has ", count, ".");
 }
 
-void check_id(const char* name, int32_t id, int64_t vocab) {
+void check_id(const char* name, const char* part, int32_t id, int64_t vocab) {
   if (id >= 0 && id < vocab) return;
-  refuse(name, "hold token ids in [0, ", vocab, "), but holds ", id, ".");
+  throw InvalidArgument(cat("stream: ", part, " of `", name, "` must be a token id in [0, ", vocab,
+                            "), but is ", id, "."),
+                        name);
 }
 
 void check_logit_bias(const char* name, const std::vector<TokenBias>& entries, int64_t vocab) {
@@ -38,7 +40,7 @@ void check_logit_bias(const char* name, const std::vector<TokenBias>& entries, i
   ids.reserve(entries.size());
   int64_t forbidden = 0;
   for (const TokenBias& entry : entries) {
-    check_id(name, entry.id, vocab);
+    check_id(name, "a key", entry.id, vocab);
     if (std::isnan(entry.bias) || entry.bias == INFINITY) {
       refuse(name, "be finite, or -inf to forbid a token, but is ", shown(entry.bias),
              " for token ", entry.id, ".");
@@ -96,7 +98,7 @@ struct Checker {
   }
   void operator()(const char* name, const std::vector<int32_t>& ids, NoRange) const {
     check_count(name, ids.size(), kMaxStopTokens);
-    for (const int32_t id : ids) check_id(name, id, vocab);
+    for (const int32_t id : ids) check_id(name, "an item", id, vocab);
   }
   void operator()(const char*, bool, NoRange) const {}
   void operator()(const char*, uint64_t, NoRange) const {}

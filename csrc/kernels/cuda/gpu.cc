@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "common/errors.h"
+#include "common/human_bytes.h"
 #include "device/shared_library.h"
 
 namespace sinkstream::cuda {
@@ -83,10 +84,9 @@ MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* p
   }
   GpuFacts facts;
   const bool is_known = runtime.describe(0, &facts) == kSuccess;
-  throw CapacityError(cat("memory: the GPU cannot allocate ", bytes >> 20, " MiB for ", purpose,
-                          is_known ? cat("; ", facts.free_bytes >> 20, " of ",
-
-                                         facts.total_bytes >> 20, " MiB are free")
+  throw CapacityError(cat("memory: the GPU cannot allocate ", human_bytes(bytes), " for ", purpose,
+                          is_known ? cat("; ", human_bytes(facts.free_bytes), " of ",
+                                         human_bytes(facts.total_bytes), " are free")
                                    : std::string(),
                           ". Choose a smaller window or fewer sequences, or free other GPU "
                           "memory."));
@@ -96,9 +96,8 @@ MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* p
   std::byte* memory = nullptr;
   const Status status = runtime.new_pinned(bytes, &memory);
   if (status == kSuccess) return MemoryBlock(memory, runtime.free_pinned);
-  throw CapacityError(cat("memory: the driver cannot allocate ", bytes >> 20,
-                          " MiB of pinned memory for ", purpose, ": ", runtime.message(status),
-                          "."));
+  throw CapacityError(cat("memory: the driver cannot allocate ", human_bytes(bytes),
+                          " of pinned memory for ", purpose, ": ", runtime.message(status), "."));
 }
 
 UniqueStream::UniqueStream(const Runtime& runtime) : runtime_(runtime) {

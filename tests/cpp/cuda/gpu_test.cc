@@ -70,7 +70,7 @@ TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
     FAIL() << "a terabyte was given";
   } catch (const CapacityError& error) {
     EXPECT_STREQ(error.what(),
-                 "memory: the GPU cannot allocate 1048576 MiB for the cache; 8192 of 8192 MiB are "
+                 "memory: the GPU cannot allocate 1.1 TB for the cache; 8.6 GB of 8.6 GB are "
                  "free. Choose a smaller window or fewer sequences, or free other GPU memory.");
   }
   EXPECT_THROW(allocate_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);

@@ -308,9 +308,9 @@ TEST_P(EngineTest, RefusesAnEmptyPrompt) {
 
 TEST_P(EngineTest, RefusesIdsOutsideTheVocabulary) {
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({0, 299, 300}, 5)),
-            "stream: `prompt` must hold token ids in [0, 299], but holds 300 at index 2.");
+            "stream: item 2 of `prompt` must be a token id in [0, 300), but is 300.");
   EXPECT_EQ(refusal<InvalidArgument>(engine(), greedy_request({-1}, 5)),
-            "stream: `prompt` must hold token ids in [0, 299], but holds -1 at index 0.");
+            "stream: item 0 of `prompt` must be a token id in [0, 300), but is -1.");
 }
 
 TEST_P(EngineTest, RefusesSamplingOutOfRange) {
@@ -342,9 +342,10 @@ TEST_P(EngineTest, RefusesWhatCanNeverFit) {
   options.window = {.sinks = 0, .window = 128};  // 3 window pages in each layer
   Request request = greedy_request({5}, std::nullopt);
   request.sinks = 1;  // plus a sink page
-  EXPECT_EQ(refusal<CapacityError>(engine(), request),
-            "stream: the request needs 8 pages of cache, but the model has only 6. Load it with a "
-            "larger `window` or `max_sequences`, or lower `max_tokens`.");
+  EXPECT_EQ(
+      refusal<CapacityError>(engine(), request),
+      "stream: the request needs 8.2 kB of cache, but the model has only 6.1 kB. Load it with "
+      "a larger `window` or `max_sequences`, or lower `max_tokens`.");
   request.params.max_tokens = 20;  // one window page is enough
   EXPECT_EQ(read_all(*submit(request)).ids.size(), 20u);
 }

@@ -24,9 +24,9 @@ std::string complaint(const Change& change, int64_t vocab = kVocab) {
   try {
     validate(params, vocab);
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("stream: `" + error.param + "` must "),
-              std::string::npos)
-        << error.what();
+    const std::string sentence = error.what();
+    EXPECT_EQ(sentence.find("stream: "), 0u) << sentence;
+    EXPECT_NE(sentence.find("`" + error.param + "` must "), std::string::npos) << sentence;
     return error.what();
   }
   return "";
@@ -124,9 +124,11 @@ TEST(Params, KeepTokenIdsInsideTheVocabulary) {
   }
   for (const int32_t id : {-1, 100, INT32_MIN, INT32_MAX}) {
     EXPECT_EQ(complaint([&](SamplingParams& p) { p.stop_token_ids = {1, id}; }),
-              cat("stream: `stop_token_ids` must hold token ids in [0, 100), but holds ", id, "."));
-    EXPECT_EQ(complaint([&](SamplingParams& p) { p.logit_bias = {{1, 1}, {id, 1}}; }),
-              cat("stream: `logit_bias` must hold token ids in [0, 100), but holds ", id, "."));
+              cat("stream: an item of `stop_token_ids` must be a token id in [0, 100), but is ", id,
+                  "."));
+    EXPECT_EQ(
+        complaint([&](SamplingParams& p) { p.logit_bias = {{1, 1}, {id, 1}}; }),
+        cat("stream: a key of `logit_bias` must be a token id in [0, 100), but is ", id, "."));
   }
 }
 

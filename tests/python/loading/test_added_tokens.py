@@ -51,7 +51,8 @@ def test_a_prompt_with_a_token_that_has_no_row_is_refused(padded: Path) -> None:
     with pytest.warns(UserWarning, match=SENTENCE):
         model = sinkstream.load(padded, threads=1)
     message = [{"role": "user", "content": "x"}]
-    with model, pytest.raises(InvalidArgument, match=r"`prompt` must hold token ids in \[0, 292\]"):
+    sentence = r"item \d+ of `prompt` must be a token id in \[0, 293\)"
+    with model, pytest.raises(InvalidArgument, match=sentence):
         model.generate(message, max_tokens=1)
 
 

@@ -274,9 +274,12 @@ def test_of_64_threads_on_one_session_each_has_its_turn_or_is_told(
 def test_a_session_that_does_not_fit_says_so_at_once(model: sinkstream.Model) -> None:
     sessions = [model.session()]
     for make in (model.session, sessions[0].fork):
-        with pytest.raises(
-            CapacityError, match=r"session: a session needs \d+ pages of cache, but only \d+"
-        ):
+        sentence = (
+            r"session: a new session needs \d+\.\d kB of cache, but only \d+(\.\d k| )[Bb]\w* are "
+            r"free\. The cache has room for \d+ sequences \(open sessions: [1-9]\d*, running "
+            r"requests: 0\)\. Close a session or a stream, or"
+        )
+        with pytest.raises(CapacityError, match=sentence):
             sessions.extend(make() for _ in range(100))
     assert 4 <= len(sessions) < 100
     for session in sessions:
