@@ -25,7 +25,7 @@ from sinkstream.observe import logs, open_models
 from sinkstream.observe.notebook import summary
 from sinkstream.request.checks import as_int
 from sinkstream.request.keywords import suggests_keywords
-from sinkstream.request.options import Sampling, StreamOptions
+from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest, make_request
 from sinkstream.sessions.session import (
@@ -49,9 +49,6 @@ from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
-
-# The default length of `generate`: a long paragraph, which takes seconds.
-_REPLY_TOKENS = 256
 
 Message = Mapping[str, Any]
 
@@ -345,7 +342,7 @@ class Model(ClosesOnExit):
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]: ...
 
-    @shows_options(max_tokens=_REPLY_TOKENS)
+    @shows_options(max_tokens=REPLY_TOKENS)
     def generate(
         self,
         prompt: Any,
@@ -382,7 +379,7 @@ class Model(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         called_at = time.monotonic()
-        options.setdefault("max_tokens", _REPLY_TOKENS)
+        options.setdefault("max_tokens", REPLY_TOKENS)
         report = progress_function("generate", progress, "Replies")
         self._check_options(options, sinks)
         is_list = _is_list_of_prompts(prompt)
@@ -419,7 +416,7 @@ class Model(ClosesOnExit):
                 stream.close()
         return _all_or_error(results)
 
-    @shows_options(max_tokens=_REPLY_TOKENS)
+    @shows_options(max_tokens=REPLY_TOKENS)
     def generate_many(
         self,
         prompts: Iterable[Prompt],
@@ -457,7 +454,7 @@ class Model(ClosesOnExit):
         """
         self._check_open("generate_many")
         _refuse_one_prompt(prompts)
-        options.setdefault("max_tokens", _REPLY_TOKENS)
+        options.setdefault("max_tokens", REPLY_TOKENS)
         self._check_options(options, sinks)
 
         def start(prompt: Prompt) -> Stream:

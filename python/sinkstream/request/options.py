@@ -13,6 +13,9 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 from sinkstream.request.value_kinds import Flag, Integer, Kind, Number, Strings, TokenBias, TokenIds
 
+# The default length of `generate`: a long paragraph, which takes seconds.
+REPLY_TOKENS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Option:

@@ -16,13 +16,13 @@ from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import InvalidArgument, SessionBusy, warn_caller
 from sinkstream.observe.notebook import cache_bar, summary
 from sinkstream.request.checks import as_ids
-from sinkstream.request.options import Sampling, StreamOptions
+from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import make_request
 from sinkstream.sessions import saved
 from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.closing import ClosesOnExit
-from sinkstream.streams.stream import Stats, Stream, check_keep
+from sinkstream.streams.stream import Result, Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
 from sinkstream.text.turns.turn_arguments import check_content, check_history
 from sinkstream.text.turns.turn_format import TurnFormat
@@ -154,6 +154,30 @@ class Session(ClosesOnExit):
         with self._one_caller():
             ids = self._ids_of_turn(content, "user", replies=True)
             return self._start(ids, options, ConversationState("assistant", reply_is_open=True))
+
+    @shows_options(max_tokens=REPLY_TOKENS)
+    def generate(self, content: str | Sequence[int], **options: Unpack[StreamOptions]) -> Result:
+        """Send a message and return the whole reply.
+
+        The default of `max_tokens` is 256, as for `Model.generate`; with None, a reply ends only
+        when the model stops by itself.
+
+        Args:
+            content: As for `stream`.
+            **options: How to generate; `request/options.py` declares them.
+
+        Raises:
+            InvalidArgument: A value is out of range, or the session is closed.
+            TypeError: A value has the wrong type.
+            CapacityError: Timed out waiting for cache memory: the streams holding it are not being
+                read.
+            NonFiniteLogits: The model returned NaN or infinity.
+            SessionBusy: A turn is running, or the session is being forked or saved.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        options.setdefault("max_tokens", REPLY_TOKENS)
+        with self.stream(content, **options) as stream:
+            return stream.result()
 
     def append(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Add a message without generating a reply; return when it has been processed.

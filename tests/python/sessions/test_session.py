@@ -89,6 +89,19 @@ def test_a_turn_costs_its_new_tokens_only(model: sinkstream.Model) -> None:
         assert stream.stats.cached_tokens == CAPACITY
 
 
+def test_a_whole_reply_is_that_of_its_stream(model: sinkstream.Model) -> None:
+    with model.session() as one, model.session() as other:
+        for content in ([5, 6, 7], [8]):
+            streamed = other.stream(content, max_tokens=7, temperature=0, ignore_eos=True).result()
+            whole = one.generate(content, max_tokens=7, temperature=0, ignore_eos=True)
+            assert (whole.token_ids, whole.text) == (streamed.token_ids, streamed.text)
+        assert one.token_ids == other.token_ids
+        reply = one.generate([9], temperature=0, ignore_eos=True)
+        assert (len(reply.token_ids), reply.finish_reason) == (256, "length")
+        with pytest.raises(TypeError, match="there is no option `max_token`"):
+            one.generate([9], max_token=3)  # type: ignore[call-arg]
+
+
 def test_a_turn_that_is_left_leaves_cache_and_transcript_agreeing(model: sinkstream.Model) -> None:
     with model.session() as session:
         for _ in session.stream([5, 6, 7], max_tokens=30, temperature=1.0, ignore_eos=True):
