@@ -130,7 +130,7 @@ def test_a_reply_is_taken_back_while_no_layer_has_evicted(folder: Path) -> None:
 def test_where_all_layers_have_windows_nothing_else_is_kept(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    ids = [id % 131 for id in some_ids(200)]
+    ids = [token % 131 for token in some_ids(200)]
     folder = tiny_folder("qwen3-all-windows")
     expected = Oracle(folder).logits(ids)
     with load(folder) as model:
