@@ -43,8 +43,17 @@ DecoderSpec spec_of(const py::dict& fields) {
   spec.qk_norm = flag("qk_norm");
   spec.tie_embeddings = flag("tie_embeddings");
   spec.own_windows = fields["own_windows"].cast<std::vector<int64_t>>();
-  validate(spec);
   return spec;
+}
+
+// (name, rows, cols) of each weight.
+std::vector<std::tuple<std::string, int64_t, int64_t>> list_weights(const py::dict& fields) {
+  DecoderWeights weights;
+  std::vector<std::tuple<std::string, int64_t, int64_t>> found;
+  for (WeightSlot& slot : weight_slots(spec_of(fields), &weights)) {
+    found.emplace_back(std::move(slot.name), slot.rows, slot.cols);
+  }
+  return found;
 }
 
 void start_reading(ModelBuilder& self,
@@ -73,7 +82,9 @@ Storage storage_of(const std::string& name) {
       cat("load: a weight's storage must be one that `storages` returns, but is ", name, "."));
 }
 
-ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
+ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {
+  validate(spec);
+}
 
 void register_builder(py::module_& module) {
   module.def(
@@ -96,6 +107,9 @@ void register_builder(py::module_& module) {
         return names;
       },
       "List the number formats that weights can be rounded to as they are read.");
+  module.def("weight_slots", &list_weights, py::arg("spec"),
+             "List the name, rows and columns of every weight that a decoder needs, in loading "
+             "order. A vector has one column.");
   py::class_<ModelBuilder>(module, "ModelBuilder", "Collects a model's description and weights.")
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(

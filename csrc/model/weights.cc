@@ -164,42 +164,15 @@ std::string WeightStore::digest() const {
 }
 
 DecoderWeights WeightStore::finish() const {
-  const int64_t hidden = spec_.hidden_size, inner = spec_.intermediate_size;
-  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
   DecoderWeights weights;
-  weights.embedding = matrix("embedding", spec_.vocab_size, hidden);
-  weights.layers.reserve(spec_.layers);
-  for (int64_t index = 0; index < spec_.layers; ++index) {
-    const std::string at = cat("layers.", index, ".");
-    LayerWeights& layer = weights.layers.emplace_back();
-    layer.attention_norm = vector(at + "attention_norm", hidden);
-    layer.q = matrix(at + "q", q, hidden);
-    layer.k = matrix(at + "k", kv, hidden);
-    layer.v = matrix(at + "v", kv, hidden);
-    layer.o = matrix(at + "o", hidden, q);
-    layer.mlp_norm = vector(at + "mlp_norm", hidden);
-    layer.gate = matrix(at + "gate", inner, hidden);
-    layer.up = matrix(at + "up", inner, hidden);
-    layer.down = matrix(at + "down", hidden, inner);
-    if (spec_.qkv_bias) {
-      layer.q_bias = vector(at + "q_bias", q);
-      layer.k_bias = vector(at + "k_bias", kv);
-      layer.v_bias = vector(at + "v_bias", kv);
-    }
-    if (spec_.output_bias) layer.o_bias = vector(at + "o_bias", hidden);
-    if (spec_.mlp_bias) {
-      layer.gate_bias = vector(at + "gate_bias", inner);
-      layer.up_bias = vector(at + "up_bias", inner);
-      layer.down_bias = vector(at + "down_bias", hidden);
-    }
-    if (spec_.qk_norm) {
-      layer.q_norm = vector(at + "q_norm", spec_.head_dim);
-      layer.k_norm = vector(at + "k_norm", spec_.head_dim);
+  for (const WeightSlot& slot : weight_slots(spec_, &weights)) {
+    if (PackedMatrix* const* member = std::get_if<PackedMatrix*>(&slot.member)) {
+      **member = matrix(slot.name, slot.rows, slot.cols);
+    } else {
+      *std::get<const float**>(slot.member) = vector(slot.name, slot.rows);
     }
   }
-  weights.final_norm = vector("final_norm", hidden);
-  weights.output =
-      spec_.tie_embeddings ? weights.embedding : matrix("output", spec_.vocab_size, hidden);
+  if (spec_.tie_embeddings) weights.output = weights.embedding;
   return weights;
 }
 

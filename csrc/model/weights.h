@@ -11,26 +11,9 @@
 #include "device/buffer.h"
 #include "kernels/pack.h"
 #include "model/decoder_spec.h"
+#include "model/weight_slots.h"
 
 namespace sinkstream {
-
-// Vectors are float32; null if the spec has none.
-struct LayerWeights {
-  const float* attention_norm = nullptr;  // [hidden]
-  PackedMatrix q, k, v, o;
-  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
-  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
-  const float* mlp_norm = nullptr;                   // [hidden]
-  PackedMatrix gate, up, down;
-  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
-};
-
-struct DecoderWeights {
-  PackedMatrix embedding;  // [vocab, hidden]
-  std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;  // [hidden]
-  PackedMatrix output;                // [vocab, hidden]; the embedding itself if they are tied
-};
 
 // Stores the weights: `declare` each, `allocate` once, `write` all rows of each once, then
 // `finish`. Errors name the weight; a weight with missing rows is an error.
@@ -38,7 +21,7 @@ class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
 
-  // `name`: one of those in python/sinkstream/checkpoint/spec.py. A vector has one column.
+  // `name`: one of weight_slots. A vector has one column.
   // `file`: how `write` gets the rows. `storage`: how they are kept; if it differs, rows are
   // rounded to it as they are written.
   void declare(const std::string& name, Storage file, Storage storage, int64_t rows, int64_t cols);

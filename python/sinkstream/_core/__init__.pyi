@@ -116,6 +116,12 @@ class Session:
     @property
     def window(self) -> int: ...
 
+def weight_slots(spec: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """List the name, rows and columns of every weight that a decoder needs, in loading order.
+
+    A vector has one column.
+    """
+
 class ModelBuilder:
     """Collects a model's description and weights."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from sinkstream import _core
+
 Pairing = Literal["half", "interleaved"]
 """Which dimensions are rotated together: `d` and `d + rotary_dim/2`, or `2d` and `2d + 1`."""
 
@@ -109,42 +111,4 @@ def weight_slots(spec: DecoderSpec) -> tuple[WeightSlot, ...]:
     Returns:
         Matrices as [out_features, in_features], vectors as [n, 1].
     """
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    found = [WeightSlot("embedding", spec.vocab_size, hidden)]
-    for layer in range(spec.layers):
-        at = f"layers.{layer}."
-        found += [
-            WeightSlot(at + "attention_norm", hidden, 1),
-            WeightSlot(at + "q", q, hidden),
-            WeightSlot(at + "k", kv, hidden),
-            WeightSlot(at + "v", kv, hidden),
-            WeightSlot(at + "o", hidden, q),
-            WeightSlot(at + "mlp_norm", hidden, 1),
-            WeightSlot(at + "gate", inner, hidden),
-            WeightSlot(at + "up", inner, hidden),
-            WeightSlot(at + "down", hidden, inner),
-        ]
-        if spec.qkv_bias:
-            found += [
-                WeightSlot(at + "q_bias", q, 1),
-                WeightSlot(at + "k_bias", kv, 1),
-                WeightSlot(at + "v_bias", kv, 1),
-            ]
-        if spec.output_bias:
-            found.append(WeightSlot(at + "o_bias", hidden, 1))
-        if spec.mlp_bias:
-            found += [
-                WeightSlot(at + "gate_bias", inner, 1),
-                WeightSlot(at + "up_bias", inner, 1),
-                WeightSlot(at + "down_bias", hidden, 1),
-            ]
-        if spec.qk_norm:
-            found += [
-                WeightSlot(at + "q_norm", spec.head_dim, 1),
-                WeightSlot(at + "k_norm", spec.head_dim, 1),
-            ]
-    found.append(WeightSlot("final_norm", hidden, 1))
-    if not spec.tie_embeddings:
-        found.append(WeightSlot("output", spec.vocab_size, hidden))
-    return tuple(found)
+    return tuple(WeightSlot(*slot) for slot in _core.weight_slots(spec.as_dict()))

@@ -47,28 +47,10 @@ struct RandomWeights {
   explicit RandomWeights(const DecoderSpec& model_spec = small_spec(),
                          const std::map<std::string, Storage>& stored = {})
       : spec(model_spec), store(spec), stored_(stored) {
-    const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
-    const int64_t q = spec.query_size(), kv = spec.kv_size();
-    declare("embedding", spec.vocab_size, hidden);
-    for (int64_t layer = 0; layer < spec.layers; ++layer) {
-      const std::string at = "layers." + std::to_string(layer) + ".";
-      declare(at + "attention_norm", hidden, 1);
-      declare(at + "q", q, hidden);
-      declare(at + "k", kv, hidden);
-      declare(at + "v", kv, hidden);
-      declare(at + "o", hidden, q);
-      declare(at + "mlp_norm", hidden, 1);
-      declare(at + "gate", inner, hidden);
-      declare(at + "up", inner, hidden);
-      declare(at + "down", hidden, inner);
-      declare(at + "q_bias", q, 1);
-      declare(at + "k_bias", kv, 1);
-      declare(at + "v_bias", kv, 1);
-      declare(at + "q_norm", spec.head_dim, 1);
-      declare(at + "k_norm", spec.head_dim, 1);
+    DecoderWeights unused;
+    for (const WeightSlot& slot : weight_slots(spec, &unused)) {
+      declare(slot.name, slot.rows, slot.cols);
     }
-    declare("final_norm", hidden, 1);
-    declare("output", spec.vocab_size, hidden);
     store.allocate();
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
