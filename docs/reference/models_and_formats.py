@@ -83,7 +83,7 @@ def _models() -> Iterator[str]:
     ):
         values = (f"`{name}` {shown(value)}" for name, value in neutral.items())
         yield f"- {where}: {', '.join(values)}"
-    yield "- GGUF, and config.json of `llama`: no layer may have a window of its own"
+    yield "- `llama`, and GGUF files of the Qwen families: no layer may have a window of its own"
     yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
 
 

@@ -40,7 +40,7 @@ class TinyModel:
 
 
 def _config(model_type: str, **fields: Any) -> dict[str, Any]:
-    architecture = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[model_type]
+    architecture = model_type.title()
     return {
         "architectures": [architecture + "ForCausalLM"],
         "model_type": model_type,
@@ -88,6 +88,31 @@ _QWEN3 = _config(
     tie_word_embeddings=False,
     rms_norm_eps=1e-6,
 )
+_MISTRAL = _config(
+    "mistral",
+    vocab_size=293,
+    hidden_size=96,
+    intermediate_size=160,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,  # heads · head_dim is not the hidden size, as in Mistral Nemo
+    rope_theta=10_000.0,
+    sliding_window=None,
+    tie_word_embeddings=False,
+)
+_PHI3 = _config(
+    "phi3",
+    vocab_size=293,
+    hidden_size=96,
+    intermediate_size=160,
+    num_hidden_layers=3,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    rope_theta=10_000.0,
+    pad_token_id=0,  # transformers' default is above the vocabulary
+    tie_word_embeddings=False,
+)
 _SCHEMES: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "llama3": {
@@ -102,6 +127,10 @@ _SCHEMES: dict[str, dict[str, Any]] = {
 
 CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
     "llama": (_LLAMA, "smollm"),
+    "mistral": (_MISTRAL, "smollm"),
+    "mistral-windows": ({**_MISTRAL, "sliding_window": 40}, None),
+    "phi3": (_PHI3, "smollm"),
+    "phi3-windows": ({**_PHI3, "sliding_window": 40}, None),
     "qwen2": (_QWEN2, "qwen2"),
     "qwen3": (_QWEN3, None),
     "qwen2-windows": (
@@ -141,7 +170,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
 }
 """For each name: its config, and the pre-tokenizer if it has a tokenizer."""
 
-FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "phi3", "qwen2", "qwen3")
 
 
 def model_for(storage: str) -> str:
@@ -173,7 +202,12 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
         shapes[at + "input_layernorm.weight"] = (hidden,)
-        for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        is_fused = config["model_type"] == "phi3"
+        if is_fused:
+            rows = (heads + 2 * kv_heads) * head_dim
+            shapes[at + "self_attn.qkv_proj.weight"] = (rows, hidden)
+            shapes[at + "mlp.gate_up_proj.weight"] = (2 * inner, hidden)
+        for name, rows in () if is_fused else (("q", heads), ("k", kv_heads), ("v", kv_heads)):
             shapes[at + f"self_attn.{name}_proj.weight"] = (rows * head_dim, hidden)
             if config["model_type"] == "qwen2":
                 shapes[at + f"self_attn.{name}_proj.bias"] = (rows * head_dim,)
@@ -182,8 +216,9 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             shapes[at + "self_attn.k_norm.weight"] = (head_dim,)
         shapes[at + "self_attn.o_proj.weight"] = (hidden, heads * head_dim)
         shapes[at + "post_attention_layernorm.weight"] = (hidden,)
-        shapes[at + "mlp.gate_proj.weight"] = (inner, hidden)
-        shapes[at + "mlp.up_proj.weight"] = (inner, hidden)
+        if not is_fused:
+            shapes[at + "mlp.gate_proj.weight"] = (inner, hidden)
+            shapes[at + "mlp.up_proj.weight"] = (inner, hidden)
         shapes[at + "mlp.down_proj.weight"] = (hidden, inner)
     shapes["model.norm.weight"] = (hidden,)
     if not config["tie_word_embeddings"]:
@@ -202,7 +237,7 @@ def _draw(
         # Tied to the output, rows of length 1 would give huge logits and a softmax of a single id.
         return draw.normal(0.0, 0.2 if tied else 1.0, shape)
     # Queries and keys are wider than the rest: larger scores make the softmax peaked.
-    gain = 1.6 if "q_proj" in tensor or "k_proj" in tensor else 1.0
+    gain = 1.6 if any(name in tensor for name in ("q_proj", "k_proj", "qkv_proj")) else 1.0
     return draw.normal(0.0, gain / np.sqrt(shape[-1]), shape)
 
 
@@ -253,7 +288,7 @@ def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
     """Write a GGUF file as llama.cpp's converter does.
 
     Matrices are stored as `storage`, vectors as F32. Files of llama permute the rows of q and k for
-    interleaved rotary; qwen2 and qwen3 do not.
+    interleaved rotary; those of the other families do not.
     """
     import gguf
 
@@ -276,8 +311,10 @@ def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    if architecture == "llama":
+    if architecture in ("llama", "phi3"):
         writer.add_rope_dimension_count(head_dim)
+    if config.get("sliding_window") and architecture == "phi3":
+        writer.add_sliding_window(config["sliding_window"])
     if "head_dim" in config:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
@@ -285,7 +322,9 @@ def write_gguf(model: TinyModel, path: Path, storage: str = "F32") -> Path:
         model.tokenizer.write_gguf(writer, config["vocab_size"])
     for name, weight in model.weights.items():
         kind = gguf.GGMLQuantizationType[storage if weight.ndim == 2 else "F32"]
-        permuted = _permute(weight, name, config) if architecture == "llama" else weight
+        permuted = (
+            _permute(weight, name, config) if architecture in ("llama", "mistral") else weight
+        )
         writer.add_tensor(_gguf_name(name), _quantize(permuted, kind.name), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -334,6 +373,8 @@ def _permute(
 
 
 _GGUF_NAMES = {
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",

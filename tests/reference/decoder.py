@@ -1,4 +1,4 @@
-"""A complete decoder for llama, qwen2 and qwen3, on top of the reference attention."""
+"""A complete decoder for every family, on top of the reference attention."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Decoder:
         heads = config["num_attention_heads"]
         head_dim = config.get("head_dim") or config["hidden_size"] // heads
         return cls(
-            weights={name: np.asarray(w, np.float64) for name, w in weights.items()},
+            weights=_separate(
+                {name: np.asarray(w, np.float64) for name, w in weights.items()},
+                config["num_key_value_heads"] * head_dim,
+            ),
             layers=config["num_hidden_layers"],
             heads=heads,
             kv_heads=config["num_key_value_heads"],
@@ -111,3 +114,20 @@ class Decoder:
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         normed: Array = x / np.sqrt(mean_square + self.norm_eps) * self.weights[name]
         return normed
+
+
+def _separate(weights: dict[str, Array], kv: int) -> dict[str, Array]:
+    """Cut fused tensors into q, k and v, with `kv` rows each in the last two, and gate and up."""
+    found: dict[str, Array] = {}
+    for name, weight in weights.items():
+        if "qkv_proj" in name:
+            parts = np.split(weight, [len(weight) - 2 * kv, len(weight) - kv])
+            found |= {
+                name.replace("qkv", part): rows for part, rows in zip("qkv", parts, strict=True)
+            }
+        elif "gate_up_proj" in name:
+            gate, up = np.split(weight, 2)
+            found |= {name.replace("gate_up", "gate"): gate, name.replace("gate_up", "up"): up}
+        else:
+            found[name] = weight
+    return found

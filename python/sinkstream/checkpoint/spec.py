@@ -47,7 +47,7 @@ class DecoderSpec:
     """A complete description of a decoder-only transformer: sizes and switches."""
 
     family: str
-    """`"llama"`, `"qwen2"` or `"qwen3"`."""
+    """`"llama"`, `"mistral"`, `"phi3"`, `"qwen2"` or `"qwen3"`."""
     vocab_size: int
     """Rows of the embedding: token ids are below it."""
     hidden_size: int

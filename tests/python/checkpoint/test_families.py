@@ -149,6 +149,16 @@ def test_layers_have_the_windows_that_the_config_gives_them(family: str) -> None
     assert from_config(family, sliding_window=64, max_window_layers=2).own_windows == ()
 
 
+def test_every_layer_of_mistral_has_its_window_unless_it_is_null() -> None:
+    assert from_config("mistral").own_windows == (4096,) * 3
+    assert from_config("mistral", sliding_window=64).own_windows == (64,) * 3
+    assert from_config("mistral", sliding_window=None).own_windows == ()
+    kinds = ["sliding_attention"] * 2 + ["full_attention"]
+    for window in (64, None):
+        with pytest.raises(CheckpointError, match="`layer_types` must be a list of only"):
+            from_config("mistral", sliding_window=window, layer_types=kinds)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -228,7 +238,7 @@ def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(CheckpointError) as caught:
         find_family("gpt2", "config.json has model_type")
     assert str(caught.value) == (
-        'load: config.json has model_type "gpt2"; supported are llama, qwen2, qwen3.'
+        'load: config.json has model_type "gpt2"; supported are llama, mistral, phi3, qwen2, qwen3.'
     )
 
 
@@ -261,9 +271,10 @@ def from_gguf(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gguf_file_and_a_folder_describe_the_same_decoder(family: str) -> None:
     ours = from_gguf(family, tensors=("output.weight",), attention__key_length=16).as_dict()
-    theirs = from_config(family, head_dim=16).as_dict()
-    # Files of the llama architecture permute the rows of q and k.
-    assert ours["rope"].pop("pairing") == ("interleaved" if family == "llama" else "half")
+    theirs = from_config(family, head_dim=16, sliding_window=None).as_dict()
+    # Files of these architectures permute the rows of q and k.
+    is_permuted = family in ("llama", "mistral")
+    assert ours["rope"].pop("pairing") == ("interleaved" if is_permuted else "half")
     assert theirs["rope"].pop("pairing") == "half"
     assert ours == theirs
 

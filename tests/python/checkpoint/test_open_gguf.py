@@ -207,7 +207,7 @@ def test_an_unknown_architecture_is_an_error_that_lists_the_known(tmp_path: Path
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(file.write(tmp_path / "m.gguf"))
     assert str(caught.value) == (
-        'load: m.gguf has architecture "gpt2"; supported are llama, qwen2, qwen3.'
+        'load: m.gguf has architecture "gpt2"; supported are llama, mistral, phi3, qwen2, qwen3.'
     )
 
 

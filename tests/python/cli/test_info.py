@@ -347,7 +347,8 @@ def test_no_weights_are_read(run: Run, checkpoint: str, monkeypatch: pytest.Monk
     [
         (
             {"general.architecture": (STRING, "gemma3")},
-            'load: m.gguf has architecture "gemma3"; supported are llama, qwen2, qwen3.',
+            'load: m.gguf has architecture "gemma3"; supported are llama, mistral, phi3, qwen2, '
+            "qwen3.",
             {"family": "gemma3", "quantization": "F32", "tokenizer": None},
         ),
         (

@@ -69,6 +69,9 @@ def test_logits_of_a_16_bit_folder_equal_the_reference_on_what_is_stored(
     ("name", "storage"),
     [
         *((tiny.model_for(s), s) for s in tiny.STORAGES),
+        ("mistral", "F32"),
+        ("phi3", "F32"),
+        ("phi3", "Q8_0"),
         ("qwen2", "F32"),
         ("qwen2", "Q8_0"),
         ("qwen3", "F32"),

@@ -147,6 +147,24 @@ def test_where_all_layers_have_windows_nothing_else_is_kept(
             assert again == continued
 
 
+@pytest.mark.parametrize("name", ["mistral", "mistral-windows", "phi3", "phi3-windows"])
+def test_a_family_is_transformers_and_far_past_its_window_the_reference(
+    name: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    ids = [token % 293 for token in some_ids(360)]
+    built = tiny.build(name)
+    reference = Decoder.from_hugging_face(built.config, built.weights)
+    with load(tiny_folder(name)) as model:
+        assert_close(logits_of(model, ids), Oracle(tiny_folder(name)).logits(ids))
+        # Wider than its window: no sinks. Narrower, or without one: sinks and window.
+        for window in (60, 30):
+            keeps_own = name.endswith("-windows") and window == 60
+            sinks, widths = (0, [40] * 3) if keeps_own else (4, [window] * 3)
+            cache = model.new_cache(sinks=4, window=window)
+            expected = reference.forward(ids, sinks, widths)
+            assert_close(logits_of(model, ids, cache, 50), expected)
+
+
 def test_a_layer_with_its_own_window_takes_no_more_memory(
     folder: Path, tiny_folder: Callable[[str], Path]
 ) -> None:

@@ -34,6 +34,9 @@ def test_it_is_the_models_and_not_the_loads(tiny_folder: WriteOnce) -> None:
     ("name", "expected"),
     [
         ("llama", "5c3064aa85754785f9f9e7ca0d001e1c"),
+        ("mistral", "66e1a377093d8a8c4a62facfd9245184"),
+        ("phi3", "7e55132b44897ab0a56ac53f9df99156"),
+        ("qwen2-windows", "c477e25896c98e0119f3f84d98f7e65d"),
         ("qwen2", "c85010d17fedf67144bec99dc895e888"),
         ("qwen3", "5ccfbe2fbe9ffec706f9640b2b24f22b"),
     ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families import llama, qwen2, qwen3
+from sinkstream.checkpoint.families import llama, mistral, phi3, qwen2, qwen3
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
+    family.name: family
+    for family in (llama.FAMILY, mistral.FAMILY, phi3.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
 }
 """By `model_type` of config.json, which is also the architecture name in GGUF."""
 

@@ -6,7 +6,7 @@ What the families share is here; each family's own file holds what it adds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
@@ -32,13 +32,23 @@ class WeightNames:
     """Prefix of the names of a layer's tensors, with `{}` for its number."""
     layer: Mapping[str, str]
     model: Mapping[str, str]
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tensors of a layer that hold the rows of several slots, one slot after another."""
 
     def tensor(self, slot: str) -> str:
-        """Return the tensor's name for a slot such as "embedding" or "layers.3.q"."""
+        """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
+
+        Rows of a fused tensor are named after both, such as "qkv.weight[q]".
+        """
         if not slot.startswith("layers."):
             return self.model[slot]
         _, number, part = slot.split(".")
         return self.layer_prefix.format(number) + self.layer[part]
+
+    def with_fused(self, fused: Mapping[str, tuple[str, ...]]) -> WeightNames:
+        """Return the same names, but with these fused tensors."""
+        parts = {part: f"{name}[{part}]" for name, stacked in fused.items() for part in stacked}
+        return replace(self, layer={**self.layer, **parts}, fused=fused)
 
 
 FOLDER_NAMES = WeightNames(
@@ -145,7 +155,11 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def decoder_from_config(
-    config: Fields, family: str, switches: Switches, head_dim: int | None = None
+    config: Fields,
+    family: str,
+    switches: Switches,
+    own_windows: tuple[int, ...],
+    head_dim: int | None = None,
 ) -> DecoderSpec:
     """Read the sizes and switches of a config.json.
 
@@ -153,6 +167,7 @@ def decoder_from_config(
         config: Its fields.
         family: The family's name.
         switches: The family's biases and norms.
+        own_windows: Of each layer, as in `DecoderSpec`.
         head_dim: Default for an absent `head_dim`. If None, the hidden size divided by the heads.
 
     Raises:
@@ -190,20 +205,38 @@ def decoder_from_config(
         mlp_bias=switches.mlp_bias,
         qk_norm=switches.qk_norm,
         tie_embeddings=config.flag("tie_word_embeddings", False),
-        own_windows=_own_windows(config, family),
+        own_windows=own_windows,
     )
 
 
-def _own_windows(config: Fields, family: str) -> tuple[int, ...]:
+def no_windows(config: Fields) -> tuple[int, ...]:
+    """Refuse windows of single layers, in a family whose layers have none; return nothing."""
+    config.must_be("sliding_window", None, _NO_LAYER_WINDOWS)
+    config.all_must_be("layer_types", _FULL, _NO_LAYER_WINDOWS)
+    return ()
+
+
+def one_window(config: Fields, default: int | None) -> tuple[int, ...]:
+    """Return each layer's own window: the same in all layers, or none at all if it is null.
+
+    Args:
+        config: The fields.
+        default: The window if the field is absent; None: there is none either.
+    """
+    if not config.has("sliding_window") and (default is None or config.is_null("sliding_window")):
+        config.all_must_be("layer_types", _FULL)
+        return ()
+    config.all_must_be("layer_types", _SLIDING)
+    layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
+    return (config.whole("sliding_window", 1, _MAX_LENGTH, default),) * layers
+
+
+def switched_windows(config: Fields) -> tuple[int, ...]:
     """Return each layer's own window, 0 for none; empty if no layer has one.
 
     Qwen's configs have a window that a switch enables for the layers from `max_window_layers` on,
     or for those that `layer_types` lists; transformers has defaults for the fields that are absent.
     """
-    if family == "llama":
-        config.must_be("sliding_window", None, _NO_LAYER_WINDOWS)
-        config.all_must_be("layer_types", _FULL, _NO_LAYER_WINDOWS)
-        return ()
     layers = config.whole("num_hidden_layers", 1, _MAX_LAYERS)
     has_window = config.flag("use_sliding_window", False) and not config.is_null("sliding_window")
     window = config.whole("sliding_window", 1, _MAX_LENGTH, 4096) if has_window else 0
@@ -235,9 +268,22 @@ _GGUF_NEUTRAL = {
 
 
 def decoder_from_gguf(
-    file: GgufDescription, family: str, pairing: Pairing, switches: Switches
+    file: GgufDescription,
+    family: str,
+    pairing: Pairing,
+    switches: Switches,
+    *,
+    has_windows: bool = False,
 ) -> DecoderSpec:
     """Read the sizes and switches of GGUF metadata.
+
+    Args:
+        file: Its metadata and the names of its tensors.
+        family: The family's name.
+        pairing: Which dimensions its files rotate together.
+        switches: The family's biases and norms.
+        has_windows: Whether `attention.sliding_window` is the window of every layer. Otherwise
+            there must be none.
 
     Raises:
         CheckpointError: A field is missing, out of range, or requires an unsupported feature.
@@ -245,7 +291,9 @@ def decoder_from_gguf(
     metadata = file.metadata
     for name, neutral in _GGUF_NEUTRAL.items():
         metadata.must_be(name, neutral)
-    metadata.must_be("attention.sliding_window", 0, _NO_LAYER_WINDOWS)
+    if not has_windows:
+        metadata.must_be("attention.sliding_window", 0, _NO_LAYER_WINDOWS)
+    window = metadata.whole("attention.sliding_window", 0, _MAX_LENGTH, 0)
     hidden_size = metadata.whole("embedding_length", 2, _MAX_HIDDEN)
     layers = metadata.whole("block_count", 1, _MAX_LAYERS)
     heads = metadata.per_layer("attention.head_count", layers, 1, _MAX_HEADS)
@@ -279,6 +327,7 @@ def decoder_from_gguf(
         mlp_bias=switches.mlp_bias,
         qk_norm=switches.qk_norm,
         tie_embeddings="output.weight" not in file.tensors,
+        own_windows=(window,) * layers if window else (),
     )
 
 

@@ -8,6 +8,7 @@ from sinkstream.checkpoint.families.family import (
     Switches,
     decoder_from_config,
     decoder_from_gguf,
+    no_windows,
 )
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -21,7 +22,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         output_bias=attention_bias,
         mlp_bias=config.flag("mlp_bias", False),
     )
-    return decoder_from_config(config, "llama", switches)
+    return decoder_from_config(config, "llama", switches, no_windows(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:

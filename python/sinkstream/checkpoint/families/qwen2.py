@@ -8,6 +8,7 @@ from sinkstream.checkpoint.families.family import (
     Switches,
     decoder_from_config,
     decoder_from_gguf,
+    switched_windows,
 )
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -16,7 +17,7 @@ _SWITCHES = Switches(qkv_bias=True)
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    return decoder_from_config(config, "qwen2", _SWITCHES)
+    return decoder_from_config(config, "qwen2", _SWITCHES, switched_windows(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:

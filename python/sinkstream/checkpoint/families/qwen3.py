@@ -8,6 +8,7 @@ from sinkstream.checkpoint.families.family import (
     Switches,
     decoder_from_config,
     decoder_from_gguf,
+    switched_windows,
 )
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -18,7 +19,7 @@ _HEAD_DIM = 128  # not derived from the hidden size
 def _from_config(config: Fields) -> DecoderSpec:
     attention_bias = config.flag("attention_bias", False)
     switches = Switches(qkv_bias=attention_bias, output_bias=attention_bias, qk_norm=True)
-    return decoder_from_config(config, "qwen3", switches, _HEAD_DIM)
+    return decoder_from_config(config, "qwen3", switches, switched_windows(config), _HEAD_DIM)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:

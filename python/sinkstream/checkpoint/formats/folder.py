@@ -16,6 +16,7 @@ from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
 from sinkstream.checkpoint.families import find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
+from sinkstream.checkpoint.fused import split_fused
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_config
@@ -54,15 +55,16 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     family = find_family(fields.word("model_type"), f"{_CONFIG} has model_type")
     spec = family.spec_from_config(fields)
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
-    weight_map, entries = _open_weights(folder)
+    weight_map, held = _open_weights(folder)
     try:
-        spec, entries = settle_tie(
-            spec, family.folder_names, entries, folder.name, compares=not headers_only
+        spec, held = settle_tie(
+            spec, family.folder_names, held, folder.name, compares=not headers_only
         )
+        entries = split_fused(spec, family.folder_names, held, folder.name)
         tensors = match_tensors(
             spec, family.folder_names, entries, UNQUANTIZED, _unused(spec, entries), folder.name
         )
-        _check_index(weight_map, entries)
+        _check_index(weight_map, held)
         return TensorsOnly(
             path=str(folder),
             spec=spec,
@@ -72,7 +74,7 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
             text=FolderText(folder, config, generation),
         )
     except BaseException:
-        FileSource(entries).close()
+        FileSource(held).close()
         raise
 
 

@@ -11,6 +11,7 @@ from sinkstream.checkpoint.families import GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf_header import GgufHeader
 from sinkstream.checkpoint.formats.gguf_split import read_gguf
+from sinkstream.checkpoint.fused import split_fused
 from sinkstream.checkpoint.match_tensors import match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_gguf
@@ -51,10 +52,12 @@ def open_gguf(path: Path) -> TensorsOnly:
                 rope_divisors=_read_divisors(header),
             )
         )
+        entries = split_fused(spec, family.gguf_names, header.tensors, where)
+        source = FileSource(entries)
         tensors = match_tensors(
             spec,
             family.gguf_names,
-            header.tensors,
+            entries,
             STORAGE_BLOCKS,
             {_DIVISORS},
             where,
