@@ -25,6 +25,8 @@ COMBINATIONS = {
     "bfloat16, cache bfloat16": {"dtype": "bfloat16", "kv_dtype": "bfloat16"},
     "int16, cache float16": {"dtype": "int16", "kv_dtype": "float16"},
     "int16, cache int8": {"dtype": "int16", "kv_dtype": "int8"},
+    "int8, cache float16": {"dtype": "int8", "kv_dtype": "float16"},
+    "int8, cache int8": {"dtype": "int8", "kv_dtype": "int8"},
 }
 
 

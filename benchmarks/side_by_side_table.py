@@ -25,6 +25,7 @@ ENGINES = {
     "sinkstream": OURS,
     "float32 inputs": "sinkstream, float32 inputs",
     "int16 inputs": "sinkstream, int16 inputs",
+    "int8 inputs": "sinkstream, int8 inputs",
     "llama.cpp": "llama.cpp",
     "llama.cpp, flash": "llama.cpp, flash attention",
     "OpenVINO": "OpenVINO GenAI",

@@ -17,6 +17,7 @@ ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sinkstream": ("ours", "Sinkstream", {}),
     "sinkstream, float32 inputs": ("ours", "Sinkstream", {"dtype": "float32"}),
     "sinkstream, int16 inputs": ("ours", "Sinkstream", {"dtype": "int16"}),
+    "sinkstream, int8 inputs": ("ours", "Sinkstream", {"dtype": "int8"}),
     "llama.cpp": ("llama_cpp_peer", "LlamaCpp", {"flash": False}),
     "llama.cpp, flash attention": ("llama_cpp_peer", "LlamaCpp", {"flash": True}),
     "OpenVINO GenAI": ("openvino_peer", "OpenVino", {}),

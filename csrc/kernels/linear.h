@@ -4,14 +4,25 @@
 // regardless of `tokens`, the other rows, the other parts and the number of threads. So a token's
 // result is bit-identical in any batch.
 //
-// Note: [Inputs in 16 bits]
-// With InputType::kInt16, each group of 32 inputs of a token that is multiplied by codes becomes
-// integers and one scale: largest = max |x|, scale = largest / 32767, and x is replaced by scale ·
-// the integer nearest to x · (32767 / largest), ties to even, in float. The error is at most 2^-16
-// of the group's largest input; bfloat16 loses up to 2^-9 of each. If `largest` is below
-// kMinGroupMagnitude the group is zeros; if it is not finite the group is NaN. Codes times
-// integers, summed over a group, are exact in 32 bits in any order. Weights that are not codes are
-// multiplied by the inputs unchanged.
+// Note: [Inputs as integers]
+// With InputType::kInt16 and kInt8, each unit of 32 inputs of a token that is multiplied by codes
+// becomes integers and one scale: largest = max |x|, scale = largest / most, and x is replaced by
+// scale · the integer nearest to x · (most / largest), ties to even, in float; `most` is 32767 or
+// 127. The error is at most 2^-16 or 2^-8 of the unit's largest input; bfloat16 loses up to 2^-9 of
+// each. If `largest` is below kMinGroupMagnitude the unit is zeros; if it is not finite the unit is
+// NaN. Codes times integers, summed over a group, are exact in 32 bits in any order. Weights that
+// are not codes are multiplied by the inputs unchanged with kInt16, in bfloat16 with kInt8.
+//
+// Note: [One order for integers of 8 bits]
+// With kInt8, every table, `reference` included, gives the same bits for weights that are codes.
+// For each group of columns that share a scale, in order along K, with one rounding per line:
+//
+//   sum = scale of the weights · Σ value · integer
+//   acc = sum · scale of the inputs + acc
+//   acc = minimum · (scale of the inputs · Σ integer) + acc, if the format has minima; the product
+//         in parentheses is rounded, too
+//
+// `acc` starts from 0; then the bias and the previous output are added.
 #pragma once
 
 #include "common/divide_up.h"
@@ -24,23 +35,35 @@ namespace sinkstream {
 enum class InputType : uint8_t {
   kFloat32,   // not at all
   kBFloat16,  // each individually
-  kInt16,     // in groups of 32, where weights are codes: Note: [Inputs in 16 bits]
+  kInt16,     // in units of 32, where weights are codes: Note: [Inputs as integers]
+  kInt8,      // likewise
 };
 
 inline constexpr InputType kInputTypes[] = {InputType::kFloat32, InputType::kBFloat16,
-                                            InputType::kInt16};
+                                            InputType::kInt16, InputType::kInt8};
 
 constexpr const char* name_of(InputType type) {
   switch (type) {
     case InputType::kFloat32: return "float32";
     case InputType::kBFloat16: return "bfloat16";
     case InputType::kInt16: return "int16";
+    case InputType::kInt8: return "int8";
   }
   return "";
 }
 
-constexpr float kMaxInt16 = 32767;
-// kMaxInt16 / kMinGroupMagnitude is finite, and nothing becomes subnormal.
+// The largest integer that inputs are rounded to; 0 if they stay floats.
+constexpr float most_of(InputType type) {
+  return type == InputType::kInt16 ? 32767 : type == InputType::kInt8 ? 127 : 0;
+}
+
+// What inputs that meet no codes are rounded to.
+constexpr InputType without_integers(InputType type) {
+  if (type == InputType::kInt16) return InputType::kFloat32;
+  return type == InputType::kInt8 ? InputType::kBFloat16 : type;
+}
+
+// 32767 / kMinGroupMagnitude is finite, and nothing becomes subnormal.
 constexpr float kMinGroupMagnitude = 0x1p-100f;
 
 // One of the matrices that read the same input in one call (q, k and v; gate and up).

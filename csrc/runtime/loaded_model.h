@@ -19,7 +19,7 @@ namespace sinkstream {
 
 // The options of `load`, validated; only "auto" and 0 are still unresolved.
 struct LoadOptions {
-  std::string dtype = "auto";     // auto, float32, bfloat16, int16
+  std::string dtype = "auto";     // auto, float32, bfloat16, int16, int8
   std::string kv_dtype = "auto";  // auto, float32, float16, bfloat16, int8
   int64_t sinks = 4;
   int64_t window = 1;

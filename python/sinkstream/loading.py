@@ -24,7 +24,7 @@ from sinkstream.request.keywords import suggests_keywords
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 
-DType = Literal["auto", "float32", "bfloat16", "int16"]
+DType = Literal["auto", "float32", "bfloat16", "int16", "int8"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 # How often to poll while weights are read: often enough for Ctrl-C and for a progress bar.
@@ -66,9 +66,10 @@ def load(
             `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
-            `"int16"` (with 8-bit and 4-bit weights: 16-bit integers with one scale for every 32
-            values), or `"auto"`, the fastest on this CPU. A GPU always uses bfloat16. Sums are
-            always float32.
+            `"int16"` and `"int8"` (with weights of 8 bits or fewer: integers of 16 and 8 bits with
+            one scale for every 32 values; other weights meet float32 with `"int16"` and bfloat16
+            with `"int8"`), or `"auto"`, which never rounds more than bfloat16 does. A GPU always
+            uses bfloat16. Sums are always float32.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.
@@ -151,7 +152,7 @@ def check_options(
     """
     return ModelOptions(
         device=as_choice("load", "device", device, ("auto", "cpu", "cuda")),
-        dtype=as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16")),
+        dtype=as_choice("load", "dtype", dtype, ("auto", "bfloat16", "float32", "int16", "int8")),
         kv_dtype=as_choice(
             "load", "kv_dtype", kv_dtype, ("auto", "bfloat16", "float16", "float32", "int8")
         ),

@@ -25,6 +25,8 @@ EVICT = "csrc/kernels/cpu/evict.inl"
 CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear/int16.inl"
+INT8 = "csrc/kernels/cpu/linear/int8.inl"
+AMX_INT8 = "csrc/kernels/cpu/linear/amx_int8.inl"
 INPUT = "csrc/kernels/cpu/linear/input.inl"
 TILE = "csrc/kernels/cpu/linear/tile.inl"
 PANELS = "csrc/kernels/cpu/linear/panels.inl"
@@ -832,9 +834,42 @@ OURS = (
         name="infinity_becomes_zeros",
         sentence="A group with an input that is not finite counts as zeros.",
         file=INPUT,
-        old='scale = is_finite ? 0 : __builtin_nanf("");',
-        new="scale = 0;",
-        killers=(_linear("CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats"),),
+        old='if (!is_finite) integers.scale = __builtin_nanf("");',
+        new="",
+        killers=(_linear("CountsUnitsInIntegersAsTheReferenceDoesAtTheEdgesOfFloats"),),
+    ),
+    # --- inputs in 8 bits -------------------------------------------------------------------
+    Mutant(
+        name="offset_of_codes_left_in_the_sum",
+        sentence="Sums of unsigned codes are not corrected by their offset.",
+        file=INT8,
+        old="broadcast_int(-kOffset * count);",
+        new="broadcast_int(0 * count);",
+        killers=(_linear("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="inputs_scaled_before_weights",
+        sentence="A sum is multiplied by the inputs' scale first, which rounds elsewhere.",
+        file=INT8,
+        old="fma_once(scale * to_float(sum), broadcast(input_scale), *acc)",
+        new="fma_once(scale, to_float(sum) * broadcast(input_scale), *acc)",
+        killers=(_linear("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="signed_weights_saturate",
+        sentence="Signed weights are multiplied as unsigned ones, whose pairs saturate.",
+        file="csrc/kernels/cpu/simd_avx2.inl",
+        old="if constexpr (kSigned) {",
+        new="if constexpr (false) {",
+        killers=(_linear("AddsTheLargestCodesAndInputsWithoutOverflow", "avx2"),),
+    ),
+    Mutant(
+        name="last_converted_group_left_out",
+        sentence="Of an even number of converted groups, the tile unit omits the last one.",
+        file=AMX_INT8,
+        old="if (group + 1 < groups) add.template operator()<1>(group + 1);",
+        new="if (group + 2 < groups) add.template operator()<1>(group + 1);",
+        killers=(_linear("EqualsTheReferenceForEveryShape", "amx_emulated"),),
     ),
     # --- the tile unit ----------------------------------------------------------------------
     Mutant(

@@ -1,5 +1,5 @@
-// The table for x86-64 with AMX-TILE and AMX-BF16, in addition to what avx512 needs. It has only
-// `linear`; the other ops, and products that do not use the tile unit, are avx512's.
+// The table for x86-64 with AMX-TILE, AMX-BF16 and AMX-INT8, in addition to what avx512 needs. It
+// has only `linear`; the other ops, and products that do not use the tile unit, are avx512's.
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ int ask_for_registers() {
 
 bool has_instructions() {
   return avx512_kernels().supported() && __builtin_cpu_supports("amx-tile") &&
-         __builtin_cpu_supports("amx-bf16");
+         __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-int8");
 }
 
 const char* refusal() {

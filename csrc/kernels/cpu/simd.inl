@@ -2,7 +2,8 @@
 // bodies use + − * / < & | << >> and ?: directly. A table's own simd_*.inl defines kLanes first,
 // includes this file, and adds the few operations that need an instruction:
 //
-//   fma  max  min  load_f16  store_f16  load_bytes  look_up_values  dot_pairs
+//   fma  fma_once  max  min  load_f16  store_f16  load_bytes  look_up_values  look_up_bytes
+//   dot_pairs  dot_bytes
 //
 // Included inside an anonymous namespace. Everything is always inlined: code compiled with wide
 // instructions must leave no symbol that the linker could pick for the rest of the program.
@@ -48,6 +49,7 @@ SINKSTREAM_INLINE void store_first(float* to, Vec x, int64_t count) {
 // x − 0 is x for every x, including −0; 0 + x is not.
 SINKSTREAM_INLINE Vec broadcast(float x) { return x - Vec{}; }
 SINKSTREAM_INLINE UintVec broadcast_word(uint32_t x) { return x - UintVec{}; }
+SINKSTREAM_INLINE IntVec broadcast_int(int32_t x) { return x - IntVec{}; }
 
 // Bit patterns.
 SINKSTREAM_INLINE IntVec as_int(Vec x) { return reinterpret_cast<IntVec>(x); }
@@ -70,10 +72,11 @@ SINKSTREAM_INLINE void store_codes(int8_t* to, IntVec codes) {
   *reinterpret_cast<LooseCodeVec*>(to) = __builtin_convertvector(codes, CodeVec);
 }
 
-// Shifts each half of each word right, filling with zeros.
+// Shifts each half of each word right, or left if `count` is negative, filling with zeros.
 SINKSTREAM_INLINE UintVec shift_halfwords(UintVec x, int count) {
   using Halves = uint16_t __attribute__((vector_size(4 * kLanes)));
-  return reinterpret_cast<UintVec>(reinterpret_cast<Halves>(x) >> count);
+  const auto halves = reinterpret_cast<Halves>(x);
+  return reinterpret_cast<UintVec>(count < 0 ? halves << -count : halves >> count);
 }
 
 // The bits of `chosen` where those of `mask` are set, of `otherwise` elsewhere.

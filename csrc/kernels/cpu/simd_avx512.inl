@@ -4,6 +4,7 @@ constexpr int kLanes = 16;
 #include "kernels/cpu/simd.inl"
 
 SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+SINKSTREAM_INLINE Vec fma_once(Vec a, Vec b, Vec c) { return fma(a, b, c); }
 SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b if either is NaN
 SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }  // likewise
 
@@ -41,6 +42,15 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec low, UintVec high) {
 
 #include "kernels/cpu/look_up_words.inl"
 
+// Looks up the low four bits of each byte, whose other bits are zero.
+SINKSTREAM_INLINE UintVec look_up_bytes(UintVec indices, const int (&values)[16]) {
+  __m128i table = {};
+  for (int i = 0; i < 16; ++i)
+    reinterpret_cast<int8_t*>(&table)[i] = static_cast<int8_t>(values[i]);
+  return reinterpret_cast<UintVec>(
+      _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), reinterpret_cast<__m512i>(indices)));
+}
+
 // Byte kByte of each word, moved to the top byte; zeros below. One operation each.
 template <int kByte>
 SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
@@ -56,4 +66,13 @@ SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+}
+
+// acc + the four products of each lane, of unsigned bytes and signed ones.
+constexpr int kByteOffset = 128;  // what makes signed weights unsigned
+template <bool kSigned>
+SINKSTREAM_INLINE IntVec dot_bytes(IntVec acc, UintVec weights, UintVec inputs) {
+  return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(acc),
+                                                      reinterpret_cast<__m512i>(weights),
+                                                      reinterpret_cast<__m512i>(inputs)));
 }

@@ -5,6 +5,27 @@ constexpr int kLanes = 4;
 
 // Two roundings; the same everywhere, since expressions are never contracted.
 SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+
+// a · b + c with one rounding. The product is exact in double. The sum is rounded to odd: a result
+// that is not exact gets the neighbor with an odd last bit. So rounding it again, to float, is as
+// good as rounding once, because double has more than two bits more. Not inlined: it is long, and
+// used in every kernel.
+__attribute__((noinline)) Vec fma_once(Vec a, Vec b, Vec c) {
+  using Doubles = double __attribute__((vector_size(8 * kLanes)));
+  using Words = int64_t __attribute__((vector_size(8 * kLanes)));
+  const Doubles product = __builtin_convertvector(a, Doubles) * __builtin_convertvector(b, Doubles);
+  const Doubles addend = __builtin_convertvector(c, Doubles);
+  const Doubles sum = product + addend;
+  const Doubles from_product = sum - addend;
+  const Doubles error = (product - from_product) + (addend - (sum - from_product));
+  const auto bits = reinterpret_cast<Words>(sum);
+  // Towards the exact sum: up in magnitude if the error has the sum's sign. Words are −1 or 0.
+  const Words is_inexact = (error < 0.0) | (error > 0.0);
+  const Words is_even = (bits & 1) - 1;
+  const Words step = (reinterpret_cast<Words>(error) ^ bits) >> 63 | 1;
+  const Words odd = bits + (step & is_inexact & is_even);
+  return __builtin_convertvector(reinterpret_cast<Doubles>(odd), Vec);
+}
 SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN
 SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }  // likewise
 
@@ -48,8 +69,25 @@ SINKSTREAM_INLINE PairVec look_up_values(UintVec codes, const int (&values)[16])
   return reinterpret_cast<PairVec>(__builtin_shuffle(table, indices)) << 8 >> 8;
 }
 
+// Looks up the low four bits of each byte, whose other bits are zero.
+SINKSTREAM_INLINE UintVec look_up_bytes(UintVec indices, const int (&values)[16]) {
+  using Bytes = int8_t __attribute__((vector_size(16)));
+  Bytes table{};
+  for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(values[i]);
+  return reinterpret_cast<UintVec>(__builtin_shuffle(table, reinterpret_cast<Bytes>(indices)));
+}
+
 // acc + both products of each lane; no integer is −32768.
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   const auto left = reinterpret_cast<IntVec>(a), right = reinterpret_cast<IntVec>(b);
   return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);
+}
+
+// acc + the four products of each lane, of signed bytes.
+constexpr int kByteOffset = 0;
+template <bool kSigned>
+SINKSTREAM_INLINE IntVec dot_bytes(IntVec acc, UintVec weights, UintVec inputs) {
+  const auto left = reinterpret_cast<PairVec>(weights), right = reinterpret_cast<PairVec>(inputs);
+  acc = dot_pairs(acc, left << 8 >> 8, right << 8 >> 8);
+  return dot_pairs(acc, left >> 8, right >> 8);
 }

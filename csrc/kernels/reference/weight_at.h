@@ -69,6 +69,25 @@ inline ScaleAndMinimum scale_at(const PanelFormat& format, const std::byte* scal
   return {};
 }
 
+// The integer that a code stands for, and what it is scaled with.
+struct CodedWeight {
+  int value;
+  ScaleAndMinimum group;
+};
+
+// `row` in [0, matrix.rows), `col` in [0, matrix.cols); the weights must be codes.
+inline CodedWeight coded_weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
+  const PanelFormat format = format_of(matrix.type);
+  const int64_t r = row % kPanelRows, in_block = col % format.block, c = col % kUnit;
+  const std::byte* block =
+      matrix.panel(row / kPanelRows) + col / format.block * block_bytes(format);
+  const std::byte* unit = block + in_block / kUnit * unit_bytes(format);
+  const int value = format.bits == 8
+                        ? int{read_at<int8_t>(unit, (c / 4 * kPanelRows + r) * 4 + c % 4)}
+                        : value_of(format, code_at(format, unit, r, c));
+  return {value, scale_at(format, block + block_code_bytes(format), r, in_block / format.group)};
+}
+
 // `row` in [0, matrix.rows), `col` in [0, matrix.cols).
 inline double weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
   const PanelFormat format = format_of(matrix.type);
@@ -81,15 +100,9 @@ inline double weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
       return to_float(read_at<bf16>(panel, (col / 2 * kPanelRows + r) * 2 + col % 2));
     case Number::kCode: break;
   }
-  const std::byte* block = panel + col / format.block * block_bytes(format);
-  const int64_t in_block = col % format.block, c = col % kUnit;
-  const std::byte* unit = block + in_block / kUnit * unit_bytes(format);
-  const int value = format.bits == 8
-                        ? int{read_at<int8_t>(unit, (c / 4 * kPanelRows + r) * 4 + c % 4)}
-                        : value_of(format, code_at(format, unit, r, c));
-  const auto [scale, minimum] =
-      scale_at(format, block + block_code_bytes(format), r, in_block / format.group);
-  return has_minimum(format) ? scale * value + minimum : scale * value;  // −0 stays −0
+  const auto [value, group] = coded_weight_at(matrix, row, col);
+  const double weight = group.scale * value;
+  return has_minimum(format) ? weight + group.minimum : weight;  // −0 stays −0
 }
 
 }  // namespace sinkstream

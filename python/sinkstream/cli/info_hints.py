@@ -10,7 +10,7 @@ from sinkstream.cli.info_facts import Facts
 
 # The instructions that each table needs, as /proc/cpuinfo names them, best table first.
 _NEEDS = {
-    "amx": {"amx_tile", "amx_bf16", "avx512_bf16", "avx512_vnni"},
+    "amx": {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni"},
     "avx512": {"avx512f", "avx512_bf16", "avx512_vnni", "fma", "f16c"},
     "avx2": {"avx2", "fma", "f16c"},
 }
@@ -89,7 +89,7 @@ def _activations(facts: Facts) -> Iterator[Hint]:
     quantized = sum(
         size for kind, size in model.block_formats.items() if kind in _QUANTIZED
     ) > 0.5 * sum(model.block_formats.values())
-    if not quantized or kernels.dtype == "int16":
+    if not quantized or kernels.dtype in ("int8", "int16"):
         return
     if kernels.table == "avx2":
         yield Hint("dtype", f"--dtype int16 is faster than {kernels.dtype} with these weights.")

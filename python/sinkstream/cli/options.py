@@ -48,7 +48,10 @@ Threads = Annotated[
     int | None, typer.Option(help="Compute threads. Default: one per available core.")
 ]
 Device = Annotated[str, typer.Option(help='"cpu", "cuda" or "auto".')]
-Dtype = Annotated[str, typer.Option(help='Activations: "float32", "bfloat16", "int16" or "auto".')]
+Dtype = Annotated[
+    str,
+    typer.Option(help='Activations: "float32", "bfloat16", "int16", "int8" or "auto".'),
+]
 KvDtype = Annotated[
     str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 # The instruction sets that a kernel table may need, as /proc/cpuinfo names them.
 _INSTRUCTIONS = (
     "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16",
-    "asimd", "asimddp", "bf16", "i8mm", "sve",
+    "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve",
 )  # fmt: skip
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

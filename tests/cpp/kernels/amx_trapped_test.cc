@@ -37,7 +37,7 @@ void linear_without_tiles(const LinearArgs& args, const Launch& launch) {
 
 #include "kernels/cpu/linear/amx.inl"
 
-std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t tokens) {
+std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t tokens, InputType type) {
   ThreadPool pool(1);
   const std::vector<float> input = random_floats(tokens * matrix.cols, 2);
   const Panels scratch = make_panels(linear_scratch_bytes(tokens, matrix.cols, pool.threads()));
@@ -48,7 +48,7 @@ std::vector<float> outputs(LinearOp* linear, const Matrix& matrix, int64_t token
           .input_stride = matrix.cols,
           .tokens = tokens,
           .cols = matrix.cols,
-          .input_type = InputType::kBFloat16,
+          .input_type = type,
           .parts = &part,
           .part_count = 1,
           .scratch = scratch.get()},
@@ -64,10 +64,14 @@ TEST(TrappedAmx, GivesTheBitsOfTheEmulatedTable) {
     for (const int64_t cols : some_cols(storage)) {
       const Matrix matrix = random_matrix(storage, 17, cols, 1);
       for (const int64_t tokens : {1, 2, 3, 5, 9, 17, 40, 65}) {
-        const std::vector<float> expected = outputs(amx_emulated_kernels().linear, matrix, tokens);
-        const std::vector<float> actual = outputs(linear_amx, matrix, tokens);
-        ASSERT_TRUE(same_bits(actual.data(), expected.data(), tokens * 17))
-            << name_of(matrix.packed().type) << " cols " << cols << " tokens " << tokens;
+        for (const InputType type : {InputType::kBFloat16, InputType::kInt8}) {
+          const std::vector<float> expected =
+              outputs(amx_emulated_kernels().linear, matrix, tokens, type);
+          const std::vector<float> actual = outputs(linear_amx, matrix, tokens, type);
+          ASSERT_TRUE(same_bits(actual.data(), expected.data(), tokens * 17))
+              << name_of(matrix.packed().type) << " cols " << cols << " tokens " << tokens
+              << " input " << name_of(type);
+        }
       }
     }
   }

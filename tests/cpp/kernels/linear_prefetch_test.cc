@@ -135,7 +135,7 @@ TEST_P(LinearPrefetch, PrefetchesToTheFasterCacheLevel) {
 
 INSTANTIATE_TEST_SUITE_P(Inputs, LinearPrefetch,
                          testing::Values(InputType::kFloat32, InputType::kBFloat16,
-                                         InputType::kInt16),
+                                         InputType::kInt16, InputType::kInt8),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(PrefetchLines, CoverAPieceOnceAtAnEvenPace) {

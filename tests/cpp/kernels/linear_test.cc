@@ -89,8 +89,16 @@ double scale_of(const Matrix& matrix, const Inputs& inputs) {
   return largest;
 }
 
+// Whether the order of sums is the same in every table: Note: [One order for integers of 8 bits].
+bool has_one_order(const Matrix& matrix, InputType type) {
+  return type == InputType::kInt8 && is_quantized(matrix.packed().type);
+}
+
 class LinearTest : public TableTest<&Kernels::linear> {
  protected:
+  // With which a table's kernels differ most.
+  std::vector<InputType> main_types() const { return {table().native_input, InputType::kInt8}; }
+
   // Compares one shape with the reference, with gaps between the rows of input and output.
   void compare(const Matrix& matrix, const Inputs& inputs, bool has_bias, bool accumulates) {
     const int64_t gap = 2;
@@ -118,6 +126,11 @@ class LinearTest : public TableTest<&Kernels::linear> {
                 1)
           << name_of(matrix.packed().type) << " rows " << matrix.rows << " cols " << matrix.cols
           << " token " << token << " of " << inputs.tokens << " input " << name_of(inputs.type);
+      for (int64_t i = 0; has_one_order(matrix, inputs.type) && i < matrix.rows; ++i) {
+        ASSERT_EQ(float_bits(actual[at + i]), float_bits(expected[at + i]))
+            << name_of(matrix.packed().type) << " cols " << matrix.cols << " token " << token
+            << " of " << inputs.tokens << " row " << i;
+      }
       for (int64_t i = 0; i < gap; ++i) {  // the gap must not be written
         const float left = actual[at + matrix.rows + i];
         ASSERT_TRUE(accumulates ? left == before[at + matrix.rows + i] : std::isnan(left));
@@ -223,14 +236,18 @@ TEST_P(LinearTest, GivesATokenTheSameBitsInALongTask) {
   constexpr int64_t kRows = 513, kTokens = 273, kFew = 7;
   for (const Storage storage :
        {Storage::kBF16, Storage::kQ8_0, Storage::kQ4_1, Storage::kQ2_K, Storage::kQ6_K}) {
-    const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, 416), 26);
-    const Inputs inputs = random_inputs(kTokens, matrix.cols, table().native_input, 27);
-    const std::vector<float> together = run(table(), inputs, matrix);
-    for (int64_t first = 0; first < kTokens; first += 5 * kFew) {
-      const int64_t count = std::min(kFew, kTokens - first);
-      const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
-      ASSERT_TRUE(same_bits(apart.data(), &together[first * kRows], count * kRows))
-          << name_of(matrix.packed().type) << " tokens from " << first;
+    for (const InputType type : main_types()) {
+      const int64_t cols = type == InputType::kInt8 ? 1056 : 416;  // it converts more together
+      const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, cols), 26);
+      const Inputs inputs = random_inputs(kTokens, matrix.cols, type, 27);
+      const std::vector<float> together = run(table(), inputs, matrix);
+      for (int64_t first = 0; first < kTokens; first += 5 * kFew) {
+        const int64_t count = std::min(kFew, kTokens - first);
+        const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
+        ASSERT_TRUE(same_bits(apart.data(), &together[first * kRows], count * kRows))
+            << name_of(matrix.packed().type) << " tokens from " << first << " input "
+            << name_of(type);
+      }
     }
   }
 }
@@ -244,18 +261,22 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
   for (const auto& [tokens, cols] : {Shape{512, 576}, Shape{101, 8192}}) {
     for (const Storage storage : kStorages) {
       const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, cols), 17);
-      const Inputs inputs = random_inputs(tokens, matrix.cols, table().native_input, 18);
-      const std::vector<float> together = run(table(), inputs, matrix, 2);
-      for (int64_t first = 0; first < tokens; first += kFew) {
-        const int64_t count = std::min(kFew, tokens - first);
-        const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
-        ASSERT_TRUE(same_bits(apart.data(), &together[first * kRows], count * kRows))
-            << name_of(matrix.packed().type) << " tokens from " << first << " of " << tokens;
-      }
-      for (const int64_t token : {int64_t{0}, tokens - 1}) {
-        const std::vector<float> alone = run(table(), inputs.slice(token, 1), matrix);
-        ASSERT_TRUE(same_bits(alone.data(), &together[token * kRows], kRows))
-            << name_of(matrix.packed().type) << " token " << token << " of " << tokens;
+      for (const InputType type : main_types()) {
+        const Inputs inputs = random_inputs(tokens, matrix.cols, type, 18);
+        const std::vector<float> together = run(table(), inputs, matrix, 2);
+        for (int64_t first = 0; first < tokens; first += kFew) {
+          const int64_t count = std::min(kFew, tokens - first);
+          const std::vector<float> apart = run(table(), inputs.slice(first, count), matrix);
+          ASSERT_TRUE(same_bits(apart.data(), &together[first * kRows], count * kRows))
+              << name_of(matrix.packed().type) << " tokens from " << first << " of " << tokens
+              << " input " << name_of(type);
+        }
+        for (const int64_t token : {int64_t{0}, tokens - 1}) {
+          const std::vector<float> alone = run(table(), inputs.slice(token, 1), matrix);
+          ASSERT_TRUE(same_bits(alone.data(), &together[token * kRows], kRows))
+              << name_of(matrix.packed().type) << " token " << token << " of " << tokens
+              << " input " << name_of(type);
+        }
       }
     }
   }
@@ -310,7 +331,8 @@ TEST_P(LinearTest, LaysATokenOutForEachThreadWithinTheScratch) {  // tsan
     const int64_t bytes = linear_scratch_bytes(1, cols, kThreads);
     const Panels scratch = make_panels(bytes + kGuard);
     for (uint32_t repeat = 0; repeat < 30; ++repeat) {
-      const Inputs inputs = random_inputs(1, cols, kInputTypes[repeat % 3], repeat);
+      const Inputs inputs =
+          random_inputs(1, cols, kInputTypes[repeat % std::size(kInputTypes)], repeat);
       const std::vector<float> expected = run(table(), inputs, matrix);
       std::memset(scratch.get(), 0xff, bytes + kGuard);  // NaN as floats of any type
       std::vector<float> out(kRows, std::numeric_limits<float>::quiet_NaN());
@@ -388,11 +410,12 @@ TEST_P(LinearTest, RoundsInputsOnlyWhenAsked) {
         {{.weights = {.type = WeightType::kFloat32, .rows = 1, .cols = 2, .panels = panels.get()},
           .out = &out,
           .out_stride = 1}});
-    EXPECT_EQ(out, type == InputType::kBFloat16 ? 0.0f : 0x1p-9f) << name_of(type);
+    EXPECT_EQ(out, without_integers(type) == InputType::kBFloat16 ? 0.0f : 0x1p-9f)
+        << name_of(type);
   }
 }
 
-TEST_P(LinearTest, CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats) {
+TEST_P(LinearTest, CountsUnitsInIntegersAsTheReferenceDoesAtTheEdgesOfFloats) {
   const auto inputs_up_to = [](float largest, int64_t cols) {
     std::vector<float> x(cols);
     for (int64_t i = 0; i < cols; ++i) x[i] = largest * static_cast<float>(i % 32 - 16) / 16;
@@ -404,16 +427,18 @@ TEST_P(LinearTest, CountsGroupsInSixteenBitsAsTheReferenceDoesAtTheEdgesOfFloats
     const int64_t cols = whole_blocks(storage, 32);
     const Matrix matrix = random_matrix(storage, 17, cols, 21);
     for (const float largest : {0.0f, 0x1p-140f, 0x1p-101f, 0x1p-100f, 0x1p-99f, 1.0f, 0x1p90f}) {
-      Inputs inputs = {.numbers = inputs_up_to(largest, cols),
-                       .tokens = 1,
-                       .cols = cols,
-                       .stride = cols,
-                       .type = InputType::kInt16};
-      compare(matrix, inputs, false, false);
-      for (const float wrong : {kInfinity, -kInfinity, std::nanf("")}) {
-        inputs.numbers[5] = wrong;
-        for (const float x : run(table(), inputs, matrix)) EXPECT_TRUE(std::isnan(x)) << wrong;
-        for (const float x : run(reference_kernels(), inputs, matrix)) EXPECT_TRUE(std::isnan(x));
+      for (const InputType type : {InputType::kInt16, InputType::kInt8}) {
+        Inputs inputs = {.numbers = inputs_up_to(largest, cols),
+                         .tokens = 1,
+                         .cols = cols,
+                         .stride = cols,
+                         .type = type};
+        compare(matrix, inputs, false, false);
+        for (const float wrong : {kInfinity, -kInfinity, std::nanf("")}) {
+          inputs.numbers[5] = wrong;
+          for (const float x : run(table(), inputs, matrix)) EXPECT_TRUE(std::isnan(x)) << wrong;
+          for (const float x : run(reference_kernels(), inputs, matrix)) EXPECT_TRUE(std::isnan(x));
+        }
       }
     }
   }
@@ -429,30 +454,84 @@ TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
       const Panels panels = make_panels(packed_bytes(weight_type_of(storage), 1, cols));
       pack_rows(storage, row.data(), 0, 1, cols, panels.get());
       const std::vector<double> weights = dequantize_row(storage, row.data(), cols);
-      for (const float x : {3.0f, -3.0f}) {
-        const Inputs inputs = {.numbers = std::vector<float>(cols, x),
-                               .tokens = 1,
-                               .cols = cols,
-                               .stride = cols,
-                               .type = InputType::kInt16};
-        double expected = 0, magnitude = 32 * 128 * 3;
-        for (const double weight : weights) {
-          expected += weight * x;
-          magnitude = std::max(magnitude, std::abs(weight * x) * static_cast<double>(cols));
+      for (const InputType type : {InputType::kInt16, InputType::kInt8}) {
+        for (const int64_t tokens : {1, 5, 17}) {
+          Inputs inputs = {.tokens = tokens, .cols = cols, .stride = cols, .type = type};
+          std::vector<double> expected(tokens);
+          double magnitude = 32 * 128 * 3;
+          for (int64_t token = 0; token < tokens; ++token) {
+            const float x = token % 2 == 0 ? 3.0f : -3.0f;
+            inputs.numbers.insert(inputs.numbers.end(), cols, x);
+            for (const double weight : weights) {
+              expected[token] += weight * x;
+              magnitude = std::max(magnitude, std::abs(weight * x) * static_cast<double>(cols));
+            }
+          }
+          std::vector<float> out(tokens);
+          run(table(), inputs,
+              {{.weights = {.type = weight_type_of(storage),
+                            .rows = 1,
+                            .cols = cols,
+                            .panels = panels.get()},
+                .out = out.data(),
+                .out_stride = 1}});
+          for (int64_t token = 0; token < tokens; ++token) {
+            ASSERT_NEAR(out[token], expected[token], magnitude * tolerance_of(DType::kFloat32))
+                << name_of(weight_type_of(storage)) << " " << code << " input " << name_of(type)
+                << " token " << token << " of " << tokens;
+          }
         }
-        float out;
-        run(table(), inputs,
-            {{.weights = {.type = weight_type_of(storage),
-                          .rows = 1,
-                          .cols = cols,
-                          .panels = panels.get()},
-              .out = &out,
-              .out_stride = 1}});
-        EXPECT_NEAR(out, expected, magnitude * tolerance_of(DType::kFloat32))
-            << name_of(weight_type_of(storage)) << " " << code;
       }
     }
   }
+}
+
+// One number in each unit of inputs, so that a unit's product is one weight's, and its share of the
+// output is known without any table's help. Magnitudes differ so much that the order of sums shows.
+TEST_P(LinearTest, AddsUnitsOfIntegersOfEightBitsInTheOrderOfColumns) {
+  std::mt19937 random(33);
+  int differing = 0;  // from the opposite order
+  for (const Storage storage : kStorages) {
+    const bool has_whole_block =
+        storage == Storage::kQ6_K || storage == Storage::kQ3_K || storage == Storage::kIQ4_XS;
+    if (!has_whole_block && storage != Storage::kQ8_0 && storage != Storage::kQ4_0) continue;
+    const Matrix matrix = random_matrix(storage, 17, whole_blocks(storage, 512), 34);
+    for (const int64_t tokens : {1, 2, 8, 20}) {
+      Inputs inputs = {.numbers = std::vector<float>(tokens * matrix.cols),
+                       .tokens = tokens,
+                       .cols = matrix.cols,
+                       .stride = matrix.cols,
+                       .type = InputType::kInt8};
+      std::vector<int64_t> columns(tokens * matrix.cols / 32);  // of the numbers that are not 0
+      for (size_t unit = 0; unit < columns.size(); ++unit) {
+        const auto in_unit = static_cast<int64_t>(random() % 32);
+        columns[unit] = static_cast<int64_t>(unit) * 32 % matrix.cols + in_unit;
+        const int exponent = static_cast<int>(random() % 30) - 15;
+        const float sign = random() % 2 == 0 ? 1.0f : -1.0f;
+        inputs.numbers[static_cast<int64_t>(unit) * 32 + in_unit] =
+            sign * std::ldexp(127.0f, exponent);  // becomes ±127, scaled by a power of two
+      }
+      const std::vector<float> out = run(table(), inputs, matrix);
+      const int64_t units = matrix.cols / 32;
+      for (int64_t i = 0; i < tokens * 17; ++i) {
+        const int64_t token = i / 17, row = i % 17;
+        const auto share_of = [&](int64_t unit) {
+          const int64_t column = columns[token * units + unit];
+          const float x = inputs.token(token)[column];
+          const auto product =
+              static_cast<float>(matrix.plain[row][column] * std::copysign(127, x));
+          return product * (std::abs(x) / 127);
+        };
+        float sum = 0, opposite = 0;
+        for (int64_t unit = 0; unit < units; ++unit) sum += share_of(unit);
+        for (int64_t unit = units - 1; unit >= 0; --unit) opposite += share_of(unit);
+        ASSERT_EQ(out[i], sum) << name_of(matrix.packed().type) << " token " << token << " of "
+                               << tokens << " row " << row;
+        differing += sum != opposite;
+      }
+    }
+  }
+  EXPECT_GT(differing, 500);
 }
 
 TEST_P(LinearTest, KeepsNanOfOneTokenFromTheOthers) {
@@ -603,18 +682,20 @@ SINKSTREAM_TEST_ALL_TABLES(LinearTest);
 std::vector<double> counted_inputs(const float* input, int64_t cols, InputType type,
                                    bool meets_codes) {
   std::vector<double> x(input, input + cols);
-  if (type == InputType::kBFloat16) {
+  if (type == InputType::kBFloat16 || (type == InputType::kInt8 && !meets_codes)) {
     for (int64_t i = 0; i < cols; ++i) x[i] = to_float(to_bf16(input[i]));
   }
-  if (type != InputType::kInt16 || !meets_codes) return x;
+  if ((type != InputType::kInt16 && type != InputType::kInt8) || !meets_codes) return x;
+  const int most = type == InputType::kInt16 ? 32767 : 127;
+  const auto most_as_float = static_cast<float>(most);
   for (int64_t group = 0; group < cols; group += 32) {
     float largest = 0;
     for (int i = 0; i < 32; ++i) largest = std::max(largest, std::abs(input[group + i]));
-    const float factor = 32767 / largest, scale = largest / 32767;
+    const float factor = most_as_float / largest, scale = largest / most_as_float;
     for (int i = 0; i < 32; ++i) {
       const float exact = input[group + i] * factor;
-      int nearest = -32767;
-      for (int whole = nearest; whole <= 32767; ++whole) {
+      int nearest = -most;
+      for (int whole = nearest; whole <= most; ++whole) {
         const float now = std::abs(exact - static_cast<float>(whole));
         const float best = std::abs(exact - static_cast<float>(nearest));
         if (now < best || (now == best && whole % 2 == 0)) nearest = whole;
@@ -637,9 +718,16 @@ TEST(ReferenceLinear, EqualsPlainSums) {
         const std::vector<double> x =
             counted_inputs(inputs.token(token), cols, type, is_quantized(matrix.packed().type));
         for (int64_t row = 0; row < 17; ++row) {
-          double sum = 0;
-          for (int64_t col = 0; col < cols; ++col) sum += matrix.plain[row][col] * x[col];
-          ASSERT_EQ(actual[token * 17 + row], static_cast<float>(sum));
+          double sum = 0, magnitude = 0;
+          for (int64_t col = 0; col < cols; ++col) {
+            sum += matrix.plain[row][col] * x[col];
+            magnitude += std::abs(matrix.plain[row][col] * x[col]);
+          }
+          if (has_one_order(matrix, type)) {  // sums are floats
+            ASSERT_NEAR(actual[token * 17 + row], sum, 1e-6 * magnitude);
+          } else {
+            ASSERT_EQ(actual[token * 17 + row], static_cast<float>(sum));
+          }
         }
       }
     }

@@ -12,6 +12,7 @@ SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) {
   fma_lanes(a, b, c);
   return c;
 }
+SINKSTREAM_INLINE Vec fma_once(Vec a, Vec b, Vec c) { return fma(a, b, c); }
 SINKSTREAM_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 SINKSTREAM_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
@@ -65,6 +66,14 @@ SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec low, UintVec high) {
 
 #include "kernels/cpu/look_up_words.inl"
 
+SINKSTREAM_INLINE UintVec look_up_bytes(UintVec indices, const int (&values)[16]) {
+  using Bytes = uint8_t __attribute__((vector_size(64)));
+  const auto wanted = reinterpret_cast<Bytes>(indices);
+  Bytes found{};
+  for (int i = 0; i < 64; ++i) found[i] = static_cast<uint8_t>(values[wanted[i] & 15]);
+  return reinterpret_cast<UintVec>(found);
+}
+
 template <int kByte>
 SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
   return words >> (8 * kByte) << 24;
@@ -74,4 +83,20 @@ SINKSTREAM_INLINE UintVec byte_on_top(UintVec words) {
 SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   const auto left = reinterpret_cast<IntVec>(a), right = reinterpret_cast<IntVec>(b);
   return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);
+}
+
+// VPDPBUSD: acc + the four products of each lane, of unsigned bytes and signed ones.
+__attribute__((noinline)) void dot_bytes_lanes(IntVec& acc, const UintVec& a, const UintVec& b) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int byte = 0; byte < 4; ++byte) {
+      const int weight = a[lane] >> (8 * byte) & 255;
+      acc[lane] += weight * static_cast<int8_t>(b[lane] >> (8 * byte) & 255);
+    }
+  }
+}
+constexpr int kByteOffset = 128;
+template <bool kSigned>
+SINKSTREAM_INLINE IntVec dot_bytes(IntVec acc, UintVec weights, UintVec inputs) {
+  dot_bytes_lanes(acc, weights, inputs);
+  return acc;
 }

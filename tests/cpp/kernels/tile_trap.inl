@@ -86,6 +86,9 @@ inline bool perform(const TileInstruction& instruction) {
   } else if (is(2, 0x5c, false)) {
     tiles::multiply_registers(instruction.reg, instruction.rm, instruction.vvvv);
     ++trapped_products;
+  } else if (is(3, 0x5e, false)) {
+    tiles::multiply_registers(instruction.reg, instruction.rm, instruction.vvvv,
+                              tiles::multiply_row_of_bytes);
   } else {
     return false;
   }

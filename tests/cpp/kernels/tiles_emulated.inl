@@ -96,15 +96,29 @@ inline void multiply_row(std::byte* sums_row, const std::byte* inputs_row, int w
   std::memcpy(sums_row, sums, kTileRowBytes);
 }
 
-inline void multiply_registers(int sums, int inputs, int weights) {
+// The same with signed bytes.
+inline void multiply_row_of_bytes(std::byte* sums_row, const std::byte* inputs_row, int weights,
+                                  int columns) {
+  int32_t sums[kTileRows];
+  int8_t inputs[kTileRowBytes], quads[kTileRowBytes];
+  std::memcpy(sums, sums_row, kTileRowBytes);
+  std::memcpy(inputs, inputs_row, kTileRowBytes);
+  for (int k = 0; k < unit().shapes.rows[weights]; ++k) {
+    std::memcpy(quads, unit().rows[weights][k], kTileRowBytes);
+    for (int i = 0; i < 4 * columns; ++i) sums[i / 4] += inputs[4 * k + i % 4] * quads[i];
+  }
+  std::memcpy(sums_row, sums, kTileRowBytes);
+}
+
+inline void multiply_registers(int sums, int inputs, int weights,
+                               decltype(multiply_row)* multiply = multiply_row) {
   const TileShapes& shapes = unit().shapes;
   SINKSTREAM_CHECK(rows_of(sums) == rows_of(inputs) &&
                        shapes.row_bytes[inputs] == 4 * rows_of(weights) &&
                        shapes.row_bytes[sums] == shapes.row_bytes[weights],
                    "the shapes of registers ", sums, ", ", inputs, ", ", weights, " do not fit");
   for (int row = 0; row < rows_of(sums); ++row) {
-    multiply_row(unit().rows[sums][row], unit().rows[inputs][row], weights,
-                 shapes.row_bytes[sums] / 4);
+    multiply(unit().rows[sums][row], unit().rows[inputs][row], weights, shapes.row_bytes[sums] / 4);
   }
 }
 
@@ -113,8 +127,8 @@ void clear() {
   clear_register(kTo);
 }
 template <int kTo>
-void load(const void* from) {
-  load_register(kTo, from, kTileRowBytes);
+void load(const void* from, int64_t stride = kTileRowBytes) {
+  load_register(kTo, from, stride);
 }
 template <int kFrom>
 void store(void* to) {
@@ -123,6 +137,10 @@ void store(void* to) {
 template <int kSums, int kInputs, int kWeights>
 void multiply() {
   multiply_registers(kSums, kInputs, kWeights);
+}
+template <int kSums, int kInputs, int kWeights>
+void multiply_bytes() {
+  multiply_registers(kSums, kInputs, kWeights, multiply_row_of_bytes);
 }
 
 }  // namespace tiles

@@ -60,6 +60,29 @@ void multiply(Product* product, int rows) {
   tiles::release();
 }
 
+TEST(EmulatedTiles, AddProductsOfSignedBytes) {
+  namespace tiles = emulated::tiles;
+  alignas(64) int32_t sums[kRows][kColumns] = {};
+  alignas(64) int8_t inputs[kRows][64] = {}, weights[16][kColumns][4] = {};
+  inputs[0][0] = -128;
+  inputs[0][7] = 3;
+  inputs[1][63] = 127;
+  weights[0][2][0] = -128;  // column 2
+  weights[1][2][3] = -5;
+  weights[15][2][3] = 100;
+  sums[0][2] = 7;
+  tiles::configure(shapes_of(kRows));
+  tiles::load<0>(sums);
+  tiles::load<1>(inputs);
+  tiles::load<2>(weights);
+  tiles::multiply_bytes<0, 1, 2>();
+  tiles::store<0>(sums);
+  tiles::release();
+  EXPECT_EQ(sums[0][2], 7 + 128 * 128 - 15);
+  EXPECT_EQ(sums[1][2], 12700);
+  EXPECT_EQ(sums[0][3], 0);
+}
+
 TEST(EmulatedTiles, AddEvenAndOddColumnsApartAndTheirSumToWhatWasThere) {
   // A 1 added to 2^24 is lost, so each order of addition gives another number.
   Product product;

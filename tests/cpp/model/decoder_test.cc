@@ -143,14 +143,14 @@ TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {  // tsan
     }
   };
   expect_equal("float32 weights", [&](int threads) { return make(threads); });
-  for (const InputType input : {InputType::kFloat32, InputType::kBFloat16, InputType::kInt16}) {
+  for (const InputType input : kInputTypes) {
     expect_equal(name_of(input), [&](int threads) { return make_bf16(threads, input); });
   }
 }
 
-TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWithInputsIn16Bits) {
+TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWithNarrowInputs) {
   const Window window{4, 130};
-  for (const InputType input : {InputType::kBFloat16, InputType::kInt16}) {
+  for (const InputType input : {InputType::kBFloat16, InputType::kInt16, InputType::kInt8}) {
     RandomDecoder model = make_bf16(2, input);
     const auto tokens = random_tokens(300, model.spec.vocab_size, 3);
     const auto whole = logits_of(model, window, tokens, 300);

@@ -188,9 +188,12 @@ TEST(LoadedModel, RefusesTypesThatAGpuDoesNotTake) {
   const cuda::Plugin untouched{};
   LoadOptions options = small_options();
   options.gpu = &untouched;
-  options.dtype = "int16";
-  EXPECT_EQ(message_of<InvalidArgument>(options),
-            "load: `dtype` must be one of \"auto\", \"bfloat16\" on a GPU, but is \"int16\".");
+  for (const std::string dtype : {"float32", "int16", "int8"}) {
+    options.dtype = dtype;
+    EXPECT_EQ(
+        message_of<InvalidArgument>(options),
+        "load: `dtype` must be one of \"auto\", \"bfloat16\" on a GPU, but is \"" + dtype + "\".");
+  }
   options.dtype = "auto";
   options.kv_dtype = "float32";
   EXPECT_EQ(message_of<InvalidArgument>(options),

@@ -20,6 +20,7 @@ SETTINGS: dict[str, tuple[str, str | None, dict[str, str]]] = {
     "llama-float32": ("llama", None, {"dtype": "float32", "kv_dtype": "float32"}),
     "qwen2-int8-cache": ("qwen2", None, {"kv_dtype": "int8"}),
     "qwen3-bfloat16": ("qwen3", None, {"dtype": "bfloat16"}),
+    "llama-Q4_0-int8": ("llama", "Q4_0", {"dtype": "int8"}),
     "llama-Q4_1": ("llama", "Q4_1", {}),
     "llama-Q8_0": ("llama", "Q8_0", {"dtype": "float32", "kv_dtype": "float16"}),
 }

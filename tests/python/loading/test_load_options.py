@@ -38,7 +38,7 @@ def llama(tiny_folder: Folder) -> Path:
         ("threads", 1025, "load: `threads` must be in [1, 1024], but is 1025."),
         ("device", "tpu", 'load: `device` must be one of "auto", "cpu", "cuda", but is "tpu".'),
         ("dtype", "float8", 'but is "float8".'),
-        ("dtype", "int8", '"auto", "bfloat16", "float32", "int16", but is "int8".'),
+        ("dtype", "int4", '"auto", "bfloat16", "float32", "int16", "int8", but is "int4".'),
         ("kv_dtype", "int4", '"auto", "bfloat16", "float16", "float32", "int8", but is "int4".'),
     ],
 )

@@ -1,6 +1,7 @@
 // linear with bfloat16 inputs on the tile unit: bfloat16 weights, and codes, which are converted to
-// bfloat16 (except for a single token: linear/single_token.inl). Everything else goes to
-// `linear_without_tiles`, which the including file defines.
+// bfloat16 (except for a single token: linear/single_token.inl). Inputs in 8 bits: see
+// linear/amx_int8.inl. Everything else goes to `linear_without_tiles`, which the including file
+// defines.
 //
 // A register of weights is a unit of a panel; a register of inputs is a unit of a band. Where
 // groups of 16 columns have scales of their own, it is half a unit. For every output, regardless of
@@ -16,11 +17,13 @@
 // whose sums are kept in memory in between. This does not change any bit.
 #pragma once
 
+#include "kernels/cpu/linear/amx_int8.inl"
 #include "kernels/cpu/linear/bands.inl"
 #include "kernels/cpu/linear/pairs.inl"
 #include "kernels/cpu/linear/panels.inl"
 #include "kernels/cpu/linear/single_token.inl"
 #include "kernels/cpu/linear/tile.inl"
+#include "kernels/cpu/linear/tile_outputs.inl"
 
 // See Note: [Registers and blocks].
 constexpr int kMostPanels = 2;
@@ -28,10 +31,6 @@ constexpr int kMostBands = 2;
 constexpr int64_t kTogetherUnits = 12;
 constexpr int64_t kTogetherUnitsOfOne = 3;  // with one band: prefetches then keep a steady pace
 constexpr int kMostBandsOfCodes = 8;
-
-// Inputs that stay in L2: half of what processors with the unit have. Each block of tokens reads
-// all weights again, and memory soon limits the unit.
-constexpr int64_t kTileCacheBytes = 1024 * 1024;
 
 constexpr PanelFormat kBFloat16Format = format_of(WeightType::kBFloat16);
 constexpr int64_t kUnitBytes = kTileRows * kTileRowBytes;  // of bfloat16 weights
@@ -55,27 +54,6 @@ void configure_tiles(int64_t size, int64_t pairs) {
 // The pairs along K that a register holds.
 int64_t register_pairs(const PanelFormat& format) {
   return is_coded(format) ? sum_cols(format) / 2 : kTileRows;
-}
-
-// Prefetches the outputs of tokens [begin, end), which are far apart and written soon.
-SINKSTREAM_INLINE void prefetch_outputs(const Tile& tile, int64_t begin, int64_t end) {
-  const int64_t last = end < tile.tokens ? end : tile.tokens;
-  for (int64_t t = begin; t < last; ++t) {
-    for (int64_t row = 0; row < tile.rows; row += kPanelRows) {
-      __builtin_prefetch(tile.out + t * tile.out_stride + row, 1, 3);
-    }
-  }
-}
-
-// Writes outputs of one panel, token by token from memory, where the unit stores them. So only
-// unrolled loops index vectors of sums, which then stay in registers.
-SINKSTREAM_INLINE void write_rows(Tile tile, const float (*sums)[kPanelRows]) {
-  const int64_t tokens = tile.tokens;
-  tile.tokens = 1;
-  for (int64_t t = 0; t < tokens; ++t, tile.out += tile.out_stride) {
-    const Vec row[1][kVectors] = {{load(sums[t])}};
-    write_outputs<1>(tile, row);
-  }
 }
 
 // Registers of sums: kPanel * kMostBands + kBand.
@@ -153,13 +131,6 @@ void multiply_bf16(const Tile& tile) {
   }
   write_panel<kTokens, kBands, 0>(tile);
   if constexpr (kPanels == 2) write_panel<kTokens, kBands, 1>(tile);
-}
-
-// The unit that is `number` units after the start of `panel`.
-template <PanelFormat kFormat>
-SINKSTREAM_INLINE Unit unit_at(const std::byte* panel, int64_t number) {
-  constexpr int64_t kUnits = units_per_block(kFormat);
-  return {panel + number / kUnits * block_bytes(kFormat), number % kUnits};
 }
 
 // Converts the codes of one unit to bfloat16.
@@ -288,6 +259,7 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
       .input = reads_floats ? static_cast<const void*>(bands.floats) : inputs,
       .sums = bands.sums_of(format) + token * bands.units * (kUnit / sum_cols(format)),
       .scales = nullptr,
+      .counts = nullptr,
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + token * part.out_stride + row,
       .out_stride = part.out_stride,
@@ -351,24 +323,18 @@ void run_linear_tiles(const LinearArgs& args, const Launch& launch) {
   });
 }
 
-bool uses_tiles(const LinearArgs& args, int64_t part) {
-  const WeightType type = args.parts[part].weights.type;
-  return args.input_type == InputType::kBFloat16 &&
-         (type == WeightType::kBFloat16 || is_quantized(type));
-}
-
-// Adjacent parts that both use tiles, or both do not, are one call.
 void linear_amx(const LinearArgs& args, const Launch& launch) {
-  for (int64_t first = 0, end = 0; first < args.part_count; first = end) {
-    const bool with_tiles = uses_tiles(args, first);
-    while (end < args.part_count && uses_tiles(args, end) == with_tiles) ++end;
-    LinearArgs run = args;
-    run.parts = args.parts + first;
-    run.part_count = end - first;
-    if (with_tiles) {
-      run_linear_tiles(run, launch);
-    } else {
-      linear_without_tiles(run, launch);
-    }
-  }
+  const InputType input = args.input_type;
+  const bool with_bytes = input == InputType::kInt8 && args.tokens > kMostTokensWithoutTiles;
+  const auto uses_tiles = [&](WeightType type) {
+    if (is_quantized(type)) return with_bytes || input == InputType::kBFloat16;
+    return type == WeightType::kBFloat16 && without_integers(input) == InputType::kBFloat16;
+  };
+  for_each_kind(args, uses_tiles, [&](const LinearArgs& run, bool with_tiles) {
+    if (!with_tiles) return linear_without_tiles(run, launch);
+    if (!with_bytes) return run_linear_tiles(run, launch);
+    for_each_kind(run, is_quantized, [&](const LinearArgs& same, bool are_codes) {
+      are_codes ? run_linear_byte_tiles(same, launch) : run_linear_tiles(same, launch);
+    });
+  });
 }

@@ -1,4 +1,4 @@
-// The tile unit of processors with AMX-TILE and AMX-BF16.
+// The tile unit of processors with AMX-TILE, AMX-BF16 and AMX-INT8.
 //
 // Not the compiler's intrinsics: they do not declare which memory they read, so GCC 12 moves stores
 // across them. Each function here is a memory barrier for the compiler. Registers are not declared:
@@ -18,11 +18,8 @@ SINKSTREAM_INLINE void clear() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTo));
 }
 template <int kTo>
-SINKSTREAM_INLINE void load(const void* from) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
-               :
-               : "r"(from), "r"(int64_t{kTileRowBytes}), "i"(kTo)
-               : "memory");
+SINKSTREAM_INLINE void load(const void* from, int64_t stride = kTileRowBytes) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTo) : "memory");
 }
 template <int kFrom>
 SINKSTREAM_INLINE void store(void* to) {
@@ -38,6 +35,10 @@ SINKSTREAM_INLINE void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
                :
                : "i"(kSums), "i"(kInputs), "i"(kWeights));
+}
+template <int kSums, int kInputs, int kWeights>
+SINKSTREAM_INLINE void multiply_bytes() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kInputs), "i"(kWeights));
 }
 
 }  // namespace tiles

@@ -1,10 +1,10 @@
 // The tile unit's registers, shared by the real unit (linear/amx_instructions.inl) and the tests'
 // emulated one. Both provide, in a namespace `tiles`, with register numbers as template arguments:
 //
-//   configure(shapes)  release()  clear<to>()  load<to>(from)  store<from>(to)
-//   multiply<sums, inputs, weights>()
+//   configure(shapes)  release()  clear<to>()  load<to>(from, stride)  store<from>(to)
+//   multiply<sums, inputs, weights>()  multiply_bytes<sums, inputs, weights>()
 //
-// In memory, rows are kTileRowBytes apart, even if a register's are shorter.
+// In memory, rows are kTileRowBytes apart, even if a register's are shorter, or `stride` bytes.
 //
 // Note: [What the tile unit adds]
 // A row of `inputs` holds pairs of bfloat16 along K; row k of `weights` holds the pairs that
@@ -16,6 +16,8 @@
 //
 // rounded to nearest even after each step; denormal inputs and results become zeros of the same
 // sign, regardless of the processor's float mode.
+//
+// `multiply_bytes` adds the products of signed bytes instead, four to a word, exactly (TDPBSSD).
 
 constexpr int kTileRegisters = 8;
 constexpr int kTileRows = 16;      // of a register, at most

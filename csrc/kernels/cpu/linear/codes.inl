@@ -15,6 +15,13 @@ SINKSTREAM_INLINE const std::byte* codes_of(const Unit& unit) {
   return unit.block + unit.index * unit_bytes(kFormat);
 }
 
+// The unit that is `number` units after the start of `panel`.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Unit unit_at(const std::byte* panel, int64_t number) {
+  constexpr int64_t kUnits = units_per_block(kFormat);
+  return {panel + number / kUnits * block_bytes(kFormat), number % kUnits};
+}
+
 // Calls `body` for each whole unit of a panel, in order.
 template <PanelFormat kFormat, typename Body>
 SINKSTREAM_INLINE void for_each_unit(const std::byte* panel, int64_t cols, const Body& body) {
@@ -34,25 +41,25 @@ SINKSTREAM_INLINE UintVec code_word(const std::byte* codes, int word, int v) {
   return load_words(codes + (word * kPanelRows + v * kLanes) * 4);
 }
 
-// Both codes of a pair, each in the low bits of its half; the bits above are undefined.
-template <int kBits>
+// Both codes of a pair, each in its half, in the bits from kFrom on; the others are undefined.
+template <int kBits, int kFrom = 0>
 SINKSTREAM_INLINE UintVec raw_pair(const std::byte* codes, int pair, int v) {
   if constexpr (kBits == 6) {
     const int first = pair / 8 * 3, j = pair % 8;
-    if (j < 6) return shift_halfwords(code_word(codes, first + j % 3, v), j / 3 * 6);
-    const UintVec high = shift_halfwords(code_word(codes, first + 2, v), j == 6 ? 8 : 10);
-    const UintVec low = shift_halfwords(code_word(codes, first + j - 6, v), 12);
-    return select_bits(0x00300030, high, low);
+    if (j < 6) return shift_halfwords(code_word(codes, first + j % 3, v), j / 3 * 6 - kFrom);
+    const UintVec high = shift_halfwords(code_word(codes, first + 2, v), (j == 6 ? 8 : 10) - kFrom);
+    const UintVec low = shift_halfwords(code_word(codes, first + j - 6, v), 12 - kFrom);
+    return select_bits(0x00300030u << kFrom, high, low);
   } else {
     constexpr int kPerHalf = 16 / kBits;
     if (pair < kPerHalf * kBits) {
-      return shift_halfwords(code_word(codes, pair / kPerHalf, v), pair % kPerHalf * kBits);
+      return shift_halfwords(code_word(codes, pair / kPerHalf, v), pair % kPerHalf * kBits - kFrom);
     }
-    UintVec code = shift_halfwords(code_word(codes, 0, v), 15);
+    UintVec code = shift_halfwords(code_word(codes, 0, v), 15 - kFrom);
 #pragma GCC unroll 8
     for (int word = 1; word < kBits; ++word) {
-      const UintVec bits = shift_halfwords(code_word(codes, word, v), 15 - word);
-      code = select_bits(((1u << word) - 1) * 0x10001, code, bits);
+      const UintVec bits = shift_halfwords(code_word(codes, word, v), 15 - word - kFrom);
+      code = select_bits((((1u << word) - 1) * 0x10001) << kFrom, code, bits);
     }
     return code;
   }

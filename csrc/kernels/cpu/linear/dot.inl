@@ -68,5 +68,6 @@ void multiply_tile_dot(const Tile& tile) {
 
 void linear_dot(const LinearArgs& args, const Launch& launch) {
   if (args.input_type == InputType::kBFloat16) return run_linear<Way::kDots>(args, launch);
+  if (args.input_type == InputType::kInt8) return linear_int8(args, launch, linear_dot);
   linear_fma(args, launch);
 }

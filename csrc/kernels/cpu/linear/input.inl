@@ -8,8 +8,13 @@
 enum class Way {
   kFma,    // floats: linear/tile.inl
   kDots,   // pairs of bfloat16: linear/dot.inl
-  kInt16,  // integers: linear/int16.inl
+  kInt16,  // integers of 16 bits: linear/int16.inl
+  kInt8,   // integers of 8 bits, and no weights but codes: linear/int8.inl
 };
+
+constexpr InputType integers_of(Way way) {
+  return way == Way::kInt16 ? InputType::kInt16 : InputType::kInt8;
+}
 
 // The layout of a kernel's input.
 enum class Form {
@@ -17,10 +22,15 @@ enum class Form {
   kScaled,  // the same in the order of a 4-bit word's codes, multiplied by 16^-n
   kPairs,   // [cols / kRun][size][kRun / 2] pairs of bfloat16, or of integers
   kQuads,   // the same of integers, in the order of an 8-bit word's codes
+  kBytes,   // [cols / kRun][size][kRun] bytes
+  // The same in the order of two pairs of codes. Of a run's pairs 0 to 3, one word holds 0 and 2,
+  // the next one 1 and 3; its low half has their even columns.
+  kPairedBytes,
 };
 
 template <Way kWay>
 constexpr Form form_of(const PanelFormat& format) {
+  if (kWay == Way::kInt8) return format.bits == 8 ? Form::kBytes : Form::kPairedBytes;
   if (kWay == Way::kInt16 && is_coded(format)) {
     return format.bits == 8 ? Form::kQuads : Form::kPairs;
   }
@@ -38,38 +48,51 @@ struct Inputs {
   float* scaled;    // likewise
   uint32_t* pairs;  // half as long: a pair has the size of one float
   uint32_t* quads;
+  int8_t* bytes;
+  int8_t* paired_bytes;
   float* sums;
   float* half_sums;  // over 16 columns; null if no part wants them
-  float* scales;     // for kInt16 only
+  float* scales;     // of integers
+  int32_t* counts;   // sums of integers over 16 columns, for kInt8 only
+  bool has_sums;     // with kInt8; otherwise there are always sums
+  bool has_counts;
 
   const float* sums_of(const PanelFormat& format) const {
     return needs_half_sums(format) ? half_sums : sums;
   }
 };
 
-// Two regions of inputs, then sums, scales and sums of halves.
-static_assert(linear_token_bytes(2 * kUnit) >= (2 * 2 * kUnit + 2 * 4) * 4);
+// Two regions of inputs, then sums, scales, sums of halves and counts.
+static_assert(linear_token_bytes(2 * kUnit) >= (2 * 2 * kUnit + 2 * 6) * 4);
 
-template <Way kWay>
+// `kTile`: the most tokens in a tile.
+template <Way kWay, int64_t kTile = kMaxTile>
 Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
   const int64_t cols = divide_up(args.cols, kUnit) * kUnit;
-  const int64_t region = args.tokens == 1 ? cols : (args.tokens + kMaxTile) * cols;
+  const int64_t region = args.tokens == 1 ? cols : (args.tokens + kTile) * cols;
   auto* scratch = reinterpret_cast<float*>(args.scratch + copy * linear_token_bytes(args.cols));
   Inputs inputs{};
   inputs.cols = cols;
   inputs.sums = scratch + 2 * region;
   inputs.scales = inputs.sums + region / kUnit;
+  inputs.counts = reinterpret_cast<int32_t*>(inputs.scales + 3 * region / kUnit);
   for (int64_t i = 0; i < args.part_count; ++i) {
     const PanelFormat format = format_of(args.parts[i].weights.type);
     if (needs_half_sums(format)) {
       inputs.half_sums = inputs.scales + region / kUnit;
     }
+    inputs.has_sums |= has_minimum(format);
+    inputs.has_counts |= kTile == kMaxTile;  // other tiles read codes with their sign
     switch (form_of<kWay>(format)) {
       case Form::kPlain: inputs.plain = scratch; break;
       case Form::kScaled: inputs.scaled = scratch + region; break;
       case Form::kPairs: inputs.pairs = reinterpret_cast<uint32_t*>(scratch + region); break;
       case Form::kQuads:
         inputs.quads = reinterpret_cast<uint32_t*>(scratch + region + region / 2);
+        break;
+      case Form::kBytes: inputs.bytes = reinterpret_cast<int8_t*>(scratch); break;
+      case Form::kPairedBytes:
+        inputs.paired_bytes = reinterpret_cast<int8_t*>(scratch + region);
         break;
     }
   }
@@ -137,38 +160,73 @@ SINKSTREAM_INLINE HalfwordVec as_quads(HalfwordVec x) {
   return __builtin_shuffle(x, source);
 }
 
-// Note: [Inputs in 16 bits]. Returns the group's scale; sets `halves` to the sums of the rounded
-// inputs over 16 columns, in units of the scale.
-SINKSTREAM_INLINE float write_int16(const float (&x)[kUnit], const Inputs& inputs, RunLayout layout,
-                                    int32_t (&halves)[2]) {
+// Note: [Inputs as integers], one unit.
+struct Integers {
+  float scale;
+  IntVec numbers[kUnit / kLanes];
+};
+
+SINKSTREAM_INLINE Integers round_to_integers(const float (&x)[kUnit], float most) {
   const float largest = largest_magnitude(x, kUnit);
   const bool is_finite = largest < __builtin_inff();
-  float factor = 0, scale = is_finite ? 0 : __builtin_nanf("");
-  if (is_finite && largest >= kMinGroupMagnitude) {
-    factor = kMaxInt16 / largest;
-    scale = largest / kMaxInt16;
+  Integers integers{};
+  if (!is_finite) integers.scale = __builtin_nanf("");
+  if (!is_finite || largest < kMinGroupMagnitude) return integers;
+  const float factor = most / largest;
+  integers.scale = largest / most;
+  for (int i = 0; i < kUnit; i += kLanes) {
+    integers.numbers[i / kLanes] = round_to_int(load(x + i) * factor);
   }
-  alignas(64) uint16_t pairs[kUnit] = {};
-  alignas(64) uint16_t quads[kUnit] = {};
-  IntVec total[2] = {};
-  for (int64_t i = 0; i < kUnit && factor > 0; i += kLanes) {
-    const IntVec rounded = round_to_int(load(x + i) * factor);
-    const HalfwordVec halves = low_halves(reinterpret_cast<UintVec>(rounded));
-    store_halfwords(pairs + i, halves);
-    if (inputs.quads != nullptr) store_halfwords(quads + i, as_quads(halves));
-    total[i / kHalfCols] += rounded;
-  }
-  for (int half = 0; half < 2; ++half) halves[half] = reduce_add(total[half]);
-  copy_runs(pairs, halves_of(inputs.pairs), layout);
-  copy_runs(quads, halves_of(inputs.quads), layout);
-  return scale;
+  return integers;
 }
 
-// Rounds and lays out one token's inputs, and their sums. `t` counts within the tile.
-template <Way kWay>
+// Over one half of the unit.
+SINKSTREAM_INLINE int32_t sum_of_half(const Integers& integers, int half) {
+  IntVec sum{};
+  for (int i = 0; i < kHalfCols / kLanes; ++i) {
+    sum += integers.numbers[half * (kHalfCols / kLanes) + i];
+  }
+  return reduce_add(sum);
+}
+
+SINKSTREAM_INLINE void write_int16(const Integers& integers, const Inputs& inputs,
+                                   RunLayout layout) {
+  alignas(64) uint16_t pairs[kUnit];
+  alignas(64) uint16_t quads[kUnit] = {};
+  for (int i = 0; i < kUnit; i += kLanes) {
+    const auto words = reinterpret_cast<UintVec>(integers.numbers[i / kLanes]);
+    const HalfwordVec halves = low_halves(words);
+    store_halfwords(pairs + i, halves);
+    if (inputs.quads != nullptr) store_halfwords(quads + i, as_quads(halves));
+  }
+  copy_runs(pairs, halves_of(inputs.pairs), layout);
+  copy_runs(quads, halves_of(inputs.quads), layout);
+}
+
+SINKSTREAM_INLINE void write_int8(const Integers& integers, const Inputs& inputs,
+                                  RunLayout layout) {
+  using Runs = int8_t __attribute__((vector_size(2 * kRun)));
+  const Runs kPaired = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
+  alignas(64) int8_t bytes[kUnit];
+  alignas(64) int8_t paired[kUnit];
+  for (int i = 0; i < kUnit; i += kLanes) store_codes(bytes + i, integers.numbers[i / kLanes]);
+  copy_runs(bytes, inputs.bytes, layout);
+  if (inputs.paired_bytes == nullptr) return;
+  for (int i = 0; i < kUnit; i += 2 * kRun) {
+    Runs runs;
+    __builtin_memcpy(&runs, bytes + i, sizeof(runs));
+    runs = __builtin_shuffle(runs, kPaired);
+    __builtin_memcpy(paired + i, &runs, sizeof(runs));
+  }
+  copy_runs(paired, inputs.paired_bytes, layout);
+}
+
+// Rounds and lays out one token's inputs, and their sums. `t` counts within the tile; `kRunCols`:
+// columns of a token that stay together, kRun or kUnit.
+template <Way kWay, int64_t kTile = kMaxTile, int64_t kRunCols = kRun>
 void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, int64_t size,
                    int64_t t) {
-  const int64_t first = tile * kMaxTile;
+  const int64_t first = tile * kTile;
   const int64_t units = inputs.cols / kUnit;
   const float* input = args.input + (first + t) * args.input_stride;
   for (int64_t unit = 0; unit < units; ++unit) {
@@ -183,16 +241,29 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
     const int64_t entry = first * units + unit * size + t;
     // Of the unit's first half; the second one's follows `size` later.
     const int64_t half_entry = 2 * (first * units + unit * size) + t;
-    const RunLayout layout = {first * inputs.cols + (unit * (kUnit / kRun) * size + t) * kRun,
-                              size * kRun};
-    if constexpr (kWay == Way::kInt16) {
-      write_floats(x, inputs, layout);
-      int32_t halves[2];
-      const float scale = write_int16(x, inputs, layout, halves);
+    const RunLayout layout = {
+        first * inputs.cols + (unit * (kUnit / kRunCols) * size + t) * kRunCols,
+        kRunCols == kRun ? size * kRun : int64_t{kRun}};
+    if constexpr (kWay == Way::kInt16 || kWay == Way::kInt8) {
+      const Integers integers = round_to_integers(x, most_of(integers_of(kWay)));
+      const float scale = integers.scale;
       inputs.scales[entry] = scale;
-      inputs.sums[entry] = scale * static_cast<float>(halves[0] + halves[1]);
-      for (int half = 0; inputs.half_sums != nullptr && half < 2; ++half) {
-        inputs.half_sums[half_entry + half * size] = scale * static_cast<float>(halves[half]);
+      if (kWay == Way::kInt16 || inputs.has_sums || inputs.has_counts) {
+        const int32_t halves[2] = {sum_of_half(integers, 0), sum_of_half(integers, 1)};
+        inputs.sums[entry] = scale * static_cast<float>(halves[0] + halves[1]);
+        for (int half = 0; half < 2; ++half) {
+          const int64_t at = half_entry + half * size;
+          if (inputs.half_sums != nullptr) {
+            inputs.half_sums[at] = scale * static_cast<float>(halves[half]);
+          }
+          if (kWay == Way::kInt8) inputs.counts[at] = halves[half];
+        }
+      }
+      if constexpr (kWay == Way::kInt16) {
+        write_floats(x, inputs, layout);
+        write_int16(integers, inputs, layout);
+      } else {
+        write_int8(integers, inputs, layout);
       }
     } else {
       Vec sum{}, half_sums[2] = {};

@@ -1,4 +1,4 @@
-// linear with inputs in 16 bits (Note: [Inputs in 16 bits]): codes times integers. Other weights
+// linear with inputs in 16 bits (Note: [Inputs as integers]): codes times integers. Other weights
 // use linear/tile.inl.
 //
 // The sum over a unit, or over each half of it that has its own scale, is an integer below 2^31,

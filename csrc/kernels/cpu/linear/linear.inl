@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/linear/input.inl"
 #include "kernels/cpu/linear/int16.inl"
+#include "kernels/cpu/linear/int8.inl"
 #include "kernels/cpu/linear/panels.inl"
 #include "kernels/cpu/linear/prefetch.inl"
 #include "kernels/cpu/linear/tile.inl"
@@ -14,7 +15,10 @@ void multiply_tile_dot(const Tile& tile);
 template <Way kWay, PanelFormat kFormat, int kTokens>
 constexpr TileKernel* kernel_of_size() {
   constexpr Form kForm = form_of<kWay>(kFormat);
-  if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
+  if constexpr (kWay == Way::kInt8) {
+    if constexpr (is_coded(kFormat)) return multiply_tile_int8<kFormat, kTokens>;
+    return nullptr;
+  } else if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
     return multiply_tile<kFormat, kTokens>;
   } else if constexpr (kWay == Way::kInt16) {
     return multiply_tile_int16<kFormat, kTokens>;
@@ -51,6 +55,8 @@ const void* input_of(const Inputs& inputs, Form form, int64_t first) {
     case Form::kScaled: return inputs.scaled + first * inputs.cols;
     case Form::kPairs: return inputs.pairs + first * inputs.cols / 2;
     case Form::kQuads: return inputs.quads + first * inputs.cols / 2;
+    case Form::kBytes: return inputs.bytes + first * inputs.cols;
+    case Form::kPairedBytes: return inputs.paired_bytes + first * inputs.cols;
   }
   return nullptr;
 }
@@ -71,6 +77,7 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
       .input = input_of(inputs, form_of<kWay>(format), first),
       .sums = inputs.sums_of(format) + first * (inputs.cols / sum_cols(format)),
       .scales = inputs.scales + first * (inputs.cols / kUnit),
+      .counts = inputs.counts + first * (inputs.cols / kHalfCols),
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + first * part.out_stride + row,
       .out_stride = part.out_stride,
@@ -94,7 +101,7 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   const auto begin = lay_out_inputs(args, launch, tiles, prepare);
   const Inputs shared = inputs_in_scratch<kWay>(args, 0);
   const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
-  const int64_t token_bytes = shared.cols * (has_floats ? 4 : 2);
+  const int64_t token_bytes = shared.cols * (kWay == Way::kInt8 ? 1 : has_floats ? 4 : 2);
   const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
   const int64_t panels = count_panels(args);
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
@@ -112,7 +119,17 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   });
 }
 
+// Inputs in 8 bits; weights that are not codes go to `linear`, as bfloat16.
+void linear_int8(const LinearArgs& args, const Launch& launch, LinearOp* linear) {
+  for_each_kind(args, is_quantized, [&](LinearArgs run, bool are_codes) {
+    if (are_codes) return run_linear<Way::kInt8>(run, launch);
+    run.input_type = without_integers(args.input_type);
+    linear(run, launch);
+  });
+}
+
 void linear_fma(const LinearArgs& args, const Launch& launch) {
+  if (args.input_type == InputType::kInt8) return linear_int8(args, launch, linear_fma);
   if (args.input_type == InputType::kInt16) return run_linear<Way::kInt16>(args, launch);
   run_linear<Way::kFma>(args, launch);
 }

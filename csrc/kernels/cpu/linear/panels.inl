@@ -2,6 +2,19 @@
 // what is multiplied.
 #pragma once
 
+// Calls `body(run, is_first_kind)` for runs of adjacent parts of one of two kinds of weights.
+template <typename IsFirstKind, typename Body>
+void for_each_kind(const LinearArgs& args, const IsFirstKind& is_first_kind, const Body& body) {
+  for (int64_t first = 0, end = 0; first < args.part_count; first = end) {
+    const bool is_first = is_first_kind(args.parts[first].weights.type);
+    while (end < args.part_count && is_first_kind(args.parts[end].weights.type) == is_first) ++end;
+    LinearArgs run = args;
+    run.parts = args.parts + first;
+    run.part_count = end - first;
+    body(run, is_first);
+  }
+}
+
 // A panel of one part. Panels are numbered across all parts.
 struct Panel {
   const LinearPart* part;

@@ -76,11 +76,12 @@ SINKSTREAM_INLINE void prefetch_unit(const Unit& unit) {
 struct Tile {
   const std::byte* panel;
   int64_t cols;
-  const void* input;    // [cols / kRun][size][kRun], as the kernel expects; cols padded to kUnit
-  const float* sums;    // [cols / n][size]: Σx of n columns, sum_cols(format); read if needed
-  const float* scales;  // [cols / kUnit][size]: of inputs in 16 bits
-  const float* bias;    // [rows], or null
-  float* out;           // [tokens, out_stride]
+  const void* input;      // [cols / kRun][size][kRun], as the kernel expects; cols padded to kUnit
+  const float* sums;      // [cols / n][size]: Σx of n columns, sum_cols(format); read if needed
+  const float* scales;    // [cols / kUnit][size]: of inputs that are integers
+  const int32_t* counts;  // [cols / 16][size]: Σ integer of 16 columns, of inputs in 8 bits
+  const float* bias;      // [rows], or null
+  float* out;             // [tokens, out_stride]
   int64_t out_stride;
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // [1, size]; the rest of the tile is padding
