@@ -33,11 +33,12 @@ void measure_decode(const Kernels& kernels, ThreadPool* pool, int64_t tokens) {
   std::printf(" %lld tokens, 320 MB of weights, %lld columns:\n", static_cast<long long>(tokens),
               static_cast<long long>(kCols));
   for (const auto& [type, name, format] : kWeightTypes) {
-    const int64_t rows = kBytes / panel_bytes(type, kCols) * kPanelRows;
-    const int64_t bytes = packed_bytes(type, rows, kCols);
+    const int64_t rows = kBytes / panel_bytes(type, kCols, kOpenBlock) * kPanelRows;
+    const int64_t bytes = packed_bytes(type, rows, kCols, kOpenBlock);
     fill_panels(type, bytes, panels.data());
-    Call call({.type = type, .rows = rows, .cols = kCols, .panels = panels.data()}, tokens,
-              kernels.native_input, pool->threads());
+    Call call(
+        {.type = type, .rows = rows, .cols = kCols, .panels = panels.data(), .block = kOpenBlock},
+        tokens, kernels.native_input, pool->threads());
     std::vector<double> rates, reads;
     for (int repeat = 0; repeat < 15; ++repeat) {
       reads.push_back(read_rate(panels.data(), bytes, pool));
@@ -63,12 +64,13 @@ void measure_prefill(const Kernels& kernels, ThreadPool* pool, int64_t tokens, i
   std::printf(" %lld tokens, %lld x %lld:\n", static_cast<long long>(tokens),
               static_cast<long long>(rows), static_cast<long long>(cols));
   for (const auto& [type, name, format] : kWeightTypes) {
-    if (cols % format.block != 0) continue;
-    const int64_t bytes = packed_bytes(type, rows, cols);
+    if (cols % block_cols(format, kOpenBlock) != 0) continue;
+    const int64_t bytes = packed_bytes(type, rows, cols, kOpenBlock);
     const Buffer panels(bytes, "panels");
     fill_panels(type, bytes, panels.data());
-    Call call({.type = type, .rows = rows, .cols = cols, .panels = panels.data()}, tokens,
-              kernels.native_input, pool->threads());
+    Call call(
+        {.type = type, .rows = rows, .cols = cols, .panels = panels.data(), .block = kOpenBlock},
+        tokens, kernels.native_input, pool->threads());
     const double work = 2.0 * tokens * rows * cols;
     const PeakUnit unit = unit_of(kernels, type);
     std::vector<double> rates, peaks;

@@ -26,6 +26,8 @@ Memory<T> allocate(int64_t count) {
   return Memory<T>(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
 }
 
+constexpr int64_t kOpenBlock = 128;  // columns of a block, where the format leaves it open
+
 // Fills panels with small, finite numbers: one block's pattern, repeated.
 inline void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
   constexpr int64_t kPattern = 1 << 16;
@@ -46,8 +48,16 @@ inline void fill_panels(WeightType type, int64_t bytes, std::byte* panels) {
   }
   if (!is_quantized(type)) return;
   const PanelFormat format = format_of(type);
+  const int64_t block = block_bytes(format, kOpenBlock);
   const int64_t halves = format.scales == Scales::kPower ? 0 : has_minimum(format) ? 2 : 1;
-  for (int64_t at = block_code_bytes(format); at < bytes; at += block_bytes(format)) {
+  for (int64_t at = block_code_bytes(format, kOpenBlock); at < bytes; at += block) {
+    if (is_open(format)) {  // scales near one
+      const int64_t width = format.scales == Scales::kZeroPoint24 ? 2 : 4;
+      for (int64_t i = 0; i < kPanelRows; ++i) {
+        panels[at + width * i + width - 1] = std::byte{0x3f};
+      }
+      continue;
+    }
     for (int64_t i = 0; i < halves * kPanelRows; ++i) panels[at + 2 * i + 1] = std::byte{0x20};
     for (int64_t i = 0; halves == 0 && i < kPanelRows; ++i) panels[at + i] = std::byte{0x7c};
   }

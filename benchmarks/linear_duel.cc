@@ -39,12 +39,12 @@ void compare(ThreadPool* pool, int64_t tokens, int64_t bytes, int64_t cols, int 
   std::printf(" %lld tokens, %lld MB of weights, %lld columns:\n", static_cast<long long>(tokens),
               static_cast<long long>(bytes >> 20), static_cast<long long>(cols));
   for (const auto& [type, name, format] : kWeightTypes) {
-    if (cols % format.block != 0) continue;
-    const int64_t rows = bytes / panel_bytes(type, cols) * kPanelRows;
-    const Buffer panels(packed_bytes(type, rows, cols), "panels");
+    if (cols % block_cols(format, kOpenBlock) != 0) continue;
+    const int64_t rows = bytes / panel_bytes(type, cols, kOpenBlock) * kPanelRows;
+    const Buffer panels(packed_bytes(type, rows, cols, kOpenBlock), "panels");
     fill_panels(type, panels.bytes(), panels.data());
     const PackedMatrix weights = {
-        .type = type, .rows = rows, .cols = cols, .panels = panels.data()};
+        .type = type, .rows = rows, .cols = cols, .panels = panels.data(), .block = kOpenBlock};
     const Kernels* const tables[] = {&base_kernels(), &SINKSTREAM_TABLE()};
     const InputType input = base_kernels().native_input;  // of both
     Call calls[] = {{weights, tokens, input, pool->threads()},

@@ -8,7 +8,7 @@ namespace sinkstream {
 
 namespace {
 
-// The layouts are ggml's; byte i of a block is at[i].
+// The layouts of GGUF's blocks are ggml's; byte i of a block is at[i].
 using Bytes = const uint8_t*;
 
 // `count` float16 into the head of the block.
@@ -156,6 +156,24 @@ void read_iq4_xs(Bytes at, FileBlock* block) {
   }
 }
 
+// A word, then codes: in pairs of four bits as GGUF's, or unsigned in eight bits.
+void read_word(Bytes from, FileBlock* block) { std::memcpy(&block->word, from, 4); }
+
+void read_int4(Bytes at, FileBlock* block) {
+  read_word(at, block);
+  read_nibbles(at + 4, block->codes);
+}
+
+void read_int8(Bytes at, FileBlock* block) {
+  read_word(at, block);
+  for (int i = 0; i < 32; ++i) block->codes[i] = at[4 + i] ^ 0x80;
+}
+
+void read_fp8(Bytes at, FileBlock* block) {
+  read_word(at, block);
+  std::memcpy(block->codes, at + 4, 32);
+}
+
 }  // namespace
 
 void read_block(Storage storage, const std::byte* source, FileBlock* block) {
@@ -174,6 +192,9 @@ void read_block(Storage storage, const std::byte* source, FileBlock* block) {
     case Storage::kQ6_K: return read_q6_k(at, block);
     case Storage::kIQ4_XS: return read_iq4_xs(at, block);
     case Storage::kMXFP4: return read_mxfp4(at, block);
+    case Storage::kInt4: return read_int4(at, block);
+    case Storage::kInt8: return read_int8(at, block);
+    case Storage::kFp8: return read_fp8(at, block);
     case Storage::kF32:
     case Storage::kF16:
     case Storage::kBF16: break;

@@ -1,4 +1,4 @@
-// Reads the blocks of GGUF files into plain numbers: codes by column, scales by group.
+// Reads blocks into plain numbers: codes by column, scales by group.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@ struct FileBlock {
   uint8_t codes[kMaxBlock];
   std::byte halves[4];   // float16: the block's scale, then the one of its minima
   uint8_t bytes[2][16];  // by group: scales, then minima
+  uint32_t word;         // a float32 scale; of integers, its upper 19 bits and the zero point
 };
 
 // `source`: a block of a quantized storage. Fields that the storage lacks keep their values.

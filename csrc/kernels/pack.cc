@@ -5,6 +5,7 @@
 #include "common/check.h"
 #include "common/dtype.h"
 #include "kernels/file_blocks.h"
+#include "kernels/pack_unit.h"
 
 namespace sinkstream {
 
@@ -24,44 +25,6 @@ void pack_plain_row(const std::byte* source, int64_t cols, int64_t pair, std::by
   for (int64_t col = 0; col < cols; ++col) {
     const int64_t element = (col / pair * kPanelRows + r) * pair + col % pair;
     std::memcpy(panel + element * kBytes, source + col * kBytes, kBytes);
-  }
-}
-
-// The words of row r in a unit of b-bit codes: Note: [Panels].
-template <int kBits>
-void pack_unit(const uint8_t* codes, std::byte* unit, int64_t r) {
-  constexpr int kPerHalf = 16 / kBits;
-  constexpr int kWhole = kBits == 6 ? 12 : kPerHalf * kBits;  // pairs that lie in a word
-  uint32_t words[kBits] = {};
-  const auto put = [&](int pair, int word, int shift, int from, int count) {
-    const uint32_t mask = (1u << count) - 1;
-    words[word] |= (codes[2 * pair] >> from & mask) << shift;
-    words[word] |= (codes[2 * pair + 1] >> from & mask) << (16 + shift);
-  };
-  if constexpr (kBits == 6) {
-    for (int h = 0; h < 2; ++h) {
-      for (int j = 0; j < 6; ++j) put(8 * h + j, 3 * h + j % 3, j / 3 * 6, 0, 6);
-      for (int j = 6; j < 8; ++j) {
-        put(8 * h + j, 3 * h + j - 6, 12, 0, 4);
-        put(8 * h + j, 3 * h + 2, j == 6 ? 12 : 14, 4, 2);
-      }
-    }
-  } else {
-    for (int pair = 0; pair < kWhole; ++pair) {
-      put(pair, pair / kPerHalf, pair % kPerHalf * kBits, 0, kBits);
-    }
-    for (int word = 0; kWhole < 16 && word < kBits; ++word) put(15, word, 15, word, 1);
-  }
-  for (int word = 0; word < kBits; ++word) {
-    std::memcpy(unit + (word * kPanelRows + r) * 4, &words[word], 4);
-  }
-}
-
-// Eight bits: quads along K.
-template <>
-void pack_unit<8>(const uint8_t* codes, std::byte* unit, int64_t r) {
-  for (int64_t quad = 0; quad < kUnit / 4; ++quad) {
-    std::memcpy(unit + (quad * kPanelRows + r) * 4, codes + quad * 4, 4);
   }
 }
 
@@ -96,6 +59,9 @@ void pack_scales(const PanelFormat& format, const FileBlock& block, std::byte* s
       for (int64_t group = 0; group < groups; ++group) put_byte(2, group, block.bytes[0][group]);
       return;
     case Scales::kPower: return put_byte(0, 0, block.bytes[0][0]);
+    case Scales::kFloat:
+    case Scales::kZeroPoint24:
+    case Scales::kZeroPoint32: return pack_scale_word(format, block.word, scales, r);
   }
 }
 
@@ -103,6 +69,7 @@ void pack_scales(const PanelFormat& format, const FileBlock& block, std::byte* s
 bool is_finite(const PanelFormat& format, const FileBlock& block) {
   constexpr int kLargestPower = 252;  // that leaves all weights finite
   if (format.scales == Scales::kPower) return block.bytes[0][0] <= kLargestPower;
+  if (is_open(format)) return is_finite_scale(block.word);
   constexpr uint16_t kExponent = 0x7c00;
   const auto scale = read_as<uint16_t>(block.halves), minimum = read_as<uint16_t>(block.halves + 2);
   return (scale & kExponent) != kExponent && (minimum & kExponent) != kExponent;
@@ -111,14 +78,17 @@ bool is_finite(const PanelFormat& format, const FileBlock& block) {
 template <PanelFormat kFormat>
 bool pack_coded_row(Storage storage, const std::byte* source, int64_t cols, std::byte* panel,
                     int64_t r) {
-  static_assert(kFormat.block <= kMaxBlock && kFormat.block / kFormat.group <= 16);
+  constexpr int64_t kBlock = block_cols(kFormat, kUnit);
+  static_assert(kBlock <= kMaxBlock && kBlock / kFormat.group <= 16);
   FileBlock numbers{};
   bool all_finite = true;
-  for (int64_t left = cols / kFormat.block; left > 0; --left) {
+  for (int64_t left = cols / kBlock; left > 0; --left) {
     read_block(storage, source, &numbers);
     all_finite &= is_finite(kFormat, numbers);
-    for (int64_t unit = 0; unit < units_per_block(kFormat); ++unit) {
-      pack_unit<kFormat.bits>(numbers.codes + unit * kUnit, panel + unit * unit_bytes(kFormat), r);
+    for (int64_t unit = 0; unit < kBlock / kUnit; ++unit) {
+      const uint8_t* const codes = numbers.codes + unit * kUnit;
+      if constexpr (kFormat.values == CodeValues::kE4m3) all_finite &= !has_nan_e4m3(codes);
+      pack_unit<kFormat.bits>(codes, panel + unit * unit_bytes(kFormat), r);
     }
     pack_scales(kFormat, numbers, panel + block_code_bytes(kFormat), r);
     source += row_of(storage).bytes;
@@ -146,7 +116,8 @@ bool pack_row(Storage storage, const std::byte* source, int64_t cols, std::byte*
 
 static_assert([] {
   for (const StorageRow& row : kStorageRows) {
-    if (is_quantized(row.type) && row.block != format_of(row.type).block) return false;
+    if (!is_quantized(row.type)) continue;
+    if (row.block != block_cols(format_of(row.type), kUnit)) return false;
   }
   return true;
 }());

@@ -10,7 +10,8 @@
 
 namespace sinkstream {
 
-// The number formats of a file. The quantized ones are GGUF's blocks along a row.
+// The number formats of a file. The quantized ones are blocks along a row: GGUF's, and those that
+// pack_split.h makes of a Hugging Face folder's tensors.
 enum class Storage : uint8_t {
   kF32,
   kF16,
@@ -28,14 +29,18 @@ enum class Storage : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
+  kInt4,
+  kInt8,
+  kFp8,
 };
 
 struct StorageRow {
   Storage storage;
-  std::string_view name;  // GGUF's
+  std::string_view name;  // GGUF's, if it has this format
   int64_t block;          // numbers in a block
   int64_t bytes;          // of a block
   WeightType type;        // of the panels that represent its numbers exactly
+  bool is_split = false;  // in files, codes and scales are tensors of their own
 };
 
 // In the order of Storage.
@@ -56,6 +61,9 @@ inline constexpr StorageRow kStorageRows[] = {
     {Storage::kIQ4_NL, "IQ4_NL", 32, 18, WeightType::kIq4Nl},
     {Storage::kIQ4_XS, "IQ4_XS", 256, 136, WeightType::kIq4Xs},
     {Storage::kMXFP4, "MXFP4", 32, 17, WeightType::kMxfp4},
+    {Storage::kInt4, "INT4", 32, 20, WeightType::kInt4Zero, true},
+    {Storage::kInt8, "INT8", 32, 36, WeightType::kInt8Zero, true},
+    {Storage::kFp8, "FP8", 32, 36, WeightType::kE4m3, true},
 };
 
 constexpr const StorageRow& row_of(Storage storage) {
@@ -71,7 +79,8 @@ constexpr int64_t row_bytes_of(Storage storage, int64_t cols) {
 
 // Packs rows [row, row + count) of a matrix whose panels start at `panels`.
 // `source` holds `count` rows in the file's format, at any alignment. The panels must be zero
-// before the first call: rows past the end stay zero. Returns whether all scales are finite.
+// before the first call: rows past the end stay zero. Open blocks have kUnit columns. Returns
+// whether all scales are finite, and all numbers of FP8.
 bool pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels);
 

@@ -33,25 +33,25 @@
 
 namespace sinkstream {
 
-// `cols` must be a multiple of the block for codes.
-constexpr int64_t panel_bytes(const PanelFormat& format, int64_t cols) {
+// `cols` must be a multiple of the block for codes. `open`: PackedMatrix::block.
+constexpr int64_t panel_bytes(const PanelFormat& format, int64_t cols, int64_t open = kUnit) {
   switch (format.number) {
     case Number::kFloat32: return kPanelRows * cols * 4;
     case Number::kFloat16: return kPanelRows * cols * 2;
     case Number::kBFloat16: return kPanelRows * (cols + cols % 2) * 2;
     case Number::kCode: break;
   }
-  return cols / format.block * block_bytes(format);
+  return cols / block_cols(format, open) * block_bytes(format, open);
 }
 
-constexpr int64_t panel_bytes(WeightType type, int64_t cols) {
-  return panel_bytes(format_of(type), cols);
+constexpr int64_t panel_bytes(WeightType type, int64_t cols, int64_t open = kUnit) {
+  return panel_bytes(format_of(type), cols, open);
 }
 
 constexpr int64_t panel_count(int64_t rows) { return divide_up(rows, kPanelRows); }
 
-constexpr int64_t packed_bytes(WeightType type, int64_t rows, int64_t cols) {
-  return panel_count(rows) * panel_bytes(type, cols);
+constexpr int64_t packed_bytes(WeightType type, int64_t rows, int64_t cols, int64_t open = kUnit) {
+  return panel_count(rows) * panel_bytes(type, cols, open);
 }
 
 struct PackedMatrix {
@@ -59,8 +59,14 @@ struct PackedMatrix {
   int64_t rows = 0;                   // output features
   int64_t cols = 0;                   // input features, K
   const std::byte* panels = nullptr;  // [panel_count(rows)][panel_bytes], 64-byte aligned
+  int64_t block = kUnit;              // columns of a block, where the format leaves it open
+  // [cols]: column i is multiplied by input order[i]. Null: by input i. Who calls `linear` puts the
+  // inputs into this order.
+  const int32_t* order = nullptr;
 
-  const std::byte* panel(int64_t index) const { return panels + index * panel_bytes(type, cols); }
+  const std::byte* panel(int64_t index) const {
+    return panels + index * panel_bytes(type, cols, block);
+  }
 };
 
 }  // namespace sinkstream

@@ -19,6 +19,7 @@ enum class CodeValues : uint8_t {
   kInteger,  // code − offset; of 8 bits, two's complement
   kIq4Nl,    // kIq4NlValues
   kFp4,      // kFp4Values: twice the numbers of FP4 (E2M1), so that all are integers
+  kE4m3,     // FP8: a sign, four bits of exponent, three of fraction; no infinity, 0x7f is NaN
 };
 
 // How a block stores the scale and the minimum of each of its groups; see `scale_bytes`.
@@ -30,9 +31,16 @@ enum class Scales : uint8_t {
   kTwoLevelMinimum,  // the same for the scale and, subtracted, the minimum
   kNibbles,          // the same in four bits each: the scale is the low half of a byte
   kPower,            // the power of two 2^(byte − 128)
+  kFloat,            // float32 scale
+  kZeroPoint24,      // 24 bits: the upper 19 of a float32 scale, then a zero point of 5
+  kZeroPoint32,      // 32 bits: the same with a zero point of 13
 };
 
-// A weight is scale · value + minimum.
+// The upper 19 bits of a float32 hold every float16 and every bfloat16.
+constexpr uint32_t kScaleBits = 0xffffe000;
+constexpr int kMaxZeroPoint24 = 31, kMaxZeroPoint32 = 8191;
+
+// A weight is scale · value + minimum, or scale · (value − zero point).
 struct PanelFormat {
   Number number = Number::kFloat32;
   int bits = 0;  // of a code
@@ -40,8 +48,12 @@ struct PanelFormat {
   int offset = 0;
   Scales scales = Scales::kNone;
   int group = int{kUnit};  // columns that share a scale: 16 or kUnit
-  int block = int{kUnit};  // columns that are stored together: a multiple of kUnit
+  int block = int{kUnit};  // columns that are stored together: a multiple of kUnit, or kOpen
 };
+
+// The block of a format that leaves it to each matrix (PackedMatrix::block). All its columns share
+// a scale; kernels repeat it for every unit, so that the length of a block changes no bit.
+constexpr int kOpen = 0;
 
 enum class WeightType : uint8_t {
   kFloat32,
@@ -60,6 +72,9 @@ enum class WeightType : uint8_t {
   kIq4Nl,
   kIq4Xs,
   kMxfp4,
+  kInt4Zero,
+  kInt8Zero,
+  kE4m3,
 };
 
 struct WeightTypeRow {
@@ -104,6 +119,12 @@ constexpr WeightTypeRow kWeightTypes[] = {
     {WeightType::kIq4Xs, "iq4_xs",
      code_format(4, CodeValues::kIq4Nl, 0, Scales::kTwoLevel, 32, 256)},
     {WeightType::kMxfp4, "mxfp4", code_format(4, CodeValues::kFp4, 0, Scales::kPower)},
+    {WeightType::kInt4Zero, "int4_zero",
+     code_format(4, CodeValues::kInteger, 0, Scales::kZeroPoint24, int{kUnit}, kOpen)},
+    {WeightType::kInt8Zero, "int8_zero",
+     code_format(8, CodeValues::kInteger, 0, Scales::kZeroPoint32, int{kUnit}, kOpen)},
+    {WeightType::kE4m3, "e4m3",
+     code_format(8, CodeValues::kE4m3, 0, Scales::kFloat, int{kUnit}, kOpen)},
 };
 
 static_assert([] {
@@ -126,10 +147,22 @@ constexpr const char* name_of(WeightType type) {
 constexpr bool is_coded(const PanelFormat& format) { return format.number == Number::kCode; }
 constexpr bool is_quantized(WeightType type) { return is_coded(format_of(type)); }
 
+// Of which a multiple of the scale is subtracted, the same for all columns of a group.
+constexpr bool has_zero_point(const PanelFormat& format) {
+  return format.scales == Scales::kZeroPoint24 || format.scales == Scales::kZeroPoint32;
+}
+
 constexpr bool has_minimum(const PanelFormat& format) {
   return format.scales == Scales::kHalfMinimum || format.scales == Scales::kTwoLevelMinimum ||
-         format.scales == Scales::kNibbles;
+         format.scales == Scales::kNibbles || has_zero_point(format);
 }
+
+// Whether codes stand for integers, which inputs that are integers can be multiplied by.
+constexpr bool has_integers(const PanelFormat& format) {
+  return is_coded(format) && format.values != CodeValues::kE4m3;
+}
+
+constexpr bool are_integers(WeightType type) { return has_integers(format_of(type)); }
 
 // Groups of half a unit have their own sums of inputs.
 constexpr bool has_half_groups(const PanelFormat& format) { return format.group < kUnit; }
@@ -158,6 +191,9 @@ constexpr int64_t unit_bytes(const PanelFormat& format) {
 //                        the scales, [16] int8 of the minima
 //   kNibbles             the same float16; for each group, [16] bytes
 //   kPower               [16] bytes
+//   kFloat               [16] float32
+//   kZeroPoint24         [16] the upper 16 of the 24 bits; [16] bytes: the lower 8
+//   kZeroPoint32         [16] words
 constexpr int64_t scale_bytes(const PanelFormat& format) {
   const int64_t groups = format.block / format.group;
   switch (format.scales) {
@@ -168,18 +204,26 @@ constexpr int64_t scale_bytes(const PanelFormat& format) {
     case Scales::kTwoLevelMinimum: return kPanelRows * (4 + 2 * groups);
     case Scales::kNibbles: return kPanelRows * (4 + groups);
     case Scales::kPower: return kPanelRows;
+    case Scales::kFloat:
+    case Scales::kZeroPoint32: return kPanelRows * 4;
+    case Scales::kZeroPoint24: return kPanelRows * 3;
   }
   return 0;
 }
 
-constexpr int64_t units_per_block(const PanelFormat& format) { return format.block / kUnit; }
+constexpr bool is_open(const PanelFormat& format) { return format.block == kOpen; }
 
-constexpr int64_t block_code_bytes(const PanelFormat& format) {
-  return units_per_block(format) * unit_bytes(format);
+// Columns of a block. `open`: those of the matrix, if the format leaves them to it.
+constexpr int64_t block_cols(const PanelFormat& format, int64_t open) {
+  return is_open(format) ? open : format.block;
 }
 
-constexpr int64_t block_bytes(const PanelFormat& format) {
-  return block_code_bytes(format) + scale_bytes(format);
+constexpr int64_t block_code_bytes(const PanelFormat& format, int64_t open = kUnit) {
+  return block_cols(format, open) / kUnit * unit_bytes(format);
+}
+
+constexpr int64_t block_bytes(const PanelFormat& format, int64_t open = kUnit) {
+  return block_code_bytes(format, open) + scale_bytes(format);
 }
 
 constexpr int kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
@@ -192,6 +236,7 @@ constexpr int value_of(const PanelFormat& format, int code) {
     case CodeValues::kInteger: return code - format.offset;
     case CodeValues::kIq4Nl: return kIq4NlValues[code];
     case CodeValues::kFp4: return kFp4Values[code];
+    case CodeValues::kE4m3: break;  // no integer
   }
   return 0;
 }

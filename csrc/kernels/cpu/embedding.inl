@@ -5,9 +5,14 @@
 
 #include "kernels/cpu/linear/codes.inl"
 
-void embed_float32(const std::byte* panel, int64_t row, int64_t cols, float* out) {
-  const auto* weights = reinterpret_cast<const float*>(panel);
-  for (int64_t col = 0; col < cols; ++col) out[col] = weights[col * kPanelRows + row];
+// Row `id` is row `id % kPanelRows` of this panel.
+SINKSTREAM_INLINE const std::byte* panel_of(const PackedMatrix& table, int64_t id) {
+  return table.panel(id / kPanelRows);
+}
+
+void embed_float32(const PackedMatrix& table, int64_t id, float* out) {
+  const auto* weights = reinterpret_cast<const float*>(panel_of(table, id)) + id % kPanelRows;
+  for (int64_t col = 0; col < table.cols; ++col) out[col] = weights[col * kPanelRows];
 }
 
 // Element `row` of sixteen float16, as float32.
@@ -18,14 +23,17 @@ SINKSTREAM_INLINE float half_at(const std::byte* halves, int64_t row) {
   return values[row % kLanes];
 }
 
-void embed_float16(const std::byte* panel, int64_t row, int64_t cols, float* out) {
-  for (int64_t col = 0; col < cols; ++col) out[col] = half_at(panel + col * kPanelRows * 2, row);
+void embed_float16(const PackedMatrix& table, int64_t id, float* out) {
+  const std::byte* const panel = panel_of(table, id);
+  for (int64_t col = 0; col < table.cols; ++col) {
+    out[col] = half_at(panel + col * kPanelRows * 2, id % kPanelRows);
+  }
 }
 
-void embed_bfloat16(const std::byte* panel, int64_t row, int64_t cols, float* out) {
-  for (int64_t col = 0; col < cols; ++col) {
-    const int64_t element = (col / 2 * kPanelRows + row) * 2 + col % 2;
-    const uint32_t bits = reinterpret_cast<const bf16*>(panel)[element].bits;
+void embed_bfloat16(const PackedMatrix& table, int64_t id, float* out) {
+  const auto* const numbers = reinterpret_cast<const bf16*>(panel_of(table, id));
+  for (int64_t col = 0; col < table.cols; ++col) {
+    const uint32_t bits = numbers[(col / 2 * kPanelRows + id % kPanelRows) * 2 + col % 2].bits;
     out[col] = __builtin_bit_cast(float, bits << 16);
   }
 }
@@ -33,31 +41,41 @@ void embed_bfloat16(const std::byte* panel, int64_t row, int64_t cols, float* ou
 // What the code of `row` in column `col` of a unit stands for.
 template <PanelFormat kFormat>
 SINKSTREAM_INLINE float value_at(const std::byte* codes, int64_t row, int col) {
-  if constexpr (kFormat.bits == 8) {
+  const int v = static_cast<int>(row / kLanes);
+  if constexpr (kFormat.values == CodeValues::kE4m3) {
+    return e4m3_of_byte(code_word(codes, col / 4, v), col % 4)[row % kLanes];
+  } else if constexpr (kFormat.bits == 8) {
     return static_cast<float>(
         static_cast<int8_t>(codes[(col / 4 * kPanelRows + row) * 4 + col % 4]));
   } else {
-    return values_at<kFormat>(codes, col, static_cast<int>(row / kLanes))[row % kLanes];
+    return values_at<kFormat>(codes, col, v)[row % kLanes];
   }
 }
 
 template <PanelFormat kFormat>
-void embed_codes(const std::byte* panel, int64_t row, int64_t cols, float* out) {
+void embed_codes(const PackedMatrix& table, int64_t id, float* out) {
+  const int64_t row = id % kPanelRows;
   const int v = static_cast<int>(row / kLanes);
   const int64_t lane = row % kLanes;
-  for_each_unit<kFormat>(panel, cols, [&](const Unit& unit) {
-    const std::byte* const scales = unit.block + block_code_bytes(kFormat);
+  for_each_unit<kFormat>(panel_of(table, id), table.cols, table.block, [&](const Unit& unit) {
+    const std::byte* const scales = unit.scales;
 #pragma GCC unroll 32
     for (int col = 0; col < kUnit; ++col, ++out) {
       const int64_t group = (unit.index * kUnit + col) / kFormat.group;
       const float scale = scales_of<kFormat>(scales, group, v)[lane];
-      *out = scale * value_at<kFormat>(codes_of<kFormat>(unit), row, col);  // exact
-      if constexpr (has_minimum(kFormat)) *out += minima_of<kFormat>(scales, group, v)[lane];
+      float value = value_at<kFormat>(codes_of<kFormat>(unit), row, col);
+      if constexpr (has_zero_point(kFormat)) {
+        value -= zero_points_of<kFormat>(scales, v)[lane];
+      }
+      *out = scale * value;  // exact, but for FP8
+      if constexpr (has_minimum(kFormat) && !has_zero_point(kFormat)) {
+        *out += minima_of<kFormat>(scales, group, v)[lane];
+      }
     }
   });
 }
 
-using EmbedRow = void(const std::byte* panel, int64_t row, int64_t cols, float* out);
+using EmbedRow = void(const PackedMatrix& table, int64_t id, float* out);
 
 template <PanelFormat kFormat>
 constexpr EmbedRow* embed_row() {
@@ -72,8 +90,6 @@ void embedding(const EmbeddingArgs& args, const Launch& launch) {
       per_format<EmbedRow*>([]<PanelFormat kFormat>() { return embed_row<kFormat>(); });
   EmbedRow* const embed = kRows[static_cast<size_t>(args.table.type)];
   launch.pool->run(args.tokens, [&](int64_t token, int) {
-    const int64_t id = args.ids[token];
-    embed(args.table.panel(id / kPanelRows), id % kPanelRows, args.table.cols,
-          args.out + token * args.table.cols);
+    embed(args.table, args.ids[token], args.out + token * args.table.cols);
   });
 }

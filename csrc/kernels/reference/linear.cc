@@ -50,7 +50,8 @@ struct Rounded {
 Rounded rounded_inputs(const LinearArgs& args, const LinearPart& part, int64_t token) {
   const float* input = args.input + token * args.input_stride;
   Rounded x = {.numbers = std::vector<double>(input, input + args.cols), .units = {}};
-  const bool as_integers = most_of(args.input_type) > 0 && is_quantized(part.weights.type);
+  const bool as_integers =
+      most_of(args.input_type) > 0 && has_integers(format_of(part.weights.type));
   const InputType type = as_integers ? args.input_type : without_integers(args.input_type);
   if (type == InputType::kBFloat16) {
     for (double& number : x.numbers) number = to_float(to_bf16(static_cast<float>(number)));
@@ -83,12 +84,13 @@ float sum_in_order(const PanelFormat& format, const std::vector<CodedWeight>& we
     for (int64_t i = 0; i < cols; ++i) {
       sum += weights[first + i].value * static_cast<int32_t>(unit.numbers[(first + i) % kUnit]);
     }
-    const ScaleAndMinimum& group = weights[first].group;
+    const GroupScale& group = weights[first].group;
     const float scaled = static_cast<float>(group.scale) * static_cast<float>(sum);
     acc = std::fma(scaled, unit.scale, acc);
     if (!has_minimum(format)) continue;
     const float input_sum = unit.scale * unit.sum(first % kUnit, cols);
-    acc = std::fma(static_cast<float>(group.minimum), input_sum, acc);
+    const double minimum = group.minimum - group.scale * group.zero_point;  // one of them is 0
+    acc = std::fma(static_cast<float>(minimum), input_sum, acc);
   }
   return acc;
 }
@@ -119,7 +121,8 @@ void linear(const LinearArgs& args, const Launch& launch) {
     for (int64_t token = 0; token < args.tokens; ++token) {
       inputs.push_back(rounded_inputs(args, part, token));
     }
-    const bool has_order = args.input_type == InputType::kInt8 && is_quantized(part.weights.type);
+    const bool has_order =
+        args.input_type == InputType::kInt8 && has_integers(format_of(part.weights.type));
     launch.pool->run(part.weights.rows, [&](int64_t row, int) {
       float* const out = part.out + row;
       if (has_order) {

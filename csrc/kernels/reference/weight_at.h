@@ -38,14 +38,28 @@ inline int code_at(const PanelFormat& format, const std::byte* unit, int64_t r, 
   return static_cast<int>(code);
 }
 
-// Of one group of a row.
-struct ScaleAndMinimum {
-  double scale, minimum;
+// Of one group of a row: a weight is scale · (value − zero_point), plus the minimum if the format
+// has one.
+struct GroupScale {
+  double scale, minimum, zero_point = 0;
 };
 
+// `bits`: the upper 19 are a float32 scale, the lower 13 a zero point. Where codes are two's
+// complement, the zero point is that of codes that are `offset` more.
+inline GroupScale scale_and_zero_point(uint32_t bits, int offset = 0) {
+  return {float_from_bits(bits & kScaleBits), 0, int(bits & ~kScaleBits) - double(offset)};
+}
+
+inline double number_of_e4m3(uint8_t code) {
+  const int exponent = code >> 3 & 15, fraction = code & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return code < 128 ? magnitude : -magnitude;
+}
+
 // `scales`: a block's; `group` counts within the block.
-inline ScaleAndMinimum scale_at(const PanelFormat& format, const std::byte* scales, int64_t r,
-                                int64_t group) {
+inline GroupScale scale_at(const PanelFormat& format, const std::byte* scales, int64_t r,
+                           int64_t group) {
   const auto half = [&](int64_t vector) {
     return double{to_float(read_at<f16>(scales, vector * kPanelRows + r))};
   };
@@ -65,27 +79,52 @@ inline ScaleAndMinimum scale_at(const PanelFormat& format, const std::byte* scal
       return {half(0) * (both & 15), -half(1) * (both >> 4)};
     }
     case Scales::kPower: return {std::ldexp(1.0, (byte(0, 0) & 255) - 128), 0};
+    case Scales::kFloat: return {double{read_at<float>(scales, r)}, 0};
+    case Scales::kZeroPoint24: {
+      const uint32_t low = read_at<uint8_t>(scales + 2 * kPanelRows, r);
+      return scale_and_zero_point(uint32_t{read_at<uint16_t>(scales, r)} << 16 | (low & 0xe0) << 8 |
+                                  (low & 0x1f));
+    }
+    case Scales::kZeroPoint32: return scale_and_zero_point(read_at<uint32_t>(scales, r), 128);
   }
   return {};
+}
+
+// Where a code of a matrix is, and the scales of its block.
+struct Place {
+  const std::byte* unit;
+  const std::byte* scales;
+  int64_t row, col, group;  // of the panel, of the unit, of the block
+
+  int byte() const { return read_at<int8_t>(unit, (col / 4 * kPanelRows + row) * 4 + col % 4); }
+};
+
+inline Place place_of(const PackedMatrix& matrix, int64_t row, int64_t col) {
+  const PanelFormat format = format_of(matrix.type);
+  const int64_t cols = block_cols(format, matrix.block), in_block = col % cols;
+  const std::byte* block =
+      matrix.panel(row / kPanelRows) + col / cols * block_bytes(format, matrix.block);
+  return {.unit = block + in_block / kUnit * unit_bytes(format),
+          .scales = block + block_code_bytes(format, matrix.block),
+          .row = row % kPanelRows,
+          .col = col % kUnit,
+          .group = is_open(format) ? 0 : in_block / format.group};
 }
 
 // The integer that a code stands for, and what it is scaled with.
 struct CodedWeight {
   int value;
-  ScaleAndMinimum group;
+  GroupScale group;
 };
 
-// `row` in [0, matrix.rows), `col` in [0, matrix.cols); the weights must be codes.
+// `row` in [0, matrix.rows), `col` in [0, matrix.cols); the codes must stand for integers.
 inline CodedWeight coded_weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
   const PanelFormat format = format_of(matrix.type);
-  const int64_t r = row % kPanelRows, in_block = col % format.block, c = col % kUnit;
-  const std::byte* block =
-      matrix.panel(row / kPanelRows) + col / format.block * block_bytes(format);
-  const std::byte* unit = block + in_block / kUnit * unit_bytes(format);
+  const Place place = place_of(matrix, row, col);
   const int value = format.bits == 8
-                        ? int{read_at<int8_t>(unit, (c / 4 * kPanelRows + r) * 4 + c % 4)}
-                        : value_of(format, code_at(format, unit, r, c));
-  return {value, scale_at(format, block + block_code_bytes(format), r, in_block / format.group)};
+                        ? place.byte()
+                        : value_of(format, code_at(format, place.unit, place.row, place.col));
+  return {value, scale_at(format, place.scales, place.row, place.group)};
 }
 
 // `row` in [0, matrix.rows), `col` in [0, matrix.cols).
@@ -100,9 +139,15 @@ inline double weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
       return to_float(read_at<bf16>(panel, (col / 2 * kPanelRows + r) * 2 + col % 2));
     case Number::kCode: break;
   }
+  if (format.values == CodeValues::kE4m3) {
+    const Place place = place_of(matrix, row, col);
+    const auto code = static_cast<uint8_t>(place.byte());
+    return scale_at(format, place.scales, place.row, place.group).scale * number_of_e4m3(code);
+  }
   const auto [value, group] = coded_weight_at(matrix, row, col);
-  const double weight = group.scale * value;
-  return has_minimum(format) ? weight + group.minimum : weight;  // −0 stays −0
+  const double weight = group.scale * (value - group.zero_point);
+  const bool adds_minimum = has_minimum(format) && !has_zero_point(format);
+  return adds_minimum ? weight + group.minimum : weight;  // −0 stays −0
 }
 
 }  // namespace sinkstream

@@ -73,7 +73,7 @@ TEST(CudaLinear, EqualsTheReferenceForEveryShape) {
   constexpr int64_t kInputs[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 63, 64};
   in_every_order([&](const emulator::Order& order) {
     size_t turn = 0;
-    for (const Storage storage : kStorages) {
+    for (const Storage storage : kTiledStorages) {
       for (const int64_t rows : {1, 15, 17, 70}) {
         for (const int64_t cols : cols_of(storage)) {
           const int64_t inputs = kInputs[turn++ % std::size(kInputs)];
@@ -87,7 +87,7 @@ TEST(CudaLinear, EqualsTheReferenceForEveryShape) {
 }
 
 TEST(CudaLinear, EqualsTheReferenceForEveryNumberOfInputs) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const int64_t cols = whole_blocks(storage, 192);
     const Matrix matrix = random_matrix(storage, 40, cols, 3);
     for (const int64_t inputs : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64}) {
@@ -102,7 +102,7 @@ constexpr int64_t kManyCols = 12800;
 static_assert(first_tile(kManyCols, 1, linear_splits(17, kManyCols)) > 16 + kWarpsAlongK);
 
 TEST(CudaLinear, EqualsTheReferenceWhereChunksFollowEachOther) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const Matrix matrix = random_matrix(storage, 1, kManyCols, 5);
     for (const int64_t inputs : {12, 20, 33}) {
       compare(matrix, random_bf16_rows(inputs, kManyCols, 6), "forward");
@@ -148,7 +148,7 @@ void expect_the_same_bits(Storage storage, int64_t rows, int64_t cols,
 }
 
 TEST(CudaLinear, GivesAnInputTheSameBitsInEveryBatch) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     expect_the_same_bits(storage, 40, whole_blocks(storage, 320),
                          {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63});
     expect_the_same_bits(storage, 1, kManyCols, {3, 17});
@@ -157,7 +157,7 @@ TEST(CudaLinear, GivesAnInputTheSameBitsInEveryBatch) {
 
 TEST(CudaLinear, GivesAnInputTheSameBitsInEveryRowAndNextToAnyOthers) {
   constexpr int64_t kRows = 17;
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const int64_t cols = whole_blocks(storage, 320);
     const Tiles tiles = tiles_of(random_matrix(storage, kRows, cols, 13));
     const Bf16Rows one = random_bf16_rows(1, cols, 14);
@@ -177,7 +177,7 @@ TEST(CudaLinear, GivesAnInputTheSameBitsInEveryRowAndNextToAnyOthers) {
 
 TEST(CudaLinear, GivesARowOfWeightsTheSameBitsInEveryPlace) {
   constexpr int64_t kRows = 40;
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const int64_t cols = whole_blocks(storage, 320);
     ASSERT_EQ(linear_splits(1, cols), linear_splits(kRows, cols));
     const Matrix matrix = random_matrix(storage, kRows, cols, 17);
@@ -209,7 +209,7 @@ Bf16Rows unit_rows(int64_t cols) {
 // A single 1 in each input row picks a weight. float32 holds it exactly, except a code's product
 // plus its minimum, which is rounded once.
 TEST(CudaLinear, LosesNothingOfAWeight) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const int64_t cols = whole_blocks(storage, 64);
     const Matrix matrix = random_matrix(storage, 33, cols, 19);
     const std::vector<float> out = run(tiles_of(matrix), unit_rows(cols));
@@ -264,7 +264,7 @@ TEST(CudaLinear, TakesEveryPowerOfTwo) {
 }
 
 TEST(CudaLinear, KeepsNanOfOneInputFromTheOthers) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const int64_t cols = whole_blocks(storage, 128);
     const Tiles tiles = tiles_of(random_matrix(storage, 17, cols, 21));
     const Bf16Rows input = random_bf16_rows(12, cols, 22);

@@ -125,7 +125,7 @@ std::vector<int64_t> cols_of(Storage storage) {
 
 // In bits, and against the file's.
 TEST(Weights, TakeNoMoreThanAFewPercentMoreThanTheFile) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     const double file = static_cast<double>(row_bytes_of(storage, 4096)) / 4096 * 8;
     const double tiles = static_cast<double>(tiled_bytes(weight_type_of(storage), 16, 4096)) / 8192;
     EXPECT_GE(tiles, file) << row_of(storage).name;
@@ -136,7 +136,7 @@ TEST(Weights, TakeNoMoreThanAFewPercentMoreThanTheFile) {
 }
 
 TEST(Weights, GiveEveryLaneItsFragmentAndZerosPastTheEnd) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     for (const int64_t rows : {1, 15, 16, 17, 40}) {
       for (const int64_t cols : cols_of(storage)) {
         const Matrix matrix = random_matrix(storage, rows, cols, 1);
@@ -185,7 +185,7 @@ TEST(Weights, KeepCodesScalesAndMinimaBitForBit) {
 }
 
 TEST(Weights, PutPartsOnTopOfEachOtherAtAnyRow) {
-  for (const Storage storage : kStorages) {
+  for (const Storage storage : kTiledStorages) {
     constexpr int64_t kRows[] = {9, 5, 33};
     const int64_t cols = whole_blocks(storage, 96);
     const Tiles tiles = empty_tiles(weight_type_of(storage), 9 + 5 + 33, cols);

@@ -423,7 +423,7 @@ TEST_P(LinearTest, CountsUnitsInIntegersAsTheReferenceDoesAtTheEdgesOfFloats) {
   };
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const Storage storage : kStorages) {
-    if (!is_quantized(weight_type_of(storage))) continue;
+    if (!has_integers(format_of(weight_type_of(storage)))) continue;
     const int64_t cols = whole_blocks(storage, 32);
     const Matrix matrix = random_matrix(storage, 17, cols, 21);
     for (const float largest : {0.0f, 0x1p-140f, 0x1p-101f, 0x1p-100f, 0x1p-99f, 1.0f, 0x1p90f}) {
@@ -446,7 +446,7 @@ TEST_P(LinearTest, CountsUnitsInIntegersAsTheReferenceDoesAtTheEdgesOfFloats) {
 
 TEST_P(LinearTest, AddsTheLargestCodesAndInputsWithoutOverflow) {
   for (const Storage storage : kStorages) {
-    if (!is_quantized(weight_type_of(storage))) continue;
+    if (!has_integers(format_of(weight_type_of(storage)))) continue;
     const int64_t cols = whole_blocks(storage, 32);
     for (const int code : {0x00, 0xff, 0x80, 0x7f, 0x08, 0xf7}) {
       std::vector<std::byte> row(row_bytes_of(storage, cols), static_cast<std::byte>(code));
@@ -715,8 +715,8 @@ TEST(ReferenceLinear, EqualsPlainSums) {
       const Inputs inputs = random_inputs(3, cols, type, 16);
       const std::vector<float> actual = run(reference_kernels(), inputs, matrix);
       for (int64_t token = 0; token < 3; ++token) {
-        const std::vector<double> x =
-            counted_inputs(inputs.token(token), cols, type, is_quantized(matrix.packed().type));
+        const std::vector<double> x = counted_inputs(inputs.token(token), cols, type,
+                                                     has_integers(format_of(matrix.packed().type)));
         for (int64_t row = 0; row < 17; ++row) {
           double sum = 0, magnitude = 0;
           for (int64_t col = 0; col < cols; ++col) {

@@ -2,6 +2,7 @@
 // come from a scalar decoder of GGUF's blocks that shares nothing with the code under test.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -20,6 +21,18 @@ namespace sinkstream {
 inline constexpr auto kStorages = [] {
   std::array<Storage, std::size(kStorageRows)> storages{};
   for (size_t i = 0; i < storages.size(); ++i) storages[i] = kStorageRows[i].storage;
+  return storages;
+}();
+
+// Those that GPU kernels read: the others leave the length of their blocks to each matrix.
+inline constexpr auto kTiledStorages = [] {
+  constexpr size_t kCount = std::ranges::count_if(
+      kStorageRows, [](const StorageRow& row) { return !is_open(format_of(row.type)); });
+  std::array<Storage, kCount> storages{};
+  size_t i = 0;
+  for (const StorageRow& row : kStorageRows) {
+    if (!is_open(format_of(row.type))) storages[i++] = row.storage;
+  }
   return storages;
 }();
 
@@ -42,7 +55,7 @@ T number_at(const std::byte* at) {
   return value;
 }
 
-// Number `i` of a block, as ggml defines it.
+// Number `i` of a block, as ggml or pack_split.h defines it.
 inline double number_in_block(Storage storage, const std::byte* block, int i) {
   const auto byte = [&](int at) { return static_cast<int>(block[at]); };
   const auto half = [&](int at) { return double{to_float(number_at<f16>(block + at))}; };
@@ -100,6 +113,19 @@ inline double number_in_block(Storage storage, const std::byte* block, int i) {
       const int high = number_at<uint16_t>(block + 2) / (1 << (2 * run)) % 4;
       return half(0) * (low + high * 16 - 32) * kTable[nibble(8 + run * 16)];
     }
+    case Storage::kInt4:
+    case Storage::kInt8: {
+      const auto word = number_at<uint32_t>(block);
+      const int zero = static_cast<int>(word % 8192), code = byte(4 + i);
+      const double scale = float_from_bits(word - zero);
+      return scale * ((storage == Storage::kInt4 ? nibble(4) : code) - zero);
+    }
+    case Storage::kFp8: {
+      const int code = byte(4 + i), exponent = code % 128 / 8, fraction = code % 8;
+      const double magnitude = exponent == 0 ? fraction / 8.0 * std::exp2(-6)
+                                             : (1 + fraction / 8.0) * std::exp2(exponent - 7);
+      return number_at<float>(block) * (code < 128 ? magnitude : -magnitude);
+    }
     default: return 0;
   }
 }
@@ -153,6 +179,13 @@ inline void put_scales(Storage storage, float scale, float minimum, std::vector<
     const f16 half = to_f16(number);
     std::memcpy(block->data() + at, &half, 2);
   };
+  // The upper 19 bits; the zero point stays, within its bounds.
+  const auto put_scale_word = [&](int most) {
+    uint32_t zero;
+    std::memcpy(&zero, block->data(), 4);
+    const uint32_t word = (float_bits(scale) & 0xffffe000) | zero % (most + 1);
+    std::memcpy(block->data(), &word, 4);
+  };
   constexpr float kLevels = 32;  // of the second level's scales
   switch (storage) {
     case Storage::kQ4_1:
@@ -166,6 +199,9 @@ inline void put_scales(Storage storage, float scale, float minimum, std::vector<
     case Storage::kMXFP4:
       (*block)[0] = static_cast<std::byte>(120 + static_cast<int>((*block)[0]) % 16);
       return;
+    case Storage::kInt4: return put_scale_word(16);
+    case Storage::kInt8: return put_scale_word(256);
+    case Storage::kFp8: std::memcpy(block->data(), &scale, 4); return;
     default: return put(0, scale);
   }
 }
@@ -193,6 +229,9 @@ inline std::vector<std::byte> random_source(Storage storage, int64_t count, std:
     for (std::byte& number : numbers) number = static_cast<std::byte>((*random)());
     // Ordinary scales, and occasionally one that is subnormal in float16.
     const float ordinary = normal(*random) * 0.1f * outlier();
+    if (storage == Storage::kFp8) {
+      for (std::byte& code : numbers) code &= std::byte{0xfe};  // 0x7f and 0xff are NaN
+    }
     put_scales(storage, (*random)() % 20 == 0 ? 1e-6f : ordinary, normal(*random), &numbers);
     source.insert(source.end(), numbers.begin(), numbers.end());
   }

@@ -111,9 +111,9 @@ void multiply_bf16(const Tile& tile) {
   clear_sums<kPanels, kBands>();
   for (int64_t n = 0; n < units; ++n) {
     if (tile.prefetches_panel) {
-      prefetch_unit<kBFloat16Format, kTokens>({unit, 0});
+      prefetch_unit<kBFloat16Format, kTokens>({unit, 0, nullptr});
       if constexpr (kPanels == 2) {
-        prefetch_unit<kBFloat16Format, kTokens>({unit + panel_stride, 0});
+        prefetch_unit<kBFloat16Format, kTokens>({unit + panel_stride, 0, nullptr});
       }
     }
     prefetch_outputs(tile, kBands * n, kBands * (n + 1));
@@ -145,7 +145,7 @@ SINKSTREAM_INLINE void unpack_unit(const Unit& unit, const ValueTable& table, st
 
 // Multiplies `count` converted units, from unit `first` of the panel on, by one band.
 template <PanelFormat kFormat, int kTokens>
-SINKSTREAM_INLINE void add_codes(const std::byte* panel, int64_t first, int64_t count,
+SINKSTREAM_INLINE void add_codes(const Tile& tile, int64_t first, int64_t count,
                                  const std::byte* weights, const bf16* x, const float* input_sums,
                                  float (*sums)[kPanelRows]) {
   constexpr int64_t kParts = kUnit / sum_cols(kFormat);  // of a unit, a register each
@@ -154,7 +154,7 @@ SINKSTREAM_INLINE void add_codes(const std::byte* panel, int64_t first, int64_t 
 #pragma GCC unroll 16
   for (int t = 0; t < kTokens; ++t) acc[t][0] = load(sums[t]);
   for (int64_t n = first; n < first + count; ++n) {
-    const Unit unit = unit_at<kFormat>(panel, n);
+    const Unit unit = unit_at<kFormat>(tile.panel, tile.block, n);
     for (int64_t part = 0; part < kParts; ++part) {
       clear_sums<1, 1>();
       multiply_registers<1, 1>(weights, 0, x + part * sum_cols(kFormat), 0);
@@ -189,13 +189,13 @@ void multiply_codes(const Tile& tile) {
         first + count == units ? divide_up(tile.tokens, count) : 0;  // to prefetch
     for (int64_t n = 0; n < count; ++n) {
       prefetch_outputs(tile, outputs * n, outputs * (n + 1));
-      const Unit unit = unit_at<kFormat>(tile.panel, first + n);
+      const Unit unit = unit_at<kFormat>(tile.panel, tile.block, first + n);
       if (tile.prefetches_panel) prefetch_codes<kFormat>(unit);
       unpack_unit<kFormat>(unit, table, weights + n * kUnitBytes);
     }
     for (int64_t band = 0; band < bands; ++band) {
       const int64_t entry = (band * units + first) * kTokens;
-      add_codes<kFormat, kTokens>(tile.panel, first, count, weights, x + entry * kUnit,
+      add_codes<kFormat, kTokens>(tile, first, count, weights, x + entry * kUnit,
                                   tile.sums + entry * (kUnit / sum_cols(kFormat)),
                                   sums + band * kTokens);
     }
@@ -256,6 +256,7 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
   kernel_of_type(type, bands.size, panels, count)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
+      .block = part.weights.block,
       .input = reads_floats ? static_cast<const void*>(bands.floats) : inputs,
       .sums = bands.sums_of(format) + token * bands.units * (kUnit / sum_cols(format)),
       .scales = nullptr,
@@ -327,14 +328,15 @@ void linear_amx(const LinearArgs& args, const Launch& launch) {
   const InputType input = args.input_type;
   const bool with_bytes = input == InputType::kInt8 && args.tokens > kMostTokensWithoutTiles;
   const auto uses_tiles = [&](WeightType type) {
-    if (is_quantized(type)) return with_bytes || input == InputType::kBFloat16;
-    return type == WeightType::kBFloat16 && without_integers(input) == InputType::kBFloat16;
+    if (input == InputType::kInt8 && are_integers(type)) return with_bytes;
+    const bool is_unpacked = is_quantized(type) || type == WeightType::kBFloat16;
+    return is_unpacked && without_integers(input) == InputType::kBFloat16;
   };
   for_each_kind(args, uses_tiles, [&](const LinearArgs& run, bool with_tiles) {
     if (!with_tiles) return linear_without_tiles(run, launch);
     if (!with_bytes) return run_linear_tiles(run, launch);
-    for_each_kind(run, is_quantized, [&](const LinearArgs& same, bool are_codes) {
-      are_codes ? run_linear_byte_tiles(same, launch) : run_linear_tiles(same, launch);
+    for_each_kind(run, are_integers, [&](const LinearArgs& same, bool as_integers) {
+      as_integers ? run_linear_byte_tiles(same, launch) : run_linear_tiles(same, launch);
     });
   });
 }

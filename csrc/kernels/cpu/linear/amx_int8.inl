@@ -61,12 +61,11 @@ struct ByteUnits {
           reinterpret_cast<Bytes>(code_quad<kFormat>(codes_of<kFormat>(unit), quad, 0));
       store_words(bytes[to] + quad * kTileRowBytes, reinterpret_cast<UintVec>(quads - kOffset));
     }
-    const std::byte* const block_scales = unit.block + block_code_bytes(kFormat);
     for (int64_t part = 0; part < kParts; ++part) {
       const int64_t group = unit.index * kUnit / kFormat.group + part;
-      store(scales[to * kParts + part], scales_of<kFormat>(block_scales, group, 0));
+      store(scales[to * kParts + part], scales_of<kFormat>(unit.scales, group, 0));
       if constexpr (has_minimum(kFormat)) {
-        store(minima[to * kParts + part], minima_of<kFormat>(block_scales, group, 0));
+        store(minima[to * kParts + part], minima_of<kFormat>(unit.scales, group, 0));
       }
     }
   }
@@ -129,7 +128,7 @@ void multiply_byte_bands(const Tile& tile) {
         first + count == units ? divide_up(tile.tokens, count) : 0;  // to prefetch
     for (int64_t n = 0; n < count; ++n) {
       prefetch_outputs(tile, outputs * n, outputs * (n + 1));
-      const Unit unit = unit_at<kFormat>(tile.panel, first + n);
+      const Unit unit = unit_at<kFormat>(tile.panel, tile.block, first + n);
       if (tile.prefetches_panel) prefetch_codes<kFormat>(unit);
       converted.convert(unit, n);
     }
@@ -146,7 +145,7 @@ void multiply_byte_bands(const Tile& tile) {
 TileKernel* byte_kernel_of(WeightType type) {
   static constexpr auto kKernels =
       per_format<TileKernel*>([]<PanelFormat kFormat>() -> TileKernel* {
-        if constexpr (is_coded(kFormat)) return multiply_byte_bands<kFormat>;
+        if constexpr (has_integers(kFormat)) return multiply_byte_bands<kFormat>;
         return nullptr;
       });
   return kKernels[static_cast<size_t>(type)];
@@ -164,6 +163,7 @@ void multiply_byte_panel(const LinearArgs& args, const Inputs& inputs, Panel pan
   byte_kernel_of(part.weights.type)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
+      .block = part.weights.block,
       .input = bytes + token * inputs.cols,
       .sums = inputs.sums_of(format) + token * (inputs.cols / sum_cols(format)),
       .scales = inputs.scales + token * (inputs.cols / kUnit),

@@ -7,7 +7,8 @@ constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;  // of one panel
 // Where a unit of a panel is.
 struct Unit {
   const std::byte* block;
-  int64_t index;  // in its block
+  int64_t index;            // in its block
+  const std::byte* scales;  // of its block
 };
 
 template <PanelFormat kFormat>
@@ -15,19 +16,24 @@ SINKSTREAM_INLINE const std::byte* codes_of(const Unit& unit) {
   return unit.block + unit.index * unit_bytes(kFormat);
 }
 
-// The unit that is `number` units after the start of `panel`.
+// The unit that is `number` units after the start of `panel`. `open`: PackedMatrix::block.
 template <PanelFormat kFormat>
-SINKSTREAM_INLINE Unit unit_at(const std::byte* panel, int64_t number) {
-  constexpr int64_t kUnits = units_per_block(kFormat);
-  return {panel + number / kUnits * block_bytes(kFormat), number % kUnits};
+SINKSTREAM_INLINE Unit unit_at(const std::byte* panel, int64_t open, int64_t number) {
+  const int64_t units = block_cols(kFormat, open) / kUnit;
+  const std::byte* const block = panel + number / units * block_bytes(kFormat, open);
+  return {block, number % units, block + block_code_bytes(kFormat, open)};
 }
 
-// Calls `body` for each whole unit of a panel, in order.
+// Calls `body` for each whole unit of a panel, in order. `open`: PackedMatrix::block.
 template <PanelFormat kFormat, typename Body>
-SINKSTREAM_INLINE void for_each_unit(const std::byte* panel, int64_t cols, const Body& body) {
-  for (int64_t left = cols / kFormat.block; left > 0; --left) {
-    for (int64_t index = 0; index < units_per_block(kFormat); ++index) body(Unit{panel, index});
-    panel += block_bytes(kFormat);
+SINKSTREAM_INLINE void for_each_unit(const std::byte* panel, int64_t cols, int64_t open,
+                                     const Body& body) {
+  for (int64_t left = cols / block_cols(kFormat, open); left > 0; --left) {
+    const std::byte* const scales = panel + block_code_bytes(kFormat, open);
+    for (int64_t index = 0; index < block_cols(kFormat, open) / kUnit; ++index) {
+      body(Unit{panel, index, scales});
+    }
+    panel += block_bytes(kFormat, open);
   }
 }
 
@@ -99,10 +105,52 @@ SINKSTREAM_INLINE IntVec bytes_at(const std::byte* scales, int64_t halves, int64
   return load_bytes(bytes + (2 * halves + vector) * kPanelRows + v * kLanes);
 }
 
+// FP8 codes, in the low seven bits of words and the sign in bit `sign_bit`, as floats: normal
+// numbers get the float's exponent. Subnormals get an implicit one, as normal numbers have, that is
+// then subtracted; as the bits of a subnormal float they would be flushed.
+SINKSTREAM_INLINE Vec e4m3_to_float(UintVec codes, int sign_bit) {
+  const UintVec magnitude = codes & 0x7f;
+  const auto is_subnormal = magnitude < 8;
+  const UintVec exponent = broadcast_word(120u << 23);
+  const UintVec bits = (magnitude << 20) + (is_subnormal ? exponent + (1u << 23) : exponent);
+  const Vec implicit = is_subnormal ? broadcast(0x1p-6f) : Vec{};
+  const UintVec sign = (codes << (31 - sign_bit)) & 0x80000000;
+  return as_float(as_words(as_float(bits) - implicit) | sign);
+}
+
+// Byte `byte` of each word.
+SINKSTREAM_INLINE Vec e4m3_of_byte(UintVec words, int byte) {
+  return e4m3_to_float(words >> (8 * byte), 7);
+}
+
 // Powers of two 2^(exponent − 128). The smallest two are zeros: they are denormals, which the
 // threads of a pool flush.
 SINKSTREAM_INLINE Vec powers_of(IntVec exponents) {
   return as_float(exponents < 2 ? IntVec{} : (exponents - 1) << 23);
+}
+
+// Vector `v` of a block's words.
+SINKSTREAM_INLINE UintVec scale_words_at(const std::byte* scales, int v) {
+  return load_words(scales + v * kLanes * 4);
+}
+
+// What Scales::kZeroPoint24 and kZeroPoint32 hold, as 32 bits: the float32 scale with the zero
+// point in its lowest bits.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE UintVec scale_and_zero_of(const std::byte* scales, int v) {
+  if constexpr (kFormat.scales == Scales::kZeroPoint32) return scale_words_at(scales, v);
+  const auto upper = __builtin_convertvector(load_halfwords(scales + v * kLanes * 2), UintVec);
+  const auto lower =
+      load_bytes(reinterpret_cast<const int8_t*>(scales) + 2 * kPanelRows + v * kLanes);
+  const UintVec bits = reinterpret_cast<UintVec>(lower) & 0xff;
+  return upper << 16 | (bits & 0xe0) << 8 | (bits & kMaxZeroPoint24);
+}
+
+// The zero points, in units of a code. Of 8 bits, a code is 128 less than in the file.
+template <PanelFormat kFormat>
+SINKSTREAM_INLINE Vec zero_points_of(const std::byte* scales, int v) {
+  const auto zero = reinterpret_cast<IntVec>(scale_and_zero_of<kFormat>(scales, v) & ~kScaleBits);
+  return to_float(kFormat.bits == 8 ? zero - 128 : zero);
 }
 
 // The scales of `group`, counted within the block.
@@ -116,6 +164,10 @@ SINKSTREAM_INLINE Vec scales_of(const std::byte* scales, int64_t group, int v) {
     return halves_at(scales, 0, v) * to_float(bytes_at(scales, 2, group, v) & 15);
   } else if constexpr (kFormat.scales == Scales::kPower) {
     return powers_of(bytes_at(scales, 0, 0, v) & 255);
+  } else if constexpr (kFormat.scales == Scales::kFloat) {
+    return as_float(scale_words_at(scales, v));
+  } else if constexpr (has_zero_point(kFormat)) {
+    return as_float(scale_and_zero_of<kFormat>(scales, v) & kScaleBits);
   } else {
     return halves_at(scales, 0, v);
   }
@@ -128,6 +180,8 @@ SINKSTREAM_INLINE Vec minima_of(const std::byte* scales, int64_t group, int v) {
     return -(halves_at(scales, 1, v) * to_float(bytes_at(scales, 2, 2 * group + 1, v)));
   } else if constexpr (kFormat.scales == Scales::kNibbles) {
     return -(halves_at(scales, 1, v) * to_float(bytes_at(scales, 2, group, v) >> 4 & 15));
+  } else if constexpr (has_zero_point(kFormat)) {
+    return -(scales_of<kFormat>(scales, group, v) * zero_points_of<kFormat>(scales, v));
   } else {
     return halves_at(scales, 1, v);
   }
@@ -144,7 +198,7 @@ SINKSTREAM_INLINE void accumulate_group(const Unit& unit, int64_t part, float un
   static_assert(!has_minimum(kFormat) || kFormat.offset == 0, "one of them would be lost");
   // Chains of half a unit have neither the offset's correction nor another value of a 1.
   static_assert(!has_half_groups(kFormat) || (kFormat.bits != 8 && !is_in_place(kFormat)));
-  const std::byte* const scales = unit.block + block_code_bytes(kFormat);
+  const std::byte* const scales = unit.scales;
   const int64_t group = unit.index * kUnit / kFormat.group + part;
   constexpr bool kAddsSums = has_minimum(kFormat) || (kHasOffset && kFormat.offset != 0);
 #pragma GCC unroll 4

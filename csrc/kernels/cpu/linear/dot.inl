@@ -49,7 +49,7 @@ void multiply_tile_dot(const Tile& tile) {
   const ValueTable table = value_table<kFormat>();
   PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, [&](const Unit& unit) {
+  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
     prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
     add_unit_dot<kFormat, kTokens>(unit, codes_of<kFormat>(unit), x, sums, table, acc);
     x += kUnit / 2 * kTokens;

@@ -31,7 +31,7 @@ enum class Form {
 template <Way kWay>
 constexpr Form form_of(const PanelFormat& format) {
   if (kWay == Way::kInt8) return format.bits == 8 ? Form::kBytes : Form::kPairedBytes;
-  if (kWay == Way::kInt16 && is_coded(format)) {
+  if (kWay == Way::kInt16 && has_integers(format)) {
     return format.bits == 8 ? Form::kQuads : Form::kPairs;
   }
   const bool is_wide = format.number == Number::kFloat32 || format.number == Number::kFloat16;

@@ -90,7 +90,7 @@ void multiply_tile_int16(const Tile& tile) {
   const float* sums = tile.sums;
   PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, [&](const Unit& unit) {
+  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
     prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
     add_unit_int16<kFormat, kTokens>(unit, x, scales, sums, acc);
     x += kUnit / 2 * kTokens;

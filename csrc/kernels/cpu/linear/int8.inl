@@ -69,7 +69,6 @@ SINKSTREAM_INLINE void add_unit_int8(const Unit& unit, const uint32_t* x, const 
   constexpr int kOffset = byte_offset(kFormat);
   constexpr bool kIsHalf = has_half_groups(kFormat);
   const std::byte* codes = codes_of<kFormat>(unit);
-  const std::byte* const weight_scales = unit.block + block_code_bytes(kFormat);
 #pragma GCC unroll 2
   for (int part = 0; part < kUnit / 4 / kQuads; ++part) {
     IntVec sum[kTokens][kVectors] = {};
@@ -99,9 +98,9 @@ SINKSTREAM_INLINE void add_unit_int8(const Unit& unit, const uint32_t* x, const 
     const int64_t group = unit.index * kUnit / kFormat.group + part;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const Vec scale = scales_of<kFormat>(weight_scales, group, v);
+      const Vec scale = scales_of<kFormat>(unit.scales, group, v);
       Vec minimum{};
-      if constexpr (has_minimum(kFormat)) minimum = minima_of<kFormat>(weight_scales, group, v);
+      if constexpr (has_minimum(kFormat)) minimum = minima_of<kFormat>(unit.scales, group, v);
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         add_scaled<kFormat>(scale, minimum, sum[t][v], scales[t], input_sums[part * kTokens + t],
@@ -119,7 +118,7 @@ void multiply_tile_int8(const Tile& tile) {
   const float* sums = tile.sums;
   PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, [&](const Unit& unit) {
+  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
     prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
     add_unit_int8<kFormat, kTokens>(unit, x, scales, counts, sums, acc);
     x += kUnit / 4 * kTokens;

@@ -16,7 +16,7 @@ template <Way kWay, PanelFormat kFormat, int kTokens>
 constexpr TileKernel* kernel_of_size() {
   constexpr Form kForm = form_of<kWay>(kFormat);
   if constexpr (kWay == Way::kInt8) {
-    if constexpr (is_coded(kFormat)) return multiply_tile_int8<kFormat, kTokens>;
+    if constexpr (has_integers(kFormat)) return multiply_tile_int8<kFormat, kTokens>;
     return nullptr;
   } else if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
     return multiply_tile<kFormat, kTokens>;
@@ -74,6 +74,7 @@ void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, i
   kernel_of<kWay>(part.weights.type, size)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
+      .block = part.weights.block,
       .input = input_of(inputs, form_of<kWay>(format), first),
       .sums = inputs.sums_of(format) + first * (inputs.cols / sum_cols(format)),
       .scales = inputs.scales + first * (inputs.cols / kUnit),
@@ -119,10 +120,10 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   });
 }
 
-// Inputs in 8 bits; weights that are not codes go to `linear`, as bfloat16.
+// Inputs in 8 bits; for weights that are not integers they go to `linear`, as bfloat16.
 void linear_int8(const LinearArgs& args, const Launch& launch, LinearOp* linear) {
-  for_each_kind(args, is_quantized, [&](LinearArgs run, bool are_codes) {
-    if (are_codes) return run_linear<Way::kInt8>(run, launch);
+  for_each_kind(args, are_integers, [&](LinearArgs run, bool as_integers) {
+    if (as_integers) return run_linear<Way::kInt8>(run, launch);
     run.input_type = without_integers(args.input_type);
     linear(run, launch);
   });

@@ -40,7 +40,8 @@ PanelPrefetch panel_prefetch(const LinearArgs& args, const Share& share, int64_t
   if (prefetchers == 0) return prefetch;
   const auto at = [&](const Panel& panel) { return panel.part->weights.panel(panel.index); };
   const auto bytes_of = [&](const Panel& panel) {
-    return panel_bytes(panel.part->weights.type, args.cols);
+    const PackedMatrix& weights = panel.part->weights;
+    return panel_bytes(weights.type, args.cols, weights.block);
   };
   const int64_t units = args.cols / kUnit;
   const int64_t bytes = bytes_of(panel);

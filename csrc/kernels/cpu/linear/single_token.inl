@@ -14,14 +14,14 @@ SINKSTREAM_INLINE void prefetch_codes(const Unit& unit) {
   prefetch_unit_to<kFormat, true>(unit, kDistance);
 }
 
-// What both codes of a pair stand for; 8-bit codes are times 2^24, as in pairs_at.
+// What both codes of a pair stand for; integers of 8 bits are times 2^24, as in pairs_at.
 struct FloatPair {
   Vec even, odd;
 };
 
 template <PanelFormat kFormat>
 SINKSTREAM_INLINE FloatPair floats_at(const std::byte* codes, int pair, const ValueTable& table) {
-  if constexpr (kFormat.bits == 8) {
+  if constexpr (kFormat.bits == 8 && has_integers(kFormat)) {
     const UintVec words = load_words(codes + pair / 2 * kPanelRows * 4);
     if (pair % 2 == 0) {
       return {as_float(float_of_byte<0>(words)), as_float(float_of_byte<1>(words))};
@@ -60,7 +60,7 @@ void multiply_single_token(const Tile& tile) {
   const float* sums = tile.sums;
   const ValueTable table = value_table<kFormat>();
   Vec acc[1][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, [&](const Unit& unit) {
+  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
     if (tile.prefetches_panel) prefetch_codes<kFormat>(unit);
     add_unit_of_one<kFormat>(unit, x, sums, table, acc);
     x += kUnit;

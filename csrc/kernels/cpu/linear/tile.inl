@@ -51,10 +51,18 @@ constexpr int64_t prefetch_distance(const PanelFormat& format, bool to_l1) {
   return is_coded(format) ? 8192 : 16384;
 }
 
-// Prefetches what is `distance` bytes after this unit. The units of a block take equal shares.
+// Prefetches what is `distance` bytes after this unit. The units of a block take equal shares; of
+// an open block, its scales add a line to each.
 template <PanelFormat kFormat, bool kToL1>
 SINKSTREAM_INLINE void prefetch_unit_to(const Unit& unit, int64_t distance) {
-  constexpr int64_t kShare = divide_up(block_bytes(kFormat), units_per_block(kFormat));
+  if constexpr (is_open(kFormat)) {
+    const std::byte* const from = codes_of<kFormat>(unit) + distance;
+    for (int64_t line = 0; line <= unit_bytes(kFormat); line += kLineBytes) {
+      prefetch_to<kToL1>(from + line);
+    }
+    return;
+  }
+  constexpr int64_t kShare = divide_up(block_bytes(kFormat), block_cols(kFormat, kUnit) / kUnit);
   const std::byte* const from = unit.block + unit.index * kShare + distance;
   for (int64_t line = 0; line < kShare; line += kLineBytes) prefetch_to<kToL1>(from + line);
 }
@@ -76,6 +84,7 @@ SINKSTREAM_INLINE void prefetch_unit(const Unit& unit) {
 struct Tile {
   const std::byte* panel;
   int64_t cols;
+  int64_t block;          // PackedMatrix::block
   const void* input;      // [cols / kRun][size][kRun], as the kernel expects; cols padded to kUnit
   const float* sums;      // [cols / n][size]: Σx of n columns, sum_cols(format); read if needed
   const float* scales;    // [cols / kUnit][size]: of inputs that are integers
@@ -124,6 +133,7 @@ SINKSTREAM_INLINE Vec weights_at(const std::byte* codes, int col, int v) {
   } else if constexpr (kFormat.bits == 8) {
     const UintVec words = load_words(codes + (col / 4 * kPanelRows + row) * 4);
     const int byte = col % 4;
+    if constexpr (kFormat.values == CodeValues::kE4m3) return e4m3_of_byte(words, byte);
     const UintVec top = byte == 0 ? words << 24 : (words << (24 - 8 * byte)) & 0xff000000;
     return to_float(reinterpret_cast<IntVec>(top));
   } else if constexpr (is_in_place(kFormat)) {  // columns in the order of a word's codes
@@ -138,7 +148,7 @@ SINKSTREAM_INLINE Vec weights_at(const std::byte* codes, int col, int v) {
 
 // What a 1 in a sum over 8-bit codes at the top of a word stands for.
 constexpr float unit_value_of(const PanelFormat& format) {
-  return format.bits == 8 ? 0x1p-24f : 1.0f;
+  return format.bits == 8 && has_integers(format) ? 0x1p-24f : 1.0f;
 }
 
 // Adds kTogether chains of a unit, from `first` on, to sum[t][v], or to acc[t][v] where chains have
@@ -256,7 +266,7 @@ void multiply_tile(const Tile& tile) {
   const float* sums = tile.sums;
   PrefetchLines prefetch = tile.prefetch;
   Vec acc[kTokens][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, [&](const Unit& unit) {
+  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
     prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
     add_unit<kFormat, kTokens>(unit, x, sums, acc);
     x += kUnit * kTokens;
@@ -267,7 +277,7 @@ void multiply_tile(const Tile& tile) {
       alignas(64) std::byte padded[unit_bytes(kFormat)] = {};
       __builtin_memcpy(padded, last_columns<kFormat>(tile.panel, tile.cols),
                        panel_bytes(kFormat, tile.cols % kUnit));
-      add_unit<kFormat, kTokens>({padded, 0}, x, sums, acc);
+      add_unit<kFormat, kTokens>({padded, 0, nullptr}, x, sums, acc);
     }
   }
   write_outputs<kTokens>(tile, acc);

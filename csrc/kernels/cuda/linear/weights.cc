@@ -101,13 +101,14 @@ void tile_rows_of(const PackedMatrix& part, int64_t first_row, std::byte* tiles)
 
 using TileRows = void(const PackedMatrix& part, int64_t first_row, std::byte* tiles);
 constexpr auto kTileRowsOf =
-    per_format<TileRows*>([]<PanelFormat kFormat>() { return tile_rows_of<kFormat>; });
+    per_type<TileRows*>([]<WeightType kType>() { return tile_rows_of<format_of(kType)>; });
 
 }  // namespace
 
 void tile_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles) {
-  SINKSTREAM_CHECK(!is_quantized(part.type) || part.cols % format_of(part.type).block == 0,
-                   "cols is ", part.cols);
+  const PanelFormat format = format_of(part.type);
+  SINKSTREAM_CHECK(has_tiles(format), name_of(part.type), " has no tiles");
+  SINKSTREAM_CHECK(!is_coded(format) || part.cols % format.block == 0, "cols is ", part.cols);
   kTileRowsOf[static_cast<size_t>(part.type)](part, first_row, tiles);
 }
 

@@ -98,6 +98,9 @@ constexpr ScaleFields scale_fields(const PanelFormat& format) {
     case Scales::kTwoLevelMinimum: return {2, 2, 1};
     case Scales::kNibbles: return {2, 1, 1};  // the field has both
     case Scales::kPower: return {0, 1, 1};
+    case Scales::kFloat:
+    case Scales::kZeroPoint24:
+    case Scales::kZeroPoint32: break;  // without tiles
   }
   return {};
 }
@@ -154,14 +157,25 @@ struct TiledMatrix {
   }
 };
 
-// A function per weight type: element i is make.operator()<type i>(). Kernels are compiled per
-// type, not per format, because nvcc 13 rejects a struct as a kernel's template argument.
+// Whether GPU kernels read weights of this format.
+constexpr bool has_tiles(const PanelFormat& format) { return !is_open(format); }
+
+// A function per weight type: element i is make.operator()<type i>(), or null if the type has no
+// tiles. Kernels are compiled per type, not per format, because nvcc 13 rejects a struct as a
+// kernel's template argument.
 template <typename Function, typename Make>
 constexpr auto per_type(const Make& make) {
   constexpr size_t kCount = std::size(kWeightTypes);
+  const auto of_type = [&]<WeightType kType>() -> Function {
+    if constexpr (has_tiles(format_of(kType))) {
+      return make.template operator()<kType>();
+    } else {
+      return {};
+    }
+  };
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     return std::array<Function, kCount> {
-      make.template operator()<kWeightTypes[kIndex].type>()...
+      of_type.template operator()<kWeightTypes[kIndex].type>()...
     };
   }(std::make_index_sequence<kCount>());
 }
