@@ -4,7 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <tuple>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -56,15 +56,46 @@ std::vector<std::tuple<std::string, int64_t, int64_t>> list_weights(const py::di
   return found;
 }
 
-void start_reading(ModelBuilder& self,
-                   const std::vector<std::tuple<std::string, int, int64_t>>& extents, int threads) {
+using Places = std::vector<std::pair<int, int64_t>>;  // descriptor, offset
+
+void start_reading(ModelBuilder& self, const std::vector<std::pair<std::string, Places>>& extents,
+                   int threads) {
   self.store.allocate();
   std::vector<WeightExtent> found;
   found.reserve(extents.size());
-  for (const auto& [weight, descriptor, offset] : extents) {
-    found.push_back({.weight = weight, .descriptor = descriptor, .offset = offset});
+  for (const auto& [weight, places] : extents) {
+    SINKSTREAM_CHECK(places.size() <= kSplitTensors, "weight ", weight, " has ", places.size(),
+                     " tensors");
+    WeightExtent& extent = found.emplace_back();
+    extent.weight = weight;
+    for (size_t i = 0; i < places.size(); ++i) {
+      extent.tensors[i] = {.descriptor = places[i].first, .offset = places[i].second};
+    }
   }
   self.reader = std::make_unique<WeightReader>(&self.store, std::move(found), threads);
+}
+
+SplitLayout layout_of(const std::string& name) {
+  if (name == "awq") return SplitLayout::kAwq;
+  if (name == "gptq") return SplitLayout::kGptq;
+  SINKSTREAM_CHECK(name == "rows", "there is no layout ", name);
+  return SplitLayout::kRows;
+}
+
+void declare_split(ModelBuilder& self, const std::string& weight, const std::string& layout,
+                   const std::string& storage, const std::string& scale_type, int64_t group,
+                   int64_t scale_rows, bool has_zero_points, int zero_point, int64_t rows,
+                   int64_t cols, const std::string& order) {
+  const SplitFormat format = {.layout = layout_of(layout),
+                              .storage = storage_of(storage),
+                              .scale_type = storage_of(scale_type),
+                              .group = group,
+                              .scale_rows = scale_rows,
+                              .has_zero_points = has_zero_points,
+                              .zero_point = zero_point};
+  std::vector<int32_t> columns(order.size() / sizeof(int32_t));
+  std::memcpy(columns.data(), order.data(), columns.size() * sizeof(int32_t));
+  self.store.declare_split(weight, format, rows, cols, std::move(columns));
 }
 
 WeightReader& reader_of(ModelBuilder& self) {
@@ -92,11 +123,22 @@ void register_builder(py::module_& module) {
       [] {
         py::dict blocks;
         for (const StorageRow& row : kStorageRows) {
+          if (row.is_split) continue;
           blocks[py::str(row.name.data(), row.name.size())] = py::make_tuple(row.block, row.bytes);
         }
         return blocks;
       },
-      "Return the numbers in a block, and its bytes, for each number format of files by name.");
+      "Return the numbers in a block, and its bytes, for each number format of files by name. "
+      "Formats whose scales are tensors of their own are not among them.");
+  module.def(
+      "split_row_bytes",
+      [](const std::string& storage, int64_t cols, int64_t group) {
+        const SplitFormat format = {.storage = storage_of(storage), .group = group};
+        const WeightType type = weight_type_of(format.storage);
+        return divide_up(panel_bytes(type, cols, split_block(format, cols)), kPanelRows);
+      },
+      py::arg("storage"), py::arg("cols"), py::arg("group"),
+      "Return the bytes of a row in memory, with scales of its own for every `group` columns.");
   module.def(
       "quantizable",
       [] {
@@ -121,9 +163,17 @@ void register_builder(py::module_& module) {
           py::arg("weight"), py::arg("file"), py::arg("storage"), py::arg("rows"), py::arg("cols"),
           "Declare a weight: how the file stores it, and how it is kept. If these differ, it is "
           "rounded as it is read, to one of `quantizable`.")
+      .def("declare_split", &declare_split, py::arg("weight"), py::kw_only(), py::arg("layout"),
+           py::arg("storage"), py::arg("scale_type"), py::arg("group"), py::arg("scale_rows"),
+           py::arg("has_zero_points"), py::arg("zero_point"), py::arg("rows"), py::arg("cols"),
+           py::arg("order"),
+           "Declare a matrix whose codes, scales and zero points are tensors of their own; see "
+           "csrc/kernels/pack_split.h. `order`: int32 of its columns in the order of their groups, "
+           "or "
+           "empty.")
       .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
            "Allocate memory, and start to read every weight into it in the background. `extents`: "
-           "name, file descriptor and offset of each weight.")
+           "the name of each weight, and the file descriptor and offset of each of its tensors.")
       .def(
           "wait",
           [](ModelBuilder& self, double at_most_s) {

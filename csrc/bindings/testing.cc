@@ -144,6 +144,26 @@ py::bytes unpack_rows(Storage storage, const std::string& content, int64_t cols,
   return {reinterpret_cast<const char*>(out.data()), out.size() * sizeof(float)};
 }
 
+// The numbers of a matrix that a builder has read, in the order of the file's columns.
+py::bytes matrix_numbers(const ModelBuilder& builder, const std::string& weight,
+                         const std::string& table) {
+  const PackedMatrix matrix = builder.store.matrix(weight);
+  std::vector<int32_t> ids(matrix.rows);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<float> packed(matrix.rows * matrix.cols);
+  ThreadPool pool(1);
+  choose_kernels(table).kernels.embedding(
+      {.ids = ids.data(), .tokens = matrix.rows, .table = matrix, .out = packed.data()}, {&pool});
+  std::vector<float> out(packed.size());
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t col = 0; col < matrix.cols; ++col) {
+      const int64_t to = matrix.order == nullptr ? col : matrix.order[col];
+      out[row * matrix.cols + to] = packed[row * matrix.cols + col];
+    }
+  }
+  return {reinterpret_cast<const char*>(out.data()), out.size() * sizeof(float)};
+}
+
 py::object quantized_row(Storage from, const std::string& row, Storage to) {
   const auto cols = static_cast<int64_t>(row.size()) / row_of(from).bytes;
   std::string blocks(row_bytes_of(to, cols), '\0');
@@ -176,6 +196,9 @@ void register_testing(py::module_& core) {
       },
       py::arg("storage"), py::arg("content"), py::arg("cols"), py::arg("table") = "",
       "Pack rows of a file into panels, and return their numbers as float32, [rows, cols].");
+  module.def("matrix_numbers", &matrix_numbers, py::arg("builder"), py::arg("weight"),
+             py::arg("table") = "",
+             "Return a matrix that was read, as float32, [rows, cols] of the file.");
   module.def(
       "quantize_row",
       [](const std::string& from, const py::bytes& row, const std::string& to) {

@@ -63,21 +63,15 @@ bool WeightReader::wait(std::chrono::milliseconds at_most) {
   return ended;
 }
 
-// Complete panels, as the store requires, in the files' order, so that disks can read ahead.
+// In the files' order, so that disks can read ahead.
 void WeightReader::plan() {
   std::sort(extents_.begin(), extents_.end(), [](const WeightExtent& a, const WeightExtent& b) {
-    return std::tie(a.descriptor, a.offset) < std::tie(b.descriptor, b.offset);
+    const TensorPlace &first = a.tensors[0], &other = b.tensors[0];
+    return std::tie(first.descriptor, first.offset) < std::tie(other.descriptor, other.offset);
   });
   for (const WeightExtent& extent : extents_) {
-    const int64_t rows = store_->rows(extent.weight), row_bytes = store_->row_bytes(extent.weight);
-    const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes)) * kPanelRows;
-    for (int64_t row = 0; row < rows; row += step) {
-      const int64_t count = std::min(step, rows - row);
-      pieces_.push_back({.extent = &extent,
-                         .row = row,
-                         .count = count,
-                         .offset = extent.offset + row * row_bytes,
-                         .bytes = count * row_bytes});
+    for (const SplitPiece& piece : store_->pieces(extent.weight, kPieceBytes)) {
+      pieces_.push_back({&extent, piece});
     }
   }
 }
@@ -98,16 +92,23 @@ void WeightReader::read_all() {
 
 void WeightReader::read_piece(const Piece& piece, std::vector<std::byte>* bytes) {
   if (stopping_.load(std::memory_order_relaxed)) return;
-  if (static_cast<int64_t>(bytes->size()) < piece.bytes) bytes->resize(piece.bytes);
+  const int64_t total = piece.bytes();
+  if (static_cast<int64_t>(bytes->size()) < total) bytes->resize(total);
   const WeightExtent& extent = *piece.extent;
-  if (!read_fully(extent.descriptor, bytes->data(), piece.bytes, piece.offset)) {
-    stopping_.store(true, std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
-    if (!unread_) unread_ = {extent.weight, piece.row, piece.row + piece.count};
-    return;
+  std::byte* to = bytes->data();
+  for (int i = 0; i < kSplitTensors; ++i) {
+    const TensorPlace& tensor = extent.tensors[i];
+    const SplitSpan& span = piece.at.spans[i];
+    if (!read_fully(tensor.descriptor, to, span.bytes, tensor.offset + span.offset)) {
+      stopping_.store(true, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex_);
+      if (!unread_) unread_ = {extent.weight, piece.at.row, piece.at.row + piece.at.rows};
+      return;
+    }
+    to += span.bytes;
   }
-  store_->write(extent.weight, bytes->data(), piece.bytes, piece.row, piece.count);
-  bytes_read_.fetch_add(piece.bytes, std::memory_order_relaxed);
+  store_->write(extent.weight, piece.at, bytes->data());
+  bytes_read_.fetch_add(total, std::memory_order_relaxed);
 }
 
 }  // namespace sinkstream

@@ -19,11 +19,16 @@
 
 namespace sinkstream {
 
-// Where a weight is in its file.
+// Where a tensor is.
+struct TensorPlace {
+  int descriptor = -1;  // of a file that stays open until reading has ended
+  int64_t offset = 0;   // of the first byte
+};
+
+// Where a weight is in its files.
 struct WeightExtent {
-  std::string weight;  // its name, declared in the store
-  int descriptor;      // of a file that stays open until reading has ended
-  int64_t offset = 0;  // of the first row
+  std::string weight;                  // its name, declared in the store
+  TensorPlace tensors[kSplitTensors];  // as SplitPiece::spans
 };
 
 // Rows [begin, end) of a weight that could not be read from its file.
@@ -55,8 +60,12 @@ class WeightReader {
  private:
   struct Piece {
     const WeightExtent* extent;
-    int64_t row, count;
-    int64_t offset, bytes;  // in the file
+    SplitPiece at;
+    int64_t bytes() const {
+      int64_t bytes = 0;
+      for (const SplitSpan& span : at.spans) bytes += span.bytes;
+      return bytes;
+    }
   };
 
   void plan();

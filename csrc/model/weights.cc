@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "common/check.h"
@@ -33,19 +34,44 @@ void add_spec(const DecoderSpec& spec, Digest* digest) {
 }  // namespace
 
 int64_t WeightStore::Entry::bytes() const {
-  return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols);
+  return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols, block());
+}
+
+void WeightStore::add(const std::string& name, const Entry& entry) {
+  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name,
+                   " is declared after the store was allocated");
+  if (entry.rows < 1 || entry.cols < 1) {
+    throw CheckpointError(cat("load: weight \"", name,
+                              "\" must have at least one row and one column, "
+                              "but has [",
+                              entry.rows, ", ", entry.cols, "]."));
+  }
+  SINKSTREAM_CHECK(entries_.emplace(name, entry).second, "weight ", name, " is declared twice");
+  order_.push_back(name);
+}
+
+void WeightStore::declare_split(const std::string& name, const SplitFormat& format, int64_t rows,
+                                int64_t cols, std::vector<int32_t> order) {
+  SINKSTREAM_CHECK(row_of(format.storage).is_split && cols > 1 && format.group >= 1 &&
+                       format.scale_rows >= 1 && can_pack_split(format, cols),
+                   "weight ", name, " has groups of ", format.group, " in ", cols, " columns");
+  Entry entry = {.file = format.storage, .storage = format.storage, .rows = rows, .cols = cols};
+  entry.split = format;
+  if (!order.empty()) {
+    SINKSTREAM_CHECK(static_cast<int64_t>(order.size()) == cols &&
+                         std::all_of(order.begin(), order.end(),
+                                     [cols](int32_t col) { return col >= 0 && col < cols; }),
+                     "weight ", name, " has a bad order of columns");
+    for (const auto& [other, declared] : entries_) {  // those of one input are usually the same
+      if (declared.order && *declared.order == order) entry.order = declared.order;
+    }
+    if (!entry.order) entry.order = std::make_shared<std::vector<int32_t>>(std::move(order));
+  }
+  add(name, entry);
 }
 
 void WeightStore::declare(const std::string& name, Storage file, Storage storage, int64_t rows,
                           int64_t cols) {
-  SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name,
-                   " is declared after the store was allocated");
-  if (rows < 1 || cols < 1) {
-    throw CheckpointError(cat("load: weight \"", name,
-                              "\" must have at least one row and one column, "
-                              "but has [",
-                              rows, ", ", cols, "]."));
-  }
   const StorageRow& row = row_of(storage);
   if (cols % row.block != 0) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", row.block,
@@ -54,9 +80,7 @@ void WeightStore::declare(const std::string& name, Storage file, Storage storage
   SINKSTREAM_CHECK(
       file == storage || (cols > 1 && row_of(file).block == 1 && can_quantize_to(storage)),
       "weight ", name, " cannot be rounded from ", row_of(file).name, " to ", row.name);
-  SINKSTREAM_CHECK(entries_.emplace(name, Entry{file, storage, rows, cols}).second, "weight ", name,
-                   " is declared twice");
-  order_.push_back(name);
+  add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
 }
 
 void WeightStore::allocate() {
@@ -75,9 +99,40 @@ const WeightStore::Entry& WeightStore::declared(const std::string& name) const {
   return found->second;
 }
 
-int64_t WeightStore::row_bytes(const std::string& name) const {
+std::vector<SplitPiece> WeightStore::pieces(const std::string& name, int64_t bytes) const {
   const Entry& entry = declared(name);
-  return row_bytes_of(entry.file, entry.cols);
+  if (entry.split) {
+    return split_pieces(*entry.split, entry.rows, entry.cols, entry.order != nullptr, bytes);
+  }
+  std::vector<SplitPiece> pieces;
+  const int64_t row_bytes = row_bytes_of(entry.file, entry.cols);
+  const int64_t step = std::max<int64_t>(1, bytes / (kPanelRows * row_bytes)) * kPanelRows;
+  for (int64_t row = 0; row < entry.rows; row += step) {
+    const int64_t count = std::min(step, entry.rows - row);
+    pieces.push_back({.row = row,
+                      .rows = count,
+                      .col = 0,
+                      .cols = entry.cols,
+                      .spans = {{row * row_bytes, count * row_bytes}}});
+  }
+  return pieces;
+}
+
+void WeightStore::write(const std::string& name, const SplitPiece& piece, const std::byte* source) {
+  const auto found = entries_.find(name);
+  SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", name,
+                   " was not declared and allocated");
+  Entry& entry = found->second;
+  if (!entry.split) return write(name, source, piece.spans[0].bytes, piece.row, piece.rows);
+  const int32_t* order = entry.order ? entry.order->data() : nullptr;
+  if (!pack_split(*entry.split, entry.rows, entry.cols, order, piece, source,
+                  memory_.data() + entry.offset)) {
+    const bool is_fp8 = entry.storage == Storage::kFp8;
+    throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales",
+                              is_fp8 ? " and numbers" : "", ", but rows [", piece.row, ", ",
+                              piece.row + piece.rows, ") have one that is NaN or infinite."));
+  }
+  std::atomic_ref(entry.written).fetch_add(piece.rows * piece.cols, std::memory_order_relaxed);
 }
 
 void WeightStore::write(const std::string& name, const std::byte* source, int64_t bytes,
@@ -103,7 +158,7 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
     throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales, but rows [",
                               row, ", ", row + count, ") have one that is NaN or infinite."));
   }
-  std::atomic_ref(entry.written).fetch_add(count, std::memory_order_relaxed);
+  std::atomic_ref(entry.written).fetch_add(count * entry.cols, std::memory_order_relaxed);
 }
 
 void WeightStore::write_rounded(const std::string& name, const Entry& entry,
@@ -131,14 +186,24 @@ const WeightStore::Entry& WeightStore::complete(const std::string& name, int64_t
     throw CheckpointError(cat("load: weight \"", name, "\" must have shape [", rows, ", ", cols,
                               "], but has [", entry.rows, ", ", entry.cols, "]."));
   }
-  SINKSTREAM_CHECK(entry.written == rows, "weight ", name, " has ", entry.written, " of ", rows,
-                   " rows");
+  SINKSTREAM_CHECK(entry.written == rows * cols, "weight ", name, " has ", entry.written, " of ",
+                   rows * cols, " numbers");
   return entry;
+}
+
+PackedMatrix WeightStore::matrix(const std::string& name) const {
+  const Entry& entry = declared(name);
+  return matrix(name, entry.rows, entry.cols);
 }
 
 PackedMatrix WeightStore::matrix(const std::string& name, int64_t rows, int64_t cols) const {
   const Entry& entry = complete(name, rows, cols);
-  return {weight_type_of(entry.storage), rows, cols, memory_.data() + entry.offset};
+  return {.type = weight_type_of(entry.storage),
+          .rows = rows,
+          .cols = cols,
+          .panels = memory_.data() + entry.offset,
+          .block = entry.block(),
+          .order = entry.order ? entry.order->data() : nullptr};
 }
 
 const float* WeightStore::vector(const std::string& name, int64_t count) const {
@@ -158,6 +223,10 @@ std::string WeightStore::digest() const {
     digest.add_number(entry.storage);
     digest.add_number(entry.rows);
     digest.add_number(entry.cols);
+    if (entry.split) digest.add_number(entry.block());
+    for (const int32_t col : entry.order ? *entry.order : std::vector<int32_t>()) {
+      digest.add_number(col);
+    }
     digest.add(memory_.data() + entry.offset, entry.bytes());
   }
   return digest.hex();

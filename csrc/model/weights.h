@@ -4,19 +4,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "device/buffer.h"
 #include "kernels/pack.h"
+#include "kernels/pack_split.h"
 #include "model/decoder_spec.h"
 #include "model/weight_slots.h"
 
 namespace sinkstream {
 
-// Stores the weights: `declare` each, `allocate` once, `write` all rows of each once, then
-// `finish`. Errors name the weight; a weight with missing rows is an error.
+// Stores the weights: `declare` or `declare_split` each, `allocate` once, `write` all rows of each
+// once, then `finish`. Errors name the weight; a weight with missing rows is an error.
 class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
@@ -28,8 +30,19 @@ class WeightStore {
   void declare(const std::string& name, Storage storage, int64_t rows, int64_t cols) {
     declare(name, storage, storage, rows, cols);
   }
+  // A matrix whose codes, scales and zero points are tensors of their own. `order`: [cols], or
+  // empty; PackedMatrix::order, which the store owns.
+  void declare_split(const std::string& name, const SplitFormat& format, int64_t rows, int64_t cols,
+                     std::vector<int32_t> order);
   // The memory becomes resident as it is written.
   void allocate();
+
+  // Cuts a weight into pieces of about `bytes` bytes of its files, or less: complete panels, or
+  // columns. Of a weight in one tensor, this is spans[0].
+  std::vector<SplitPiece> pieces(const std::string& name, int64_t bytes) const;
+  // `source`: the spans of the piece, one after the other. Several threads may write different
+  // pieces at the same time.
+  void write(const std::string& name, const SplitPiece& piece, const std::byte* source);
   // `source` holds rows [row, row + count) in the file's layout; `row` is a multiple of kPanelRows.
   // Several threads may write different panels at the same time.
   void write(const std::string& name, const std::byte* source, int64_t bytes, int64_t row,
@@ -37,11 +50,12 @@ class WeightStore {
   // The store owns the memory that the result points into.
   DecoderWeights finish() const;
 
+  // A matrix by its name, once all its rows are written.
+  PackedMatrix matrix(const std::string& name) const;
+
   // Frees the memory. The weights must not be used afterwards.
   void release() { memory_.release(); }
 
-  int64_t rows(const std::string& name) const { return declared(name).rows; }
-  int64_t row_bytes(const std::string& name) const;  // of one row in the file
   int64_t bytes() const { return memory_.bytes(); }
   // The bytes that a forward pass of one token reads: all but the embedding, unless that is also
   // the output matrix.
@@ -56,12 +70,16 @@ class WeightStore {
     Storage file;     // of the rows that `write` gets
     Storage storage;  // of the rows that are kept
     int64_t rows, cols;
-    int64_t offset = 0;   // in memory_
-    int64_t written = 0;  // rows
+    std::optional<SplitFormat> split{};
+    std::shared_ptr<const std::vector<int32_t>> order{};  // null: none
+    int64_t offset = 0;                                   // in memory_
+    int64_t written = 0;                                  // numbers
     bool is_vector() const { return cols == 1; }
+    int64_t block() const { return split ? split_block(*split, cols) : kUnit; }
     int64_t bytes() const;
   };
 
+  void add(const std::string& name, const Entry& entry);
   const Entry& declared(const std::string& name) const;
   static void write_rounded(const std::string& name, const Entry& entry, const std::byte* source,
                             int64_t row, int64_t count, std::byte* target);

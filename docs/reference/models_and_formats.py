@@ -11,10 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from sinkstream import loading
+from sinkstream import _core, loading
 from sinkstream.checkpoint.families import FAMILIES, family
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.formats import gguf_header
+from sinkstream.checkpoint.formats import gguf_header, quantization_config
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -53,7 +53,9 @@ SMALLEST = {
 
 def page() -> str:
     """Return the page."""
-    parts = (_models, _files, _blocks, _tokenizers, _types, _kernels, _transformers)
+    parts = (
+        _models, _files, _blocks, _quantized_folders, _tokenizers, _types, _kernels, _transformers,
+    )  # fmt: skip
     head = [
         "# Models and formats\n",
         "Which models, files, weights and tokenizers sinkstream reads, and what runs them.",
@@ -148,14 +150,54 @@ def _files() -> Iterator[str]:
 
 def _blocks() -> Iterator[str]:
     yield "\n## Block formats\n"
-    yield "How a file may store its weights. Vectors, such as norms, are never quantized. Any other"
-    yield "format is an error that names a tensor.\n"
+    yield "How a tensor may store its weights. Vectors, such as norms, are never quantized. Any"
+    yield "other format is an error that names a tensor.\n"
     yield "| format | bits per weight | GGUF | safetensors |"
     yield "|---|---|---|---|"
     for name, (numbers, size) in STORAGE_BLOCKS.items():
         safetensors = "yes" if name in UNQUANTIZED else "no"
         yield f"| {name} | {8 * size / numbers:g} | yes | {safetensors} |"
     yield "\n[Add a block format](../contributing/add_a_block_format.md) says what a new one takes."
+
+
+_QUANTIZED_FOLDERS = {
+    "awq": ("`gemm`, 4 bits", (("INT4", 128),)),
+    "gptq": (
+        "`gptq` and `gptq_v2`, 4 and 8 bits, `desc_act` or not",
+        (("INT4", 128), ("INT8", 128)),
+    ),
+    "compressed-tensors": (
+        "`pack-quantized`, 4 and 8 bits, by groups or rows, symmetric or not; `float-quantized` "
+        "(FP8)",
+        (("INT4", 128), ("INT8", 128), ("FP8", 128)),
+    ),
+    "fp8": ("E4M3; a scale for blocks such as 128 × 128, or for the matrix", (("FP8", 128),)),
+    "fbgemm_fp8": ("E4M3; a scale for each row", (("FP8", 4096),)),
+}
+
+
+def _quantized_folders() -> Iterator[str]:
+    if _QUANTIZED_FOLDERS.keys() != quantization_config._READERS.keys():
+        raise ValueError("models_and_formats.py lacks a quant_method.")
+    yield "\n## Quantized folders\n"
+    yield "What `quantization_config.quant_method` of config.json may be. Codes, scales and zero"
+    yield "points stay as they are in the file; bits per weight are those of memory, scales"
+    yield "included, in groups or blocks of 128.\n"
+    yield "| quant_method | formats | kept as | bits per weight |"
+    yield "|---|---|---|---|"
+    for method, (formats, kept) in _QUANTIZED_FOLDERS.items():
+        names = ", ".join(storage for storage, _ in kept)
+        bits = ", ".join(
+            f"{_core.split_row_bytes(storage, 4096, group) / 512:.5g}" for storage, group in kept
+        )
+        yield f"| `{method}` | {formats} | {names} | {bits} |"
+    yield "\nGroups must be a multiple of 32 columns that divides the matrix's columns. Matrices"
+    yield "that the folder leaves unquantized (`modules_to_not_convert`, `ignore`) are read as they"
+    yield "are."
+    refused = ", ".join(f"`{name}`" for name in sorted(quantization_config._REMEDIES))
+    yield f"Refused, with what to load instead: {refused}, and every other method."
+    yield "[Quantized folders](../guides/quantize.md#folders-that-are-quantized-already) has an"
+    yield "example."
 
 
 def _tokenizers() -> Iterator[str]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from sinkstream import _core, devices
-from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly
+from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, TensorSource
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quantization import Quantize, as_quantization, rounded
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.model import Model, ModelOptions
 from sinkstream.observe import logs
@@ -118,6 +117,7 @@ def load(
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
         options = choose_window(options, opened.spec.trained_length)
+        check_device(options, opened)
         opened = rounded(opened, options.quantize)
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
@@ -209,6 +209,22 @@ def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
     return options.with_window(window)
 
 
+def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
+    """Refuse a GPU for weights that its kernels do not read.
+
+    Raises:
+        InvalidArgument: There is such a weight.
+    """
+    split = [tensor for tensor in opened.tensors if tensor.split is not None]
+    if options.device == "cuda" and split:
+        raise InvalidArgument(
+            f'load: `device` must be "cpu" for a quantized Hugging Face folder, but is "cuda". '
+            f"GPU kernels do not read matrices such as {quoted(split[0].tensor)}, which is "
+            f"{split[0].storage}. Use a GGUF file of the model on the GPU.",
+            param="device",
+        )
+
+
 def _choose_threads(threads: int) -> int:
     """Return the requested number; warn if there are fewer logical CPUs."""
     threads, usable = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
@@ -231,22 +247,39 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
     """Start reading every tensor once into packed weights, in a native background thread."""
     extents = []
     for tensor in opened.tensors:
-        slot, extent = tensor.slot, opened.source.extent(tensor)
-        builder.declare(slot.name, tensor.storage, tensor.kept, slot.rows, slot.cols)
-        extents.append((slot.name, extent.descriptor, extent.offset))
+        _declare(builder, tensor)
+        places = [(extent.descriptor, extent.offset) for extent in opened.source.extents(tensor)]
+        extents.append((tensor.slot.name, places))
     builder.read(extents, threads)
+
+
+def _declare(builder: _core.ModelBuilder, tensor: TensorSource) -> None:
+    slot, split = tensor.slot, tensor.split
+    if split is None:
+        builder.declare(slot.name, tensor.storage, tensor.kept, slot.rows, slot.cols)
+        return
+    builder.declare_split(
+        slot.name,
+        layout=split.layout,
+        storage=tensor.storage,
+        scale_type=split.scale_type,
+        group=split.group,
+        scale_rows=split.scale_rows,
+        has_zero_points=len(split.tensors) == 3,
+        zero_point=split.zero_point,
+        rows=slot.rows,
+        cols=slot.cols,
+        order=split.order,
+    )
 
 
 def _finish_reading(
     builder: _core.ModelBuilder,
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | TensorsOnly,
     progress: Progress | None,
 ) -> None:
     """Wait until all weights are read, and report progress meanwhile."""
-    total = sum(
-        tensor.slot.rows * row_bytes(tensor.storage, tensor.slot.cols)
-        for tensor in checkpoint.tensors
-    )
+    total = sum(tensor.file_bytes for tensor in checkpoint.tensors)
     has_ended = False
     while not has_ended:
         has_ended = builder.wait(_POLL_S)
@@ -256,7 +289,9 @@ def _finish_reading(
         _raise_unread(checkpoint, *builder.unread)
 
 
-def _raise_unread(checkpoint: Checkpoint, slot: str, begin: int, end: int) -> NoReturn:
+def _raise_unread(
+    checkpoint: Checkpoint | TensorsOnly, slot: str, begin: int, end: int
+) -> NoReturn:
     """Raise the error for rows that could not be read, by reading them again."""
     tensor = next(tensor for tensor in checkpoint.tensors if tensor.slot.name == slot)
     checkpoint.source.read_rows(tensor, begin, end)

@@ -9,6 +9,20 @@
 
 namespace sinkstream {
 
+namespace {
+
+bool has_orders(const DecoderWeights& weights) {
+  for (const LayerWeights& layer : weights.layers) {
+    for (const PackedMatrix* matrix :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      if (matrix->order != nullptr) return true;
+    }
+  }
+  return weights.output.order != nullptr;
+}
+
+}  // namespace
+
 Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
                  ThreadPool* pool, const DecoderOptions& options)
     : spec_(spec),
@@ -43,6 +57,7 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
       group.sink_cos = carver.take<float>(rows * pairs);
       group.sink_sin = carver.take<float>(rows * pairs);
     }
+    ordered_ = has_orders(weights_) ? carver.take<float>(rows * widest) : nullptr;
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
     return carver.used();
   };
@@ -312,17 +327,36 @@ void Decoder::rotate_query(const Rotation& rotation, float* out) {
                 launch_);
 }
 
+// Adjacent parts whose columns have the same order are one call.
 void Decoder::multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts) {
-  LinearArgs args;
-  args.cols = parts[0].weights.cols;
-  args.input = input;
-  args.input_stride = args.cols;
-  args.tokens = tokens;
-  args.input_type = options_.input_type;
-  args.parts = parts.data();
-  args.part_count = static_cast<int64_t>(parts.size());
-  args.scratch = linear_scratch_;
-  kernels_.linear(args, launch_);
+  while (!parts.empty()) {
+    const int32_t* const order = parts[0].weights.order;
+    const auto end = std::ranges::find_if(
+        parts, [order](const LinearPart& part) { return part.weights.order != order; });
+    const auto count = static_cast<size_t>(end - parts.begin());
+    LinearArgs args;
+    args.cols = parts[0].weights.cols;
+    args.input = in_order(input, tokens, args.cols, order);
+    args.input_stride = args.cols;
+    args.tokens = tokens;
+    args.input_type = options_.input_type;
+    args.parts = parts.data();
+    args.part_count = static_cast<int64_t>(count);
+    args.scratch = linear_scratch_;
+    kernels_.linear(args, launch_);
+    parts = parts.subspan(count);
+  }
+}
+
+const float* Decoder::in_order(const float* input, int64_t tokens, int64_t cols,
+                               const int32_t* order) {
+  if (order == nullptr) return input;
+  launch_.pool->run(tokens, [&](int64_t token, int) {
+    const float* const from = input + token * cols;
+    float* const to = ordered_ + token * cols;
+    for (int64_t i = 0; i < cols; ++i) to[i] = from[order[i]];
+  });
+  return ordered_;
 }
 
 }  // namespace sinkstream

@@ -72,6 +72,7 @@ class Decoder : public WeightedModel {
   Rotation rotation(const float* cos, const float* sin) const;
   void rotate_query(const Rotation& rotation, float* out);
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
+  const float* in_order(const float* input, int64_t tokens, int64_t cols, const int32_t* order);
 
   DecoderSpec spec_;
   CacheLayers layers_;
@@ -96,6 +97,7 @@ class Decoder : public WeightedModel {
   float* up_;                        // [rows, intermediate]
   float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
   float *kept_cos_, *kept_sin_;      // [wanted rows, rotary_dim / 2], of each query's index
+  float* ordered_;                   // [rows, widest input]: in the order of a matrix's columns
   std::byte* linear_scratch_;
 
   Buffer attention_scratch_;

@@ -122,6 +122,9 @@ def weight_slots(spec: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     A vector has one column.
     """
 
+def split_row_bytes(storage: str, cols: int, group: int) -> int:
+    """Return the bytes of a row in memory, with scales of its own for every `group` columns."""
+
 class ModelBuilder:
     """Collects a model's description and weights."""
 
@@ -132,10 +135,30 @@ class ModelBuilder:
         If these differ, it is rounded as it is read, to one of `quantizable`.
         """
 
-    def read(self, extents: Sequence[tuple[str, int, int]], threads: int) -> None:
+    def declare_split(
+        self,
+        weight: str,
+        *,
+        layout: str,
+        storage: str,
+        scale_type: str,
+        group: int,
+        scale_rows: int,
+        has_zero_points: bool,
+        zero_point: int,
+        rows: int,
+        cols: int,
+        order: bytes,
+    ) -> None:
+        """Declare a matrix whose codes, scales and zero points are tensors of their own.
+
+        `order`: int32 of its columns in the order of their groups, or empty.
+        """
+
+    def read(self, extents: Sequence[tuple[str, Sequence[tuple[int, int]]]], threads: int) -> None:
         """Allocate memory, and start reading every weight into it in the background.
 
-        `extents`: name, file descriptor and offset of each weight.
+        `extents`: the name of each weight, and the descriptor and offset of each of its tensors.
         """
 
     def wait(self, at_most_s: float) -> bool:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from sinkstream._core import ModelBuilder
+
 def process_logits(
     logits: Sequence[float],
     *,
@@ -27,6 +29,9 @@ def kept_tokens(
 
 def unpack_rows(storage: str, content: bytes, cols: int, table: str = "") -> bytes:
     """Pack rows of a file into panels, and return their numbers as float32, [rows, cols]."""
+
+def matrix_numbers(builder: ModelBuilder, weight: str, table: str = "") -> bytes:
+    """Return a matrix that was read, as float32, [rows, cols] of the file."""
 
 def quantize_row(from_storage: str, row: bytes, to_storage: str) -> bytes | None:
     """Round a row of 16- or 32-bit numbers to blocks, as loading does; None if one is not finite.

@@ -5,52 +5,95 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot
-from sinkstream.checkpoint.storage import Storage
+from sinkstream.checkpoint.storage import Storage, row_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
+class SplitMatrix:
+    """A quantized matrix whose codes, scales and zero points are tensors of their own.
+
+    csrc/kernels/pack_split.h has the layouts.
+    """
+
+    layout: Literal["awq", "gptq", "rows"]
+    tensors: tuple[str, ...]
+    """The names of the tensors of codes, of scales, and of zero points if there are any."""
+    file_bytes: int
+    """Of these tensors."""
+    scale_type: Storage
+    group: int
+    """Columns that share a scale."""
+    scale_rows: int = 1
+    """Rows that share it."""
+    zero_point: int = 0
+    """Of all weights; with a tensor of zero points, added to them."""
+    order: bytes = field(default=b"", repr=False)
+    """int32: the columns in the order of their groups. Empty if they have that order."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSource:
-    """The tensor that fills one weight slot."""
+    """The tensor, or the tensors, that fill one weight slot."""
 
     slot: WeightSlot
     tensor: str
-    """The tensor's name in the checkpoint, as errors show it."""
+    """The tensor's name in the checkpoint, as errors show it; of a split matrix, its codes'."""
     storage: Storage
     """In the file."""
     rounded_to: Storage | None = None
     """If given, the storage that its rows are rounded to as they are read."""
+    split: SplitMatrix | None = None
+    """How it is stored, if its codes and scales are tensors of their own."""
 
     @property
     def kept(self) -> Storage:
         """Return the storage of the weight in memory."""
         return self.rounded_to or self.storage
 
+    @property
+    def file_bytes(self) -> int:
+        """Return the bytes of the tensor, or tensors, in the file."""
+        if self.split is not None:
+            return self.split.file_bytes
+        return self.slot.rows * row_bytes(self.storage, self.slot.cols)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one row in memory."""
+        if self.split is not None:
+            return _core.split_row_bytes(self.storage, self.slot.cols, self.split.group)
+        return row_bytes(self.kept, self.slot.cols)
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a tensor's consecutive rows are."""
+    """Where a tensor is."""
 
     descriptor: int
     """Of the file, open for reading."""
     offset: int
-    """Of the first row, from the start of the file."""
+    """Of the first byte, from the start of the file."""
 
 
 class Source(Protocol):
     """Reads bytes of tensors by position; nothing is mapped, nothing is read twice."""
 
-    def extent(self, tensor: TensorSource) -> Extent:
-        """Return where a tensor is, for native readers. Valid until `close`."""
+    def extents(self, tensor: TensorSource) -> tuple[Extent, ...]:
+        """Return where its tensors are, for native readers. Valid until `close`.
+
+        A split matrix has those of `SplitMatrix.tensors`, in that order.
+        """
         ...
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
-        """Read rows [begin, end) of a tensor, exactly as stored.
+        """Read rows [begin, end) of a tensor, exactly as stored; of a split matrix, all bytes.
 
         Raises:
             CheckpointError: The file has shrunk since it was opened.

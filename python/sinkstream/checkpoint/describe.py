@@ -23,7 +23,7 @@ from sinkstream.checkpoint.formats.gguf_header import (
 )
 from sinkstream.checkpoint.formats.gguf_split import existing_parts
 from sinkstream.checkpoint.formats.safetensors_header import DTYPE_BYTES, read_safetensors_header
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS, row_bytes
+from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.checkpoint.stores.folders import is_folder
 from sinkstream.errors import CheckpointError
 
@@ -82,9 +82,8 @@ def describe_opened(opened: TensorsOnly) -> Description:
     """Describe an open checkpoint without reading its headers again. Types: only those in use."""
     path = Path(opened.path)
     types = _shares(
-        (tensor.storage, slot.rows * slot.cols, slot.rows * row_bytes(tensor.storage, slot.cols))
+        (tensor.storage, tensor.slot.rows * tensor.slot.cols, tensor.file_bytes)
         for tensor in opened.tensors
-        for slot in [tensor.slot]
     )
     if isinstance(opened.text, GgufText):
         size = sum(map(_size, existing_parts(path)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.families.family import WeightNames
@@ -13,8 +14,20 @@ from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFound:
+    """The tensors of a split matrix, or what is wrong with them."""
+
+    names: tuple[str, ...]
+    source: TensorSource | None
+    problems: tuple[str, ...] = ()
+
+
 UNQUANTIZED: tuple[Storage, ...] = ("BF16", "F16", "F32")
-"""Storage types of vectors (only rows of matrices have blocks), and of all safetensors tensors."""
+"""Storage types of vectors (only rows of matrices have blocks), and of weights that are a single
+safetensors tensor."""
 
 
 def match_tensors(
@@ -25,6 +38,7 @@ def match_tensors(
     unused: Collection[str],
     where: str,
     is_refused: Callable[[str], bool] = lambda name: False,
+    find_split: Callable[[str, WeightSlot], SplitFound | None] = lambda tensor, slot: None,
 ) -> tuple[TensorSource, ...]:
     """Find the tensor for every weight slot. Warn of tensors that fill none.
 
@@ -36,6 +50,8 @@ def match_tensors(
         unused: Names of tensors that may be present and are ignored.
         where: The file or folder, for the error.
         is_refused: Whether a tensor that fills no slot is an error, by its name.
+        find_split: The tensors of a slot's split matrix; None if it is a single tensor. Gets the
+            name that the single tensor would have.
 
     Returns:
         One source for each of `weight_slots(spec)`, in that order.
@@ -44,12 +60,23 @@ def match_tensors(
         CheckpointError: Tensors are missing, unexpected, or have the wrong shape or storage type.
             The message lists them, up to 20.
     """
-    needed = {names.tensor(slot.name): slot for slot in weight_slots(spec)}
-    problems = [
-        problem
-        for tensor, slot in needed.items()
-        if (problem := _problem(tensor, slot, entries.get(tensor), storages)) is not None
-    ]
+    needed: set[str] = set()
+    sources: list[TensorSource] = []
+    problems: list[str] = []
+    for slot in weight_slots(spec):
+        tensor = names.tensor(slot.name)
+        found = find_split(tensor, slot)
+        if found is not None:
+            needed.update(found.names)
+            problems += found.problems
+            sources += [found.source] if found.source is not None else []
+            continue
+        needed.add(tensor)
+        problem = _problem(tensor, slot, entries.get(tensor), storages)
+        if problem is not None:
+            problems.append(problem)
+        else:
+            sources.append(TensorSource(slot, tensor, entries[tensor].kind))
     surplus = {
         name: f"tensor {quoted(name)} of shape {list(entry.shape)} belongs to no weight of a "
         f"{spec.family} decoder with {spec.layers} layers"
@@ -60,9 +87,7 @@ def match_tensors(
         raise _error([*problems, *surplus.values()], where)
     if surplus:
         warn_caller(_warning(list(surplus.values()), where))
-    return tuple(
-        TensorSource(slot, tensor, entries[tensor].kind) for tensor, slot in needed.items()
-    )
+    return tuple(sources)
 
 
 def _problem(

@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Storage: TypeAlias = str
-"""How a file stores numbers: a key of `STORAGE_BLOCKS`. Quantized types are GGUF's blocks."""
+"""How a file stores numbers: a key of `STORAGE_BLOCKS` or of `SPLIT_STORAGES`."""
 
 STORAGE_BLOCKS: dict[Storage, tuple[int, int]] = _core.storages()
-"""For each storage type: numbers in a block, and bytes of a block."""
+"""For each storage type of single tensors: numbers in a block, and bytes of a block. Quantized
+types are GGUF's blocks."""
+
+SPLIT_STORAGES: tuple[Storage, ...] = ("INT4", "INT8", "FP8")
+"""Types of matrices whose codes, scales and zero points are tensors of their own."""
 
 
 def row_bytes(storage: Storage, cols: int) -> int:

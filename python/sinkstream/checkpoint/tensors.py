@@ -24,6 +24,12 @@ class TensorEntry:
     """The header's name for the storage type; not necessarily one that can be loaded."""
     offset: int
     """Of the first byte, from the start of the file."""
+    size: int
+    """In bytes."""
+
+    def read(self) -> bytes:
+        """Read all of it."""
+        return self.file.read(self.offset, self.size, f"tensor {quoted(self.name)}")
 
 
 class FileSource:
@@ -33,13 +39,16 @@ class FileSource:
         """Take ownership of the files of `entries`, which are keyed by tensor name."""
         self.entries = entries
 
-    def extent(self, tensor: TensorSource) -> Extent:
-        """Return where a tensor is."""
-        entry = self.entries[tensor.tensor]
-        return Extent(entry.file.descriptor, entry.offset)
+    def extents(self, tensor: TensorSource) -> tuple[Extent, ...]:
+        """Return where its tensors are."""
+        names = (tensor.tensor,) if tensor.split is None else tensor.split.tensors
+        found = (self.entries[name] for name in names)
+        return tuple(Extent(entry.file.descriptor, entry.offset) for entry in found)
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
-        """Read rows [begin, end) of a tensor, exactly as stored."""
+        """Read rows [begin, end) of a tensor, exactly as stored; of a split matrix, all bytes."""
+        if tensor.split is not None:
+            return b"".join(self.entries[name].read() for name in tensor.split.tensors)
         if not 0 <= begin <= end <= tensor.slot.rows:
             raise CheckpointError(
                 f"load: rows of tensor {quoted(tensor.tensor)} must lie in "

@@ -16,7 +16,6 @@ from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quantization import rounded
 from sinkstream.checkpoint.spec import weight_slots
-from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.cli.info_memory import Sizes, largest_window, sizes_of
 from sinkstream.cli.info_probe import Probed, probe
 from sinkstream.cli.memory import available_bytes
@@ -24,7 +23,7 @@ from sinkstream.cli.options import Loading
 from sinkstream.cli.processor import huge_pages, instructions, processor_name
 from sinkstream.cli.terminal import printable
 from sinkstream.errors import CheckpointError
-from sinkstream.loading import check_options, choose_window
+from sinkstream.loading import check_device, check_options, choose_window
 from sinkstream.model import ModelOptions
 from sinkstream.open_checkpoint import with_text
 
@@ -204,7 +203,7 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     name = name if name.startswith(("lmstudio:", "ollama:")) else display_name(str(path))
     found = describe(path)
     try:
-        checkpoint = _open(path, options.quantize)
+        checkpoint = _open(path, options)
     except CheckpointError as error:
         return Refused(_refused_model(name, path, found), [str(error)])
     options = choose_window(options, checkpoint.spec.trained_length)
@@ -242,11 +241,12 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     )
 
 
-def _open(path: Path, quantize: str | None) -> Checkpoint:
+def _open(path: Path, options: ModelOptions) -> Checkpoint:
     """Open a checkpoint, with its tokenizer, and close its files."""
     opened = open_tensors(path, headers_only=True)
     try:
-        return with_text(rounded(opened, quantize))
+        check_device(options, opened)
+        return with_text(rounded(opened, options.quantize))
     finally:
         opened.source.close()
 
@@ -343,7 +343,7 @@ def block_formats(tensors: Sequence[TensorSource]) -> dict[str, int]:
     """Return the bytes of a model's weights by block format, the largest first."""
     found: dict[str, int] = {}
     for tensor in tensors:
-        size = tensor.slot.rows * row_bytes(tensor.kept, tensor.slot.cols)
+        size = tensor.slot.rows * tensor.row_bytes
         found[tensor.kept] = found.get(tensor.kept, 0) + size
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 

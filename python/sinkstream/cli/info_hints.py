@@ -14,7 +14,8 @@ _NEEDS = {
     "avx512": {"avx512f", "avx512_bf16", "avx512_vnni", "fma", "f16c"},
     "avx2": {"avx2", "fma", "f16c"},
 }
-_QUANTIZED = {name for name, (numbers, _) in STORAGE_BLOCKS.items() if numbers > 1}
+# Whose codes are integers.
+_QUANTIZED = {"INT4", "INT8", *(name for name, (count, _) in STORAGE_BLOCKS.items() if count > 1)}
 # On the tile unit, int16 decoded SmolLM2 1.6 times as fast as bfloat16, and a model of 0.6 billion
 # parameters 1.03 to 1.15 times (docs/decisions/0007-amx-table.md).
 _SMALL_PARAMETERS = 1_000_000_000

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.cli.info_probe import Probed
 from sinkstream.model import ModelOptions
 
@@ -47,7 +46,7 @@ def sizes_of(
         weights=total,
         weights_per_token=total if spec.tie_embeddings else total - weights["embedding"],
         sequence=sequence * probed.bytes_per_token // spec.layers,
-        scratch=_scratch(spec, options, probed, pages),
+        scratch=_scratch(spec, tensors, options, probed, pages),
     )
 
 
@@ -66,7 +65,7 @@ def largest_window(
         pages = _pages(options.sinks + window)
         rows = _sequence_pages(spec, options.sinks, window) * _PAGE_ROWS
         cache = options.max_sequences * rows * probed.bytes_per_token // spec.layers
-        if weights + cache + _scratch(spec, options, probed, pages) <= available:
+        if weights + cache + _scratch(spec, tensors, options, probed, pages) <= available:
             low = window
         else:
             high = window - 1
@@ -94,11 +93,17 @@ def _packed(tensor: TensorSource) -> int:
         size = 4 * slot.rows
     else:
         panels = -(-slot.rows // _PANEL_ROWS)
-        size = panels * _PANEL_ROWS * row_bytes(tensor.kept, slot.cols)
+        size = panels * _PANEL_ROWS * tensor.row_bytes
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _scratch(spec: DecoderSpec, options: ModelOptions, probed: Probed, pages: int) -> int:
+def _scratch(
+    spec: DecoderSpec,
+    tensors: Sequence[TensorSource],
+    options: ModelOptions,
+    probed: Probed,
+    pages: int,
+) -> int:
     """Return the work space of one step: activations, split attention, logits and sampling."""
     rows = probed.prefill_chunk + options.max_sequences
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
@@ -106,6 +111,8 @@ def _scratch(spec: DecoderSpec, options: ModelOptions, probed: Probed, pages: in
     numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size
     numbers += (4 + 2 * len(set(spec.own_windows or [0]))) * pairs
     widest = max(spec.hidden_size, spec.intermediate_size, query)
+    if any(tensor.split is not None and tensor.split.order for tensor in tensors):
+        numbers += widest  # inputs in the order of columns
     linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
     attention = _SPLIT_ROWS * spec.heads * min(pages, _MOST_SPLIT_PAGES) * (spec.head_dim + 16) * 4
     attention += probed.threads * 64 * (spec.head_dim * 4 + 192) * 4

@@ -66,7 +66,7 @@ class WeightReaderTest : public testing::Test {
       std::vector<std::byte> bytes(shape.rows * row_bytes_of(shape.storage, shape.cols));
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xbf);  // finite
       file_.write(bytes, offset);
-      extents_.push_back({shape.weight, file_.descriptor(), offset});
+      extents_.push_back({shape.weight, {{file_.descriptor(), offset}}});
       offset += static_cast<int64_t>(bytes.size());
       total_ += static_cast<int64_t>(bytes.size());
       tensors_.insert(tensors_.begin(), std::move(bytes));
@@ -129,7 +129,7 @@ TEST_F(WeightReaderTest, NamesTheRowsThatAShorterFileLacks) {
 
 TEST_F(WeightReaderTest, NamesTheRowsThatAClosedFileLacks) {
   WeightStore store = allocated();
-  extents_.back().descriptor = -1;
+  extents_.back().tensors[0].descriptor = -1;
   WeightReader reader(&store, extents_, 2);
   ASSERT_TRUE(reader.wait(kLong));
   ASSERT_TRUE(reader.unread());
@@ -146,7 +146,7 @@ TEST_F(WeightReaderTest, StopsEarlyWhenItIsDestroyed) {
   store.allocate();
   file_.cut(kRows * 64);
   {
-    WeightReader reader(&store, {{"embedding", file_.descriptor(), 0}}, 1);
+    WeightReader reader(&store, {{"embedding", {{file_.descriptor(), 0}}}}, 1);
     EXPECT_FALSE(reader.wait(milliseconds(0)));
   }
   EXPECT_THROW(store.finish(), InternalError);  // rows are missing

@@ -186,7 +186,7 @@ def _read_all(checkpoint: Checkpoint, folder: Path) -> None:
     try:
         for tensor in checkpoint.tensors:
             checkpoint.source.read_rows(tensor, 0, tensor.slot.rows)
-            descriptor = checkpoint.source.extent(tensor).descriptor
+            descriptor = checkpoint.source.extents(tensor)[0].descriptor
             inside = Path(f"/proc/self/fd/{descriptor}").readlink()
             assert inside.is_relative_to(folder.resolve()), inside
     finally:

@@ -127,7 +127,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"attention_bias": "yes"}, '`attention_bias` must be true or false, but is "yes"'),
     ({"rope_interleaved": True}, "`rope_interleaved` must be false or absent, but is true"),
     ({"is_encoder_decoder": True}, "`is_encoder_decoder` must be false or absent"),
-    ({"quantization_config": {"bits": 4}}, "`quantization_config` must be absent"),
     ({"sliding_window": 4096}, "`sliding_window` must be absent, but is 4096. Layers of this fam"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must be a list of"),
     ({"layer_types": "full_attention"}, "`layer_types` must be a list of"),

@@ -30,6 +30,8 @@ from sinkstream.cli.info_facts import (
 )
 from sinkstream.cli.info_hints import hints
 from sinkstream.cli.info_page import WIDTH, count, details, lay_out, shares, summary
+from tests.data import quantized_folders
+from tests.data.quantized_folders import Scheme
 from tests.python.checkpoint.gguf_bytes import STRING, U32, llama_bytes
 from tests.python.checkpoint.split_files import write_parts
 from tests.python.cli.conftest import Run
@@ -408,6 +410,19 @@ def test_a_model_in_parts_is_described_as_one(run: Run, tmp_path: Path) -> None:
         facts = json.loads(run("info", str(part), "--json").out)
         assert facts["model"]["path"] == str(parts[0])
         assert facts["model"]["file_bytes"] == sum(p.stat().st_size for p in parts)
+
+
+def test_a_quantized_folder_shows_its_types_and_what_a_token_reads(
+    run: Run, tmp_path: Path
+) -> None:
+    quantized_folders.write(Scheme("gptq", bits=8, group=64, model="llama-wide"), tmp_path)
+    model = json.loads(run("info", str(tmp_path), "--json").out)["model"]
+    assert model["quantization"] == "gptq"
+    assert set(model["block_formats"]) == {"INT8", "F32"}
+    matrices = 2 * (2 * 256 * 256 + 2 * 64 * 256 + 3 * 512 * 256)
+    assert model["block_formats"]["INT8"] == matrices * (1 + 4 / 64)  # a word for each group
+    assert model["tensor_types"].keys() == {"I32", "F16", "F32"}
+    assert model["bytes_read_per_token"] < model["file_bytes"]
 
 
 def test_parameters_are_those_of_the_tensors(run: Run, checkpoint: str) -> None:

@@ -16,7 +16,8 @@ from sinkstream.cli.info_probe import probe
 from sinkstream.cli.memory import available_bytes
 from sinkstream.errors import InvalidArgument
 from sinkstream.loading import check_options, choose_window
-from tests.data import tiny
+from tests.data import quantized_folders, tiny
+from tests.data.quantized_folders import SCHEMES, Scheme
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -55,6 +56,12 @@ def test_a_folder_takes_what_info_says(
     tiny_folder: Callable[[str], Path], name: str, options: dict[str, Any]
 ) -> None:
     check(tiny_folder(name), options)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_a_quantized_folder_takes_what_info_says(scheme: Scheme, tmp_path: Path) -> None:
+    quantized_folders.write(scheme, tmp_path)
+    check(tmp_path, {"threads": 1})
 
 
 @pytest.mark.parametrize("storage", tiny.STORAGES)

@@ -61,11 +61,11 @@ def test_a_file_that_shrinks_before_it_is_read_is_an_error_that_names_the_tensor
 def test_a_file_that_could_not_be_read_and_then_could_has_changed(
     model_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nowhere(self: FileSource, tensor: TensorSource) -> Extent:
-        return replace(extent(self, tensor), descriptor=-1)
+    def nowhere(self: FileSource, tensor: TensorSource) -> tuple[Extent, ...]:
+        return tuple(replace(extent, descriptor=-1) for extent in extents(self, tensor))
 
-    extent = FileSource.extent
-    monkeypatch.setattr(FileSource, "extent", nowhere)
+    extents = FileSource.extents
+    monkeypatch.setattr(FileSource, "extents", nowhere)
     with pytest.raises(
         sinkstream.CheckpointError, match="could not be read at first, but could be read later"
     ):

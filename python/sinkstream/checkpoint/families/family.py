@@ -148,7 +148,6 @@ class Switches:
 _CONFIG_NEUTRAL = {
     "hidden_act": "silu",
     "is_encoder_decoder": False,
-    "quantization_config": None,
 }
 _NO_LAYER_WINDOWS = "Layers of this family have no windows of their own."
 _FULL, _SLIDING = "full_attention", "sliding_attention"

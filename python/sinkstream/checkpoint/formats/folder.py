@@ -15,7 +15,9 @@ from sinkstream.checkpoint.bounded_file import File, is_there, read_json, read_o
 from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
 from sinkstream.checkpoint.families import find_family
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.formats.quantization_config import read_quantization
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
+from sinkstream.checkpoint.formats.split_tensors import OF_ACTIVATIONS, find_split
 from sinkstream.checkpoint.fused import split_fused
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
 from sinkstream.checkpoint.quoting import quoted
@@ -55,6 +57,13 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     family = find_family(fields.word("model_type"), f"{_CONFIG} has model_type")
     spec = family.spec_from_config(fields)
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
+    quantization = read_quantization(folder, fields)
+    if quantization is not None and family.folder_names.fused:
+        raise CheckpointError(
+            f"load: {_CONFIG} must not have `quantization_config` with model_type "
+            f"{quoted(fields.word('model_type'))}, whose tensors hold several weights. Load a GGUF "
+            "file of the model."
+        )
     weight_map, held = _open_weights(folder)
     try:
         spec, held = settle_tie(
@@ -62,7 +71,13 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
         )
         entries = split_fused(spec, family.folder_names, held, folder.name)
         tensors = match_tensors(
-            spec, family.folder_names, entries, UNQUANTIZED, _unused(spec, entries), folder.name
+            spec,
+            family.folder_names,
+            entries,
+            UNQUANTIZED,
+            _unused(spec, entries),
+            folder.name,
+            find_split=lambda tensor, slot: find_split(quantization, tensor, slot, entries),
         )
         _check_index(weight_map, held)
         return TensorsOnly(
@@ -97,8 +112,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
-    """Return the names of redundant tensors that older savers wrote."""
-    unused = {name for name in entries if name.endswith(".rotary_emb.inv_freq")}
+    """Return the names of redundant tensors: older savers', and scales of activations."""
+    unused = {name for name in entries if name.endswith((".rotary_emb.inv_freq", *OF_ACTIVATIONS))}
     if spec.tie_embeddings:
         unused.add("lm_head.weight")
     return unused

@@ -173,7 +173,8 @@ def _check_extents(
                 f"load: {what} must begin at byte {expected} of the tensor data, right after the "
                 f"tensor before it, but begins at {tensor.offset}."
             )
-        end = expected + _tensor_bytes(file, tensor)
+        size = _tensor_bytes(file, tensor)
+        end = expected + size
         if data_begin + end > file.size:
             raise CheckpointError(
                 f"load: {what} must end at byte {data_begin + end}, but the file has only "
@@ -181,7 +182,8 @@ def _check_extents(
             )
         expected = round_up(end, alignment)
         kind, offset = BLOCK_TYPES[tensor.block_type], data_begin + tensor.offset
-        tensors[tensor.name] = TensorEntry(file, tensor.name, tensor.sizes[::-1], kind, offset)
+        shape = tensor.sizes[::-1]
+        tensors[tensor.name] = TensorEntry(file, tensor.name, shape, kind, offset, size)
     if file.size > max(data_begin + expected, header_end):
         raise CheckpointError(
             f"load: {file.name} must end with its last tensor at byte {data_begin + expected}, "

@@ -96,7 +96,7 @@ def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, 
             f"{where}: the data_offsets of {what} must be two numbers that are {size} apart, as "
             f"its shape {list(shape)} says, but are {quoted(offsets)}."
         )
-    return TensorEntry(file, name, tuple(shape), dtype, offsets[0]), size
+    return TensorEntry(file, name, tuple(shape), dtype, offsets[0], size), size
 
 
 def _is_counts(value: Any) -> bool:
@@ -125,7 +125,7 @@ def _check_extents(
                 f"{file.size} bytes. It was probably truncated by an incomplete copy."
             )
         tensors[tensor.name] = TensorEntry(
-            file, tensor.name, tensor.shape, tensor.kind, data_begin + tensor.offset
+            file, tensor.name, tensor.shape, tensor.kind, data_begin + tensor.offset, size
         )
     if data_begin + expected != file.size:
         raise CheckpointError(
