@@ -64,6 +64,21 @@ def test_a_quantized_folder_takes_what_info_says(scheme: Scheme, tmp_path: Path)
     check(tmp_path, {"threads": 1})
 
 
+def test_inputs_in_the_order_of_columns_take_what_info_says(tmp_path: Path) -> None:
+    stated, taken = [], []
+    for ordered in (False, True):
+        path = tmp_path / str(ordered)
+        quantized_folders.write(Scheme("gptq", act_order=ordered), path)
+        opened = open_tensors(path, headers_only=True)
+        opened.source.close()
+        chosen = choose_window(check_options(threads=1), opened.spec.trained_length)
+        probed = probe(opened.spec, chosen)
+        stated.append(sizes_of(opened.spec, opened.tensors, chosen, probed).scratch)
+        with sinkstream.load(path, threads=1) as model:
+            taken.append(model.capacity.scratch_bytes)
+    assert stated[1] - stated[0] == pytest.approx(taken[1] - taken[0], rel=0.05)
+
+
 @pytest.mark.parametrize("storage", tiny.STORAGES)
 def test_a_file_takes_what_info_says(tiny_gguf: Callable[[str, str], Path], storage: str) -> None:
     check(tiny_gguf(tiny.model_for(storage), storage), {})
