@@ -82,8 +82,10 @@ struct Piece {
       word = (group - first_group()) * divide_up(rows, per) + row / per;
       if (format.layout == SplitLayout::kAwq) place = row % 2 * 4 + row % 8 / 2;
     }
-    const std::byte* from = tensors[2] + word * 4;
-    return format.zero_point + (per == 8 ? field<4>(from, place) : field<8>(from, place));
+    uint32_t fields;
+    std::memcpy(&fields, tensors[2] + word * 4, 4);
+    fields += static_cast<uint32_t>(format.zero_point) * (per == 8 ? 0x11111111u : 0x01010101u);
+    return static_cast<int>(fields >> (place * bits_of(format)) & (per == 8 ? 15 : 255));
   }
 };
 

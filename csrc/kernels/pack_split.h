@@ -34,7 +34,9 @@ struct SplitFormat {
   int64_t group = kUnit;               // columns that share a scale; the last may be fewer
   int64_t scale_rows = 1;              // rows that share it
   bool has_zero_points = false;        // a tensor of them
-  int zero_point = 0;                  // of all weights, or added to those of the tensor
+  // Of all weights. With a tensor of zero points: added to every field of its words, carries
+  // included, which undoes how GPTQ's first version subtracts 1 from them.
+  int zero_point = 0;
 };
 
 // Bytes of a file: a part of one tensor.

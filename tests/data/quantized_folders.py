@@ -167,8 +167,9 @@ def _integers(scheme: Scheme, weight: Floats, draw: np.random.Generator) -> tupl
             scales[:, group] = 2 * np.abs(part).max(axis=1) / top
         else:
             low, high = np.minimum(part.min(axis=1), 0), np.maximum(part.max(axis=1), 0)
+            low[:: 5 + group] = 0  # a zero point of 0
             scales[:, group] = (high - low) / top
-            zeros[:, group] = np.clip(np.rint(-low / scales[:, group]), 1, top)
+            zeros[:, group] = np.clip(np.rint(-low / scales[:, group]), 0, top)
     kept = torch.from_numpy(scales).to(getattr(torch, scheme.scale))
     exact = kept.float().numpy()
     codes = np.clip(np.rint(weight / exact[:, groups]) + zeros[:, groups], 0, top).astype(np.int64)
@@ -204,10 +205,12 @@ def _awq(scheme: Scheme, coded: _Coded) -> Tensors:
 def _gptq(scheme: Scheme, coded: _Coded) -> Tensors:
     import torch
 
-    stored = coded.zeros - (1 if scheme.method == "gptq" else 0)
+    zeros = _words(coded.zeros.T, scheme.bits).numpy().view(np.uint32)
+    if scheme.method == "gptq":  # minus 1 in every field, with borrows
+        zeros = zeros - np.uint32(0x11111111 if scheme.bits == 4 else 0x01010101)
     return {
         "qweight": _words(coded.codes, scheme.bits).T,
-        "qzeros": _words(stored.T, scheme.bits),
+        "qzeros": torch.from_numpy(zeros.view(np.int32)),
         "scales": coded.scales.T,
         "g_idx": torch.from_numpy(coded.groups.astype(np.int32)),
     }

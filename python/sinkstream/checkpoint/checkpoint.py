@@ -33,7 +33,7 @@ class SplitMatrix:
     scale_rows: int = 1
     """Rows that share it."""
     zero_point: int = 0
-    """Of all weights; with a tensor of zero points, added to them."""
+    """Of all weights; with a tensor of zero points, added to every field of its words."""
     order: bytes = field(default=b"", repr=False)
     """int32: the columns in the order of their groups. Empty if they have that order."""
 

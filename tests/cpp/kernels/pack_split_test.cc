@@ -104,7 +104,7 @@ TEST(PackSplit, TakesPiecesOfAnySize) {
     const Tensors tensors = random_tensors(layout, storage, 64, 1);
     const PackedMatrix whole = tensors.matrix(nullptr);
     const Panels expected = tensors.pack(nullptr, int64_t{1} << 20);
-    for (const int64_t bytes : {1, 3000, 9000}) {
+    for (const int64_t bytes : {1, 1500, 4000}) {
       EXPECT_GT(split_pieces(tensors.format, kRows, kCols, false, bytes).size(), 1u);
       const Panels found = tensors.pack(nullptr, bytes);
       EXPECT_EQ(std::memcmp(found.get(), expected.get(),

@@ -350,6 +350,9 @@ TEST(WeightStore, HasAnotherDigestForEverySingleBit) {
     const int64_t row = row_bytes_of(storage, whole_blocks(storage, 32));
     const int64_t bits = (3 * row + 5 * 4) * 8;
     for (int64_t bit = 0; bit < bits; ++bit) {
+      const bool is_unused = storage == Storage::kInt4 && bit < 3 * row * 8 &&
+                             bit % (20 * 8) >= 5 && bit % (20 * 8) < 13;  // of 13 for a zero point
+      if (is_unused) continue;
       ASSERT_TRUE(seen.insert(digest_with(storage, bit)).second) << bit;
     }
   }

@@ -42,7 +42,7 @@ class FolderQuantization:
     has_order: bool = False
     """Whether columns must have an order (`desc_act`): a tensor with each column's group."""
     zero_point: int = 0
-    """Added to the zero points that are stored."""
+    """Added to every field of the words of zero points."""
     block: tuple[int, int] | None = None
     """Rows and columns that share a scale, where scales are a grid."""
     scale: str = "weight_scale"
