@@ -893,8 +893,8 @@ OURS = (
         name="spare_bits_taken_as_stored",
         sentence="The last pair of a unit of 5-bit codes takes its bits in reverse.",
         file="csrc/kernels/cpu/linear/codes.inl",
-        old="const UintVec bits = shift_halfwords(code_word(codes, word, v), 15 - word);",
-        new="const UintVec bits = shift_halfwords(code_word(codes, kBits - word, v), 15 - word);",
+        old="shift_halfwords(code_word(codes, word, v), 15 - word - kFrom);",
+        new="shift_halfwords(code_word(codes, kBits - word, v), 15 - word - kFrom);",
         killers=(_linear("EqualsTheReferenceForEveryShape"),),
     ),
     Mutant(
