@@ -88,7 +88,8 @@ InputType input_named(const std::string& name) {
   for (const InputType type : kInputTypes) {
     if (name == name_of(type)) return type;
   }
-  std::fprintf(stderr, "linear_bench: inputs must be float32, bfloat16, int16 or int8, but are %s.\n",
+  std::fprintf(stderr,
+               "linear_bench: inputs must be float32, bfloat16, int16 or int8, but are %s.\n",
                name.c_str());
   std::exit(2);
 }
