@@ -10,8 +10,9 @@
 // scale · the integer nearest to x · (most / largest), ties to even, in float; `most` is 32767 or
 // 127. The error is at most 2^-16 or 2^-8 of the unit's largest input; bfloat16 loses up to 2^-9 of
 // each. If `largest` is below kMinGroupMagnitude the unit is zeros; if it is not finite the unit is
-// NaN. Codes times integers, summed over a group, are exact in 32 bits in any order. Weights that
-// are not codes are multiplied by the inputs unchanged with kInt16, in bfloat16 with kInt8.
+// NaN. Codes times integers, summed over a group, are exact in 32 bits in any order. Other
+// weights, FP8 among them, meet the inputs unchanged with kInt16, in bfloat16 with kInt8. Here
+// codes are those that stand for integers.
 //
 // Note: [One order for integers of 8 bits]
 // With kInt8, every table, `reference` included, gives the same bits for weights that are codes.

@@ -91,7 +91,7 @@ double scale_of(const Matrix& matrix, const Inputs& inputs) {
 
 // Whether the order of sums is the same in every table: Note: [One order for integers of 8 bits].
 bool has_one_order(const Matrix& matrix, InputType type) {
-  return type == InputType::kInt8 && is_quantized(matrix.packed().type);
+  return type == InputType::kInt8 && are_integers(matrix.packed().type);
 }
 
 class LinearTest : public TableTest<&Kernels::linear> {

@@ -154,7 +154,7 @@ def test_refuses_another_model(tiny_folder: Callable[[str], Path], tmp_path: Pat
 def test_says_that_there_is_no_room(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     with load(tiny_folder("llama"), max_sequences=1) as model, model.session() as session:
         session.save(tmp_path / "file")
-        with pytest.raises(CapacityError, match="session: a session needs"):
+        with pytest.raises(CapacityError, match="a new session needs"):
             model.load_session(tmp_path / "file")
         assert talk(session, 1, 2)
 
