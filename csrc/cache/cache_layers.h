@@ -2,7 +2,7 @@
 //
 // Note: [Cache groups]
 // A layer that was trained with a window w of its own keeps the last w tokens and no sinks, as long
-// as w is at most the sequence's window W: that is the trained layer, for ever. Any other layer
+// as w is at most the sequence's window W: that is the trained layer, forever. Any other layer
 // keeps the sequence's sinks and window, and so does one with w above W. What follows from a
 // layer's rule (its rank, the oldest token that a query sees, its pages, its cuts) exists once per
 // group. The live and evicted tokens of a sequence are those of its largest group.

@@ -126,7 +126,7 @@ def test_a_parameter_is_read_as_typer_reads_it(scripts: dict[str, ModuleType]) -
 
 def test_every_exit_code_is_on_the_page(scripts: dict[str, ModuleType]) -> None:
     page = scripts["command_line"].page()
-    assert set(EXIT_CODES) == {0, 1, 2, 130}
+    assert set(EXIT_CODES) == {0, 1, 2, 130, 143}
     assert all(f"- `{code}`: {meaning}." in page for code, meaning in EXIT_CODES.items())
 
 
