@@ -22,6 +22,7 @@ from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.storage import SPLIT_STORAGES
 from sinkstream.errors import CheckpointError
 from tests.data import quantized_folders as quantized
+from tests.data import tiny
 from tests.data.quantized_folders import SCHEMES, Scheme
 
 TABLES = [name for name, supported in _core.kernel_tables() if supported]
@@ -227,6 +228,15 @@ def test_what_is_wrong_with_a_config_is_said(
 ) -> None:
     found = refusal(tmp_path, scheme, damage)
     assert re.search(sentence, found), found
+
+
+def test_a_family_whose_tensors_hold_several_weights_is_refused(tmp_path: Path) -> None:
+    folder = tiny.write_folder(tiny.build("phi3"), tmp_path / "phi3")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="whose tensors hold several weights"):
+        open_tensors(folder)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> None:
