@@ -60,6 +60,7 @@ class Replies(ClosesOnExit):
         self._running: dict[_core.TokenStream, tuple[int, Stream]] = {}
         self._complete: deque[tuple[int, Result | Exception]] = deque()
         self._reader = threading.Lock()
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<sinkstream.Replies {len(self._running)} running, {len(self._complete)} complete>"
@@ -105,6 +106,7 @@ class Replies(ClosesOnExit):
 
     def close(self) -> None:
         """End all generation and drop what has not been returned. May be called more than once."""
+        self._is_closed = True
         self._prompts = enumerate(())
         for _, stream in list(self._running.values()):
             stream.close()
@@ -172,6 +174,8 @@ class Replies(ClosesOnExit):
             self._fail(index, error)
         else:
             self._running[stream._native] = index, stream
+            if self._is_closed:  # by another thread, which has not seen this stream
+                stream.close()
 
     def _fail(self, index: int, error: Exception) -> None:
         """Make `error` the reply to a prompt; raise it if it is no fault of the prompt."""

@@ -211,6 +211,17 @@ def test_one_reader_at_a_time(model: sinkstream.Model) -> None:
     assert [type(error) for error in caught] == [StopIteration]
 
 
+def test_what_starts_while_another_thread_closes_ends_too(model: sinkstream.Model) -> None:
+    def prompts() -> Iterator[list[int]]:
+        replies.close()  # as another thread would, after the prompt was taken
+        yield [5]
+
+    replies = model.generate_many(prompts(), max_tokens=None, ignore_eos=True)
+    with pytest.raises(StopIteration):
+        next(replies)
+    wait_until_idle(model)
+
+
 def test_a_dead_engine_is_no_reply(tiny_folder: Callable[[str], Path]) -> None:
     model = sinkstream.load(tiny_folder("llama"), sinks=4, window=60, threads=1)
     replies = model.generate_many([[5], [6]], max_tokens=3)
