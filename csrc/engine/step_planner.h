@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-// A sequence without memory, in order of arrival.
+// A sequence without memory, in the order given.
 struct WaitingView {
   int64_t pages = 0;        // the most it will ever allocate
   int64_t prompt_left = 1;  // prompt tokens not in its cache when admitted, at least 1
@@ -54,7 +54,7 @@ struct StepPlan {
 // Plans steps; reuses its working memory.
 class StepPlanner {
  public:
-  // Admits strictly in order of arrival, so that small requests cannot starve a large one. Every
+  // Admits strictly in the order given, so that small requests cannot starve a large one. Every
   // decoding sequence gets its token. The rest of the budget goes to prompts, least recently served
   // first. A step that also decodes takes no more prompt tokens than
   // `prompt_tokens_per_decode_step` allows, so that no decoding sequence waits longer than two of
