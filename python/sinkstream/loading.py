@@ -65,10 +65,10 @@ def load(
             `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
-            `"int16"` and `"int8"` (with weights of 8 bits or fewer: integers of 16 and 8 bits with
-            one scale for every 32 values; other weights meet float32 with `"int16"` and bfloat16
-            with `"int8"`), or `"auto"`, which never rounds more than bfloat16 does. A GPU always
-            uses bfloat16. Sums are always float32.
+            `"int16"` and `"int8"` (for weights that are integers of 8 bits or fewer: integers of 16
+            and 8 bits with one scale for every 32 values; for other weights float32 with `"int16"`
+            and bfloat16 with `"int8"`), or `"auto"`, which never rounds more than bfloat16 does. A
+            GPU always uses bfloat16. Sums are always float32.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.

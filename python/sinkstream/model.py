@@ -251,8 +251,8 @@ class Model(ClosesOnExit):
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
                 and transformers take them; only text is supported). A string is plain text. Control
                 tokens come only from ids, or from the chat template that messages go through. A
-                model with a chat template often answers a plain string with nothing; a warning then
-                says so. Any length is allowed: tokens that no longer fit into the cache are
+                model with a chat template often returns an empty reply to a plain string; a warning
+                then says so. Any length is allowed: tokens that no longer fit into the cache are
                 evicted.
             sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
@@ -435,7 +435,7 @@ class Model(ClosesOnExit):
             sinks: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
-        The default of `max_tokens` is 256. `timeout_s` counts for each prompt from when it is
+        The default of `max_tokens` is 256. For each prompt, `timeout_s` starts when the prompt is
         taken. A given `seed` applies to every prompt, so each reply equals that of `generate` for
         the same prompt, and equal prompts get equal replies. Without it, each has its own
         (`Result.seed`).
@@ -446,7 +446,7 @@ class Model(ClosesOnExit):
 
         Raises:
             InvalidArgument: An option is out of range.
-            TypeError: There is no such option, it has the wrong type, or `prompts` is one prompt.
+            TypeError: An option does not exist or has the wrong type, or `prompts` is one prompt.
 
         Example:
             >>> for index, reply in model.generate_many(["The sea", "A clock"], max_tokens=20):
