@@ -335,7 +335,7 @@ void linear_amx(const LinearArgs& args, const Launch& launch) {
   for_each_kind(args, uses_tiles, [&](const LinearArgs& run, bool with_tiles) {
     if (!with_tiles) return linear_without_tiles(run, launch);
     if (!with_bytes) return run_linear_tiles(run, launch);
-    for_each_kind(run, are_integers, [&](const LinearArgs& same, bool as_integers) {
+    for_each_kind(run, kAreIntegers, [&](const LinearArgs& same, bool as_integers) {
       as_integers ? run_linear_byte_tiles(same, launch) : run_linear_tiles(same, launch);
     });
   });

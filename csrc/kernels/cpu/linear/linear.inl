@@ -122,7 +122,7 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
 
 // Inputs in 8 bits; for weights that are not integers they go to `linear`, as bfloat16.
 void linear_int8(const LinearArgs& args, const Launch& launch, LinearOp* linear) {
-  for_each_kind(args, are_integers, [&](LinearArgs run, bool as_integers) {
+  for_each_kind(args, kAreIntegers, [&](LinearArgs run, bool as_integers) {
     if (as_integers) return run_linear<Way::kInt8>(run, launch);
     run.input_type = without_integers(args.input_type);
     linear(run, launch);

@@ -2,6 +2,9 @@
 // what is multiplied.
 #pragma once
 
+// For for_each_kind: the address of an inline function would leave a weak symbol.
+constexpr auto kAreIntegers = [](WeightType type) { return are_integers(type); };
+
 // Calls `body(run, is_first_kind)` for runs of adjacent parts of one of two kinds of weights.
 template <typename IsFirstKind, typename Body>
 void for_each_kind(const LinearArgs& args, const IsFirstKind& is_first_kind, const Body& body) {
