@@ -135,6 +135,8 @@ def config_difference(folder: Path, draw: random.Random) -> str | None:
 
 
 def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbedding) -> str:
+    # Mistral's and Phi's have no such field, and no biases.
+    has_bias = bool(getattr(theirs, "attention_bias", False))
     pairs = {
         "vocab_size": theirs.vocab_size, "hidden_size": theirs.hidden_size,
         "intermediate_size": theirs.intermediate_size, "layers": theirs.num_hidden_layers,
@@ -142,8 +144,8 @@ def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbeddin
         "head_dim": getattr(theirs, "head_dim", None)
         or theirs.hidden_size // theirs.num_attention_heads,
         "norm_eps": theirs.rms_norm_eps, "tie_embeddings": theirs.tie_word_embeddings,
-        "qkv_bias": spec.family == "qwen2" or bool(theirs.attention_bias),
-        "output_bias": spec.family != "qwen2" and bool(theirs.attention_bias),
+        "qkv_bias": spec.family == "qwen2" or has_bias,
+        "output_bias": spec.family != "qwen2" and has_bias,
         "mlp_bias": spec.family == "llama" and bool(theirs.mlp_bias),
         "qk_norm": spec.family == "qwen3", "trained_length": theirs.max_position_embeddings,
     }  # fmt: skip

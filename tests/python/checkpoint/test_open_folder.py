@@ -47,7 +47,7 @@ def assert_holds(checkpoint: Checkpoint, weights: tiny.Weights) -> None:
     """Compare every weight with what was written."""
     names = FAMILIES[checkpoint.spec.family].folder_names
     read: dict[str, list[np.ndarray]] = {}
-    for tensor in sorted(checkpoint.tensors, key=lambda t: checkpoint.source.extent(t).offset):
+    for tensor in sorted(checkpoint.tensors, key=lambda t: checkpoint.source.extents(t)[0].offset):
         assert tensor.tensor == names.tensor(tensor.slot.name)
         content = checkpoint.source.read_rows(tensor, 0, tensor.slot.rows)
         # The parts of a fused tensor lie one after another.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,7 @@ def test_sigterm_at_a_terminal_leaves_it_as_it_was(checkpoint: str, command: str
     program = [sys.executable, "-m", "sinkstream.cli", command, *arguments, "-m", checkpoint]
     with Terminal(program, {"TERM": "xterm"}) as terminal:
         before = terminal.read_until("resident" if command == "demo" else "> ")
+        time.sleep(1)  # a signal between the prompt and the wait for a key waits for a key
         os.kill(terminal.process.pid, signal.SIGTERM)
         code, rest = terminal.end()
     assert code == 143

@@ -24,6 +24,7 @@ OTHERS: dict[str, Any] = {
     "kv_dtype": "int8",
     "sinks": 5,
     "window": 19,
+    "layer_windows": "9,0,9",
 }
 
 
