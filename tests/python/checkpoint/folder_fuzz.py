@@ -134,6 +134,12 @@ def config_difference(folder: Path, draw: random.Random) -> str | None:
     return _spec_difference(spec, theirs, rotary)
 
 
+def _windows(theirs: Any) -> tuple[int, ...]:
+    """Return each layer's own window, 0 for none; without `layer_types` all layers have it."""
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * theirs.num_hidden_layers
+    return tuple((theirs.sliding_window or 0) * (kind == "sliding_attention") for kind in kinds)
+
+
 def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbedding) -> str:
     # Mistral's and Phi's have no such field, and no biases.
     has_bias = bool(getattr(theirs, "attention_bias", False))
@@ -154,8 +160,10 @@ def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbeddin
             return f"{name} is {getattr(spec, name)!r}, not {value!r}"
     if theirs.hidden_act != "silu":
         return f"hidden_act is not {theirs.hidden_act}"
-    if spec.family != "llama" and set(theirs.layer_types) != {"full_attention"}:
-        return f"layers have windows: {theirs.layer_types}"
+    if spec.family != "llama" and (windows := _windows(theirs)) != (
+        spec.own_windows or (0,) * spec.layers
+    ):
+        return f"layers have windows: {windows}"
     found = np.array(spec.rope.inverse_frequencies)
     wanted = rotary.inv_freq.double().numpy()
     if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-5, atol=0):

@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.turns.turn_format import detect_turn_format
@@ -133,7 +134,11 @@ def test_no_message_becomes_part_of_a_control_token(family: str, data: st.DataOb
     assert text.tokenizer is not None
     control = control_tokens(text.tokenizer)
     names = [name for name, _ in CONTROL]
-    found = [control[i].content for i in encode_chat(text, said(content)) if i in control]
+    try:
+        ids = encode_chat(text, said(content))
+    except InvalidArgument:  # a message that would change the template's own tokens
+        return
+    found = [control[i].content for i in ids if i in control]
     # At most as often as the template itself writes it.
     written = [begin, end] if content else [begin + end]
     for name in names:
