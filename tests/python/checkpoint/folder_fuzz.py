@@ -141,8 +141,8 @@ def _windows(theirs: Any) -> tuple[int, ...]:
 
 
 def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbedding) -> str:
-    # Mistral's and Phi's have no such field, and no biases.
-    has_bias = bool(getattr(theirs, "attention_bias", False))
+    # The others have no biases, whatever an unused field says.
+    has_bias = spec.family in ("llama", "qwen3") and bool(theirs.attention_bias)
     pairs = {
         "vocab_size": theirs.vocab_size, "hidden_size": theirs.hidden_size,
         "intermediate_size": theirs.intermediate_size, "layers": theirs.num_hidden_layers,
