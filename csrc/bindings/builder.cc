@@ -169,8 +169,7 @@ void register_builder(py::module_& module) {
            py::arg("order"),
            "Declare a matrix whose codes, scales and zero points are tensors of their own; see "
            "csrc/kernels/pack_split.h. `order`: int32 of its columns in the order of their groups, "
-           "or "
-           "empty.")
+           "or empty.")
       .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
            "Allocate memory, and start to read every weight into it in the background. `extents`: "
            "the name of each weight, and the file descriptor and offset of each of its tensors.")

@@ -13,10 +13,7 @@ class DevicePages : public PageMemory {
       : runtime_(runtime),
         stream_(stream),
         data_(cuda::allocate_device(runtime, bytes, "the cache")),
-        bytes_(bytes) {
-    // A copy of a page that is only partly written reads the rest, too.
-    poison(data(), bytes);
-  }
+        bytes_(bytes) {}
   ~DevicePages() override { release(); }
 
   std::byte* data() const override { return data_.get(); }

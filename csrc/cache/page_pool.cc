@@ -19,7 +19,9 @@ PagePool::PagePool(PageShape shape, int64_t pages, std::unique_ptr<PageMemory> m
   spare_.assign(pages, -1);
   free_.reserve(pages);
   for (int64_t id = pages - 1; id >= 0; --id) free_.push_back(static_cast<int32_t>(id));
-  if (poison_) memory_->poison(memory_->data(), memory_->bytes());
+  // On a GPU always: copying a page that is only partly written reads the rest, too, and tools that
+  // check every access report that.
+  if (poison_ || !memory_->is_host_memory()) memory_->poison(memory_->data(), memory_->bytes());
 }
 
 int32_t PagePool::acquire() {

@@ -151,7 +151,7 @@ void SequenceCache::add_page(int32_t id) {
 Slot SequenceCache::slot(int64_t layer, int64_t index) const {
   const GroupPages& group = group_of(layer);
   std::byte* page = pages_[static_cast<size_t>(first_page(layer) + group.page_ordinal(index))];
-  return {page, group.window.is_sink(index) ? index % kPageRows : group.window.row(index)};
+  return {page, group.row(index)};
 }
 
 int64_t SequenceCache::shareable() const {
@@ -168,7 +168,7 @@ void SequenceCache::make_writable(int64_t count) {
   for (const GroupPages& group : groups_) {
     for (int64_t t = next_index(); t < next_index() + count; t = group.window.page_end(t)) {
       for (int64_t layer = 0; layer < group.layers; ++layer) {
-        own_page(group.offset + layer * group.pages_per_layer() + group.page_ordinal(t));
+        own_page(group.page(layer, group.page_ordinal(t)));
       }
     }
   }
@@ -215,10 +215,9 @@ void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) 
   };
   for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < group.layers; ++layer) {
-      const auto page = static_cast<size_t>(group.offset + layer * group.pages_per_layer() +
-                                            group.page_ordinal(i));
+      const auto page = static_cast<size_t>(group.page(layer, group.page_ordinal(i)));
       if (pool_->holders(ids_[page]) > 1) continue;  // another holder may still see it
-      const Slot at = {pages_[page], group.window.is_sink(i) ? i % kPageRows : group.window.row(i)};
+      const Slot at = {pages_[page], group.row(i)};
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           poison_number(at.page + shape.key_offset(h), shape.key_element(at.row, d));
@@ -252,7 +251,7 @@ bool SequenceCache::rewind(int64_t length) {
     const int64_t end = full_sink_pages(group.window, length_);
     for (int64_t layer = 0; layer < group.layers; ++layer) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t page = group.offset + layer * group.pages_per_layer() + i;
+        const int64_t page = group.page(layer, i);
         const int32_t id = ids_[static_cast<size_t>(page)];
         if (pool_->holders(id) > 1 && !pool_->has_spare(id)) shared.push_back(page);
       }

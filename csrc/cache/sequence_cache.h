@@ -30,6 +30,14 @@ struct GroupPages {
     if (window.is_sink(index)) return index / kPageRows;
     return sink_page_count + window.block(index) % window_page_count;
   }
+  // Its row in that page.
+  int64_t row(int64_t index) const {
+    return window.is_sink(index) ? index % kPageRows : window.row(index);
+  }
+  // The number of a page among the sequence's. `layer` counts the group's.
+  int64_t page(int64_t layer, int64_t ordinal) const {
+    return offset + layer * pages_per_layer() + ordinal;
+  }
 };
 
 class SequenceCache {
@@ -139,9 +147,7 @@ class SequenceCache {
   int64_t count_pages();
   // The layer's first page, in ids_ and pages_.
   int64_t first_page(int64_t layer) const {
-    const auto& [group, place] = layers_[static_cast<size_t>(layer)];
-    const GroupPages& pages = groups_[static_cast<size_t>(group)];
-    return pages.offset + place * pages.pages_per_layer();
+    return group_of(layer).page(layers_[static_cast<size_t>(layer)].layer, 0);
   }
   void reserve(int64_t pages);
   void add_page(int32_t id);

@@ -19,6 +19,9 @@ int64_t scale_bytes_of(const SplitFormat& format) { return row_of(format.scale_t
 
 int64_t per_word(const SplitFormat& format) { return 32 / bits_of(format); }
 
+// Which field of its word row `row` is, in kAwq.
+int64_t awq_place(int64_t row) { return row % 2 * 4 + row % 8 / 2; }
+
 // Bytes of `count` fields, in whole words.
 int64_t word_bytes(const SplitFormat& format, int64_t count) {
   return divide_up(count, per_word(format)) * 4;
@@ -46,8 +49,7 @@ struct Piece {
   uint8_t code(int64_t row, int64_t col) const {
     const std::byte* codes = tensors[0];
     if constexpr (kLayout == SplitLayout::kAwq) {
-      const int64_t place = row % 2 * 4 + row % 8 / 2;  // of the row in its word
-      return field<4>(codes + ((col - at.col) * (rows / 8) + row / 8) * 4, place);
+      return field<4>(codes + ((col - at.col) * (rows / 8) + row / 8) * 4, awq_place(row));
     } else if constexpr (kLayout == SplitLayout::kGptq) {
       constexpr int64_t kPerWord = 32 / kBits;
       const int64_t word = col / kPerWord - at.col / kPerWord;
@@ -80,7 +82,7 @@ struct Piece {
       word = (row / per - at.row / per) * groups() + group;
     } else {
       word = (group - first_group()) * divide_up(rows, per) + row / per;
-      if (format.layout == SplitLayout::kAwq) place = row % 2 * 4 + row % 8 / 2;
+      if (format.layout == SplitLayout::kAwq) place = awq_place(row);
     }
     uint32_t fields;
     std::memcpy(&fields, tensors[2] + word * 4, 4);

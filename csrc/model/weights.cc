@@ -118,11 +118,15 @@ std::vector<SplitPiece> WeightStore::pieces(const std::string& name, int64_t byt
   return pieces;
 }
 
-void WeightStore::write(const std::string& name, const SplitPiece& piece, const std::byte* source) {
+WeightStore::Entry& WeightStore::allocated(const std::string& name) {
   const auto found = entries_.find(name);
   SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", name,
                    " was not declared and allocated");
-  Entry& entry = found->second;
+  return found->second;
+}
+
+void WeightStore::write(const std::string& name, const SplitPiece& piece, const std::byte* source) {
+  Entry& entry = allocated(name);
   if (!entry.split) return write(name, source, piece.spans[0].bytes, piece.row, piece.rows);
   const int32_t* order = entry.order ? entry.order->data() : nullptr;
   if (!pack_split(*entry.split, entry.rows, entry.cols, order, piece, source,
@@ -137,10 +141,7 @@ void WeightStore::write(const std::string& name, const SplitPiece& piece, const 
 
 void WeightStore::write(const std::string& name, const std::byte* source, int64_t bytes,
                         int64_t row, int64_t count) {
-  const auto found = entries_.find(name);
-  SINKSTREAM_CHECK(found != entries_.end() && memory_.data() != nullptr, "weight ", name,
-                   " was not declared and allocated");
-  Entry& entry = found->second;
+  Entry& entry = allocated(name);
   SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", name,
                    " cannot be written from row ", row);
   const int64_t expected = count * row_bytes_of(entry.file, entry.cols);
@@ -224,8 +225,8 @@ std::string WeightStore::digest() const {
     digest.add_number(entry.rows);
     digest.add_number(entry.cols);
     if (entry.split) digest.add_number(entry.block());
-    for (const int32_t col : entry.order ? *entry.order : std::vector<int32_t>()) {
-      digest.add_number(col);
+    if (entry.order) {
+      for (const int32_t col : *entry.order) digest.add_number(col);
     }
     digest.add(memory_.data() + entry.offset, entry.bytes());
   }

@@ -81,6 +81,7 @@ class WeightStore {
 
   void add(const std::string& name, const Entry& entry);
   const Entry& declared(const std::string& name) const;
+  Entry& allocated(const std::string& name);
   static void write_rounded(const std::string& name, const Entry& entry, const std::byte* source,
                             int64_t row, int64_t count, std::byte* target);
   const Entry& complete(const std::string& name, int64_t rows, int64_t cols) const;

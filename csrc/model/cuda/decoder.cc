@@ -155,7 +155,7 @@ void CudaDecoder::capture_graphs() {
   for (const int64_t rows : kBuckets) {
     if (rows > most) break;
     const StepLaunches launches = StepLaunches::of_bucket(rows, group_count_);
-    fill_idle(StepBlock(graph_memory_.host(0), bucket_shape(rows)), group_count_, 0, rows);
+    fill_idle(StepBlock(graph_memory_.host(0), bucket_shape(rows)), 0, rows);
     graphs_.add(bucket_shape(rows), [&](const StepShape& shape, int64_t parity) {
       const StepBlock device(graph_memory_.device(), shape);
       copy_to_device(StepBlock(graph_memory_.host(parity), shape), device);
@@ -259,7 +259,7 @@ void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket,
   for (int64_t row = 0; row < rows; ++row) {
     bias = sampling_.fill_row(host, row, spans[row].seat, row, bias);
   }
-  fill_idle(host, group_count_, rows, bucket.shape.rows);
+  fill_idle(host, rows, bucket.shape.rows);
   check(runtime_.launch_graph(bucket.graphs[parity], stream_), "a step");
   steps_[parity] = {.samples = rows, .logit_rows = 0};
 }

@@ -51,9 +51,8 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
   const EvictBlock host(memory.host(0), cut.older, pairs, std::ssize(ids));
   const EvictBlock device(memory.device(), cut.older, pairs, std::ssize(ids));
   const auto slot = [&](int64_t index) {
-    const int64_t row = pages.window.is_sink(index) ? index % kPageRows : pages.window.row(index);
     return cuda::SequenceSlot{static_cast<int32_t>(pages.page_ordinal(index)),
-                              static_cast<int32_t>(row)};
+                              static_cast<int32_t>(pages.row(index))};
   };
   for (int64_t i = 0; i < cut.older; ++i) {  // newest first, so that none is overwritten
     host.from[i] = slot(cut.first + cut.older - 1 - i);

@@ -96,9 +96,9 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& ang
   }
 }
 
-void fill_idle(const StepBlock& host, int64_t groups, int64_t first, int64_t end) {
+void fill_idle(const StepBlock& host, int64_t first, int64_t end) {
   std::fill(host.ids + first, host.ids + end, kNoToken);
-  for (int64_t g = 0; g < groups; ++g) {
+  for (int64_t g = 0; g < host.groups(); ++g) {
     cuda::TokenRow* const tokens = host.group(g).tokens;
     std::fill(tokens + first, tokens + end, cuda::TokenRow{});
   }

@@ -48,6 +48,7 @@ struct StepBlock {
   cuda::SamplingRow* sampling = nullptr;  // [samples]
   TokenBias* bias = nullptr;              // [bias]
 
+  int64_t groups() const { return shape_.groups; }
   Group group(int64_t group) const {
     const int64_t row = group * shape_.rows, angle = row * shape_.pairs;
     return {tokens_ + row, rank_cos_ + angle, rank_sin_ + angle,
@@ -100,6 +101,6 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& ang
                std::byte* scratch);
 
 // Makes rows [first, end) idle: they write nothing and sample nothing.
-void fill_idle(const StepBlock& host, int64_t groups, int64_t first, int64_t end);
+void fill_idle(const StepBlock& host, int64_t first, int64_t end);
 
 }  // namespace sinkstream

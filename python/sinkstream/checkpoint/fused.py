@@ -36,14 +36,12 @@ def split_fused(
             entry = found.pop(names.layer_prefix.format(layer) + name, None)
             if entry is not None:
                 needed = [slots[f"layers.{layer}.{part}"] for part in parts]
-                for part in _parts(entry, needed, where):
-                    found[names.tensor(part[0].name)] = part[1]
+                for slot, part in zip(needed, _parts(entry, needed, where), strict=True):
+                    found[names.tensor(slot.name)] = part
     return found
 
 
-def _parts(
-    entry: TensorEntry, slots: list[WeightSlot], where: str
-) -> list[tuple[WeightSlot, TensorEntry]]:
+def _parts(entry: TensorEntry, slots: list[WeightSlot], where: str) -> list[TensorEntry]:
     cols = slots[0].cols
     shape = (sum(slot.rows for slot in slots), cols)
     if entry.shape != shape:
@@ -52,9 +50,10 @@ def _parts(
             f"{list(entry.shape)}."
         )
     # Of a storage type that cannot be loaded no row is read: matching refuses it.
-    size = row_bytes(entry.kind, cols) if entry.kind in STORAGE_BLOCKS else 0
+    of_row = row_bytes(entry.kind, cols) if entry.kind in STORAGE_BLOCKS else 0
     parts, offset = [], entry.offset
     for slot in slots:
-        parts.append((slot, replace(entry, shape=(slot.rows, cols), offset=offset)))
-        offset += slot.rows * size
+        size = slot.rows * of_row
+        parts.append(replace(entry, shape=(slot.rows, cols), offset=offset, size=size))
+        offset += size
     return parts

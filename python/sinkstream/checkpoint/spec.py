@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -40,6 +42,40 @@ class RopeSpec:
     def rotary_dim(self) -> int:
         """Return the number of leading dimensions of a head that are rotated."""
         return 2 * len(self.inverse_frequencies)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that keep the same tokens of a sequence."""
+
+    layers: int
+    sinks: int
+    """S of these layers."""
+    window: int
+    """W of these layers."""
+
+    @property
+    def capacity(self) -> int:
+        """Return S + W."""
+        return self.sinks + self.window
+
+
+def cache_groups(
+    own_windows: Sequence[int], layers: int, sinks: int, window: int
+) -> list[CacheGroup]:
+    """Return the groups of a sequence's layers, in their order, as `csrc/cache/cache_layers.h`.
+
+    Args:
+        own_windows: As in `DecoderSpec`.
+        layers: Their number.
+        sinks: S of the sequence.
+        window: W of the sequence.
+    """
+    counts = Counter(own_windows) or {0: layers}
+    return [
+        CacheGroup(count, 0, own) if 0 < own <= window else CacheGroup(count, sinks, window)
+        for own, count in counts.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +124,9 @@ class DecoderSpec:
 
         They are as given, unless all layers keep windows of their own.
         """
-        own = [width for width in self.own_windows if 0 < width <= window]
-        return (0, max(own)) if len(own) == self.layers else (sinks, window)
+        groups = cache_groups(self.own_windows, self.layers, sinks, window)
+        largest = max(groups, key=lambda group: group.capacity)
+        return largest.sinks, largest.window
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, as the native core reads them."""

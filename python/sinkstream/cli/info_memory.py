@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
 from sinkstream.cli.info_probe import Probed
 from sinkstream.model import ModelOptions
 
@@ -79,11 +79,12 @@ def _pages(capacity: int) -> int:
 
 def _sequence_pages(spec: DecoderSpec, sinks: int, window: int) -> int:
     """Return the pages of all layers of a sequence, as csrc/cache/cache_layers.h does."""
-    own = [width if width <= window else 0 for width in spec.own_windows or [0] * spec.layers]
-    sinks, window = spec.kept(sinks, window)
+    groups = cache_groups(spec.own_windows, spec.layers, sinks, window)
+    largest = max(group.capacity for group in groups)
     return sum(
-        -(-width // _PAGE_ROWS) + 1 if 0 < width < sinks + window else _pages(sinks + window)
-        for width in own
+        group.layers
+        * (_pages(largest) if group.capacity == largest else -(-group.window // _PAGE_ROWS) + 1)
+        for group in groups
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+from sinkstream.checkpoint.spec import CacheGroup, DecoderSpec, RopeSpec, cache_groups
 from sinkstream.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -19,17 +18,6 @@ if TYPE_CHECKING:
 
 KV_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes per number of the cache, by `kv_dtype`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheGroup:
-    """Layers of a session that keep the same tokens."""
-
-    layers: int
-    sinks: int
-    """S of these layers."""
-    window: int
-    """W of these layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +47,9 @@ class SessionModel:
         return self.sinks + self.window
 
     def groups(self) -> list[CacheGroup]:
-        """Return the groups of layers that keep the same tokens, as `csrc/cache/cache_layers.h`."""
-        if not self.layer_windows:
-            return [CacheGroup(self.layers, self.sinks, self.window)]
-        counts = Counter(int(own) for own in self.layer_windows.split(","))
-        return [
-            CacheGroup(count, 0, own)
-            if 0 < own <= self.window
-            else CacheGroup(count, self.sinks, self.window)
-            for own, count in counts.items()
-        ]
+        """Return the groups of layers that keep the same tokens."""
+        own_windows = [int(own) for own in self.layer_windows.split(",") if own]
+        return cache_groups(own_windows, self.layers, self.sinks, self.window)
 
     @classmethod
     def of(

@@ -122,7 +122,7 @@ class ChatFormat:
                 tokens are its own.
         """
         written, found, _ = self._written(messages, add_generation_prompt, timeout_s, argument)
-        return Passage(tuple(self.control.split(str.__str__(written), found)))
+        return self._in_pieces(written, found)
 
     def whole(
         self,
@@ -146,8 +146,11 @@ class ChatFormat:
         ids = None if is_spelled else self._whole.encode(written, found, argument)
         if ids is not None:
             return ids
-        pieces = self.control.split(str.__str__(written), found)
-        return self.encode(Passage(tuple(pieces)), argument)
+        return self.encode(self._in_pieces(written, found), argument)
+
+    def _in_pieces(self, written: TracedText, found: Sequence[Found]) -> Passage:
+        """Split a rendering at its own control tokens."""
+        return Passage(tuple(self.control.split(str.__str__(written), found)))
 
     def _written(
         self,

@@ -203,6 +203,7 @@ BAD_CONFIGS = [
     (AWQ, describe(group_size=48), r'must have groups of a multiple of 32 columns that divides'),
     (AWQ, describe(group_size=64), r'divides its 96 columns, but has groups of 64'),
     (AWQ, describe(group_size=0), r'`group_size` must be -1 or at least 1, but is 0'),
+    (AWQ, describe(group_size=None, q_group_size=0), r'`q_group_size` must be -1 or at least 1, '),
     (AWQ, describe(modules_to_not_convert="lm_head"), r'must be a list of names, but is "lm_head"'),
     (GPTQ, describe(bits=3), r'`bits` must be 4 or 8, but is 3'),
     (GPTQ, describe(bits=2), r'`bits` must be 4 or 8, but is 2'),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import sinkstream
 from sinkstream.cli import demo
 from tests.python.cli.conftest import Run
+from tests.python.cli.signals import end_by_signal
 
 PROGRAM = [sys.executable, "-m", "sinkstream.cli", "demo"]
 
@@ -64,16 +64,9 @@ def test_no_control_token_can_be_drawn(checkpoint: str) -> None:
 
 
 def test_ctrl_c_ends_an_endless_demo_with_its_summary(checkpoint: str) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "--endless", "-m", checkpoint, "--window", "28"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    process.stdout.read(2000)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, b"")
+    program = [*PROGRAM, "--endless", "-m", checkpoint, "--window", "28"]
+    code, out, err = end_by_signal(program, signal.SIGINT, after=2000)
+    assert (code, err) == (130, b"")
     assert b"tokens are live" in out
 
 

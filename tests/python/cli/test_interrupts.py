@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.python.cli.signals import end_by_signal
 from tests.python.cli.terminal import CTRL_C, Terminal
 
 # Sends Ctrl-C to this process when it begins to import the module that is named first.
@@ -124,16 +125,9 @@ def test_an_ignored_ctrl_c_stays_ignored(checkpoint: str) -> None:
 
 
 def test_sigterm_ends_it_quietly(checkpoint: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sinkstream.cli", "demo", "--endless", "-m", checkpoint],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    process.stdout.read(1000)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (143, b"")
+    program = [sys.executable, "-m", "sinkstream.cli", "demo", "--endless", "-m", checkpoint]
+    code, _, err = end_by_signal(program, signal.SIGTERM, after=1000)
+    assert (code, err) == (143, b"")
 
 
 @pytest.mark.parametrize("module", ["typer", "sinkstream.loading", "tokenizers"])
@@ -169,16 +163,9 @@ def test_sigterm_at_a_terminal_leaves_it_as_it_was(checkpoint: str, command: str
 def test_a_trace_that_sigterm_interrupts_is_written(checkpoint: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     program = [sys.executable, "-m", "sinkstream.cli", "generate", "a", "-m", checkpoint]
-    process = subprocess.Popen(
-        [*program, "--endless", "--ignore-eos", "--trace", str(trace)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    process.stdout.read(1000)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (143, b"")
+    program += ["--endless", "--ignore-eos", "--trace", str(trace)]
+    code, _, err = end_by_signal(program, signal.SIGTERM, after=1000)
+    assert (code, err) == (143, b"")
     assert json.loads(trace.read_text())
 
 

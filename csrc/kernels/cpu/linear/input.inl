@@ -55,7 +55,6 @@ struct Inputs {
   float* scales;     // of integers
   int32_t* counts;   // sums of integers over 16 columns, for kInt8 only
   bool has_sums;     // with kInt8; otherwise there are always sums
-  bool has_counts;
 
   const float* sums_of(const PanelFormat& format) const {
     return needs_half_sums(format) ? half_sums : sums;
@@ -82,7 +81,6 @@ Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
       inputs.half_sums = inputs.scales + region / kUnit;
     }
     inputs.has_sums |= has_minimum(format);
-    inputs.has_counts |= kTile == kMaxTile;  // other tiles read codes with their sign
     switch (form_of<kWay>(format)) {
       case Form::kPlain: inputs.plain = scratch; break;
       case Form::kScaled: inputs.scaled = scratch + region; break;
@@ -226,6 +224,8 @@ SINKSTREAM_INLINE void write_int8(const Integers& integers, const Inputs& inputs
 template <Way kWay, int64_t kTile = kMaxTile, int64_t kRunCols = kRun>
 void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, int64_t size,
                    int64_t t) {
+  // Other tiles read codes with their sign.
+  constexpr bool kHasCounts = kWay == Way::kInt8 && kTile == kMaxTile;
   const int64_t first = tile * kTile;
   const int64_t units = inputs.cols / kUnit;
   const float* input = args.input + (first + t) * args.input_stride;
@@ -248,7 +248,7 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
       const Integers integers = round_to_integers(x, most_of(integers_of(kWay)));
       const float scale = integers.scale;
       inputs.scales[entry] = scale;
-      if (kWay == Way::kInt16 || inputs.has_sums || inputs.has_counts) {
+      if (kWay == Way::kInt16 || kHasCounts || inputs.has_sums) {
         const int32_t halves[2] = {sum_of_half(integers, 0), sum_of_half(integers, 1)};
         inputs.sums[entry] = scale * static_cast<float>(halves[0] + halves[1]);
         for (int half = 0; half < 2; ++half) {
@@ -256,7 +256,7 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
           if (inputs.half_sums != nullptr) {
             inputs.half_sums[at] = scale * static_cast<float>(halves[half]);
           }
-          if (kWay == Way::kInt8) inputs.counts[at] = halves[half];
+          if constexpr (kHasCounts) inputs.counts[at] = halves[half];
         }
       }
       if constexpr (kWay == Way::kInt16) {

@@ -1,7 +1,7 @@
 """Reads how a Hugging Face folder is quantized: `quantization_config` of its config.json.
 
-Which matrices are quantized, the tensors say: those that the lists `modules_to_not_convert` and
-`ignore` name are stored as they are.
+The tensors determine which matrices are quantized: those that the lists `modules_to_not_convert`
+and `ignore` name are stored as they are.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def _bits(fields: Fields, name: str, allowed: tuple[int, ...]) -> int:
     return bits
 
 
-def _group(fields: Fields, default: int | None = None) -> int:
-    group = fields.whole("group_size", -1, _MAX_GROUP, default)
+def _group(fields: Fields, default: int | None = None, name: str = "group_size") -> int:
+    group = fields.whole(name, -1, _MAX_GROUP, default)
     if group == 0:
-        raise fields.error("group_size", "be -1 or at least 1", group)
+        raise fields.error(name, "be -1 or at least 1", group)
     return group
 
 
@@ -113,14 +113,10 @@ def _read_awq(fields: Fields) -> FolderQuantization:
     return FolderQuantization(
         "awq",
         bits=_bits(fields, "bits" if fields.has("bits") else "w_bit", (4,)),
-        group=_group(fields) if fields.has("group_size") else _awq_group(fields),
+        group=_group(fields, 128, "group_size" if fields.has("group_size") else "q_group_size"),
         has_zero_points=True,
         scale="scales",
     )
-
-
-def _awq_group(fields: Fields) -> int:
-    return fields.whole("q_group_size", -1, _MAX_GROUP, 128)
 
 
 def _read_gptq(fields: Fields) -> FolderQuantization:

@@ -1,6 +1,6 @@
 """Finds the tensors of a quantized matrix in a Hugging Face folder, and checks them.
 
-What a format's tensors are, csrc/kernels/pack_split.h says; docs/decisions has their formulas.
+csrc/kernels/pack_split.h says what a format's tensors are; docs/decisions has their formulas.
 """
 
 from __future__ import annotations
