@@ -1,19 +1,27 @@
-// SwiGLU: out[r] = silu(gate[r]) · up[r], with silu(x) = x / (1 + exp(−x)).
+// The nonlinearity of an MLP: out[r] = f(gate[r]) · up[r], or f(gate[r]) without `up`.
+//
+//   kSilu      f(x) = x / (1 + exp(−x)); with `up`: SwiGLU
+//   kGelu      f(x) = x · Φ(x), with Φ(x) = erfc(−x / √2) / 2, the normal distribution
+//   kGeluTanh  f(x) = x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))
+//   kRelu2     f(x) = max(x, 0)²
 #pragma once
 
 #include "kernels/launch.h"
 
 namespace sinkstream {
 
-struct SwigluArgs {
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu2 };
+
+struct ActivationArgs {
   const float* gate = nullptr;  // [rows, stride]
-  const float* up = nullptr;    // [rows, stride]
+  const float* up = nullptr;    // [rows, stride]; null: out = f(gate)
   float* out = nullptr;         // [rows, stride]; may be `gate` or `up`
   int64_t stride = 0;           // floats from one row to the next, at least dim
   int64_t rows = 0;
   int64_t dim = 0;
+  Activation kind = Activation::kSilu;
 };
 
-using SwigluOp = void(const SwigluArgs&, const Launch&);
+using ActivationOp = void(const ActivationArgs&, const Launch&);
 
 }  // namespace sinkstream

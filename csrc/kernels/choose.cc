@@ -52,13 +52,16 @@ ChosenKernels choose_kernels(std::string_view forced, const std::vector<const Ke
   chosen.kernels.supported = tables[from]->supported;
   chosen.kernels.native_input = tables[from]->native_input;
   fill(tables, from, "embedding", &Kernels::embedding, &chosen);
-  fill(tables, from, "rms_norm", &Kernels::rms_norm, &chosen);
+  fill(tables, from, "norm", &Kernels::norm, &chosen);
   fill(tables, from, "linear", &Kernels::linear, &chosen);
   fill(tables, from, "rope", &Kernels::rope, &chosen);
   fill(tables, from, "append", &Kernels::append, &chosen);
   fill(tables, from, "attention", &Kernels::attention, &chosen);
   fill(tables, from, "evict", &Kernels::evict, &chosen);
-  fill(tables, from, "swiglu", &Kernels::swiglu, &chosen);
+  fill(tables, from, "activation", &Kernels::activation, &chosen);
+  fill(tables, from, "add_scaled", &Kernels::add_scaled, &chosen);
+  fill(tables, from, "soft_cap", &Kernels::soft_cap, &chosen);
+  fill(tables, from, "clamp", &Kernels::clamp, &chosen);
   fill(tables, from, "logits", &Kernels::logits, &chosen);
   fill(tables, from, "sample", &Kernels::sample, &chosen);
   return chosen;

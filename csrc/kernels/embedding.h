@@ -1,4 +1,4 @@
-// out[t] = row ids[t] of the table, as float32.
+// out[t] = scale · row ids[t] of the table, as float32.
 #pragma once
 
 #include "kernels/launch.h"
@@ -11,6 +11,7 @@ struct EmbeddingArgs {
   int64_t tokens = 0;
   PackedMatrix table;
   float* out = nullptr;  // [tokens, table.cols]
+  float scale = 1;       // multiplies rows that were already rounded to float32
 };
 
 using EmbeddingOp = void(const EmbeddingArgs&, const Launch&);

@@ -25,6 +25,7 @@ struct RopeArgs {
   int64_t heads = 0;
   int64_t head_dim = 0;
   Rotation rotation;
+  const float* factors = nullptr;  // [rows], each multiplies the heads of its row; null: none
 };
 
 using RopeOp = void(const RopeArgs&, const Launch&);

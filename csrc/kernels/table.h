@@ -5,11 +5,12 @@
 #include "kernels/activation.h"
 #include "kernels/append.h"
 #include "kernels/attention.h"
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/evict.h"
 #include "kernels/linear.h"
 #include "kernels/logits.h"
-#include "kernels/rms_norm.h"
+#include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/sample.h"
 
@@ -23,13 +24,16 @@ struct Kernels {
   // null if it does not.
   const char* (*refusal)() = nullptr;
   EmbeddingOp* embedding = nullptr;
-  RmsNormOp* rms_norm = nullptr;
+  NormOp* norm = nullptr;
   LinearOp* linear = nullptr;
   RopeOp* rope = nullptr;
   AppendOp* append = nullptr;
   AttentionOp* attention = nullptr;
   EvictOp* evict = nullptr;
-  SwigluOp* swiglu = nullptr;
+  ActivationOp* activation = nullptr;
+  AddScaledOp* add_scaled = nullptr;
+  SoftCapOp* soft_cap = nullptr;
+  ClampOp* clamp = nullptr;
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;
   // The input type with which `linear` is fastest.

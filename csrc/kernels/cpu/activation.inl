@@ -2,13 +2,29 @@
 
 #include "kernels/cpu/math.inl"
 
-// x / (1 + e^−x), computed from e^−|x|, which cannot overflow.
-SINKSTREAM_INLINE Vec silu(Vec x) {
-  const Vec e = exp_nonpositive(select(x > 0.0f, -x, x));
-  return select(x > 0.0f, x, x * e) / (e + 1.0f);
+// x / (1 + e^−z), computed from e^−|z|, which cannot overflow.
+SINKSTREAM_INLINE Vec times_sigmoid(Vec x, Vec z) {
+  const Vec e = exp_nonpositive(select(z > 0.0f, -z, z));
+  return select(z > 0.0f, x, x * e) / (e + 1.0f);
 }
 
-void swiglu(const SwigluArgs& args, const Launch& launch) {
+template <Activation kKind>
+SINKSTREAM_INLINE Vec activate(Vec x) {
+  if constexpr (kKind == Activation::kSilu) return times_sigmoid(x, x);
+  if constexpr (kKind == Activation::kGelu) return x * normal_cdf(x);
+  if constexpr (kKind == Activation::kGeluTanh) {
+    // (1 + tanh y) / 2 = 1 / (1 + e^−2y), without cancellation. The factors: 2 √(2/π).
+    const Vec cubed = x * x * x;
+    return times_sigmoid(x, fma(cubed, broadcast(0.044715f), x) * 1.5957691216f);
+  }
+  if constexpr (kKind == Activation::kRelu2) {
+    const Vec positive = max(Vec{}, x);  // in this order, NaN stays NaN
+    return positive * positive;
+  }
+}
+
+template <Activation kKind, bool kIsGated>
+void activate_rows(const ActivationArgs& args, const Launch& launch) {
   // Waking another thread is not worth it for a row of up to kColumns columns; a wider row is
   // divided evenly.
   constexpr int64_t kColumns = 4096;
@@ -18,13 +34,32 @@ void swiglu(const SwigluArgs& args, const Launch& launch) {
     const int64_t count = args.dim * (task % chunks + 1) / chunks - begin;
     const int64_t offset = task / chunks * args.stride + begin;
     const float* gate = args.gate + offset;
-    const float* up = args.up + offset;
+    const float* up = kIsGated ? args.up + offset : nullptr;
     float* out = args.out + offset;
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      store(out + i, silu(load(gate + i)) * load(up + i));
+      Vec x = activate<kKind>(load(gate + i));
+      if constexpr (kIsGated) x = x * load(up + i);
+      store(out + i, x);
     }
     const int64_t rest = count - i;
-    store_first(out + i, silu(load_first(gate + i, rest)) * load_first(up + i, rest), rest);
+    Vec x = activate<kKind>(load_first(gate + i, rest));
+    if constexpr (kIsGated) x = x * load_first(up + i, rest);
+    store_first(out + i, x, rest);
   });
+}
+
+template <Activation kKind>
+void activate(const ActivationArgs& args, const Launch& launch) {
+  if (args.up != nullptr) return activate_rows<kKind, true>(args, launch);
+  activate_rows<kKind, false>(args, launch);
+}
+
+void activation(const ActivationArgs& args, const Launch& launch) {
+  switch (args.kind) {
+    case Activation::kSilu: return activate<Activation::kSilu>(args, launch);
+    case Activation::kGelu: return activate<Activation::kGelu>(args, launch);
+    case Activation::kGeluTanh: return activate<Activation::kGeluTanh>(args, launch);
+    case Activation::kRelu2: return activate<Activation::kRelu2>(args, launch);
+  }
 }

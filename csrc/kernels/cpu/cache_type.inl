@@ -1,7 +1,7 @@
 // The number types of a cache, for the ops append, evict and attention.
 #pragma once
 
-constexpr int64_t kMostHeadDim = 256;
+constexpr int64_t kMostHeadDim = 512;
 
 // Whether rows (or dimensions) 2k and 2k + 1 of a column are adjacent: see page.h.
 template <typename T>

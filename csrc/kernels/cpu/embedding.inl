@@ -90,6 +90,9 @@ void embedding(const EmbeddingArgs& args, const Launch& launch) {
       per_format<EmbedRow*>([]<PanelFormat kFormat>() { return embed_row<kFormat>(); });
   EmbedRow* const embed = kRows[static_cast<size_t>(args.table.type)];
   launch.pool->run(args.tokens, [&](int64_t token, int) {
-    embed(args.table, args.ids[token], args.out + token * args.table.cols);
+    float* const out = args.out + token * args.table.cols;
+    embed(args.table, args.ids[token], out);
+    if (args.scale == 1) return;
+    for (int64_t col = 0; col < args.table.cols; ++col) out[col] *= args.scale;
   });
 }

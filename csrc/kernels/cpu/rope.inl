@@ -9,5 +9,7 @@ void rope(const RopeArgs& args, const Launch& launch) {
     for (int64_t h = 0; h < args.heads; ++h) {
       rotate(args.rotation, r, input + h * args.head_dim, args.head_dim, out + h * args.head_dim);
     }
+    if (args.factors == nullptr) return;
+    for (int64_t i = 0; i < args.heads * args.head_dim; ++i) out[i] *= args.factors[r];
   });
 }

@@ -36,9 +36,9 @@ SINKSTREAM_INLINE void store_halfwords(void* to, HalfwordVec x) {
   *static_cast<LooseHalfwordVec*>(to) = x;
 }
 
-// The first `count` lanes, in [0, kLanes]; the others read as zero and are not written.
-SINKSTREAM_INLINE Vec load_first(const float* from, int64_t count) {
-  Vec x{};
+// The first `count` lanes, in [0, kLanes]; the others read as `others` and are not written.
+SINKSTREAM_INLINE Vec load_first(const float* from, int64_t count, float others = 0) {
+  Vec x = others - Vec{};
   for (int64_t lane = 0; lane < count; ++lane) x[lane] = from[lane];
   return x;
 }

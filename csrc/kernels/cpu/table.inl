@@ -5,10 +5,11 @@
 #include "kernels/cpu/activation.inl"
 #include "kernels/cpu/append.inl"
 #include "kernels/cpu/attention/attention.inl"
+#include "kernels/cpu/elementwise.inl"
 #include "kernels/cpu/embedding.inl"
 #include "kernels/cpu/evict.inl"
 #include "kernels/cpu/linear/linear.inl"
-#include "kernels/cpu/rms_norm.inl"
+#include "kernels/cpu/norm.inl"
 #include "kernels/cpu/rope.inl"
 #include "kernels/cpu/sampling/logits.inl"
 #include "kernels/cpu/sampling/sample.inl"
@@ -20,13 +21,16 @@ constexpr Kernels table_of(const char* name, bool (*supported)(), LinearOp* line
       .name = name,
       .supported = supported,
       .embedding = embedding,
-      .rms_norm = rms_norm,
+      .norm = norm,
       .linear = linear,
       .rope = rope,
       .append = append,
       .attention = attention,
       .evict = evict,
-      .swiglu = swiglu,
+      .activation = activation,
+      .add_scaled = add_scaled,
+      .soft_cap = soft_cap,
+      .clamp = clamp,
       .logits = logits,
       .sample = sample,
       .native_input = native_input,

@@ -1,14 +1,32 @@
 #include <cmath>
+#include <numbers>
 
 #include "kernels/reference/reference.h"
 
 namespace sinkstream {
 
-void reference::swiglu(const SwigluArgs& args, const Launch& launch) {
+namespace {
+
+double activate(Activation kind, double x) {
+  switch (kind) {
+    case Activation::kSilu: return x / (1 + std::exp(-x));
+    case Activation::kGelu: return x * (std::erfc(-x / std::numbers::sqrt2) / 2);
+    case Activation::kGeluTanh: {
+      const double factor = std::sqrt(2 / std::numbers::pi);
+      return x / 2 * (1 + std::tanh(factor * (x + 0.044715 * x * x * x)));
+    }
+    case Activation::kRelu2: return x < 0 ? 0 : x * x;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void reference::activation(const ActivationArgs& args, const Launch& launch) {
   launch.pool->run(args.rows, [&](int64_t r, int) {
     for (int64_t i = r * args.stride; i < r * args.stride + args.dim; ++i) {
-      const double gate = args.gate[i];
-      args.out[i] = static_cast<float>(gate / (1 + std::exp(-gate)) * args.up[i]);
+      const double activated = activate(args.kind, args.gate[i]);
+      args.out[i] = static_cast<float>(args.up == nullptr ? activated : activated * args.up[i]);
     }
   });
 }

@@ -6,13 +6,16 @@
 namespace sinkstream::reference {
 
 EmbeddingOp embedding;
-RmsNormOp rms_norm;
+NormOp norm;
 LinearOp linear;
 RopeOp rope;
 AppendOp append;
 AttentionOp attention;
 EvictOp evict;
-SwigluOp swiglu;
+ActivationOp activation;
+AddScaledOp add_scaled;
+SoftCapOp soft_cap;
+ClampOp clamp;
 LogitsOp logits;
 SampleOp sample;
 

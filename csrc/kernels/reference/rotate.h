@@ -5,9 +5,10 @@
 
 namespace sinkstream::reference {
 
-// Rotates `head` [head_dim] by row r of `rotation` into `out` [head_dim], which may be `head`.
+// Multiplies `head` [head_dim] by `factor` and rotates it by row r of `rotation` into `out`
+// [head_dim], which may be `head`.
 inline void rotate(const Rotation& rotation, int64_t r, const float* head, int64_t head_dim,
-                   float* out) {
+                   float* out, double factor = 1) {
   const int64_t pairs = rotation.rotary_dim / 2;
   const bool half = rotation.pairing == Pairing::kHalf;
   for (int64_t d = 0; d < pairs; ++d) {
@@ -15,12 +16,14 @@ inline void rotate(const Rotation& rotation, int64_t r, const float* head, int64
     const int64_t second = half ? d + pairs : 2 * d + 1;
     const double cos = rotation.cos[r * pairs + d];
     const double sin = rotation.sin[r * pairs + d];
-    const double x = head[first];
-    const double y = head[second];
+    const double x = factor * head[first];
+    const double y = factor * head[second];
     out[first] = static_cast<float>(x * cos - y * sin);
     out[second] = static_cast<float>(y * cos + x * sin);
   }
-  for (int64_t d = rotation.rotary_dim; d < head_dim; ++d) out[d] = head[d];
+  for (int64_t d = rotation.rotary_dim; d < head_dim; ++d) {
+    out[d] = static_cast<float>(factor * head[d]);
+  }
 }
 
 }  // namespace sinkstream::reference

@@ -281,7 +281,7 @@ void Decoder::transform(const LayerWeights& layer) {
       {.weights = layer.gate, .bias = layer.gate_bias, .out = gate_, .out_stride = inner},
       {.weights = layer.up, .bias = layer.up_bias, .out = up_, .out_stride = inner}};
   multiply(normed_, queries_, parts);
-  kernels_.swiglu(
+  kernels_.activation(
       {.gate = gate_, .up = up_, .out = gate_, .stride = inner, .rows = queries_, .dim = inner},
       launch_);
   const LinearPart out[] = {{.weights = layer.down,
@@ -301,15 +301,15 @@ void Decoder::write_logits(float* logits) {
 
 void Decoder::normalize(const float* input, const float* weight, float* out, int64_t rows,
                         int64_t dim) {
-  kernels_.rms_norm({.input = input,
-                     .input_stride = dim,
-                     .weight = weight,
-                     .out = out,
-                     .out_stride = dim,
-                     .rows = rows,
-                     .dim = dim,
-                     .eps = spec_.norm_eps},
-                    launch_);
+  kernels_.norm({.input = input,
+                 .input_stride = dim,
+                 .weight = weight,
+                 .out = out,
+                 .out_stride = dim,
+                 .rows = rows,
+                 .dim = dim,
+                 .eps = spec_.norm_eps},
+                launch_);
 }
 
 Rotation Decoder::rotation(const float* cos, const float* sin) const {

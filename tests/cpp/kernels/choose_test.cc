@@ -30,8 +30,9 @@ TEST(ChooseKernels, ObeysAForcedName) {
 }
 
 TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
-  const std::set<std::string> ops = {"embedding", "rms_norm", "linear", "rope",   "append",
-                                     "attention", "evict",    "swiglu", "logits", "sample"};
+  const std::set<std::string> ops = {"embedding", "norm",   "linear",     "rope",       "append",
+                                     "attention", "evict",  "activation", "add_scaled", "soft_cap",
+                                     "clamp",     "logits", "sample"};
   for (const Kernels* table : all_kernels()) {
     if (!table->supported()) continue;
     const ChosenKernels chosen = choose_kernels(table->name);
@@ -44,11 +45,12 @@ TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
     }
     EXPECT_EQ(served, ops);
     const Kernels& kernels = chosen.kernels;
-    EXPECT_TRUE(kernels.embedding != nullptr && kernels.rms_norm != nullptr &&
+    EXPECT_TRUE(kernels.embedding != nullptr && kernels.norm != nullptr &&
                 kernels.linear != nullptr && kernels.rope != nullptr && kernels.append != nullptr &&
                 kernels.attention != nullptr && kernels.evict != nullptr &&
-                kernels.swiglu != nullptr && kernels.logits != nullptr &&
-                kernels.sample != nullptr);
+                kernels.activation != nullptr && kernels.add_scaled != nullptr &&
+                kernels.soft_cap != nullptr && kernels.clamp != nullptr &&
+                kernels.logits != nullptr && kernels.sample != nullptr);
   }
 }
 

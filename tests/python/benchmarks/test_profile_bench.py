@@ -63,9 +63,21 @@ def bench() -> ModuleType:
         (f"{CORE}prepare_band_token(sinkstream::LinearArgs const&", "inputs of products"),
         (f"{CORE}multiply_rows<3, sinkstream::f16>", "attention"),
         (f"{CORE}attend_by_page(sinkstream::AttentionArgs const&", "attention"),
-        (f"[.] sinkstream::ThreadPool::run<{CORE[4:]}swiglu(const&){LAMBDA}", "activation"),
+        (
+            f"[.] sinkstream::ThreadPool::run<{CORE[4:]}activate_rows<(sinkstream::Activation)0, "
+            f"true>(const&){LAMBDA}",
+            "activation",
+        ),
+        (
+            f"[.] sinkstream::ThreadPool::run<{CORE[4:]}for_each_vector<{CORE[4:]}replace_each<",
+            "sums, caps and limits of elements",
+        ),
         (f"[.] sinkstream::ThreadPool::run<{CORE[4:]}rope(const&){LAMBDA}", "rotation"),
-        (f"[.] sinkstream::ThreadPool::run<{CORE[4:]}rms_norm(const&){LAMBDA}", "norms"),
+        (
+            f"[.] sinkstream::ThreadPool::run<{CORE[4:]}normalize<(sinkstream::NormKind)0, "
+            f"false>(const&){LAMBDA}",
+            "norms",
+        ),
         (f"{CORE}append(sinkstream::AppendArgs const&", "appending to the cache"),
         (f"{CORE}log_sum_exp", "logits and sampling"),
         ("[.] sinkstream::ThreadPool::work", "handing out work and waiting"),

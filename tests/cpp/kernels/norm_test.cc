@@ -1,4 +1,4 @@
-#include "kernels/rms_norm.h"
+#include "kernels/norm.h"
 
 #include <gtest/gtest.h>
 
@@ -13,33 +13,33 @@ namespace {
 constexpr int64_t kDims[] = {1,  3,  4,  5,  7,  8,  9,  15,  16,  17,  31,  32,
                              33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 576, 5000};
 
-class RmsNormTest : public TableTest<&Kernels::rms_norm> {
+class NormTest : public TableTest<&Kernels::norm> {
  protected:
-  void norm(const RmsNormArgs& args, int threads = 1) {
+  void norm(const NormArgs& args, int threads = 1) {
     ThreadPool pool(threads);
-    table().rms_norm(args, {&pool});
+    table().norm(args, {&pool});
   }
 };
 
-TEST_P(RmsNormTest, MatchesTheReference) {
+TEST_P(NormTest, MatchesTheReference) {
   for (const int64_t dim : kDims) {
     for (const int64_t rows : {0, 1, 3}) {
       const auto input = random_floats(rows * (dim + 3) + 1, 7);
       const auto weight = random_floats(dim + 1, 8);
       Guarded out(rows * (dim + 2), 5), expected(rows * (dim + 2));
-      RmsNormArgs args = {.input = input.data() + 1,
-                          .input_stride = dim + 3,
-                          .weight = weight.data() + 1,
-                          .out = out.get(),
-                          .out_stride = dim + 2,
-                          .rows = rows,
-                          .dim = dim,
-                          .eps = 1e-5f};
+      NormArgs args = {.input = input.data() + 1,
+                       .input_stride = dim + 3,
+                       .weight = weight.data() + 1,
+                       .out = out.get(),
+                       .out_stride = dim + 2,
+                       .rows = rows,
+                       .dim = dim,
+                       .eps = 1e-5f};
       norm(args, 2);
       EXPECT_TRUE(out.is_intact());
       args.out = expected.get();
       ThreadPool pool(1);
-      reference_kernels().rms_norm(args, {&pool});
+      reference_kernels().norm(args, {&pool});
       for (int64_t r = 0; r < rows; ++r) {
         const float* row = expected.get() + r * (dim + 2);
         double scale = 1e-30;
@@ -53,19 +53,19 @@ TEST_P(RmsNormTest, MatchesTheReference) {
   }
 }
 
-TEST_P(RmsNormTest, MayWriteOverItsInput) {
+TEST_P(NormTest, MayWriteOverItsInput) {
   for (const int64_t dim : kDims) {
     const auto weight = random_floats(dim, 8);
     std::vector<float> input = random_floats(2 * dim, 9);
     std::vector<float> out(2 * dim);
-    RmsNormArgs args = {.input = input.data(),
-                        .input_stride = dim,
-                        .weight = weight.data(),
-                        .out = out.data(),
-                        .out_stride = dim,
-                        .rows = 2,
-                        .dim = dim,
-                        .eps = 1e-6f};
+    NormArgs args = {.input = input.data(),
+                     .input_stride = dim,
+                     .weight = weight.data(),
+                     .out = out.data(),
+                     .out_stride = dim,
+                     .rows = 2,
+                     .dim = dim,
+                     .eps = 1e-6f};
     norm(args);
     args.out = input.data();
     norm(args);
@@ -73,7 +73,7 @@ TEST_P(RmsNormTest, MayWriteOverItsInput) {
   }
 }
 
-TEST_P(RmsNormTest, KeepsZerosFinite) {
+TEST_P(NormTest, KeepsZerosFinite) {
   const std::vector<float> zeros(40), weight(40, 2.0f);
   std::vector<float> out(40, NAN);
   norm({.input = zeros.data(),
@@ -87,18 +87,18 @@ TEST_P(RmsNormTest, KeepsZerosFinite) {
   EXPECT_EQ(out, zeros);
 }
 
-TEST_P(RmsNormTest, GivesARowTheSameBitsWithAnyOtherRows) {
+TEST_P(NormTest, GivesARowTheSameBitsWithAnyOtherRows) {
   constexpr int64_t kDim = 577, kRows = 100;  // several tasks of different lengths
   const auto input = random_floats(kRows * kDim, 9), weight = random_floats(kDim, 8);
   std::vector<float> together(kRows * kDim), alone(kDim);
-  RmsNormArgs args = {.input = input.data(),
-                      .input_stride = kDim,
-                      .weight = weight.data(),
-                      .out = together.data(),
-                      .out_stride = kDim,
-                      .rows = kRows,
-                      .dim = kDim,
-                      .eps = 1e-6f};
+  NormArgs args = {.input = input.data(),
+                   .input_stride = kDim,
+                   .weight = weight.data(),
+                   .out = together.data(),
+                   .out_stride = kDim,
+                   .rows = kRows,
+                   .dim = kDim,
+                   .eps = 1e-6f};
   norm(args, 3);
   args.rows = 1;
   args.out = alone.data();
@@ -109,7 +109,7 @@ TEST_P(RmsNormTest, GivesARowTheSameBitsWithAnyOtherRows) {
   }
 }
 
-SINKSTREAM_TEST_ALL_TABLES(RmsNormTest);
+SINKSTREAM_TEST_ALL_TABLES(NormTest);
 
 }  // namespace
 }  // namespace sinkstream
