@@ -89,7 +89,7 @@ void expect_untouched(const Slot& slot, const PageShape& shape, int64_t head) {
 TEST_P(AppendTest, WritesEveryRowAsTheReferenceAndNothingElse) {
   for (const DType type : kTypes) {
     for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
-      for (const int64_t head_dim : {2, 6, 16, 18, 64, 80, 256}) {
+      for (const int64_t head_dim : {2, 6, 16, 18, 64, 80, 256, 320, 512}) {
         const PageShape shape = {3, head_dim, type};
         constexpr int64_t kGuard = 256;
         const Bytes page = nan_bytes(shape.bytes() + kGuard);

@@ -24,7 +24,7 @@ TEST_P(AttentionTest, MatchesTheReferenceForTenWindows) {
 
 TEST_P(AttentionTest, MatchesTheReferenceForEveryShape) {
   constexpr int64_t kHeads[][2] = {{1, 1}, {3, 3}, {4, 2}, {9, 3}, {8, 1}, {10, 2}, {71, 1}};
-  constexpr int64_t kHeadDims[] = {2, 6, 16, 18, 32, 64, 80, 96, 128, 256};
+  constexpr int64_t kHeadDims[] = {2, 6, 16, 18, 32, 64, 80, 96, 128, 256, 320, 512};
   ThreadPool pool(2);
   for (const DType type : kTypes) {
     for (const auto& [heads, kv_heads] : kHeads) {

@@ -14,12 +14,13 @@ namespace {
 class EmbeddingTest : public TableTest<&Kernels::embedding> {
  protected:
   void embed(const PackedMatrix& weights, const std::vector<int32_t>& ids, float* out,
-             int threads = 1) {
+             int threads = 1, float scale = 1) {
     ThreadPool pool(threads);
     table().embedding({.ids = ids.data(),
                        .tokens = static_cast<int64_t>(ids.size()),
                        .table = weights,
-                       .out = out},
+                       .out = out,
+                       .scale = scale},
                       {&pool});
   }
 };
@@ -43,6 +44,22 @@ TEST_P(EmbeddingTest, ReadsEveryRowRoundedOnce) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, MultipliesRowsByTheScale) {
+  constexpr float kScale = 33.94113f;  // of Gemma with a hidden size of 1152
+  for (const Storage storage : kStorages) {
+    const int64_t cols = some_cols(storage).back();
+    const Matrix matrix = random_matrix(storage, 17, cols, 5);
+    const std::vector<int32_t> ids = {16, 3, 16};
+    Guarded out(3 * cols, 3);
+    embed(matrix.packed(), ids, out.get(), 2, kScale);
+    EXPECT_TRUE(out.is_intact());
+    for (int64_t i = 0; i < out.count(); ++i) {
+      const double exact = double{kScale} * matrix.plain[ids[i / cols]][i % cols];
+      ASSERT_NEAR(out[i], exact, 1.3e-7 * std::abs(exact)) << name_of(matrix.packed().type);
     }
   }
 }

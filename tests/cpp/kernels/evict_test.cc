@@ -30,6 +30,14 @@ void cut(TestStream* stream, EvictOp* op, int64_t length, int64_t older, int64_t
      {pool});
 }
 
+// Writes the tokens [0, end) without attending to any.
+void append_all(TestStream* stream, int64_t end, ThreadPool* pool) {
+  for (int64_t t = 0, count; t < end; t += count) {
+    count = stream->spec().window.piece(t, std::min<int64_t>(64, end - t));
+    stream->append(t, count, pool);
+  }
+}
+
 // Key or value of token i of key head h, as stored.
 std::vector<float> stored(const TestStream& stream, int64_t i, Half half, int64_t h) {
   return stored_row(stream.slot(i), stream.spec().shape, half, h);
@@ -80,24 +88,26 @@ TEST_P(EvictTest, LeavesKeysAsIfTheyHadBeenWrittenThere) {
 
 TEST_P(EvictTest, MovesEveryRowAsTheReferenceOnAnyThread) {  // tsan
   for (const DType type : kTypes) {
-    StreamSpec spec = make_spec(3, 200, 6, 3, 20, type);
-    spec.rotary_dim = 12;
-    for (const int threads : {1, 3}) {
-      ThreadPool pool(threads);
-      TestStream stream(spec, reference_kernels()), expected(spec, reference_kernels());
-      read_all(&stream, reference_kernels(), &pool, 0, 300, 64);
-      read_all(&expected, reference_kernels(), &pool, 0, 300, 64);
-      cut(&stream, table().evict, 300, 150, 20, &pool);
-      cut(&expected, reference_kernels().evict, 300, 150, 20, &pool);
-      for (int64_t i = spec.window.first(300); i < 300; ++i) {
-        for (int64_t h = 0; h < 3; ++h) {
-          EXPECT_EQ(stored(stream, i, Half::kValues, h), stored(expected, i, Half::kValues, h));
-          const auto found = stored(stream, i, Half::kKeys, h),
-                     wanted = stored(expected, i, Half::kKeys, h);
-          // A number may round the other way.
-          EXPECT_LE(worst_error(found.data(), wanted.data(), 20, largest_of(wanted)),
-                    type == DType::kFloat32 ? 1e-6 : tolerance_of(type) / 4)
-              << name_of(type) << " token " << i;
+    for (const auto& [head_dim, rotary_dim] : {std::pair{20, 12}, {320, 80}, {512, 512}}) {
+      StreamSpec spec = make_spec(3, 200, 6, 3, head_dim, type);
+      spec.rotary_dim = rotary_dim;
+      for (const int threads : {1, 3}) {
+        ThreadPool pool(threads);
+        TestStream stream(spec, reference_kernels()), expected(spec, reference_kernels());
+        append_all(&stream, 300, &pool);
+        append_all(&expected, 300, &pool);
+        cut(&stream, table().evict, 300, 150, 20, &pool);
+        cut(&expected, reference_kernels().evict, 300, 150, 20, &pool);
+        for (int64_t i = spec.window.first(300); i < 300; ++i) {
+          for (int64_t h = 0; h < 3; ++h) {
+            EXPECT_EQ(stored(stream, i, Half::kValues, h), stored(expected, i, Half::kValues, h));
+            const auto found = stored(stream, i, Half::kKeys, h),
+                       wanted = stored(expected, i, Half::kKeys, h);
+            // A number may round the other way.
+            EXPECT_LE(worst_error(found.data(), wanted.data(), head_dim, largest_of(wanted)),
+                      type == DType::kFloat32 ? 1e-6 : tolerance_of(type) / 4)
+                << text_of(spec) << " token " << i;
+          }
         }
       }
     }
