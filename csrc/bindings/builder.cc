@@ -56,7 +56,8 @@ std::vector<std::tuple<std::string, int64_t, int64_t>> list_weights(const py::di
   return found;
 }
 
-using Places = std::vector<std::pair<int, int64_t>>;  // descriptor, offset
+// Descriptor, offset, bytes of a run and from run to run, as in TensorPlace.
+using Places = std::vector<std::tuple<int, int64_t, int64_t, int64_t>>;
 
 void start_reading(ModelBuilder& self, const std::vector<std::pair<std::string, Places>>& extents,
                    int threads) {
@@ -69,7 +70,13 @@ void start_reading(ModelBuilder& self, const std::vector<std::pair<std::string, 
     WeightExtent& extent = found.emplace_back();
     extent.weight = weight;
     for (size_t i = 0; i < places.size(); ++i) {
-      extent.tensors[i] = {.descriptor = places[i].first, .offset = places[i].second};
+      const auto [descriptor, offset, run_bytes, stride_bytes] = places[i];
+      SINKSTREAM_CHECK(run_bytes >= 0 && stride_bytes >= run_bytes, "weight ", weight,
+                       " has runs of ", run_bytes, " bytes, ", stride_bytes, " apart");
+      extent.tensors[i] = {.descriptor = descriptor,
+                           .offset = offset,
+                           .run_bytes = run_bytes,
+                           .stride_bytes = stride_bytes};
     }
   }
   self.reader = std::make_unique<WeightReader>(&self.store, std::move(found), threads);
@@ -157,12 +164,13 @@ void register_builder(py::module_& module) {
       .def(
           "declare",
           [](ModelBuilder& self, const std::string& weight, const std::string& file,
-             const std::string& storage, int64_t rows, int64_t cols) {
-            self.store.declare(weight, storage_of(file), storage_of(storage), rows, cols);
+             const std::string& storage, int64_t rows, int64_t cols, float added) {
+            self.store.declare(weight, storage_of(file), storage_of(storage), rows, cols, added);
           },
           py::arg("weight"), py::arg("file"), py::arg("storage"), py::arg("rows"), py::arg("cols"),
+          py::arg("added") = 0.0f,
           "Declare a weight: how the file stores it, and how it is kept. If these differ, it is "
-          "rounded as it is read, to one of `quantizable`.")
+          "rounded as it is read, to one of `quantizable`. `added`: to each number of a vector.")
       .def("declare_split", &declare_split, py::arg("weight"), py::kw_only(), py::arg("layout"),
            py::arg("storage"), py::arg("scale_type"), py::arg("group"), py::arg("scale_rows"),
            py::arg("has_zero_points"), py::arg("zero_point"), py::arg("rows"), py::arg("cols"),
@@ -172,7 +180,9 @@ void register_builder(py::module_& module) {
            "or empty.")
       .def("read", &start_reading, py::arg("extents"), py::arg("threads"),
            "Allocate memory, and start to read every weight into it in the background. `extents`: "
-           "the name of each weight, and the file descriptor and offset of each of its tensors.")
+           "the name of each weight, and of each of its tensors the file descriptor, the offset, "
+           "the "
+           "bytes of a run of its rows (0: they are contiguous) and the bytes from run to run.")
       .def(
           "wait",
           [](ModelBuilder& self, double at_most_s) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "common/errors.h"
@@ -31,6 +30,18 @@ bool read_fully(int descriptor, std::byte* to, int64_t bytes, int64_t offset) {
     to += got;
     bytes -= got;
     offset += got;
+  }
+  return true;
+}
+
+// Reads a part of a tensor, run by run. Returns whether all bytes could be read.
+bool read_span(const TensorPlace& tensor, const SplitSpan& span, std::byte* to) {
+  const int64_t run = tensor.run_bytes, end = span.offset + span.bytes;
+  for (int64_t at = span.offset; at < end;) {
+    const int64_t count = run == 0 ? end - at : std::min(run - at % run, end - at);
+    if (!read_fully(tensor.descriptor, to, count, tensor.position(at))) return false;
+    to += count;
+    at += count;
   }
   return true;
 }
@@ -65,15 +76,15 @@ bool WeightReader::wait(std::chrono::milliseconds at_most) {
 
 // In the files' order, so that disks can read ahead.
 void WeightReader::plan() {
-  std::sort(extents_.begin(), extents_.end(), [](const WeightExtent& a, const WeightExtent& b) {
-    const TensorPlace &first = a.tensors[0], &other = b.tensors[0];
-    return std::tie(first.descriptor, first.offset) < std::tie(other.descriptor, other.offset);
-  });
   for (const WeightExtent& extent : extents_) {
     for (const SplitPiece& piece : store_->pieces(extent.weight, kPieceBytes)) {
       pieces_.push_back({&extent, piece});
     }
   }
+  std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.first_tensor().descriptor, a.position()) <
+           std::pair(b.first_tensor().descriptor, b.position());
+  });
 }
 
 void WeightReader::read_all() {
@@ -99,7 +110,7 @@ void WeightReader::read_piece(const Piece& piece, std::vector<std::byte>* bytes)
   for (int i = 0; i < kSplitTensors; ++i) {
     const TensorPlace& tensor = extent.tensors[i];
     const SplitSpan& span = piece.at.spans[i];
-    if (!read_fully(tensor.descriptor, to, span.bytes, tensor.offset + span.offset)) {
+    if (!read_span(tensor, span, to)) {
       stopping_.store(true, std::memory_order_relaxed);
       const std::lock_guard lock(mutex_);
       if (!unread_) unread_ = {extent.weight, piece.at.row, piece.at.row + piece.at.rows};

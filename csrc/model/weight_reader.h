@@ -19,10 +19,17 @@
 
 namespace sinkstream {
 
-// Where a tensor is.
+// Where a tensor is. The rows of a weight may lie in runs among those of others.
 struct TensorPlace {
-  int descriptor = -1;  // of a file that stays open until reading has ended
-  int64_t offset = 0;   // of the first byte
+  int descriptor = -1;       // of a file that stays open until reading has ended
+  int64_t offset = 0;        // of the first byte
+  int64_t run_bytes = 0;     // of each run; 0: all bytes are one run
+  int64_t stride_bytes = 0;  // from the start of a run to the start of the next
+
+  // Where byte `at` of the tensor is in the file.
+  int64_t position(int64_t at) const {
+    return run_bytes == 0 ? offset + at : offset + at / run_bytes * stride_bytes + at % run_bytes;
+  }
 };
 
 // Where a weight is in its files.
@@ -61,6 +68,8 @@ class WeightReader {
   struct Piece {
     const WeightExtent* extent;
     SplitPiece at;
+    const TensorPlace& first_tensor() const { return extent->tensors[0]; }
+    int64_t position() const { return first_tensor().position(at.spans[0].offset); }
     int64_t bytes() const {
       int64_t bytes = 0;
       for (const SplitSpan& span : at.spans) bytes += span.bytes;

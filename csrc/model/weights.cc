@@ -71,7 +71,7 @@ void WeightStore::declare_split(const std::string& name, const SplitFormat& form
 }
 
 void WeightStore::declare(const std::string& name, Storage file, Storage storage, int64_t rows,
-                          int64_t cols) {
+                          int64_t cols, float added) {
   const StorageRow& row = row_of(storage);
   if (cols % row.block != 0) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", row.block,
@@ -80,7 +80,9 @@ void WeightStore::declare(const std::string& name, Storage file, Storage storage
   SINKSTREAM_CHECK(
       file == storage || (cols > 1 && row_of(file).block == 1 && can_quantize_to(storage)),
       "weight ", name, " cannot be rounded from ", row_of(file).name, " to ", row.name);
-  add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
+  SINKSTREAM_CHECK(added == 0 || cols == 1, "weight ", name, " is a matrix to which ", added,
+                   " is added");
+  add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols, .added = added});
 }
 
 void WeightStore::allocate() {
@@ -152,7 +154,11 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   }
   std::byte* target = memory_.data() + entry.offset;
   if (entry.is_vector()) {
-    unpack_vector(entry.file, source, count, reinterpret_cast<float*>(target) + row);
+    float* numbers = reinterpret_cast<float*>(target) + row;
+    unpack_vector(entry.file, source, count, numbers);
+    if (entry.added != 0) {  // so that a zero keeps its sign otherwise
+      for (int64_t i = 0; i < count; ++i) numbers[i] += entry.added;
+    }
   } else if (entry.file != entry.storage) {
     write_rounded(name, entry, source, row, count, target);
   } else if (!pack_rows(entry.storage, source, row, count, entry.cols, target)) {

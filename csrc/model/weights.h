@@ -25,8 +25,9 @@ class WeightStore {
 
   // `name`: one of weight_slots. A vector has one column.
   // `file`: how `write` gets the rows. `storage`: how they are kept; if it differs, rows are
-  // rounded to it as they are written.
-  void declare(const std::string& name, Storage file, Storage storage, int64_t rows, int64_t cols);
+  // rounded to it as they are written. `added`: to each number of a vector, in float32.
+  void declare(const std::string& name, Storage file, Storage storage, int64_t rows, int64_t cols,
+               float added = 0);
   void declare(const std::string& name, Storage storage, int64_t rows, int64_t cols) {
     declare(name, storage, storage, rows, cols);
   }
@@ -70,6 +71,7 @@ class WeightStore {
     Storage file;     // of the rows that `write` gets
     Storage storage;  // of the rows that are kept
     int64_t rows, cols;
+    float added = 0;  // to each number of a vector
     std::optional<SplitFormat> split{};
     std::shared_ptr<const std::vector<int32_t>> order{};  // null: none
     int64_t offset = 0;                                   // in memory_

@@ -248,7 +248,10 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
     extents = []
     for tensor in opened.tensors:
         _declare(builder, tensor)
-        places = [(extent.descriptor, extent.offset) for extent in opened.source.extents(tensor)]
+        places = [
+            (extent.descriptor, extent.offset, extent.run_bytes, extent.stride_bytes)
+            for extent in opened.source.extents(tensor)
+        ]
         extents.append((tensor.slot.name, places))
     builder.read(extents, threads)
 
@@ -256,7 +259,7 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
 def _declare(builder: _core.ModelBuilder, tensor: TensorSource) -> None:
     slot, split = tensor.slot, tensor.split
     if split is None:
-        builder.declare(slot.name, tensor.storage, tensor.kept, slot.rows, slot.cols)
+        builder.declare(slot.name, tensor.storage, tensor.kept, slot.rows, slot.cols, tensor.added)
         return
     builder.declare_split(
         slot.name,

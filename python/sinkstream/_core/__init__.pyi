@@ -129,10 +129,13 @@ class ModelBuilder:
     """Collects a model's description and weights."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
-    def declare(self, weight: str, file: str, storage: str, rows: int, cols: int) -> None:
+    def declare(
+        self, weight: str, file: str, storage: str, rows: int, cols: int, added: float = 0.0
+    ) -> None:
         """Declare a weight: how the file stores it, and how it is kept.
 
-        If these differ, it is rounded as it is read, to one of `quantizable`.
+        If these differ, it is rounded as it is read, to one of `quantizable`. `added`: to each
+        number of a vector.
         """
 
     def declare_split(
@@ -155,10 +158,13 @@ class ModelBuilder:
         `order`: int32 of its columns in the order of their groups, or empty.
         """
 
-    def read(self, extents: Sequence[tuple[str, Sequence[tuple[int, int]]]], threads: int) -> None:
+    def read(
+        self, extents: Sequence[tuple[str, Sequence[tuple[int, int, int, int]]]], threads: int
+    ) -> None:
         """Allocate memory, and start reading every weight into it in the background.
 
-        `extents`: the name of each weight, and the descriptor and offset of each of its tensors.
+        `extents`: the name of each weight, and of each of its tensors the descriptor, the offset,
+        the bytes of a run of its rows (0: they are contiguous) and the bytes from run to run.
         """
 
     def wait(self, at_most_s: float) -> bool:

@@ -51,6 +51,8 @@ class TensorSource:
     """If given, the storage that its rows are rounded to as they are read."""
     split: SplitMatrix | None = None
     """How it is stored, if its codes and scales are tensors of their own."""
+    added: float = 0.0
+    """To each number of a vector, as it is read."""
 
     @property
     def kept(self) -> Storage:
@@ -80,6 +82,10 @@ class Extent:
     """Of the file, open for reading."""
     offset: int
     """Of the first byte, from the start of the file."""
+    run_bytes: int = 0
+    """Of each run of its rows, which lie among those of other weights; 0: they are contiguous."""
+    stride_bytes: int = 0
+    """From the start of a run to the start of the next."""
 
 
 class Source(Protocol):

@@ -26,24 +26,53 @@ class TensorEntry:
     """Of the first byte, from the start of the file."""
     size: int
     """In bytes."""
+    run_bytes: int = 0
+    """Of each run of its rows, which lie among those of other weights; 0: they are contiguous."""
+    stride_bytes: int = 0
+    """From the start of a run to the start of the next."""
 
     def read(self) -> bytes:
         """Read all of it."""
-        return self.file.read(self.offset, self.size, f"tensor {quoted(self.name)}")
+        return self.read_part(0, self.size)
+
+    def read_part(self, begin: int, size: int) -> bytes:
+        """Read `size` of its bytes, from byte `begin` on."""
+        what, run = f"tensor {quoted(self.name)}", self.run_bytes
+        if run == 0:
+            return self.file.read(self.offset + begin, size, what)
+        runs = []
+        end = begin + size
+        while begin < end:
+            count = min(run - begin % run, end - begin)
+            offset = self.offset + begin // run * self.stride_bytes + begin % run
+            runs.append(self.file.read(offset, count, what))
+            begin += count
+        return b"".join(runs)
 
 
 class FileSource:
     """Reads rows of tensors from one or several files; a `Source`."""
 
-    def __init__(self, entries: Mapping[str, TensorEntry]) -> None:
-        """Take ownership of the files of `entries`, which are keyed by tensor name."""
-        self.entries = entries
+    def __init__(
+        self, stored: Mapping[str, TensorEntry], entries: Mapping[str, TensorEntry] | None = None
+    ) -> None:
+        """Take ownership of the files.
+
+        Args:
+            stored: The tensors in them, by name.
+            entries: The same, but with the parts of fused ones, if there are any.
+        """
+        self.stored = stored
+        self.entries = stored if entries is None else entries
 
     def extents(self, tensor: TensorSource) -> tuple[Extent, ...]:
         """Return where its tensors are."""
         names = (tensor.tensor,) if tensor.split is None else tensor.split.tensors
         found = (self.entries[name] for name in names)
-        return tuple(Extent(entry.file.descriptor, entry.offset) for entry in found)
+        return tuple(
+            Extent(entry.file.descriptor, entry.offset, entry.run_bytes, entry.stride_bytes)
+            for entry in found
+        )
 
     def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
         """Read rows [begin, end) of a tensor, exactly as stored; of a split matrix, all bytes."""
@@ -57,10 +86,9 @@ class FileSource:
             )
         entry = self.entries[tensor.tensor]
         row = row_bytes(tensor.storage, tensor.slot.cols)
-        what = f"tensor {quoted(tensor.tensor)}"
-        return entry.file.read(entry.offset + begin * row, (end - begin) * row, what)
+        return entry.read_part(begin * row, (end - begin) * row)
 
     def close(self) -> None:
         """Close the files. May be called more than once."""
-        for entry in self.entries.values():
+        for entry in self.stored.values():
             entry.file.close()

@@ -45,7 +45,7 @@ def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
         slots = weight_slots(small)
         for slot in slots:
             builder.declare(slot.name, "F32", "F32", slot.rows, slot.cols)
-        builder.read([(slot.name, [(zeros, 0)]) for slot in slots], 1)
+        builder.read([(slot.name, [(zeros, 0, 0, 0)]) for slot in slots], 1)
         while not builder.wait(1.0):
             pass
     finally:

@@ -83,6 +83,41 @@ class WeightReaderTest : public testing::Test {
     return store;
   }
 
+  // Writes the tensors to another file in runs of `rows` rows, with `gap` bytes between them.
+  // Returns where they are, and the file's size.
+  std::pair<std::vector<WeightExtent>, int64_t> write_runs(TestFile* file, int64_t rows,
+                                                           int64_t gap) const {
+    std::vector<WeightExtent> extents;
+    int64_t offset = 5;
+    for (size_t i = 0; i < std::size(kShapes); ++i) {
+      const std::vector<std::byte>& bytes = tensors_[i];
+      const int64_t run = rows * row_bytes_of(kShapes[i].storage, kShapes[i].cols);
+      const auto total = static_cast<int64_t>(bytes.size());
+      extents.push_back({kShapes[i].weight, {{file->descriptor(), offset, run, run + gap}}});
+      for (int64_t at = 0; at < total; at += run) {
+        const auto begin = bytes.begin() + at, end = bytes.begin() + std::min(at + run, total);
+        std::vector<std::byte> written(begin, end);
+        offset += static_cast<int64_t>(written.size());
+        if (at + run < total) {
+          written.resize(run + gap, std::byte{0x3f});
+          offset += gap;
+        }
+        file->write(written, offset - static_cast<int64_t>(written.size()));
+      }
+    }
+    return {extents, offset};
+  }
+
+  // The store with all tensors written.
+  WeightStore written() const {
+    WeightStore store = allocated();
+    for (size_t i = 0; i < std::size(kShapes); ++i) {
+      const auto bytes = static_cast<int64_t>(tensors_[i].size());
+      store.write(kShapes[i].weight, tensors_[i].data(), bytes, 0, kShapes[i].rows);
+    }
+    return store;
+  }
+
   TestFile file_;
   std::vector<WeightExtent> extents_;
   std::vector<std::vector<std::byte>> tensors_;  // of kShapes
@@ -95,11 +130,7 @@ void expect_equal(const PackedMatrix& a, const PackedMatrix& b) {
 }
 
 TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {  // tsan
-  WeightStore plain = allocated();
-  for (size_t i = 0; i < std::size(kShapes); ++i) {
-    const auto bytes = static_cast<int64_t>(tensors_[i].size());
-    plain.write(kShapes[i].weight, tensors_[i].data(), bytes, 0, kShapes[i].rows);
-  }
+  const WeightStore plain = written();
   const DecoderWeights expected = plain.finish();
   for (const int threads : {1, 2, 5, 64}) {
     WeightStore store = allocated();
@@ -112,6 +143,57 @@ TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {  // tsan
     expect_equal(found.output, expected.output);
     EXPECT_EQ(std::memcmp(found.final_norm, expected.final_norm, kHidden * 4), 0);
   }
+}
+
+// Runs that are shorter than a panel, that cross panels and pieces, and one run.
+TEST_F(WeightReaderTest, ReadsRowsThatLieInRuns) {
+  const std::string expected = written().digest();
+  for (const int64_t rows : {1, 7, 48, 1000, 6000}) {
+    for (const int64_t gap : {0, 612}) {
+      TestFile file;
+      const std::vector<WeightExtent> extents = write_runs(&file, rows, gap).first;
+      for (const int threads : {1, 3}) {
+        WeightStore store = allocated();
+        WeightReader reader(&store, extents, threads);
+        ASSERT_TRUE(reader.wait(kLong));
+        EXPECT_FALSE(reader.unread());
+        EXPECT_EQ(reader.bytes_read(), total_);
+        EXPECT_EQ(store.digest(), expected) << rows << " rows, " << gap << " bytes between";
+      }
+    }
+  }
+}
+
+TEST_F(WeightReaderTest, NamesTheRowsOfTheRunThatAShorterFileLacks) {
+  TestFile file;
+  const auto [extents, bytes] = write_runs(&file, 48, 612);
+  file.cut(bytes - 1);
+  WeightStore store = allocated();
+  WeightReader reader(&store, extents, 2);
+  ASSERT_TRUE(reader.wait(kLong));
+  ASSERT_TRUE(reader.unread());
+  EXPECT_EQ(reader.unread()->weight, "output");
+  EXPECT_EQ(reader.unread()->end, kVocab);
+}
+
+TEST_F(WeightReaderTest, AddsTheConstantOfAVectorInFloat32) {
+  WeightStore store(spec_without_layers());
+  for (const Shape& shape : kShapes) {
+    const float added = shape.cols == 1 ? 1.0f : 0.0f;
+    store.declare(shape.weight, shape.storage, shape.storage, shape.rows, shape.cols, added);
+  }
+  store.allocate();
+  WeightReader reader(&store, extents_, 2);
+  ASSERT_TRUE(reader.wait(kLong));
+  const WeightStore plain = written();
+  const float *found = store.finish().final_norm, *weight = plain.finish().final_norm;
+  for (int64_t i = 0; i < kHidden; ++i) EXPECT_EQ(found[i], weight[i] + 1.0f) << i;
+}
+
+TEST_F(WeightReaderTest, RefusesAConstantForAMatrix) {
+  WeightStore store(spec_without_layers());
+  EXPECT_THROW(store.declare("output", Storage::kF32, Storage::kF32, kVocab, kHidden, 1.0f),
+               InternalError);
 }
 
 TEST_F(WeightReaderTest, NamesTheRowsThatAShorterFileLacks) {
