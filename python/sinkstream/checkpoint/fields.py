@@ -100,6 +100,10 @@ class Fields:
             raise self.error(name, "be an object", value)
         return Fields(value, f"{self.where}, `{self._prefix}{name}`") if value else None
 
+    def name(self, name: str) -> str:
+        """Return the field's name as the file has it, with the prefix."""
+        return self._prefix + name
+
     def names(self) -> list[str]:
         """Return the names of all fields that have a value."""
         return [

@@ -1,11 +1,11 @@
-"""Tensors that hold the rows of several weights: each weight is a range of their rows."""
+"""Tensors that hold the rows of several weights: each weight is some of their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sinkstream.checkpoint.families.family import WeightNames
+from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS, row_bytes
@@ -16,7 +16,9 @@ from sinkstream.errors import CheckpointError
 def split_fused(
     spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry], where: str
 ) -> Mapping[str, TensorEntry]:
-    """Replace each fused tensor by entries for its parts, which lie one after another.
+    """Replace each fused tensor by entries for its parts.
+
+    One whose parts the decoder lacks stays as it is.
 
     Args:
         spec: The decoder that the checkpoint describes.
@@ -32,18 +34,23 @@ def split_fused(
     found = dict(entries)
     slots = {slot.name: slot for slot in weight_slots(spec)}
     for layer in range(spec.layers):
-        for name, parts in names.fused.items():
-            entry = found.pop(names.layer_prefix.format(layer) + name, None)
-            if entry is not None:
-                needed = [slots[f"layers.{layer}.{part}"] for part in parts]
-                for slot, part in zip(needed, _parts(entry, needed, where), strict=True):
-                    found[names.tensor(slot.name)] = part
+        for name, fused in names.fused.items():
+            tensor = names.layer_prefix.format(layer) + name
+            needed = [f"layers.{layer}.{part}" for part in fused.parts]
+            held = [slots[slot] for slot in needed if slot in slots]
+            if tensor in entries and held:
+                parts = _parts(found.pop(tensor), held, fused.groups(spec), where)
+                names_of_parts = (names.tensor(slot.name) for slot in held)
+                found.update(zip(names_of_parts, parts, strict=True))
     return found
 
 
-def _parts(entry: TensorEntry, slots: list[WeightSlot], where: str) -> list[TensorEntry]:
+def _parts(
+    entry: TensorEntry, slots: Sequence[WeightSlot], groups: int, where: str
+) -> Iterator[TensorEntry]:
+    """Yield each part's entry. The tensor is `groups` equal groups of rows, each of all parts."""
     cols = slots[0].cols
-    shape = (sum(slot.rows for slot in slots), cols)
+    shape = _shape(sum(slot.rows for slot in slots), cols)
     if entry.shape != shape:
         raise CheckpointError(
             f"load: {where}: tensor {quoted(entry.name)} must have shape {list(shape)}, but has "
@@ -51,9 +58,24 @@ def _parts(entry: TensorEntry, slots: list[WeightSlot], where: str) -> list[Tens
         )
     # Of a storage type that cannot be loaded no row is read: matching refuses it.
     of_row = row_bytes(entry.kind, cols) if entry.kind in STORAGE_BLOCKS else 0
-    parts, offset = [], entry.offset
+    stride, offset = shape[0] // groups * of_row, entry.offset
     for slot in slots:
-        size = slot.rows * of_row
-        parts.append(replace(entry, shape=(slot.rows, cols), offset=offset, size=size))
-        offset += size
-    return parts
+        if slot.rows % groups:
+            raise CheckpointError(
+                f"load: {where}: tensor {quoted(entry.name)} must hold {slot.rows} rows of "
+                f"{slot.name} in {groups} equal shares, but they do not divide."
+            )
+        run = slot.rows // groups * of_row
+        yield replace(
+            entry,
+            shape=_shape(slot.rows, cols),
+            offset=offset,
+            size=slot.rows * of_row,
+            run_bytes=0 if groups == 1 else run,
+            stride_bytes=0 if groups == 1 else stride,
+        )
+        offset += run
+
+
+def _shape(rows: int, cols: int) -> tuple[int, ...]:
+    return (rows,) if cols == 1 else (rows, cols)

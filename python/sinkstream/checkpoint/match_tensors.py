@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.families.family import WeightNames
+from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.checkpoint.storage import Storage
@@ -47,7 +47,8 @@ def match_tensors(
         names: The format's tensor name for each slot.
         entries: The tensors in its files, by name.
         storages: Storage types that this format allows for matrices.
-        unused: Names of tensors that may be present and are ignored.
+        unused: Names of tensors that may be present and are ignored, beside those that `names`
+            knows.
         where: The file or folder, for the error.
         is_refused: Whether a tensor that fills no slot is an error, by its name.
         find_split: The tensors of a slot's split matrix; None if it is a single tensor. Gets the
@@ -76,17 +77,26 @@ def match_tensors(
         if problem is not None:
             problems.append(problem)
         else:
-            sources.append(TensorSource(slot, tensor, entries[tensor].kind))
-    surplus = {
-        name: f"tensor {quoted(name)} of shape {list(entry.shape)} belongs to no weight of a "
-        f"{spec.family} decoder with {spec.layers} layers"
-        for name, entry in entries.items()
-        if name not in needed and name not in unused
-    }
+            added = names.added_to(slot.name)
+            sources.append(TensorSource(slot, tensor, entries[tensor].kind, added=added))
+    surplus: dict[str, str] = {}
+    other_parts: list[str] = []
+    for name, entry in entries.items():
+        if name in needed or name in unused or names.is_unused(name):
+            continue
+        if names.is_of_other_part(name):
+            other_parts.append(name)
+            continue
+        surplus[name] = (
+            f"tensor {quoted(name)} of shape {list(entry.shape)} belongs to no weight of a "
+            f"{spec.family} decoder with {spec.layers} layers"
+        )
     if problems or any(map(is_refused, surplus)):
         raise _error([*problems, *surplus.values()], where)
     if surplus:
         warn_caller(_warning(list(surplus.values()), where))
+    if other_parts:
+        warn_caller(_of_other_parts(other_parts, where))
     return tuple(sources)
 
 
@@ -112,6 +122,14 @@ def _warning(surplus: list[str], where: str) -> str:
     if len(surplus) == 1:
         return f"load: {where}: {surplus[0]}. It is not read."
     return f"load: {where}: {surplus[0]}; so do {len(surplus) - 1} more. They are not read."
+
+
+def _of_other_parts(tensors: list[str], where: str) -> str:
+    more = f" and {len(tensors) - 1} more are" if len(tensors) > 1 else " is"
+    return (
+        f"load: {where}: tensor {quoted(tensors[0])}{more} for images or sound, and not read. "
+        "The model takes text only."
+    )
 
 
 def _error(problems: list[str], where: str) -> CheckpointError:

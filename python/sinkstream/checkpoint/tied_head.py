@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sinkstream.checkpoint.families.family import WeightNames
+from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS, as_float32
@@ -26,6 +26,7 @@ def settle_tie(
     entries: Mapping[str, TensorEntry],
     where: str,
     *,
+    is_stated: bool = True,
     compares: bool = True,
 ) -> tuple[DecoderSpec, Mapping[str, TensorEntry]]:
     """Return the description and tensors of the model that transformers would compute.
@@ -38,19 +39,21 @@ def settle_tie(
         names: The format's tensor names.
         entries: The tensors in the files, by name.
         where: The folder, for the warning.
-        compares: Whether to read both tensors. Otherwise they count as equal.
+        is_stated: Whether config.json states it, so that a head that differs is worth a warning.
+        compares: Whether to read both tensors. Otherwise they count as equal if that is stated.
     """
     embedding, head = (names.tensor(slot) for slot in ("embedding", "output"))
     if not spec.tie_embeddings or head not in entries:
         return spec, entries
     if embedding not in entries:
         return spec, {**entries, embedding: entries[head]}
-    if not compares or _are_equal(entries[embedding], entries[head]):
+    if is_stated if not compares else _are_equal(entries[embedding], entries[head]):
         return spec, entries
-    warn_caller(
-        f"load: {where}: `tie_word_embeddings` should be false if there is a {head} that differs "
-        f"from {embedding}, but is true. The model uses {head}."
-    )
+    if is_stated:
+        warn_caller(
+            f"load: {where}: `tie_word_embeddings` should be false if there is a {head} that "
+            f"differs from {embedding}, but is true. The model uses {head}."
+        )
     return replace(spec, tie_embeddings=False), entries
 
 

@@ -97,7 +97,7 @@ def write_quantized(
                 f"quantize: {quoted(opened.path)} must be a GGUF file, but is a Hugging Face "
                 "folder. Convert it first, with llama.cpp's convert_hf_to_gguf.py."
             )
-        tensors = opened.source.entries
+        tensors = opened.source.stored
         types = choose_types(tensors, opened.spec, mix)
         metadata = _metadata(_stored_metadata(Path(opened.path)), mix)
         alignment = opened.text.metadata.get("general.alignment", 32)

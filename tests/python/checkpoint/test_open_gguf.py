@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def test_a_single_mismatch_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["mm.0.weight", "blk.1.nextn.eh_proj.weight", "v.blk.0.ln.bias"])
+@pytest.mark.parametrize("name", ["cls.weight", "blk.1.attn_q.weight", "vx.blk.0.ln.bias"])
 def test_a_tensor_outside_the_decoder_causes_a_warning(tmp_path: Path, name: str) -> None:
     file = llama_bytes().add_tensor(name, (4, 2), bytes(32))
     with pytest.warns(UserWarning, match="m.gguf: tensor") as caught:
@@ -181,6 +182,27 @@ def test_a_tensor_outside_the_decoder_causes_a_warning(tmp_path: Path, name: str
         f'load: m.gguf: tensor "{name}" of shape [2, 4] belongs to no weight of a llama decoder '
         "with 1 layers. It is not read."
     )
+
+
+def test_tensors_for_images_and_sound_cause_one_warning(tmp_path: Path) -> None:
+    file = llama_bytes()
+    for name in ("mm.0.weight", "v.blk.0.ln.bias", "a.blk.0.ln.bias"):
+        file.add_tensor(name, (4, 2), bytes(32))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_checkpoint(file.write(tmp_path / "m.gguf")).source.close()
+    assert [str(warning.message) for warning in caught] == [
+        'load: m.gguf: tensor "mm.0.weight" and 2 more are for images or sound, and not read. '
+        "The model takes text only."
+    ]
+
+
+@pytest.mark.parametrize("name", ["blk.1.nextn.eh_proj.weight", "blk.0.nextn.enorm.weight"])
+def test_tensors_that_predict_further_tokens_are_ignored(tmp_path: Path, name: str) -> None:
+    file = llama_bytes().add_tensor(name, (4, 2), bytes(32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_checkpoint(file.write(tmp_path / "m.gguf")).source.close()
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> Non
     with weights.open("r+b") as file:
         file.truncate(weights.stat().st_size - 20_000)
     with pytest.raises(CheckpointError, match=r"must hold 960 bytes for tensor .*\.scales"):
-        read(opened)
+        read(opened, threads=1)  # several do not agree on what is missing first
 
 
 def test_a_folder_with_the_old_file_of_gptq_loads(tmp_path: Path) -> None:

@@ -307,3 +307,17 @@ def test_the_command_writes_a_file_and_says_so(
     said = capfd.readouterr().err
     assert '"Q4_K_M"' in said
     assert 'but is "Q9".' in said
+
+
+def test_tensors_that_hold_several_weights_stay_whole(
+    tmp_path: Path, tiny_gguf: Callable[[str, str], Path]
+) -> None:
+    source, target = tiny_gguf("phi3", "F32"), tmp_path / "q.gguf"
+    write_quantized(source, target, "Q8_0", processes=1)
+    written = gguf.GGUFReader(target).tensors
+    assert [t.name for t in written] == [t.name for t in gguf.GGUFReader(source).tensors]
+    assert "blk.0.attn_qkv.weight" in [tensor.name for tensor in written]
+    with sinkstream.load(target, window=60) as model:
+        found = model._native.fingerprint()
+    with sinkstream.load(tiny_gguf("phi3", "Q8_0"), window=60) as model:
+        assert model._native.fingerprint() == found

@@ -1,13 +1,14 @@
-"""A model family: how its descriptions become a `DecoderSpec`, and the names of its tensors.
+"""A model family: how its descriptions become a `DecoderSpec`, and where its tensors are.
 
 What the families share is here; each family's own file holds what it adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, WeightNames
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
@@ -22,92 +23,6 @@ _MAX_LAYERS = 1024
 _MAX_HEADS = 1024
 _MAX_HEAD_DIM = 1024
 _MAX_LENGTH = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class WeightNames:
-    """A format's tensor name for each weight slot."""
-
-    layer_prefix: str
-    """Prefix of the names of a layer's tensors, with `{}` for its number."""
-    layer: Mapping[str, str]
-    model: Mapping[str, str]
-    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tensors of a layer that hold the rows of several slots, one slot after another."""
-
-    def tensor(self, slot: str) -> str:
-        """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
-
-        Rows of a fused tensor are named after both, such as "qkv.weight[q]".
-        """
-        if not slot.startswith("layers."):
-            return self.model[slot]
-        _, number, part = slot.split(".")
-        return self.layer_prefix.format(number) + self.layer[part]
-
-    def with_fused(self, fused: Mapping[str, tuple[str, ...]]) -> WeightNames:
-        """Return the same names, but with these fused tensors."""
-        parts = {part: f"{name}[{part}]" for name, stacked in fused.items() for part in stacked}
-        return replace(self, layer={**self.layer, **parts}, fused=fused)
-
-
-FOLDER_NAMES = WeightNames(
-    layer_prefix="model.layers.{}.",
-    model={
-        "embedding": "model.embed_tokens.weight",
-        "final_norm": "model.norm.weight",
-        "output": "lm_head.weight",
-    },
-    layer={
-        "attention_norm": "input_layernorm.weight",
-        "q": "self_attn.q_proj.weight",
-        "q_bias": "self_attn.q_proj.bias",
-        "q_norm": "self_attn.q_norm.weight",
-        "k": "self_attn.k_proj.weight",
-        "k_bias": "self_attn.k_proj.bias",
-        "k_norm": "self_attn.k_norm.weight",
-        "v": "self_attn.v_proj.weight",
-        "v_bias": "self_attn.v_proj.bias",
-        "o": "self_attn.o_proj.weight",
-        "o_bias": "self_attn.o_proj.bias",
-        "mlp_norm": "post_attention_layernorm.weight",
-        "gate": "mlp.gate_proj.weight",
-        "gate_bias": "mlp.gate_proj.bias",
-        "up": "mlp.up_proj.weight",
-        "up_bias": "mlp.up_proj.bias",
-        "down": "mlp.down_proj.weight",
-        "down_bias": "mlp.down_proj.bias",
-    },
-)
-
-GGUF_NAMES = WeightNames(
-    layer_prefix="blk.{}.",
-    model={
-        "embedding": "token_embd.weight",
-        "final_norm": "output_norm.weight",
-        "output": "output.weight",
-    },
-    layer={
-        "attention_norm": "attn_norm.weight",
-        "q": "attn_q.weight",
-        "q_bias": "attn_q.bias",
-        "q_norm": "attn_q_norm.weight",
-        "k": "attn_k.weight",
-        "k_bias": "attn_k.bias",
-        "k_norm": "attn_k_norm.weight",
-        "v": "attn_v.weight",
-        "v_bias": "attn_v.bias",
-        "o": "attn_output.weight",
-        "o_bias": "attn_output.bias",
-        "mlp_norm": "ffn_norm.weight",
-        "gate": "ffn_gate.weight",
-        "gate_bias": "ffn_gate.bias",
-        "up": "ffn_up.weight",
-        "up_bias": "ffn_up.bias",
-        "down": "ffn_down.weight",
-        "down_bias": "ffn_down.bias",
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.family import (
-    FOLDER_NAMES,
-    GGUF_NAMES,
     Family,
     GgufDescription,
     Switches,
@@ -12,12 +10,13 @@ from sinkstream.checkpoint.families.family import (
     decoder_from_gguf,
     one_window,
 )
+from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
 
-_QKV, _GATE_UP = ("q", "k", "v"), ("gate", "up")
+_QKV, _GATE_UP = Fused(("q", "k", "v")), Fused(("gate", "up"))
 _LONGROPE = "rope_factors_long.weight"
 
 

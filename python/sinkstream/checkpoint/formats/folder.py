@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sinkstream.checkpoint.bounded_file import File, is_there, read_json, read_optional_json
 from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
 from sinkstream.checkpoint.families import find_family
-from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.formats.quantization_config import read_quantization
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.formats.split_tensors import OF_ACTIVATIONS, find_split
+from sinkstream.checkpoint.formats.text_config import DecoderConfig, decoder_config
 from sinkstream.checkpoint.fused import split_fused
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
 from sinkstream.checkpoint.quoting import quoted
@@ -53,29 +53,35 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
         CheckpointError: Files are missing or damaged, or the model is not supported.
     """
     config = _read_config(folder)
-    fields = Fields(config, _CONFIG)
-    family = find_family(fields.word("model_type"), f"{_CONFIG} has model_type")
-    spec = family.spec_from_config(fields)
+    model_type = config.decoder.word("model_type")
+    family = find_family(model_type, f"{_CONFIG} has {config.decoder.name('model_type')}")
+    spec = family.spec_from_config(config.decoder)
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
-    quantization = read_quantization(folder, fields)
+    quantization = read_quantization(folder, config.whole)
     if quantization is not None and family.folder_names.fused:
         raise CheckpointError(
             f"load: {_CONFIG} must not have `quantization_config` with model_type "
-            f"{quoted(fields.word('model_type'))}, whose tensors hold several weights. Load a GGUF "
-            "file of the model."
+            f"{quoted(model_type)}, whose tensors hold several weights. Load a GGUF file of the "
+            "model."
         )
     weight_map, held = _open_weights(folder)
     try:
+        names = family.folder_names.in_checkpoint(held)
         spec, held = settle_tie(
-            spec, family.folder_names, held, folder.name, compares=not headers_only
+            spec,
+            names,
+            held,
+            folder.name,
+            is_stated=config.states_tie,
+            compares=not headers_only,
         )
-        entries = split_fused(spec, family.folder_names, held, folder.name)
+        entries = split_fused(spec, names, held, folder.name)
         tensors = match_tensors(
             spec,
-            family.folder_names,
+            names,
             entries,
             UNQUANTIZED,
-            _unused(spec, entries),
+            _unused(spec, names, entries),
             folder.name,
             find_split=lambda tensor, slot: find_split(quantization, tensor, slot, entries),
         )
@@ -84,16 +90,16 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
             path=str(folder),
             spec=spec,
             tensors=tensors,
-            source=FileSource(entries),
+            source=FileSource(held, entries),
             generation=generation_from_config(generation, _GENERATION),
-            text=FolderText(folder, config, generation),
+            text=FolderText(folder, config.merged, generation),
         )
     except BaseException:
         FileSource(held).close()
         raise
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> DecoderConfig:
     if not is_there(folder / _CONFIG):
         is_adapter = is_there(folder / _ADAPTER)
         hint = " It holds a LoRA adapter: merge that into its model first." if is_adapter else ""
@@ -102,20 +108,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{hint}"
         )
     config = read_json(folder / _CONFIG, _MAX_CONFIG_BYTES)
-    for name in config:
-        if name.startswith(_CODE_FIELDS):
+    found = decoder_config(config, _CONFIG)
+    for name, value in found.merged.items():
+        if name.startswith(_CODE_FIELDS) and not isinstance(value, bool):
             raise CheckpointError(
                 f"load: {_CONFIG} must not name code to run, but has the field {quoted(name)}. "
                 "Remove it if the model does not need its own code."
             )
-    return config
+    return found
 
 
-def _unused(spec: DecoderSpec, entries: Mapping[str, TensorEntry]) -> set[str]:
-    """Return the names of redundant tensors: older savers', and scales of activations."""
-    unused = {name for name in entries if name.endswith((".rotary_emb.inv_freq", *OF_ACTIVATIONS))}
+def _unused(spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry]) -> set[str]:
+    """Return the names of redundant tensors: a tied head, and scales of activations."""
+    unused = {name for name in entries if name.endswith(OF_ACTIVATIONS)}
     if spec.tie_embeddings:
-        unused.add("lm_head.weight")
+        unused.add(names.tensor("output"))
     return unused
 
 

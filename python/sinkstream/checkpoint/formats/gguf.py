@@ -53,13 +53,13 @@ def open_gguf(path: Path) -> TensorsOnly:
             )
         )
         entries = split_fused(spec, family.gguf_names, header.tensors, where)
-        source = FileSource(entries)
+        source = FileSource(header.tensors, entries)
         tensors = match_tensors(
             spec,
             family.gguf_names,
             entries,
             STORAGE_BLOCKS,
-            {_DIVISORS},
+            (),
             where,
             lambda name: _is_of_decoder(name, spec.layers),
         )

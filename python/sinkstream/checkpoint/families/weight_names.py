@@ -1,0 +1,180 @@
+"""Where a format has the weights of a decoder: tensor names, rows, and tensors that it leaves out.
+
+All of it is data. The two tables are what most families use; a family changes what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from sinkstream.checkpoint.spec import DecoderSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A tensor of a layer that holds the rows of several weights."""
+
+    parts: tuple[str, ...]
+    """Their slots, in the order of the rows."""
+    per: Literal["layer", "kv_head", "head"] = "layer"
+    """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`: such heads
+    are stacked, each with its share of every part. Falcon has, for each key head, the queries that
+    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head."""
+
+    def groups(self, spec: DecoderSpec) -> int:
+        """Return how many groups of rows are stacked, each with an equal share of every part."""
+        return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads}[self.per]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightNames:
+    """A format's tensor for each weight slot."""
+
+    layer_prefix: str
+    """Prefix of the names of a layer's tensors, with `{}` for its number."""
+    layer: Mapping[str, str]
+    model: Mapping[str, str]
+    fused: Mapping[str, Fused] = field(default_factory=dict)
+    """Tensors of a layer that hold the rows of several slots."""
+    added: Mapping[str, float] = field(default_factory=dict)
+    """Vectors that the format stores without a constant, which is added as they are read."""
+    wrappers: tuple[Mapping[str, str], ...] = ()
+    """Prefixes that the names may have in place of their own: a decoder inside a larger model."""
+    other_parts: tuple[str, ...] = ()
+    """Patterns of tensors for images and sound, which are not read."""
+    unused: tuple[str, ...] = ()
+    """Patterns of tensors without use here: buffers, and layers that predict further tokens."""
+
+    def tensor(self, slot: str) -> str:
+        """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
+
+        Rows of a fused tensor are named after both, such as "qkv.weight[q]".
+        """
+        if not slot.startswith("layers."):
+            return self.model[slot]
+        _, number, part = slot.split(".")
+        return self.layer_prefix.format(number) + self.layer[part]
+
+    def added_to(self, slot: str) -> float:
+        """Return the constant that is added to a slot's numbers; usually 0."""
+        return self.added.get(slot.rpartition(".")[2], 0.0)
+
+    def with_fused(self, fused: Mapping[str, Fused]) -> WeightNames:
+        """Return the same names, and these fused tensors."""
+        parts = {part: f"{name}[{part}]" for name, held in fused.items() for part in held.parts}
+        return replace(self, layer={**self.layer, **parts}, fused={**self.fused, **fused})
+
+    def with_added(self, constant: float, slots: Iterable[str]) -> WeightNames:
+        """Return the same names, and a constant for these slots, such as "q_norm"."""
+        return replace(self, added={**self.added, **dict.fromkeys(slots, constant)})
+
+    def in_checkpoint(self, tensors: Container[str]) -> WeightNames:
+        """Return the same names, with the prefixes that a checkpoint has.
+
+        The first for which there is an embedding or a last norm; without any, these names.
+        """
+        candidates = [self, *(self._inside(wrapper) for wrapper in self.wrappers)]
+        for names in candidates:
+            if names.model["embedding"] in tensors or names.model["final_norm"] in tensors:
+                return names
+        return self
+
+    def is_of_other_part(self, tensor: str) -> bool:
+        """Return whether a tensor is for images or sound."""
+        return any(fnmatchcase(tensor, pattern) for pattern in self.other_parts)
+
+    def is_unused(self, tensor: str) -> bool:
+        """Return whether a tensor is known to be of no use."""
+        return any(fnmatchcase(tensor, pattern) for pattern in self.unused)
+
+    def _inside(self, wrapper: Mapping[str, str]) -> WeightNames:
+        def renamed(name: str) -> str:
+            for inner, outer in wrapper.items():
+                if name.startswith(inner):
+                    return outer + name.removeprefix(inner)
+            return name
+
+        model = {slot: renamed(name) for slot, name in self.model.items()}
+        return replace(self, layer_prefix=renamed(self.layer_prefix), model=model)
+
+
+_OTHER_MODULES = (
+    "audio_model", "audio_projector", "audio_tower", "connector", "embed_audio", "embed_vision",
+    "image_newline", "mm_projector", "multi_modal_projector", "vision_encoder", "vision_model",
+    "vision_projector", "vision_tower", "visual",
+)  # fmt: skip
+
+FOLDER_NAMES = WeightNames(
+    layer_prefix="model.layers.{}.",
+    model={
+        "embedding": "model.embed_tokens.weight",
+        "final_norm": "model.norm.weight",
+        "output": "lm_head.weight",
+    },
+    layer={
+        "attention_norm": "input_layernorm.weight",
+        "q": "self_attn.q_proj.weight",
+        "q_bias": "self_attn.q_proj.bias",
+        "q_norm": "self_attn.q_norm.weight",
+        "k": "self_attn.k_proj.weight",
+        "k_bias": "self_attn.k_proj.bias",
+        "k_norm": "self_attn.k_norm.weight",
+        "v": "self_attn.v_proj.weight",
+        "v_bias": "self_attn.v_proj.bias",
+        "o": "self_attn.o_proj.weight",
+        "o_bias": "self_attn.o_proj.bias",
+        "mlp_norm": "post_attention_layernorm.weight",
+        "gate": "mlp.gate_proj.weight",
+        "gate_bias": "mlp.gate_proj.bias",
+        "up": "mlp.up_proj.weight",
+        "up_bias": "mlp.up_proj.bias",
+        "down": "mlp.down_proj.weight",
+        "down_bias": "mlp.down_proj.bias",
+    },
+    wrappers=(
+        {"model.": "model.language_model."},
+        {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
+        {"model.": "model.text_model."},
+    ),
+    other_parts=tuple(
+        f"{root}{module}{end}"
+        for module in _OTHER_MODULES
+        for root in ("", "model.")
+        for end in ("", ".*")
+    ),
+    unused=("*.rotary_emb.inv_freq", "mtp.*", "model.mtp.*", "*.nextn.*"),
+)
+
+GGUF_NAMES = WeightNames(
+    layer_prefix="blk.{}.",
+    model={
+        "embedding": "token_embd.weight",
+        "final_norm": "output_norm.weight",
+        "output": "output.weight",
+    },
+    layer={
+        "attention_norm": "attn_norm.weight",
+        "q": "attn_q.weight",
+        "q_bias": "attn_q.bias",
+        "q_norm": "attn_q_norm.weight",
+        "k": "attn_k.weight",
+        "k_bias": "attn_k.bias",
+        "k_norm": "attn_k_norm.weight",
+        "v": "attn_v.weight",
+        "v_bias": "attn_v.bias",
+        "o": "attn_output.weight",
+        "o_bias": "attn_output.bias",
+        "mlp_norm": "ffn_norm.weight",
+        "gate": "ffn_gate.weight",
+        "gate_bias": "ffn_gate.bias",
+        "up": "ffn_up.weight",
+        "up_bias": "ffn_up.bias",
+        "down": "ffn_down.weight",
+        "down_bias": "ffn_down.bias",
+    },
+    other_parts=("a.*", "mm.*", "v.*"),
+    unused=("rope_freqs.weight", "*.nextn.*"),
+)
