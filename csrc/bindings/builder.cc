@@ -20,29 +20,95 @@ namespace sinkstream {
 
 namespace {
 
+// A field of Python's dataclasses, as their `asdict` gives it.
+template <typename T>
+T get(const py::dict& fields, const char* name) {
+  return fields[name].cast<T>();
+}
+
+template <typename T, size_t kCount>
+T choice(const py::dict& fields, const char* name,
+         const std::pair<const char*, T> (&choices)[kCount]) {
+  const auto chosen = get<std::string>(fields, name);
+  for (const auto& [text, value] : choices) {
+    if (chosen == text) return value;
+  }
+  throw CheckpointError(cat("load: `", name, "` must not be \"", chosen, "\"."), name);
+}
+
+RopeSpec rope_of(const py::dict& fields) {
+  constexpr std::pair<const char*, Pairing> kPairings[] = {{"half", Pairing::kHalf},
+                                                           {"interleaved", Pairing::kInterleaved}};
+  return {.inverse_frequencies = get<std::vector<double>>(fields, "inverse_frequencies"),
+          .pairing = choice(fields, "pairing", kPairings),
+          .attention_factor = get<double>(fields, "attention_factor")};
+}
+
+NormSpec norm_of(const py::dict& fields) {
+  constexpr std::pair<const char*, NormKind> kKinds[] = {{"rms", NormKind::kRms},
+                                                         {"layer", NormKind::kLayer}};
+  return {.kind = choice(fields, "kind", kKinds),
+          .eps = get<float>(fields, "eps"),
+          .bias = get<bool>(fields, "bias")};
+}
+
+AttentionSpec attention_of(const py::dict& fields) {
+  constexpr std::pair<const char*, QkNorm> kQkNorms[] = {
+      {"none", QkNorm::kNone}, {"head", QkNorm::kHead}, {"full", QkNorm::kFull}};
+  return {.heads = get<int64_t>(fields, "heads"),
+          .kv_heads = get<int64_t>(fields, "kv_heads"),
+          .head_dim = get<int64_t>(fields, "head_dim"),
+          .rope = rope_of(get<py::dict>(fields, "rope")),
+          .scale = get<float>(fields, "scale"),
+          .window = get<int64_t>(fields, "window"),
+          .soft_cap = get<float>(fields, "soft_cap"),
+          .slopes = get<std::vector<float>>(fields, "slopes"),
+          .qk_norm = choice(fields, "qk_norm", kQkNorms),
+          .qkv_bias = get<bool>(fields, "qkv_bias"),
+          .output_bias = get<bool>(fields, "output_bias"),
+          .clip = get<float>(fields, "clip"),
+          .temperature = get<float>(fields, "temperature"),
+          .temperature_length = get<int64_t>(fields, "temperature_length")};
+}
+
+MlpSpec mlp_of(const py::dict& fields) {
+  constexpr std::pair<const char*, Activation> kActivations[] = {
+      {"silu", Activation::kSilu},
+      {"gelu", Activation::kGelu},
+      {"gelu_tanh", Activation::kGeluTanh},
+      {"relu2", Activation::kRelu2}};
+  return {.intermediate_size = get<int64_t>(fields, "intermediate_size"),
+          .activation = choice(fields, "activation", kActivations),
+          .gated = get<bool>(fields, "gated"),
+          .bias = get<bool>(fields, "bias")};
+}
+
+BlockSpec block_of(const py::dict& fields) {
+  return {.attention = attention_of(get<py::dict>(fields, "attention")),
+          .mlp = mlp_of(get<py::dict>(fields, "mlp")),
+          .norm = norm_of(get<py::dict>(fields, "norm")),
+          .attention_norm = get<bool>(fields, "attention_norm"),
+          .mlp_norm = get<bool>(fields, "mlp_norm"),
+          .attention_post_norm = get<bool>(fields, "attention_post_norm"),
+          .mlp_post_norm = get<bool>(fields, "mlp_post_norm"),
+          .parallel = get<bool>(fields, "parallel"),
+          .residual_scale = get<float>(fields, "residual_scale")};
+}
+
 DecoderSpec spec_of(const py::dict& fields) {
-  const auto whole = [&](const char* name) { return fields[name].cast<int64_t>(); };
-  const auto flag = [&](const char* name) { return fields[name].cast<bool>(); };
-  const auto rope = fields["rope"].cast<py::dict>();
   DecoderSpec spec;
-  spec.vocab_size = whole("vocab_size");
-  spec.hidden_size = whole("hidden_size");
-  spec.intermediate_size = whole("intermediate_size");
-  spec.layers = whole("layers");
-  spec.heads = whole("heads");
-  spec.kv_heads = whole("kv_heads");
-  spec.head_dim = whole("head_dim");
-  spec.norm_eps = fields["norm_eps"].cast<float>();
-  spec.inverse_frequencies = rope["inverse_frequencies"].cast<std::vector<double>>();
-  spec.pairing =
-      rope["pairing"].cast<std::string>() == "interleaved" ? Pairing::kInterleaved : Pairing::kHalf;
-  spec.attention_factor = rope["attention_factor"].cast<double>();
-  spec.qkv_bias = flag("qkv_bias");
-  spec.output_bias = flag("output_bias");
-  spec.mlp_bias = flag("mlp_bias");
-  spec.qk_norm = flag("qk_norm");
-  spec.tie_embeddings = flag("tie_embeddings");
-  spec.own_windows = fields["own_windows"].cast<std::vector<int64_t>>();
+  spec.vocab_size = get<int64_t>(fields, "vocab_size");
+  spec.hidden_size = get<int64_t>(fields, "hidden_size");
+  for (const py::handle block : fields["blocks"]) {
+    spec.blocks.push_back(block_of(block.cast<py::dict>()));
+  }
+  spec.block_of_layer = get<std::vector<int32_t>>(fields, "block_of_layer");
+  spec.final_norm = norm_of(get<py::dict>(fields, "final_norm"));
+  spec.tie_embeddings = get<bool>(fields, "tie_embeddings");
+  spec.embedding_scale = get<float>(fields, "embedding_scale");
+  spec.logit_scale = get<float>(fields, "logit_scale");
+  spec.logit_soft_cap = get<float>(fields, "logit_soft_cap");
+  validate(spec);
   return spec;
 }
 
@@ -120,9 +186,7 @@ Storage storage_of(const std::string& name) {
       cat("load: a weight's storage must be one that `storages` returns, but is ", name, "."));
 }
 
-ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {
-  validate(spec);
-}
+ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
 
 void register_builder(py::module_& module) {
   module.def(

@@ -12,22 +12,30 @@
 
 namespace sinkstream {
 
-// Vectors are float32; null if the spec has none.
+// A norm's vectors, float32; null where the spec has none.
+struct NormWeights {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+};
+
+// Vectors are float32; null if the spec has none. Matrices that it lacks have no rows.
 struct LayerWeights {
-  const float* attention_norm = nullptr;  // [hidden]
+  NormWeights attention_norm;  // [hidden]
   PackedMatrix q, k, v, o;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
-  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
-  const float* mlp_norm = nullptr;                   // [hidden]
+  NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
+  NormWeights attention_post_norm;  // [hidden]
+  NormWeights mlp_norm;             // [hidden]
   PackedMatrix gate, up, down;
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+  NormWeights mlp_post_norm;  // [hidden]
 };
 
 struct DecoderWeights {
   PackedMatrix embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;  // [hidden]
-  PackedMatrix output;                // [vocab, hidden]; the embedding itself if they are tied
+  NormWeights final_norm;  // [hidden]
+  PackedMatrix output;     // [vocab, hidden]; the embedding itself if they are tied
 };
 
 struct WeightSlot {

@@ -15,21 +15,53 @@ namespace {
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
 
+template <typename... Numbers>
+void add_numbers(Digest* digest, const Numbers&... numbers) {
+  (digest->add_number(numbers), ...);
+}
+
+void add_rope(const RopeSpec& rope, Digest* digest) {
+  digest->add_number(rope.inverse_frequencies.size());
+  for (const double frequency : rope.inverse_frequencies) digest->add_number(frequency);
+  add_numbers(digest, rope.pairing, rope.attention_factor);
+}
+
+void add_norm(const NormSpec& norm, Digest* digest) {
+  add_numbers(digest, norm.kind, norm.eps, norm.bias);
+}
+
+void add_block(const BlockSpec& block, Digest* digest) {
+  const AttentionSpec& a = block.attention;
+  add_rope(a.rope, digest);
+  add_numbers(digest, a.scale, a.soft_cap, a.slopes.size());
+  for (const float slope : a.slopes) digest->add_number(slope);
+  add_numbers(digest, a.qk_norm, a.qkv_bias, a.output_bias, a.clip, a.temperature,
+              a.temperature_length);
+  const MlpSpec& mlp = block.mlp;
+  add_numbers(digest, mlp.intermediate_size, mlp.activation, mlp.gated, mlp.bias);
+  add_norm(block.norm, digest);
+  add_numbers(digest, block.attention_norm, block.mlp_norm, block.attention_post_norm,
+              block.mlp_post_norm, block.parallel, block.residual_scale);
+}
+
+// Saved sessions hold this digest: what came with later families is added only where it is used.
 void add_spec(const DecoderSpec& spec, Digest* digest) {
-  for (const int64_t number : {spec.vocab_size, spec.hidden_size, spec.intermediate_size,
-                               spec.layers, spec.heads, spec.kv_heads, spec.head_dim}) {
-    digest->add_number(number);
+  const AttentionSpec& attention = spec.blocks.front().attention;
+  add_numbers(digest, spec.vocab_size, spec.hidden_size, spec.blocks.front().mlp.intermediate_size,
+              spec.layers(), spec.heads(), spec.kv_heads(), spec.head_dim(), spec.final_norm.eps);
+  add_rope(attention.rope, digest);
+  add_numbers(digest, attention.qkv_bias, attention.output_bias, spec.blocks.front().mlp.bias,
+              attention.qk_norm != QkNorm::kNone, spec.tie_embeddings);
+  const CacheLayers layers = spec.cache_layers();
+  const bool has_windows = layers.group_count() > 1 || layers.groups().front().own_window > 0;
+  for (int64_t layer = 0; has_windows && layer < spec.layers(); ++layer) {
+    digest->add_number(spec.block(layer).attention.window);
   }
-  digest->add_number(spec.norm_eps);
-  digest->add_number(spec.inverse_frequencies.size());
-  for (const double frequency : spec.inverse_frequencies) digest->add_number(frequency);
-  digest->add_number(spec.pairing);
-  digest->add_number(spec.attention_factor);
-  for (const bool flag :
-       {spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm, spec.tie_embeddings}) {
-    digest->add_number(flag);
-  }
-  for (const int64_t own_window : spec.own_windows) digest->add_number(own_window);
+  if (is_plain(spec)) return;
+  for (const BlockSpec& block : spec.blocks) add_block(block, digest);
+  for (const int32_t block : spec.block_of_layer) digest->add_number(block);
+  add_norm(spec.final_norm, digest);
+  add_numbers(digest, spec.embedding_scale, spec.logit_scale, spec.logit_soft_cap);
 }
 }  // namespace
 

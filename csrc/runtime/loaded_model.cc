@@ -171,7 +171,7 @@ std::string LoadedModel::fingerprint() {
 }
 
 int64_t LoadedModel::bytes_per_token() const {
-  return spec_.layers * decoder_->page_shape().bytes() / kPageRows;
+  return spec_.layers() * decoder_->page_shape().bytes() / kPageRows;
 }
 
 int64_t LoadedModel::bytes_per_sequence() const {

@@ -1,7 +1,7 @@
 #include "model/cpu/decoder.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "common/carver.h"
 #include "common/check.h"
@@ -21,6 +21,11 @@ bool has_orders(const DecoderWeights& weights) {
   return weights.output.order != nullptr;
 }
 
+// Whether what a branch of this block returns is changed before it is added.
+bool has_branch(const BlockSpec& block) {
+  return block.attention_post_norm || block.mlp_post_norm || block.residual_scale != 1;
+}
+
 }  // namespace
 
 Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels& kernels,
@@ -31,61 +36,90 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
       kernels_(kernels),
       launch_{pool},
       options_(options),
-      angles_(spec.inverse_frequencies, spec.attention_factor),
-      shift_angles_(spec.inverse_frequencies),
-      plan_(options.max_tokens, 0, layers_.group_count()),
-      groups_(static_cast<size_t>(layers_.group_count())) {
-  const int64_t rows = options.max_tokens;
-  const int64_t q = spec.query_size(), kv = spec.kv_size(), pairs = spec.rotary_dim() / 2;
-  const int64_t widest = std::max({spec.hidden_size, spec.intermediate_size, q});
+      plan_(options.max_tokens, 0, layers_.group_count()) {
+  list_views();
+  carve_scratch(pool);
+  slots_.resize(static_cast<size_t>(options.max_tokens));
+  for (LayerRows& view : views_) view.reserve(options.max_tokens);
+}
+
+void Decoder::list_views() {
+  for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+    const RopeSpec& its_rope = spec_.block(layer).attention.rope;
+    auto rope = std::ranges::find(ropes_, its_rope, &Rope::spec);
+    if (rope == ropes_.end()) rope = ropes_.insert(ropes_.end(), Rope(its_rope));
+    const int64_t group = layers_.place(layer).group;
+    const auto index = static_cast<size_t>(rope - ropes_.begin());
+    auto view = std::ranges::find_if(views_, [&](const LayerRows& other) {
+      return other.group == group && other.rope == index;
+    });
+    if (view == views_.end()) {
+      LayerRows rows;
+      rows.group = group;
+      rows.rope = index;
+      rows.pairs = rope->angles.pairs();
+      view = views_.insert(views_.end(), std::move(rows));
+    }
+    view_of_layer_.push_back(static_cast<size_t>(view - views_.begin()));
+  }
+}
+
+void Decoder::carve_scratch(ThreadPool* pool) {
+  const int64_t rows = options_.max_tokens;
+  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  const int64_t inner = spec_.most_intermediate_size();
+  const int64_t widest = std::max({spec_.hidden_size, inner, q});
+  const auto has = [&](const auto& test) { return std::ranges::any_of(spec_.blocks, test); };
+  const bool has_branches = has(has_branch);
+  const bool has_temperatures =
+      has([](const BlockSpec& block) { return block.attention.temperature != 0; });
   const auto carve = [&](Carver<64> carver) {
-    hidden_ = carver.take<float>(rows * spec.hidden_size);
-    normed_ = carver.take<float>(rows * spec.hidden_size);
+    hidden_ = carver.take<float>(rows * spec_.hidden_size);
+    normed_ = carver.take<float>(rows * spec_.hidden_size);
+    branch_ = has_branches ? carver.take<float>(rows * spec_.hidden_size) : nullptr;
     query_ = carver.take<float>(rows * q);
     key_ = carver.take<float>(rows * kv);
     value_ = carver.take<float>(rows * kv);
     query_window_ = carver.take<float>(rows * q);
     query_sink_ = carver.take<float>(rows * q);
     attended_ = carver.take<float>(rows * q);
-    gate_ = carver.take<float>(rows * spec.intermediate_size);
-    up_ = carver.take<float>(rows * spec.intermediate_size);
-    window_cos_ = carver.take<float>(rows * pairs);
-    window_sin_ = carver.take<float>(rows * pairs);
-    kept_cos_ = carver.take<float>(rows * pairs);
-    kept_sin_ = carver.take<float>(rows * pairs);
-    for (GroupRows& group : groups_) {
-      group.sink_cos = carver.take<float>(rows * pairs);
-      group.sink_sin = carver.take<float>(rows * pairs);
+    gate_ = carver.take<float>(rows * inner);
+    up_ = carver.take<float>(rows * inner);
+    int64_t most_pairs = 0;
+    for (Rope& rope : ropes_) {
+      const int64_t pairs = rope.angles.pairs();
+      rope.cos = carver.take<float>(rows * pairs);
+      rope.sin = carver.take<float>(rows * pairs);
+      most_pairs = std::max(most_pairs, pairs);
     }
+    kept_cos_ = carver.take<float>(rows * most_pairs);
+    kept_sin_ = carver.take<float>(rows * most_pairs);
+    for (LayerRows& view : views_) {
+      view.sink_cos = carver.take<float>(rows * view.pairs);
+      view.sink_sin = carver.take<float>(rows * view.pairs);
+    }
+    query_factors_ = has_temperatures ? carver.take<float>(rows) : nullptr;
     ordered_ = has_orders(weights_) ? carver.take<float>(rows * widest) : nullptr;
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
     return carver.used();
   };
   arena_ = Buffer(carve(Carver<64>(nullptr)), "the decoder's scratch", pool);
   carve(Carver<64>(arena_.data()));
-  attention_scratch_ =
-      Buffer(attention_scratch_bytes(spec.heads, spec.head_dim, options.pages, pool->threads()),
-             "the attention's scratch", pool);
-  slots_.resize(rows);
-  for (GroupRows& group : groups_) {
-    group.rank.reserve(rows);
-    group.first.reserve(rows);
-    group.round_queries.reserve(rows);
-    group.spans.reserve(rows);
-    group.caches.reserve(rows);
-  }
+  attention_scratch_ = Buffer(
+      attention_scratch_bytes(spec_.heads(), spec_.head_dim(), options_.pages, pool->threads()),
+      "the attention's scratch", pool);
 }
 
 void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
-  plan_.make(spans);
-  compute_angles();
-  for (size_t g = 0; g < groups_.size(); ++g) keep_all_rows(plan_.groups[g], &groups_[g]);
-  kernels_.embedding(
-      {.ids = plan_.ids.data(), .tokens = rows_, .table = weights_.embedding, .out = hidden_},
-      launch_);
-  for (int64_t layer = 0; layer < spec_.layers; ++layer) {
-    attend(weights_.layers[layer], layer);
-    if (queries_ > 0) transform(weights_.layers[layer]);
+  begin(spans);
+  kernels_.embedding({.ids = plan_.ids.data(),
+                      .tokens = rows_,
+                      .table = weights_.embedding,
+                      .out = hidden_,
+                      .scale = spec_.embedding_scale},
+                     launch_);
+  for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+    run(spec_.block(layer), weights_.layers[static_cast<size_t>(layer)], layer);
   }
   if (queries_ > 0) write_logits(logits);
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
@@ -94,10 +128,10 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
 void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   const std::vector<Cut> cuts = plan_cuts(*cache, begin, end);
   const int64_t distance = cuts.front().distance;
-  std::vector<float> cos(shift_angles_.pairs()), sin(shift_angles_.pairs());
-  shift_angles_.fill(&distance, 1, cos.data(), sin.data());
-  for (int64_t layer = 0; layer < spec_.layers; ++layer) {
+  for (const Rope& rope : ropes_) rope.shift_angles.fill(&distance, 1, rope.cos, rope.sin);
+  for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
     const Cut& cut = cuts[static_cast<size_t>(layers_.place(layer).group)];
+    const Rope& rope = ropes_[views_[view_of_layer_[static_cast<size_t>(layer)]].rope];
     std::vector<Slot> from(cut.older), to(cut.older);
     for (int64_t i = 0; i < cut.older;
          ++i) {  // newest first, so that none is overwritten too early
@@ -109,7 +143,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
     args.to = to.data();
     args.rows = cut.older;
     args.shape = page_shape();
-    args.rotation = rotation(cos.data(), sin.data());
+    args.rotation = rotation(rope.spec, rope.cos, rope.sin);
     kernels_.evict(args, launch_);
   }
   for (int64_t group = 0; group < layers_.group_count(); ++group) {
@@ -117,121 +151,117 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   }
 }
 
-void Decoder::compute_angles() {
-  rows_ = plan_.rows();
+void Decoder::begin(std::span<const ForwardSpan> spans) {
+  plan_.make(spans);
+  rows_ = queries_ = plan_.rows();
   SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward pass has ", rows_, " tokens");
-  angles_.fill(plan_.index.data(), rows_, window_cos_, window_sin_);
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const ForwardPlan::Group& plan = plan_.groups[g];
-    angles_.fill(plan.rank.data(), rows_, groups_[g].sink_cos, groups_[g].sink_sin);
-  }
-  query_cos_ = window_cos_;
-  query_sin_ = window_sin_;
-  queries_ = rows_;
-}
-
-void Decoder::keep_all_rows(const ForwardPlan::Group& plan, GroupRows* rows) {
-  rows->rank = plan.rank;
-  rows->first = plan.first;
-  rows->round_queries.clear();
-  rows->spans.clear();
-  rows->caches.clear();
-  for (const ForwardPlan::Round& round : plan.rounds) {
-    rows->round_queries.push_back(
-        {.row = round.row, .count = round.rows, .span = round.piece, .spans = round.count});
-    for (size_t i = round.piece; i < round.piece + round.count; ++i) {
-      const ForwardPlan::Piece& piece = plan.pieces[i];
-      rows->spans.push_back({.row = piece.row - round.row,
-                             .count = piece.count,
-                             .index = piece.index,
-                             .sinks = piece.pages->window.sinks,
-                             .window_page_count = piece.pages->window_page_count});
-      rows->caches.push_back(piece.cache);
-    }
+  for (const Rope& rope : ropes_) rope.angles.fill(plan_.index.data(), rows_, rope.cos, rope.sin);
+  for (LayerRows& view : views_) {
+    view.keep_all(plan_);
+    ropes_[view.rope].angles.fill(view.rank.data(), rows_, view.sink_cos, view.sink_sin);
   }
 }
 
-// Keeps only the rows whose logits are wanted: the last layer's other rows need only their keys and
-// values. The kept rows move up.
-void Decoder::keep_wanted_rows(const ForwardPlan::Group& plan, GroupRows* rows) {
-  const int64_t hidden = spec_.hidden_size, pairs = spec_.rotary_dim() / 2;
-  int64_t kept = 0;
-  size_t kept_spans = 0;
+void Decoder::keep_wanted_rows(LayerRows* rows) {
+  const int64_t hidden = spec_.hidden_size;
+  const Rope& rope = ropes_[rows->rope];
+  queries_ = rows->keep_wanted(plan_, [&](int64_t from, int64_t to, int64_t count) {
+    move_rows(hidden_, from, hidden_, to, count, hidden);
+    move_rows(normed_, from, normed_, to, count, hidden);
+    move_rows(rope.cos, from, kept_cos_, to, count, rows->pairs);
+    move_rows(rope.sin, from, kept_sin_, to, count, rows->pairs);
+  });
+}
+
+void Decoder::run(const BlockSpec& block, const LayerWeights& layer, int64_t index) {
+  attend(block, layer, index);
+  if (queries_ > 0) transform(block, layer);
+}
+
+void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t index) {
+  LayerRows& rows = views_[view_of_layer_[static_cast<size_t>(index)]];
+  write_queries_keys_values(block, layer, index + 1 == spec_.layers(), &rows);
+  rotate_queries(block.attention, rows);
+  // The MLP of a parallel block reads what attention has not yet been added to.
+  if (block.parallel && block.mlp_norm) {
+    normalize(block.norm, layer.mlp_norm, hidden_, normed_, queries_, spec_.hidden_size);
+  }
+  const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.group)];
   for (size_t r = 0; r < plan.rounds.size(); ++r) {
-    const ForwardPlan::Round& round = plan.rounds[r];
-    Queries& queries = rows->round_queries[r];
-    queries.row = kept;
-    queries.span = kept_spans;
-    for (size_t i = round.piece; i < round.piece + round.count; ++i) {
-      const ForwardPlan::Piece& piece = plan.pieces[i];
-      if (piece.wanted == 0) continue;
-      const int64_t dropped = piece.count - piece.wanted, row = piece.row + dropped;
-      AttentionSpan span = rows->spans[i];
-      span.row = kept - queries.row;
-      span.count = piece.wanted;
-      span.index = piece.index + dropped;
-      rows->spans[kept_spans] = span;
-      rows->caches[kept_spans++] = piece.cache;
-      const auto move_rows = [&](const auto* from, auto* to, int64_t width) {
-        std::memmove(to + kept * width, from + row * width, piece.wanted * width * sizeof(*to));
-      };
-      move_rows(hidden_, hidden_, hidden);
-      move_rows(normed_, normed_, hidden);
-      move_rows(window_cos_, kept_cos_, pairs);
-      move_rows(window_sin_, kept_sin_, pairs);
-      move_rows(rows->sink_cos, rows->sink_cos, pairs);
-      move_rows(rows->sink_sin, rows->sink_sin, pairs);
-      move_rows(rows->first.data(), rows->first.data(), 1);
-      move_rows(rows->rank.data(), rows->rank.data(), 1);
-      kept += piece.wanted;
+    append(rows, plan.rounds[r], index);
+    if (rows.round_queries[r].count > 0) {
+      attend(block.attention, &rows, rows.round_queries[r], index);
     }
-    queries.count = kept - queries.row;
-    queries.spans = kept_spans - queries.span;
   }
-  queries_ = kept;
-  query_cos_ = kept_cos_;
-  query_sin_ = kept_sin_;
+  if (queries_ == 0) return;
+  add_to_hidden(block, attended_, {.weights = layer.o, .bias = layer.o_bias},
+                block.attention_post_norm ? &layer.attention_post_norm : nullptr);
 }
 
-void Decoder::attend(const LayerWeights& layer, int64_t index) {
-  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
-  const auto group = static_cast<size_t>(layers_.place(index).group);
-  const ForwardPlan::Group& plan = plan_.groups[group];
-  GroupRows& rows = groups_[group];
-  normalize(hidden_, layer.attention_norm, normed_, rows_, spec_.hidden_size);
+// Of the last layer's rows whose logits nobody reads, only keys and values.
+void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer,
+                                        bool is_last, LayerRows* rows) {
+  const AttentionSpec& attention = block.attention;
+  const int64_t q = attention.query_size(), kv = attention.kv_size();
+  const float* input = hidden_;
+  if (block.attention_norm) {
+    normalize(block.norm, layer.attention_norm, hidden_, normed_, rows_, spec_.hidden_size);
+    input = normed_;
+  }
   const LinearPart parts[] = {
       {.weights = layer.k, .bias = layer.k_bias, .out = key_, .out_stride = kv},
       {.weights = layer.v, .bias = layer.v_bias, .out = value_, .out_stride = kv},
       {.weights = layer.q, .bias = layer.q_bias, .out = query_, .out_stride = q}};
   const std::span<const LinearPart> all = parts;
-  if (index + 1 == spec_.layers && plan_.wanted < rows_) {
-    multiply(normed_, rows_, all.first(2));
-    keep_wanted_rows(plan, &rows);
-    if (queries_ > 0) multiply(normed_, queries_, all.last(1));
+  if (is_last && plan_.wanted < rows_) {
+    multiply(input, rows_, all.first(2));
+    keep_wanted_rows(rows);
+    if (queries_ > 0) multiply(input, queries_, all.last(1));
   } else {
-    multiply(normed_, rows_, all);
+    multiply(input, rows_, all);
   }
-  if (spec_.qk_norm) {
-    normalize(query_, layer.q_norm, query_, queries_ * spec_.heads, spec_.head_dim);
-    normalize(key_, layer.k_norm, key_, rows_ * spec_.kv_heads, spec_.head_dim);
+  if (attention.clip > 0) {
+    clamp(query_, queries_, q, attention.clip);
+    clamp(key_, rows_, kv, attention.clip);
+    clamp(value_, rows_, kv, attention.clip);
   }
-  rotate_query(rotation(query_cos_, query_sin_), query_window_);
-  rotate_query(rotation(rows.sink_cos, rows.sink_sin), query_sink_);
-  for (size_t r = 0; r < plan.rounds.size(); ++r) {
-    append(plan, plan.rounds[r], index);
-    if (rows.round_queries[r].count > 0) attend(&rows, rows.round_queries[r], index);
+  if (attention.qk_norm != QkNorm::kNone) {
+    normalize_heads(block, layer.q_norm, query_, queries_, q);
+    normalize_heads(block, layer.k_norm, key_, rows_, kv);
   }
-  const LinearPart out[] = {{.weights = layer.o,
-                             .bias = layer.o_bias,
-                             .out = hidden_,
-                             .out_stride = spec_.hidden_size,
-                             .accumulate = true}};
-  if (queries_ > 0) multiply(attended_, queries_, out);
 }
 
-void Decoder::append(const ForwardPlan::Group& plan, const ForwardPlan::Round& round,
-                     int64_t layer) {
-  const int64_t kv = spec_.kv_size(), pairs = spec_.rotary_dim() / 2;
+// By index for the window, by rank for the sinks.
+void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& rows) {
+  const Rope& rope = ropes_[rows.rope];
+  const bool is_kept = queries_ < rows_;
+  RopeArgs args;
+  args.input = query_;
+  args.input_stride = attention.query_size();
+  args.rows = queries_;
+  args.heads = attention.heads;
+  args.head_dim = attention.head_dim;
+  if (attention.temperature != 0) {
+    for (int64_t row = 0; row < queries_; ++row) {
+      const int64_t steps = rows.rank[static_cast<size_t>(row)] / attention.temperature_length;
+      query_factors_[row] = static_cast<float>(1 + double{attention.temperature} *
+                                                       std::log1p(static_cast<double>(steps)));
+    }
+    args.factors = query_factors_;
+  }
+  args.out = query_window_;
+  args.rotation =
+      rotation(rope.spec, is_kept ? kept_cos_ : rope.cos, is_kept ? kept_sin_ : rope.sin);
+  kernels_.rope(args, launch_);
+  args.out = query_sink_;
+  args.rotation = rotation(rope.spec, rows.sink_cos, rows.sink_sin);
+  kernels_.rope(args, launch_);
+}
+
+void Decoder::append(const LayerRows& view, const ForwardPlan::Round& round, int64_t layer) {
+  const int64_t kv = spec_.kv_size();
+  const Rope& rope = ropes_[view.rope];
+  const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(view.group)];
   Slot* slot = slots_.data();
   for (size_t i = round.piece; i < round.piece + round.count; ++i) {
     const ForwardPlan::Piece& piece = plan.pieces[i];
@@ -246,12 +276,14 @@ void Decoder::append(const ForwardPlan::Group& plan, const ForwardPlan::Round& r
   args.slots = slots_.data();
   args.rows = round.rows;
   args.shape = page_shape();
-  args.rotation = rotation(window_cos_ + round.row * pairs, window_sin_ + round.row * pairs);
+  args.rotation =
+      rotation(rope.spec, rope.cos + round.row * view.pairs, rope.sin + round.row * view.pairs);
   kernels_.append(args, launch_);
 }
 
-void Decoder::attend(GroupRows* rows, const Queries& queries, int64_t layer) {
-  const int64_t q = spec_.query_size();
+void Decoder::attend(const AttentionSpec& attention, LayerRows* rows, const RoundQueries& queries,
+                     int64_t layer) {
+  const int64_t q = attention.query_size();
   for (size_t i = queries.span; i < queries.span + queries.spans; ++i) {
     rows->spans[i].sink_pages = rows->caches[i]->sink_pages(layer);
     rows->spans[i].window_pages = rows->caches[i]->window_pages(layer);
@@ -265,66 +297,113 @@ void Decoder::attend(GroupRows* rows, const Queries& queries, int64_t layer) {
   args.spans = rows->spans.data() + queries.span;
   args.span_count = static_cast<int64_t>(queries.spans);
   args.rows = queries.count;
-  args.heads = spec_.heads;
+  args.heads = attention.heads;
   args.shape = page_shape();
   args.sink_type = options_.cache_type;
-  args.scale = spec_.attention_scale();
+  args.scale = attention.scale;
+  args.soft_cap = attention.soft_cap;
+  args.slopes = attention.slopes.empty() ? nullptr : attention.slopes.data();
   args.scratch = attention_scratch_.data();
   args.scratch_pages = options_.pages;
   kernels_.attention(args, launch_);
 }
 
-void Decoder::transform(const LayerWeights& layer) {
-  const int64_t inner = spec_.intermediate_size;
-  normalize(hidden_, layer.mlp_norm, normed_, queries_, spec_.hidden_size);
+void Decoder::transform(const BlockSpec& block, const LayerWeights& layer) {
+  const MlpSpec& mlp = block.mlp;
+  const int64_t inner = mlp.intermediate_size;
+  const float* input = normed_;
+  if (!block.parallel) {
+    if (block.mlp_norm) {
+      normalize(block.norm, layer.mlp_norm, hidden_, normed_, queries_, spec_.hidden_size);
+    } else {
+      input = hidden_;
+    }
+  }
   const LinearPart parts[] = {
       {.weights = layer.gate, .bias = layer.gate_bias, .out = gate_, .out_stride = inner},
       {.weights = layer.up, .bias = layer.up_bias, .out = up_, .out_stride = inner}};
-  multiply(normed_, queries_, parts);
-  kernels_.activation(
-      {.gate = gate_, .up = up_, .out = gate_, .stride = inner, .rows = queries_, .dim = inner},
-      launch_);
-  const LinearPart out[] = {{.weights = layer.down,
-                             .bias = layer.down_bias,
-                             .out = hidden_,
-                             .out_stride = spec_.hidden_size,
-                             .accumulate = true}};
-  multiply(gate_, queries_, out);
+  multiply(input, queries_, std::span(parts).last(mlp.gated ? 2 : 1));
+  kernels_.activation({.gate = mlp.gated ? gate_ : up_,
+                       .up = mlp.gated ? up_ : nullptr,
+                       .out = gate_,
+                       .stride = inner,
+                       .rows = queries_,
+                       .dim = inner,
+                       .kind = mlp.activation},
+                      launch_);
+  add_to_hidden(block, gate_, {.weights = layer.down, .bias = layer.down_bias},
+                block.mlp_post_norm ? &layer.mlp_post_norm : nullptr);
+}
+
+// `post_norm`: null if the map's outputs are added as they are.
+void Decoder::add_to_hidden(const BlockSpec& block, const float* input, const LinearPart& map,
+                            const NormWeights* post_norm) {
+  const int64_t hidden = spec_.hidden_size;
+  LinearPart part = map;
+  part.out_stride = hidden;
+  if (post_norm == nullptr && block.residual_scale == 1) {
+    part.out = hidden_;
+    part.accumulate = true;
+    multiply(input, queries_, {&part, 1});
+    return;
+  }
+  part.out = branch_;
+  multiply(input, queries_, {&part, 1});
+  if (post_norm != nullptr) {
+    normalize(block.norm, *post_norm, branch_, branch_, queries_, hidden);
+  }
+  kernels_.add_scaled({.input = branch_,
+                       .scale = block.residual_scale,
+                       .out = hidden_,
+                       .rows = queries_,
+                       .dim = hidden},
+                      launch_);
 }
 
 void Decoder::write_logits(float* logits) {
-  normalize(hidden_, weights_.final_norm, normed_, queries_, spec_.hidden_size);
+  normalize(spec_.final_norm, weights_.final_norm, hidden_, normed_, queries_, spec_.hidden_size);
   const LinearPart part[] = {
       {.weights = weights_.output, .out = logits, .out_stride = spec_.vocab_size}};
   multiply(normed_, queries_, part);
+  if (spec_.logit_scale != 1 || spec_.logit_soft_cap != 0) {
+    kernels_.soft_cap({.values = logits,
+                       .rows = queries_,
+                       .dim = spec_.vocab_size,
+                       .scale = spec_.logit_scale,
+                       .cap = spec_.logit_soft_cap},
+                      launch_);
+  }
 }
 
-void Decoder::normalize(const float* input, const float* weight, float* out, int64_t rows,
-                        int64_t dim) {
+void Decoder::normalize(const NormSpec& norm, const NormWeights& weights, const float* input,
+                        float* out, int64_t rows, int64_t dim) {
   kernels_.norm({.input = input,
                  .input_stride = dim,
-                 .weight = weight,
+                 .weight = weights.weight,
+                 .bias = weights.bias,
                  .out = out,
                  .out_stride = dim,
                  .rows = rows,
                  .dim = dim,
-                 .eps = spec_.norm_eps},
+                 .eps = norm.eps,
+                 .kind = norm.kind},
                 launch_);
 }
 
-Rotation Decoder::rotation(const float* cos, const float* sin) const {
-  return {.cos = cos, .sin = sin, .rotary_dim = spec_.rotary_dim(), .pairing = spec_.pairing};
+// `heads`: [rows, width], of queries or of keys.
+void Decoder::normalize_heads(const BlockSpec& block, const NormWeights& weights, float* heads,
+                              int64_t rows, int64_t width) {
+  const bool is_full = block.attention.qk_norm == QkNorm::kFull;
+  const int64_t dim = is_full ? width : block.attention.head_dim;
+  normalize(block.norm, weights, heads, heads, rows * (width / dim), dim);
 }
 
-void Decoder::rotate_query(const Rotation& rotation, float* out) {
-  kernels_.rope({.input = query_,
-                 .input_stride = spec_.query_size(),
-                 .out = out,
-                 .rows = queries_,
-                 .heads = spec_.heads,
-                 .head_dim = spec_.head_dim,
-                 .rotation = rotation},
-                launch_);
+void Decoder::clamp(float* values, int64_t rows, int64_t width, float limit) {
+  kernels_.clamp({.values = values, .rows = rows, .dim = width, .limit = limit}, launch_);
+}
+
+Rotation Decoder::rotation(const RopeSpec& rope, const float* cos, const float* sin) const {
+  return {.cos = cos, .sin = sin, .rotary_dim = rope.rotary_dim(), .pairing = rope.pairing};
 }
 
 // Adjacent parts whose columns have the same order are one call.

@@ -1,5 +1,6 @@
-// A decoder on the CPU: runs one forward pass over many spans. Reads the spec as data; knows
-// nothing about model families, sampling or text.
+// A decoder on the CPU: runs one forward pass over many spans, block by block as Note [Blocks] of
+// model/decoder_spec.h says. Reads the spec as data; knows nothing about model families, sampling
+// or text.
 #pragma once
 
 #include <vector>
@@ -7,6 +8,7 @@
 #include "cache/angles.h"
 #include "device/buffer.h"
 #include "kernels/table.h"
+#include "model/cpu/layer_rows.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
 #include "model/weighted_model.h"
@@ -30,7 +32,7 @@ class Decoder : public WeightedModel {
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
   PageShape page_shape() const override {
-    return {spec_.kv_heads, spec_.head_dim, options_.cache_type};
+    return {spec_.kv_heads(), spec_.head_dim(), options_.cache_type};
   }
   void release() override {
     arena_.release();
@@ -43,34 +45,41 @@ class Decoder : public WeightedModel {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
 
  private:
-  // The rows of a round that attend. In the last layer not all do, so they are counted again.
-  struct Queries {
-    int64_t row = 0;
-    int64_t count = 0;
-    size_t span = 0;  // the first of its entries in GroupRows::spans
-    size_t spans = 0;
+  // One rotary scheme of the model, and the angles of this forward pass.
+  struct Rope {
+    explicit Rope(const RopeSpec& rope)
+        : spec(rope),
+          angles(rope.inverse_frequencies, rope.attention_factor),
+          shift_angles(rope.inverse_frequencies) {}
+
+    RopeSpec spec;
+    Angles angles;
+    Angles shift_angles;                   // without attention factor: for keys that move
+    float *cos = nullptr, *sin = nullptr;  // [rows, pairs], of each token's index
   };
 
-  // The rows of this forward pass, as the layers of one group read them; reserved once.
-  struct GroupRows {
-    std::vector<int64_t> rank, first;          // [queries]
-    float *sink_cos, *sink_sin;                // [queries, rotary_dim / 2], of each query's rank
-    std::vector<Queries> round_queries;        // of each round
-    std::vector<AttentionSpan> spans;          // rows relative to their round's first query
-    std::vector<const SequenceCache*> caches;  // of `spans`
-  };
-
-  void compute_angles();
-  void keep_all_rows(const ForwardPlan::Group& plan, GroupRows* rows);
-  void keep_wanted_rows(const ForwardPlan::Group& plan, GroupRows* rows);
-  void attend(const LayerWeights& layer, int64_t index);
-  void append(const ForwardPlan::Group& plan, const ForwardPlan::Round& round, int64_t layer);
-  void attend(GroupRows* rows, const Queries& queries, int64_t layer);
-  void transform(const LayerWeights& layer);
+  void list_views();
+  void carve_scratch(ThreadPool* pool);
+  void begin(std::span<const ForwardSpan> spans);
+  void keep_wanted_rows(LayerRows* rows);
+  void run(const BlockSpec& block, const LayerWeights& layer, int64_t index);
+  void attend(const BlockSpec& block, const LayerWeights& layer, int64_t index);
+  void write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer, bool is_last,
+                                 LayerRows* rows);
+  void rotate_queries(const AttentionSpec& attention, const LayerRows& rows);
+  void append(const LayerRows& view, const ForwardPlan::Round& round, int64_t layer);
+  void attend(const AttentionSpec& attention, LayerRows* rows, const RoundQueries& queries,
+              int64_t layer);
+  void transform(const BlockSpec& block, const LayerWeights& layer);
+  void add_to_hidden(const BlockSpec& block, const float* input, const LinearPart& map,
+                     const NormWeights* post_norm);
   void write_logits(float* logits);
-  void normalize(const float* input, const float* weight, float* out, int64_t rows, int64_t dim);
-  Rotation rotation(const float* cos, const float* sin) const;
-  void rotate_query(const Rotation& rotation, float* out);
+  void normalize(const NormSpec& norm, const NormWeights& weights, const float* input, float* out,
+                 int64_t rows, int64_t dim);
+  void normalize_heads(const BlockSpec& block, const NormWeights& weights, float* heads,
+                       int64_t rows, int64_t width);
+  void clamp(float* values, int64_t rows, int64_t width, float limit);
+  Rotation rotation(const RopeSpec& rope, const float* cos, const float* sin) const;
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
   const float* in_order(const float* input, int64_t tokens, int64_t cols, const int32_t* order);
 
@@ -80,24 +89,26 @@ class Decoder : public WeightedModel {
   Kernels kernels_;
   Launch launch_;
   DecoderOptions options_;
-  Angles angles_;
-  Angles shift_angles_;  // without attention factor: for keys that move
+  std::vector<Rope> ropes_;            // all different
+  std::vector<LayerRows> views_;       // the pairs of group and rope that layers have
+  std::vector<size_t> view_of_layer_;  // [layers]
 
   // Scratch, [max_tokens] rows each, in one block of memory.
   Buffer arena_;
-  float* hidden_;                    // [rows, hidden]: the residual stream
-  float* normed_;                    // [rows, hidden]
-  float* query_;                     // [rows, heads, head_dim]
-  float* key_;                       // [rows, kv_heads, head_dim]
-  float* value_;                     // [rows, kv_heads, head_dim]
-  float* query_window_;              // [rows, heads, head_dim]
-  float* query_sink_;                // [rows, heads, head_dim]
-  float* attended_;                  // [rows, heads, head_dim]
-  float* gate_;                      // [rows, intermediate]
-  float* up_;                        // [rows, intermediate]
-  float *window_cos_, *window_sin_;  // [rows, rotary_dim / 2], of each token's index
-  float *kept_cos_, *kept_sin_;      // [wanted rows, rotary_dim / 2], of each query's index
-  float* ordered_;                   // [rows, widest input]: in the order of a matrix's columns
+  float* hidden_;                // [rows, hidden]: the residual stream
+  float* normed_;                // [rows, hidden]
+  float* branch_;                // [rows, hidden]: what is normalized or scaled before it is added
+  float* query_;                 // [rows, heads, head_dim]
+  float* key_;                   // [rows, kv_heads, head_dim]
+  float* value_;                 // [rows, kv_heads, head_dim]
+  float* query_window_;          // [rows, heads, head_dim]
+  float* query_sink_;            // [rows, heads, head_dim]
+  float* attended_;              // [rows, heads, head_dim]
+  float* gate_;                  // [rows, intermediate]
+  float* up_;                    // [rows, intermediate]
+  float *kept_cos_, *kept_sin_;  // [wanted rows, pairs], of each query's index
+  float* query_factors_;         // [rows]
+  float* ordered_;               // [rows, widest input]: in the order of a matrix's columns
   std::byte* linear_scratch_;
 
   Buffer attention_scratch_;
@@ -105,9 +116,7 @@ class Decoder : public WeightedModel {
   ForwardPlan plan_;
   int64_t rows_ = 0;
   int64_t queries_ = 0;  // rows that attend: all, but in the last layer only those with logits
-  const float *query_cos_, *query_sin_;  // [queries, rotary_dim / 2], of each query's index
   std::vector<Slot> slots_;
-  std::vector<GroupRows> groups_;
 };
 
 }  // namespace sinkstream

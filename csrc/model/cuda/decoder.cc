@@ -18,19 +18,24 @@ constexpr int64_t kMostPages = 65'535;  // of its third
 constexpr int64_t kGraphBias = 32;
 
 const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& options) {
+  if (!is_plain(spec)) {
+    throw CheckpointError(
+        "load: layers must be like llama's or qwen's to run on a GPU, but are not. Use "
+        "`device=\"cpu\"`.");
+  }
   const std::tuple<const char*, int64_t, int64_t> sizes[] = {
-      {"the head size", spec.head_dim, 16},
+      {"the head size", spec.head_dim(), 16},
       {"the hidden size", spec.hidden_size, 8},
-      {"the feed-forward size", spec.intermediate_size, 8}};
+      {"the feed-forward size", spec.most_intermediate_size(), 8}};
   for (const auto& [name, size, divisor] : sizes) {
     if (size % divisor == 0) continue;
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " to run on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   }
-  if (spec.heads / spec.kv_heads > kMostGroup) {
+  if (spec.heads() / spec.kv_heads() > kMostGroup) {
     throw CheckpointError(cat("load: at most ", kMostGroup,
                               " query heads may share a key head to run on a GPU, but ",
-                              spec.heads / spec.kv_heads, " do. Use `device=\"cpu\"`."));
+                              spec.heads() / spec.kv_heads(), " do. Use `device=\"cpu\"`."));
   }
   if (spec.vocab_size > cuda::kMostVocab) {
     throw CheckpointError(cat("load: the vocabulary must have at most ", cuda::kMostVocab,
@@ -78,7 +83,8 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       runtime_(plugin.runtime),
       stream_(stream),
       options_(options),
-      angles_(spec.inverse_frequencies, spec.attention_factor),
+      angles_(spec.blocks.front().attention.rope.inverse_frequencies,
+              spec.blocks.front().attention.rope.attention_factor),
       layers_(spec, copy_to_gpu(spec, weights, plugin.runtime, stream, threads), plugin, stream,
               {.page_shape = page_shape(),
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
@@ -89,7 +95,8 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                  .seats = options.max_sequences,
                  .capacity = options.pages * kPageRows,
                  .rows = std::min(max_samples(options), kLogitRows)}),
-      evictor_(plugin, stream, Angles(spec.inverse_frequencies), spec.pairing),
+      evictor_(plugin, stream, Angles(spec.blocks.front().attention.rope.inverse_frequencies),
+               spec.blocks.front().attention.rope.pairing),
       graph_memory_(plugin.runtime, stream),
       direct_memory_(plugin.runtime, stream),
       graphs_(plugin.runtime, stream),
@@ -135,7 +142,7 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
   return {.groups = group_count_,
           .rows = rows,
           .sequences = rows,
-          .page_ids = rows * spec_.layers * options_.pages,
+          .page_ids = rows * spec_.layers() * options_.pages,
           .samples = rows,
           .bias = rows * kGraphBias,
           .pairs = angles_.pairs()};

@@ -35,10 +35,10 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
     query_window_ = carver.take<std::byte>(rows * q * 2);
     query_sink_ = carver.take<std::byte>(rows * q * 2);
     attended_ = carver.take<std::byte>(rows * q * 2);
-    activated_ = carver.take<std::byte>(rows * spec.intermediate_size * 2);
+    activated_ = carver.take<std::byte>(rows * spec.most_intermediate_size() * 2);
     partials_memory_ = carver.take<float>(partials);
     attention_scratch_ = carver.take<float>(cuda::attention_scratch_floats(
-        std::min(rows, kMostSplitRows), spec.heads, spec.head_dim, options.split_pages));
+        std::min(rows, kMostSplitRows), spec.heads(), spec.head_dim(), options.split_pages));
     scratch_pages_ = carver.take<std::byte>(page_bytes);
     return carver.used();
   };
@@ -68,9 +68,9 @@ void CudaLayers::compute(const CudaStep& step) {
                               stream_),
         "embedding");
   has_residual_ = false;
-  for (int64_t layer = 0; layer < spec_.layers; ++layer) {
+  for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
     // Whether anything but its keys and values is read.
-    const bool is_needed = layer + 1 < spec_.layers || launches.logit_rows > 0;
+    const bool is_needed = layer + 1 < spec_.layers() || launches.logit_rows > 0;
     attend(step, layer, is_needed);
     if (is_needed) transform(weights_.layers[layer], launches.rows);
   }
@@ -115,19 +115,22 @@ CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t laye
 
 void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
                         const StepLaunches::Round& round, const CudaLayerWeights& weights) {
-  const int64_t angles = round.row * spec_.rotary_dim() / 2, q = spec_.query_size();
+  const int64_t angles = round.row * spec_.blocks.front().attention.rope.rotary_dim() / 2,
+                q = spec_.query_size();
   cuda::RopeAppendArgs args;
   args.qkv = partials_from(round.row);
   args.query_norm = weights.q_norm;
   args.key_norm = weights.k_norm;
-  args.norm_eps = spec_.norm_eps;
+  args.norm_eps = spec_.final_norm.eps;
   args.rows = round.rows;
-  args.heads = static_cast<int32_t>(spec_.heads);
+  args.heads = static_cast<int32_t>(spec_.heads());
   args.tokens = cache.rows.tokens + round.row;
-  args.by_index = {block.index_cos + angles, block.index_sin + angles, spec_.rotary_dim(),
-                   spec_.pairing};
-  args.by_rank = {cache.rows.rank_cos + angles, cache.rows.rank_sin + angles, spec_.rotary_dim(),
-                  spec_.pairing};
+  args.by_index = {block.index_cos + angles, block.index_sin + angles,
+                   spec_.blocks.front().attention.rope.rotary_dim(),
+                   spec_.blocks.front().attention.rope.pairing};
+  args.by_rank = {cache.rows.rank_cos + angles, cache.rows.rank_sin + angles,
+                  spec_.blocks.front().attention.rope.rotary_dim(),
+                  spec_.blocks.front().attention.rope.pairing};
   args.pages = cache.pages;
   args.query_window = query_window_ + round.row * q * 2;
   args.query_sink = query_sink_ + round.row * q * 2;
@@ -142,9 +145,9 @@ void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& 
   args.out = attended_ + attention.row * q * 2;
   args.rows = cache.rows.tokens + attention.row;
   args.row_count = static_cast<int32_t>(attention.rows);
-  args.heads = static_cast<int32_t>(spec_.heads);
+  args.heads = static_cast<int32_t>(spec_.heads());
   args.pages = cache.pages;
-  args.scale = spec_.attention_scale();
+  args.scale = spec_.blocks.front().attention.scale;
   args.span_rows = static_cast<int32_t>(attention.span_rows);
   args.page_slots = static_cast<int32_t>(options_.split_pages);
   args.scratch = attention_scratch_;
@@ -162,7 +165,7 @@ void CudaLayers::copy_pages(const LayerCache& cache, const StepLaunches::Copy& c
 }
 
 void CudaLayers::transform(const CudaLayerWeights& layer, int64_t rows) {
-  const int64_t inner = spec_.intermediate_size;
+  const int64_t inner = spec_.most_intermediate_size();
   normalize(layer.mlp_norm, 0, rows, 0);
   multiply(layer.gate_up, layer.gate_up_bias, normed_, spec_.hidden_size, rows);
   check(plugin_.ops.swiglu({.gate_up = partials_from(0),
@@ -185,7 +188,7 @@ void CudaLayers::normalize(const float* weight, int64_t row, int64_t rows, int64
   args.out = normed_ + to * hidden * 2;
   args.rows = rows;
   args.dim = hidden;
-  args.eps = spec_.norm_eps;
+  args.eps = spec_.final_norm.eps;
   check(plugin_.ops.rms_norm(args, stream_), "rms_norm");
 }
 

@@ -108,23 +108,23 @@ class Copier {
 };
 
 CudaWeights upload(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
-  const int64_t hidden = spec.hidden_size, inner = spec.intermediate_size;
+  const int64_t hidden = spec.hidden_size, inner = spec.most_intermediate_size();
   const int64_t q = spec.query_size(), kv = spec.kv_size();
   CudaWeights to;
   to.embedding = copier->matrix({&from.embedding, 1});
   to.output = from.output.panels == from.embedding.panels ? CudaMap{{to.embedding}}
                                                           : copier->map({from.output});
-  to.final_norm = copier->vector(from.final_norm, hidden);
+  to.final_norm = copier->vector(from.final_norm.weight, hidden);
   for (const LayerWeights& layer : from.layers) {
     CudaLayerWeights& copied = to.layers.emplace_back();
-    copied.attention_norm = copier->vector(layer.attention_norm, hidden);
+    copied.attention_norm = copier->vector(layer.attention_norm.weight, hidden);
     copied.qkv = copier->map({layer.q, layer.k, layer.v});
     copied.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
-    copied.q_norm = copier->vector(layer.q_norm, spec.head_dim);
-    copied.k_norm = copier->vector(layer.k_norm, spec.head_dim);
+    copied.q_norm = copier->vector(layer.q_norm.weight, spec.head_dim());
+    copied.k_norm = copier->vector(layer.k_norm.weight, spec.head_dim());
     copied.o = copier->map({layer.o});
     copied.o_bias = copier->vector(layer.o_bias, hidden);
-    copied.mlp_norm = copier->vector(layer.mlp_norm, hidden);
+    copied.mlp_norm = copier->vector(layer.mlp_norm.weight, hidden);
     copied.gate_up = copier->map({layer.gate, layer.up});
     copied.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
     copied.down = copier->map({layer.down});

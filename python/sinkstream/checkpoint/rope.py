@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import Pairing, RopeSpec
@@ -79,27 +80,76 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
-def rope_from_config(config: Fields, head_dim: int, trained_length: int) -> RopeSpec:
+def rope_from_config(
+    config: Fields,
+    head_dim: int,
+    trained_length: int,
+    *,
+    pairing: Pairing = "half",
+    partial: float | None = None,
+    layer_type: str | None = None,
+    base: float = 10_000.0,
+) -> RopeSpec:
     """Read the rotary scheme of a config.json.
 
     Both layouts are read: `rope_parameters` (transformers 5), and the older `rope_theta` with
     `rope_scaling`. If both are present, the older one wins, as in transformers.
 
+    Args:
+        config: Its fields.
+        head_dim: The width of a head.
+        trained_length: The original length if the config does not give one.
+        pairing: Which dimensions the family rotates together.
+        partial: What part of a head is rotated if the config does not say; None: all of it, and
+            the config must not ask for less.
+        layer_type: The layers, such as "full_attention", whose scheme is wanted where the config
+            has one for each type; None: there must be one for all.
+        base: Default for an absent `rope_theta`.
+
     Raises:
         CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
     """
-    config.must_be("partial_rotary_factor", 1)
     scaling = config.group("rope_scaling") or config.group("rope_parameters")
-    base = config.number("rope_theta", 1.001, _MAX_BASE, 10_000.0)
+    if scaling is not None:
+        nested = [name for name in scaling.names() if name.endswith("_attention")]
+        if nested and layer_type is None:
+            raise CheckpointError(
+                f"load: {scaling.where} must describe one rotary scheme for all layers, but has "
+                f"several ({', '.join(sorted(nested))})."
+            )
+        if nested and layer_type is not None:
+            scaling = scaling.group(layer_type)
+    rotary_dim = _rotary_dim(config, scaling, head_dim, partial)
+    base = config.number("rope_theta", 1.001, _MAX_BASE, base)
+    found = _from_scaling(config, scaling, rotary_dim, trained_length, base)
+    return replace(found, pairing=pairing)
+
+
+def _rotary_dim(
+    config: Fields, scaling: Fields | None, head_dim: int, partial: float | None
+) -> int:
+    """Return how many dimensions are rotated: as transformers, rounded down."""
+    name = "partial_rotary_factor"
+    if partial is None:
+        config.must_be(name, 1)
+        if scaling is not None:
+            scaling.must_be(name, 1)
+        return head_dim
+    partial = config.number(name, 0, 1, partial)
+    fields = config
+    if scaling is not None and scaling.has(name):
+        fields, partial = scaling, scaling.number(name, 0, 1)
+    rotary_dim = int(head_dim * partial)
+    if rotary_dim % 2:
+        raise fields.error(name, f"rotate an even part of the {head_dim} dimensions", partial)
+    return rotary_dim
+
+
+def _from_scaling(
+    config: Fields, scaling: Fields | None, head_dim: int, trained_length: int, base: float
+) -> RopeSpec:
     if scaling is None:
         return RopeSpec(tuple(default_frequencies(base, head_dim)), "half")
-    nested = [name for name in scaling.names() if name.endswith("_attention")]
-    if nested:
-        raise CheckpointError(
-            f"load: {scaling.where} must describe one rotary scheme for all layers, but has "
-            f"several ({', '.join(sorted(nested))})."
-        )
-    scaling.must_be("partial_rotary_factor", 1)
     base = scaling.number("rope_theta", 1.001, _MAX_BASE, base)
     frequencies = default_frequencies(base, head_dim)
     name = "rope_type" if scaling.has("rope_type") else "type"

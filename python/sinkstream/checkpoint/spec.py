@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,22 +13,33 @@ from sinkstream import _core
 Pairing = Literal["half", "interleaved"]
 """Which dimensions are rotated together: `d` and `d + rotary_dim/2`, or `2d` and `2d + 1`."""
 
+NormKind = Literal["rms", "layer"]
+"""`"rms"`: divided by the root of the mean square. `"layer"`: the mean is subtracted first."""
+
+QkNorm = Literal["none", "head", "full"]
+"""How queries and keys are normalized before they are rotated: not at all, each head by itself, or
+all heads together."""
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+"""`"gelu"` is the exact one, with erf; `"relu2"` is the square of relu."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
     """Rotary positions with fixed frequencies.
 
-    Every scheme (default, linear, llama3, YaRN) is a list of frequencies and one factor, so the
-    core knows no scheme by name.
+    Every scheme (default, linear, llama3, YaRN, longrope) is a list of frequencies and one factor,
+    so the core knows no scheme by name.
     """
 
     inverse_frequencies: tuple[float, ...]
-    """Radians per position, one for each pair of rotated dimensions."""
+    """Radians per position, one for each pair of rotated dimensions; none where nothing is
+    rotated."""
     pairing: Pairing
     """Which dimensions are rotated together: `"half"`, `d` and `d + rotary_dim/2`; `"interleaved"`,
     `2d` and `2d + 1`."""
     attention_factor: float = 1.0
-    """Multiplies cos and sin, of queries and of keys (YaRN); 1 for the other schemes."""
+    """Multiplies cos and sin, of queries and of keys (YaRN, longrope); 1 for other schemes."""
 
     def __repr__(self) -> str:
         """Return a summary: there are tens of frequencies."""
@@ -42,6 +54,92 @@ class RopeSpec:
     def rotary_dim(self) -> int:
         """Return the number of leading dimensions of a head that are rotated."""
         return 2 * len(self.inverse_frequencies)
+
+
+NO_ROPE = RopeSpec((), "half")
+"""For layers whose queries and keys are not rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A norm over a row."""
+
+    kind: NormKind
+    eps: float
+    """Added to the mean square or to the variance."""
+    bias: bool = False
+    """Whether it has a bias; only layer norms do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of a layer, over a cache of keys and values."""
+
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Key and value heads; each serves `heads / kv_heads` query heads."""
+    head_dim: int
+    """Width of one head."""
+    rope: RopeSpec
+    """How queries and keys are rotated."""
+    scale: float
+    """Multiplies the product of a query and a key; usually `1 / sqrt(head_dim)`."""
+    window: int = 0
+    """The number of last tokens that the layer was trained to see, the current one included; 0 if
+    it sees all. It keeps just that many tokens, and no sinks, unless the model's window is
+    smaller."""
+    soft_cap: float = 0.0
+    """c > 0: scores become `c * tanh(score / c)` (Gemma 2); 0: no cap."""
+    slopes: tuple[float, ...] = ()
+    """ALiBi, one for each head: a score decreases by slope times distance; empty: no ALiBi."""
+    qk_norm: QkNorm = "none"
+    """How queries and keys are normalized; with the norm of the block."""
+    qkv_bias: bool = False
+    """Whether the projections to queries, keys and values have biases."""
+    output_bias: bool = False
+    """Whether the output projection has a bias."""
+    clip: float = 0.0
+    """Queries, keys and values are clamped to this size (MPT); 0: they are not."""
+    temperature: float = 0.0
+    """b: a query at position p is multiplied by `1 + b * ln(1 + floor(p / temperature_length))`
+    (Ministral 3); 0: it is not."""
+    temperature_length: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """The feed-forward part of a layer."""
+
+    intermediate_size: int
+    """Its width."""
+    activation: Activation = "silu"
+    gated: bool = True
+    """Whether it is `down(f(gate(x)) * up(x))`; otherwise `down(f(up(x)))`."""
+    bias: bool = False
+    """Whether its projections have biases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One kind of layer: `h += s * attention(h)`, then `h += s * mlp(h)`."""
+
+    attention: Attention
+    mlp: Mlp
+    norm: Norm
+    """The kind of all its norms."""
+    attention_norm: bool = True
+    """Whether attention reads the normalized residual stream."""
+    mlp_norm: bool = True
+    """Whether the MLP does. In a parallel block without, it reads what attention reads."""
+    attention_post_norm: bool = False
+    """Whether what attention returns is normalized before it is added."""
+    mlp_post_norm: bool = False
+    """Whether what the MLP returns is."""
+    parallel: bool = False
+    """Whether the MLP reads the residual stream as it was before attention added to it."""
+    residual_scale: float = 1.0
+    """s: multiplies what is added to the residual stream (Granite)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +178,78 @@ def cache_groups(
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A complete description of a decoder-only transformer: sizes and switches."""
+    """A complete description of a decoder-only transformer: a few kinds of layers, as data."""
 
     family: str
-    """`"llama"`, `"mistral"`, `"phi3"`, `"qwen2"` or `"qwen3"`."""
+    """Its name, as `model_type` in config.json: `"llama"`, `"gemma3_text"` and others."""
     vocab_size: int
     """Rows of the embedding: token ids are below it."""
     hidden_size: int
     """Numbers that represent a token between layers."""
-    intermediate_size: int
-    """Width of the feed-forward part."""
-    layers: int
-    """Decoder layers."""
-    heads: int
-    """Query heads of a layer."""
-    kv_heads: int
-    """Key and value heads of a layer; each serves `heads / kv_heads` query heads."""
-    head_dim: int
-    """Width of one head."""
     trained_length: int
     """Longest context of the model's training, in tokens; capacity should not exceed it."""
-    norm_eps: float
-    """Added to the mean square in every RMS norm."""
-    rope: RopeSpec
-    """How queries and keys are rotated."""
-    qkv_bias: bool = False
-    """Whether the projections to queries, keys and values have biases."""
-    output_bias: bool = False
-    """Whether the attention's output projection has a bias."""
-    mlp_bias: bool = False
-    """Whether the feed-forward projections have biases."""
-    qk_norm: bool = False
-    """Whether each query and key head is RMS-normalized before it is rotated (Qwen3)."""
+    blocks: tuple[Block, ...]
+    """The kinds of its layers, all different. They share heads, key heads and head size."""
+    block_of_layer: tuple[int, ...]
+    """The kind of each layer, an index into `blocks`."""
+    final_norm: Norm
+    """Before the logits."""
     tie_embeddings: bool = False
     """Whether the logits use the embedding's weights."""
-    own_windows: tuple[int, ...] = ()
-    """For each layer, the number of last tokens that it was trained to see, the current one
-    included; 0 if it sees all. Empty if no layer has such a window. A layer keeps just that many
-    tokens, and no sinks, unless the model's window is smaller."""
+    embedding_scale: float = 1.0
+    """Multiplies the embedding (Gemma, Granite)."""
+    logit_scale: float = 1.0
+    """Multiplies the logits (Cohere, Granite)."""
+    logit_soft_cap: float = 0.0
+    """c > 0: logits then become `c * tanh(logit / c)` (Gemma 2); 0: no cap."""
+
+    @classmethod
+    def of_layers(cls, layers: Iterable[Block], **fields: Any) -> DecoderSpec:
+        """Return a spec with these layers; equal ones share a kind.
+
+        Args:
+            layers: Each layer's block.
+            fields: All other fields.
+        """
+        kinds: dict[Block, int] = {}
+        block_of_layer = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
+        return cls(blocks=tuple(kinds), block_of_layer=block_of_layer, **fields)
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return len(self.block_of_layer)
+
+    @property
+    def heads(self) -> int:
+        """Return the number of query heads of a layer."""
+        return self.blocks[0].attention.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Return the number of key and value heads of a layer."""
+        return self.blocks[0].attention.kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Return the width of one head."""
+        return self.blocks[0].attention.head_dim
+
+    @property
+    def intermediate_size(self) -> int:
+        """Return the width of the widest feed-forward part."""
+        return max(block.mlp.intermediate_size for block in self.blocks)
+
+    @property
+    def own_windows(self) -> tuple[int, ...]:
+        """Return each layer's own window, 0 for none; empty if no layer has one."""
+        windows = tuple(self.blocks[kind].attention.window for kind in self.block_of_layer)
+        return windows if any(windows) else ()
+
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """Return the different ways in which layers rotate, in the order of `blocks`."""
+        return tuple(dict.fromkeys(block.attention.rope for block in self.blocks))
 
     def kept(self, sinks: int, window: int) -> tuple[int, int]:
         """Return S and W of the layers that keep most.
@@ -131,6 +263,11 @@ class DecoderSpec:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, as the native core reads them."""
         return asdict(self)
+
+
+def usual_scale(head_dim: int) -> float:
+    """Return what most models multiply scores by."""
+    return 1 / math.sqrt(head_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
+from sinkstream.checkpoint.spec import Block, DecoderSpec, cache_groups
 from sinkstream.cli.info_probe import Probed
 from sinkstream.model import ModelOptions
 
@@ -98,6 +98,19 @@ def _packed(tensor: TensorSource) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
+def _angles(spec: DecoderSpec) -> int:
+    """Return the cosines and sines of a row: of its index, of a kept row's, and of its rank."""
+    pairs = [rope.rotary_dim // 2 for rope in spec.ropes]
+    views = dict.fromkeys((block.attention.window, block.attention.rope) for block in spec.blocks)
+    by_rank = sum(rope.rotary_dim // 2 for _, rope in views)
+    return 2 * (sum(pairs) + max(pairs) + by_rank)
+
+
+def _has_branch(block: Block) -> bool:
+    """Return whether what a part of the block returns is changed before it is added."""
+    return block.attention_post_norm or block.mlp_post_norm or block.residual_scale != 1
+
+
 def _scratch(
     spec: DecoderSpec,
     tensors: Sequence[TensorSource],
@@ -108,9 +121,12 @@ def _scratch(
     """Return the work space of one step: activations, split attention, logits and sampling."""
     rows = probed.prefill_chunk + options.max_sequences
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    pairs = spec.rope.rotary_dim // 2
     numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size
-    numbers += (4 + 2 * len(set(spec.own_windows or [0]))) * pairs
+    numbers += _angles(spec)
+    if any(_has_branch(block) for block in spec.blocks):
+        numbers += spec.hidden_size
+    if any(block.attention.temperature for block in spec.blocks):
+        numbers += 1
     widest = max(spec.hidden_size, spec.intermediate_size, query)
     if any(tensor.split is not None and tensor.split.order for tensor in tensors):
         numbers += widest  # inputs in the order of columns

@@ -38,7 +38,9 @@ def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
     Raises:
         InvalidArgument: An option does not fit this machine.
     """
-    small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, intermediate_size=_SIZE, layers=1)
+    block = spec.blocks[0]
+    block = replace(block, mlp=replace(block.mlp, intermediate_size=_SIZE))
+    small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, blocks=(block,), block_of_layer=(0,))
     builder = _core.ModelBuilder(small.as_dict())
     zeros = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ class SessionModel:
     kv_heads: int
     head_dim: int
     rope: str
-    """`rope_digest` of the rotary settings: the cache holds rotated keys."""
+    """`ropes_digest` of the rotary settings: the cache holds rotated keys."""
     kv_dtype: str
     sinks: int
     """S of the session's sequence."""
@@ -63,7 +63,7 @@ class SessionModel:
             layers=spec.layers,
             kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
-            rope=rope_digest(spec.rope),
+            rope=ropes_digest(spec.ropes),
             kv_dtype=kv_dtype,
             sinks=sinks,
             window=window,
@@ -133,11 +133,13 @@ def snapshot_dims(model: SessionModel, state: SessionState) -> list[tuple[int, i
     ]
 
 
-def rope_digest(rope: RopeSpec) -> str:
+def ropes_digest(ropes: Sequence[RopeSpec]) -> str:
     """Digest rotary settings, including every bit of every frequency: 16 hexadecimal digits."""
-    numbers = (*rope.inverse_frequencies, rope.attention_factor)
-    packed = struct.pack(f"<{len(numbers)}d", *numbers)
-    return hashlib.sha256(rope.pairing.encode() + b"\0" + packed).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for rope in ropes:
+        numbers = (*rope.inverse_frequencies, rope.attention_factor)
+        digest.update(rope.pairing.encode() + b"\0" + struct.pack(f"<{len(numbers)}d", *numbers))
+    return digest.hexdigest()[:16]
 
 
 def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -> None:

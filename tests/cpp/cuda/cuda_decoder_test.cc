@@ -128,11 +128,7 @@ TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
 }
 
 // Layers that alternate between a window of their own and none.
-DecoderSpec alternating_gpu_spec() {
-  DecoderSpec spec = gpu_spec();
-  spec.own_windows = {32, 0};
-  return spec;
-}
+DecoderSpec alternating_gpu_spec() { return with_windows(gpu_spec(), {32, 0}); }
 
 TEST(CudaDecoder, AgreesWithTheProcessorWhereLayersHaveTheirOwnWindows) {
   Twins twins(DType::kFloat16, {}, alternating_gpu_spec());
@@ -252,11 +248,11 @@ TEST(CudaDecoder, AgreesWithTheProcessorOnAModelOfSeveralTypes) {
 // The reader of a map's output assumes one number of splits for all parts.
 TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
   DecoderSpec spec = gpu_spec();
-  spec.layers = 1;
+  spec.block_of_layer = {0};
   spec.hidden_size = 768;
-  spec.intermediate_size = 2144;
-  ASSERT_NE(cuda::linear_splits(2 * spec.intermediate_size, spec.hidden_size),
-            cuda::linear_splits(spec.intermediate_size, spec.hidden_size));
+  const int64_t inner = spec.blocks.front().mlp.intermediate_size = 2144;
+  ASSERT_NE(cuda::linear_splits(2 * inner, spec.hidden_size),
+            cuda::linear_splits(inner, spec.hidden_size));
   Twins twins(DType::kFloat16, {{"layers.0.up", Storage::kBF16}}, spec);
   const auto tokens = random_tokens(3, twins.vocab(), 11);
   Sequences here(twins, {4, 9}, false), there(twins, {4, 9}, true);

@@ -108,8 +108,7 @@ TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow)
 }
 
 TEST(CudaSampler, OneStepAheadItDrawsTheSameWhereLayersHaveTheirOwnWindows) {  // no tsan
-  DecoderSpec spec = gpu_spec();
-  spec.own_windows = {7, 0};
+  const DecoderSpec spec = with_windows(gpu_spec(), {7, 0});
   const std::vector<SamplingRequest> requests = {{greedy(), {1, 2, 3, 4, 5}, 160},
                                                  {sampling(5), {9}, 40},
                                                  {greedy(), random_tokens(100, 53, 1), 30, 72, 20}};

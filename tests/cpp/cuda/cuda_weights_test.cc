@@ -14,7 +14,7 @@ namespace {
 TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   DecoderSpec spec = small_spec();
   spec.vocab_size = 2500;
-  spec.intermediate_size = 1100;
+  const int64_t inner = spec.blocks.front().mlp.intermediate_size = 1100;
   const RandomDecoder model(generic_kernels(), 1, {}, spec);
   const cuda::Runtime& runtime = cuda::emulated_plugin().runtime;
   const CudaWeights alone = copy_to_gpu(spec, model.packed(), runtime, nullptr, nullptr);
@@ -25,7 +25,7 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
   // The last row of a stack of parts is the last part's.
   ASSERT_EQ(alone.layers.back().gate_up.parts.size(), 1u);
   const cuda::TiledMatrix& gate_up = alone.layers.back().gate_up.parts[0];
-  ASSERT_EQ(gate_up.rows, 2 * spec.intermediate_size);
+  ASSERT_EQ(gate_up.rows, 2 * inner);
   const std::vector<float>& up = model.weights.at("layers.1.up");
   for (int64_t col = 0; col < spec.hidden_size; ++col) {
     const int64_t row = gate_up.rows - 1;
@@ -35,7 +35,7 @@ TEST(CudaWeights, AreTheSameHoweverManyThreadsBringThem) {
     const auto at = cuda::offset_in_plane(32, static_cast<int>(row % cuda::kTileRows),
                                           static_cast<int>(col % cuda::kTileCols));
     std::memcpy(&number, tile + at.byte, sizeof(number));
-    ASSERT_EQ(number, up[(spec.intermediate_size - 1) * spec.hidden_size + col]);
+    ASSERT_EQ(number, up[(inner - 1) * spec.hidden_size + col]);
   }
 }
 
@@ -56,7 +56,7 @@ TEST(CudaWeights, OfMapsThatReadTheSameInputKeepTheirTypes) {
     }
     EXPECT_EQ(map.splits(), cuda::linear_splits(map.rows(), spec.hidden_size));
   };
-  const int64_t q = spec.query_size(), kv = spec.kv_size(), inner = spec.intermediate_size;
+  const int64_t q = spec.query_size(), kv = spec.kv_size(), inner = spec.most_intermediate_size();
   expect_parts(weights.layers[0].qkv, {WeightType::kFloat32, WeightType::kFloat16}, {q + kv, kv});
   expect_parts(weights.layers[0].gate_up, {WeightType::kBFloat16, WeightType::kFloat32},
                {inner, inner});

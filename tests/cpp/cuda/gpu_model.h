@@ -20,14 +20,13 @@ inline constexpr int64_t kEndless = int64_t{1} << 60;
 inline DecoderSpec gpu_spec() {
   DecoderSpec spec = small_spec();
   spec.hidden_size = 40;
-  spec.intermediate_size = 72;
-  spec.heads = 6;
-  spec.kv_heads = 2;
-  spec.head_dim = 16;
-  spec.inverse_frequencies.clear();
-  for (int pair = 0; pair < 6; ++pair) {  // of 8: the rest is not rotated
-    spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 6.0));
-  }
+  BlockSpec& block = spec.blocks.front();
+  block.mlp.intermediate_size = 72;
+  block.attention.heads = 6;
+  block.attention.kv_heads = 2;
+  block.attention.head_dim = 16;
+  block.attention.scale = usual_scale(16);
+  block.attention.rope = rope_with(6, 10000);  // of 8 pairs: the rest is not rotated
   return spec;
 }
 

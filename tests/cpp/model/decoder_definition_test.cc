@@ -30,10 +30,12 @@ std::vector<int32_t> random_tokens(int64_t count, const DecoderSpec& spec) {
 // part, and an attention factor.
 std::vector<DecoderSpec> schemes() {
   std::vector<DecoderSpec> specs(3, small_spec());
-  for (int pair = 3; pair < 7; ++pair) specs[1].inverse_frequencies[pair] /= 8;  // as llama3
-  specs[1].pairing = Pairing::kInterleaved;
-  specs[2].inverse_frequencies.resize(4);
-  specs[2].attention_factor = 1.3;
+  RopeSpec& llama3 = specs[1].blocks.front().attention.rope;
+  for (int pair = 3; pair < 7; ++pair) llama3.inverse_frequencies[pair] /= 8;
+  llama3.pairing = Pairing::kInterleaved;
+  RopeSpec& partial = specs[2].blocks.front().attention.rope;
+  partial.inverse_frequencies.resize(4);
+  partial.attention_factor = 1.3;
   return specs;
 }
 
@@ -46,7 +48,8 @@ class Stream {
         pool_(model->decoder->page_shape(),
               SequenceCache::pages_needed(window, model->spec.cache_layers(), kEndless), true),
         cache(&pool_, window, model->spec.cache_layers(), kEndless) {
-    for (const int64_t own : model->spec.own_windows) {
+    for (const BlockSpec& block : model->spec.blocks) {
+      const int64_t own = block.attention.window;
       if (own > 0 && own <= window.window) own_live_.emplace(own, LiveTokens(0, own));
     }
   }
@@ -81,10 +84,10 @@ class Stream {
 
   // Errors of the tokens from `begin` on, each relative to its largest logit.
   std::vector<double> errors(int64_t begin = 0) const {
-    std::vector<const LiteralDecoder::Seen*> seen(model_->spec.layers, &seen_);
-    for (size_t layer = 0; layer < model_->spec.own_windows.size(); ++layer) {
-      const auto own = own_seen_.find(model_->spec.own_windows[layer]);
-      if (own != own_seen_.end()) seen[layer] = &own->second;
+    std::vector<const LiteralDecoder::Seen*> seen(model_->spec.layers(), &seen_);
+    for (int64_t layer = 0; layer < model_->spec.layers(); ++layer) {
+      const auto own = own_seen_.find(model_->spec.block(layer).attention.window);
+      if (own != own_seen_.end()) seen[static_cast<size_t>(layer)] = &own->second;
     }
     const auto expected = LiteralDecoder(*model_).logits(tokens_, seen);
     const int64_t vocab = model_->spec.vocab_size;
@@ -157,8 +160,23 @@ TEST_P(DecoderDefinition, HoldsFarPastTheWindowsThatLayersHaveOfTheirOwn) {
   }
 }
 
+TEST_P(DecoderDefinition, HoldsInEveryKindOfBlockFarPastTheWindow) {
+  for (const auto& [name, spec] : special_specs()) {
+    RandomDecoder model = make(spec);
+    for (const Window window : {Window{4, 40}, Window{2, 32}, Window{3, 31}}) {
+      for (const int64_t cut : {1, 50, 400}) {
+        Stream stream(&model, window);
+        stream.feed(random_tokens(130, spec), cut);
+        EXPECT_LE(stream.worst(), kTolerance)
+            << name << ", S " << window.sinks << " W " << window.window << " in pieces of " << cut;
+      }
+    }
+  }
+}
+
 TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
   std::vector<DecoderSpec> specs = schemes();
+  for (const auto& [name, spec] : special_specs()) specs.push_back(spec);
   for (const bool last : {true, false}) specs.push_back(alternating_spec(last));
   for (const DecoderSpec& spec : specs) {
     RandomDecoder model = make(spec);
@@ -227,9 +245,9 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
   if (GetParam() == &reference_kernels())
     GTEST_SKIP() << "100,000 tokens are too many for the slow table";
   DecoderSpec spec = small_spec();
-  spec.layers = 1;
-  spec.hidden_size = spec.intermediate_size = 16;
-  spec.heads = 1;
+  spec.block_of_layer = {0};
+  spec.hidden_size = spec.blocks.front().mlp.intermediate_size = 16;
+  spec.blocks.front().attention.heads = 1;
   for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     RandomDecoder model(kernels_, 1, {InputType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};

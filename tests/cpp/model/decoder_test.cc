@@ -130,6 +130,21 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWhereLayersHaveTheirOwnWindows) {
   }
 }
 
+TEST_P(DecoderOnTable, NeitherChunkSizeNorThreadsChangeABitInAnyKindOfBlock) {
+  const Window window{4, 37};
+  for (const auto& [name, spec] : special_specs()) {
+    RandomDecoder model = make(2, DType::kFloat32, spec), alone = make(1, DType::kFloat32, spec);
+    const auto tokens = random_tokens(150, model.spec.vocab_size, 1);
+    const auto whole = logits_of(model, window, tokens, 150);
+    for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
+    for (const int64_t chunk : {1, 31, 65}) {
+      ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
+          << name << ", chunk " << chunk;
+    }
+    ASSERT_TRUE(same_bits(whole, logits_of(alone, window, tokens, 77))) << name;
+  }
+}
+
 TEST_P(DecoderOnTable, ThreadCountChangesNoBit) {  // tsan
   const Window window{4, 100};
   const auto expect_equal = [&](const char* what, const auto& make_with) {
@@ -164,10 +179,11 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWithNarrowInputs) {
 
 // The restored sequence continues token by token for three windows, the original in one chunk.
 TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
-  const std::pair<DType, DecoderSpec> kinds[] = {
+  std::vector<std::pair<DType, DecoderSpec>> kinds = {
       {DType::kFloat32, small_spec()},         {DType::kFloat32, alternating_spec(true)},
       {DType::kFloat16, small_spec()},         {DType::kBFloat16, small_spec()},
       {DType::kInt8, alternating_spec(false)}, {DType::kInt8, small_spec()}};
+  for (const auto& [name, spec] : special_specs()) kinds.emplace_back(DType::kFloat16, spec);
   for (const auto& [type, spec] : kinds) {
     if (type != DType::kFloat32 && is_slow(GetParam())) break;
     RandomDecoder model = make(1, type, spec);
@@ -200,7 +216,9 @@ TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
 }
 
 TEST_P(DecoderOnTable, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {  // tsan
-  for (const DecoderSpec& spec : {small_spec(), alternating_spec(true), alternating_spec(false)}) {
+  std::vector<DecoderSpec> specs = {small_spec(), alternating_spec(true), alternating_spec(false)};
+  for (const auto& [name, spec] : special_specs()) specs.push_back(spec);
+  for (const DecoderSpec& spec : specs) {
     RandomDecoder model = make(2, DType::kFloat32, spec);
     expect_same_in_company(model);
   }
@@ -257,9 +275,11 @@ TEST_P(DecoderOnTable, TakesNothingFromTheHeap) {
   if (GetParam() == &reference_kernels()) {
     GTEST_SKIP() << "the slow table keeps its sums in vectors";
   }
-  for (const auto& [type, spec] : {std::pair{DType::kFloat32, small_spec()},
-                                   {DType::kFloat32, alternating_spec(true)},
-                                   {DType::kInt8, small_spec()}}) {
+  std::vector<std::pair<DType, DecoderSpec>> kinds = {{DType::kFloat32, small_spec()},
+                                                      {DType::kFloat32, alternating_spec(true)},
+                                                      {DType::kInt8, small_spec()}};
+  for (const auto& [name, spec] : special_specs()) kinds.emplace_back(DType::kFloat32, spec);
+  for (const auto& [type, spec] : kinds) {
     RandomDecoder model = make(2, type, spec);
     const int64_t vocab = model.spec.vocab_size;
     const Window window{4, 70};
@@ -389,23 +409,54 @@ TEST(WeightStore, HasAnotherDigestForAnotherSpecNameOrShape) {
   const std::vector<std::function<void(DecoderSpec*)>> changes = {
       [](DecoderSpec* spec) { ++spec->vocab_size; },
       [](DecoderSpec* spec) { ++spec->hidden_size; },
-      [](DecoderSpec* spec) { ++spec->intermediate_size; },
-      [](DecoderSpec* spec) { ++spec->layers; },
-      [](DecoderSpec* spec) { ++spec->heads; },
-      [](DecoderSpec* spec) { ++spec->kv_heads; },
-      [](DecoderSpec* spec) { ++spec->head_dim; },
-      [](DecoderSpec* spec) { spec->norm_eps *= 2; },
-      [](DecoderSpec* spec) { spec->inverse_frequencies.pop_back(); },
-      [](DecoderSpec* spec) { spec->inverse_frequencies[3] *= 1 + 0x1p-52; },
-      [](DecoderSpec* spec) { spec->pairing = Pairing::kInterleaved; },
-      [](DecoderSpec* spec) { spec->attention_factor = 1.25; },
-      [](DecoderSpec* spec) { spec->qkv_bias = !spec->qkv_bias; },
-      [](DecoderSpec* spec) { spec->output_bias = !spec->output_bias; },
-      [](DecoderSpec* spec) { spec->mlp_bias = !spec->mlp_bias; },
-      [](DecoderSpec* spec) { spec->qk_norm = !spec->qk_norm; },
+      [](DecoderSpec* spec) { ++spec->blocks[0].mlp.intermediate_size; },
+      [](DecoderSpec* spec) { spec->block_of_layer.push_back(0); },
+      [](DecoderSpec* spec) { ++spec->blocks[0].attention.heads; },
+      [](DecoderSpec* spec) { ++spec->blocks[0].attention.kv_heads; },
+      [](DecoderSpec* spec) { ++spec->blocks[0].attention.head_dim; },
+      [](DecoderSpec* spec) { spec->final_norm.eps *= 2; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.rope.inverse_frequencies.pop_back(); },
+      [](DecoderSpec* spec) {
+        spec->blocks[0].attention.rope.inverse_frequencies[3] *= 1 + 0x1p-52;
+      },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.rope.pairing = Pairing::kInterleaved; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.rope.attention_factor = 1.25; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.qkv_bias = false; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.output_bias = true; },
+      [](DecoderSpec* spec) { spec->blocks[0].mlp.bias = true; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.qk_norm = QkNorm::kNone; },
       [](DecoderSpec* spec) { spec->tie_embeddings = !spec->tie_embeddings; },
-      [](DecoderSpec* spec) { spec->own_windows = {32, 0}; },
-      [](DecoderSpec* spec) { spec->own_windows = {0, 32}; },
+      [](DecoderSpec* spec) { *spec = with_windows(*spec, {32, 0}); },
+      [](DecoderSpec* spec) { *spec = with_windows(*spec, {0, 32}); },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.scale *= 2; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.soft_cap = 30; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.slopes = {1, 2, 3}; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.qk_norm = QkNorm::kFull; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.clip = 6; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention.temperature = 0.1f; },
+      [](DecoderSpec* spec) {
+        spec->blocks[0].attention.temperature = 0.1f;
+        spec->blocks[0].attention.temperature_length = 2;
+      },
+      [](DecoderSpec* spec) { spec->blocks[0].mlp.activation = Activation::kGelu; },
+      [](DecoderSpec* spec) { spec->blocks[0].mlp.gated = false; },
+      [](DecoderSpec* spec) { spec->blocks[0].norm.eps *= 2; },
+      [](DecoderSpec* spec) { spec->blocks[0].norm.kind = NormKind::kLayer; },
+      [](DecoderSpec* spec) { spec->blocks[0].norm.bias = true; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention_norm = false; },
+      [](DecoderSpec* spec) { spec->blocks[0].mlp_norm = false; },
+      [](DecoderSpec* spec) { spec->blocks[0].attention_post_norm = true; },
+      [](DecoderSpec* spec) { spec->blocks[0].mlp_post_norm = true; },
+      [](DecoderSpec* spec) { spec->blocks[0].parallel = true; },
+      [](DecoderSpec* spec) { spec->blocks[0].residual_scale = 0.5f; },
+      [](DecoderSpec* spec) { spec->final_norm.kind = NormKind::kLayer; },
+      [](DecoderSpec* spec) { spec->embedding_scale = 2; },
+      [](DecoderSpec* spec) { spec->logit_scale = 2; },
+      [](DecoderSpec* spec) { spec->logit_soft_cap = 2; },
+      [](DecoderSpec* spec) {
+        *spec = with_windows(*spec, {0, 32});
+        spec->blocks[1].attention.rope = {};
+      },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     DecoderSpec spec = small_spec();

@@ -66,25 +66,43 @@ class LiteralDecoder {
     std::vector<Row> hidden;
     for (const int32_t token : tokens) {
       const float* row = at("embedding").data() + token * spec_.hidden_size;
-      hidden.emplace_back(row, row + spec_.hidden_size);
+      hidden.push_back(times(spec_.embedding_scale, Row(row, row + spec_.hidden_size)));
     }
-    for (int64_t layer = 0; layer < spec_.layers; ++layer) {
-      const std::string name = "layers." + std::to_string(layer) + ".";
-      attend(name, *seen[static_cast<size_t>(layer)], &hidden);
-      for (Row& x : hidden) add(transform(name, x), &x);
+    for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+      const Layer its_layer = {spec_.block(layer), "layers." + std::to_string(layer) + "."};
+      run(its_layer, *seen[static_cast<size_t>(layer)], &hidden);
     }
     std::vector<Row> found;
-    for (const Row& x : hidden) found.push_back(linear("output", "", norm("final_norm", x)));
+    for (const Row& x : hidden) {
+      const Row normed = norm(spec_.final_norm, "final_norm", x);
+      Row y = linear(spec_.tie_embeddings ? "embedding" : "output", "", normed);
+      for (double& logit : y) {
+        logit *= spec_.logit_scale;
+        const double cap = spec_.logit_soft_cap;
+        if (cap > 0) logit = cap * std::tanh(logit / cap);
+      }
+      found.push_back(std::move(y));
+    }
     return found;
   }
 
  private:
+  struct Layer {
+    const BlockSpec& block;
+    std::string at;  // before the names of its weights
+  };
+
   const std::vector<float>& at(const std::string& name) const { return model_.weights.at(name); }
 
   static void add(const Row& x, Row* sum) {
     for (size_t i = 0; i < x.size(); ++i) (*sum)[i] += x[i];
   }
+  static Row times(double factor, Row x) {
+    for (double& number : x) number *= factor;
+    return x;
+  }
 
+  // `bias`: "" for none.
   Row linear(const std::string& weight, const std::string& bias, const Row& x) const {
     const std::vector<float>& numbers = at(weight);
     Row y(numbers.size() / x.size());
@@ -94,31 +112,49 @@ class LiteralDecoder {
     }
     return y;
   }
+  Row linear(const Layer& layer, const std::string& name, bool has_bias, const Row& x) const {
+    return linear(layer.at + name, has_bias ? layer.at + name + "_bias" : "", x);
+  }
 
   // Normalizes each piece of x that is as long as the weight by itself.
-  Row norm(const std::string& weight, Row x) const {
+  Row norm(const NormSpec& spec, const std::string& weight, Row x) const {
     const std::vector<float>& scale = at(weight);
+    const auto size = static_cast<double>(scale.size());
     for (size_t begin = 0; begin < x.size(); begin += scale.size()) {
-      double squares = 0;
-      for (size_t i = 0; i < scale.size(); ++i) squares += x[begin + i] * x[begin + i];
-      const double root = std::sqrt(squares / static_cast<double>(scale.size()) + spec_.norm_eps);
-      for (size_t i = 0; i < scale.size(); ++i) x[begin + i] *= scale[i] / root;
+      double mean = 0, squares = 0;
+      if (spec.kind == NormKind::kLayer) {
+        for (size_t i = 0; i < scale.size(); ++i) mean += x[begin + i] / size;
+      }
+      for (size_t i = 0; i < scale.size(); ++i) {
+        x[begin + i] -= mean;
+        squares += x[begin + i] * x[begin + i];
+      }
+      const double root = std::sqrt(squares / size + spec.eps);
+      for (size_t i = 0; i < scale.size(); ++i) {
+        x[begin + i] *= scale[i] / root;
+        if (spec.bias) x[begin + i] += at(weight + "_bias")[i];
+      }
     }
     return x;
   }
+  Row norm_if(bool has_norm, const Layer& layer, const char* name, const Row& x) const {
+    return has_norm ? norm(layer.block.norm, layer.at + name, x) : x;
+  }
 
   // One head of `heads`, rotated to a position.
-  Row rotated(const Row& heads, int64_t head, int64_t position) const {
-    const auto begin = heads.begin() + head * spec_.head_dim;
-    Row x(begin, begin + spec_.head_dim);
-    const auto pairs = static_cast<int64_t>(spec_.inverse_frequencies.size());
+  static Row rotated(const AttentionSpec& attention, const Row& heads, int64_t head,
+                     int64_t position) {
+    const RopeSpec& rope = attention.rope;
+    const auto begin = heads.begin() + head * attention.head_dim;
+    Row x(begin, begin + attention.head_dim);
+    const auto pairs = static_cast<int64_t>(rope.inverse_frequencies.size());
     for (int64_t d = 0; d < pairs; ++d) {
-      const bool half = spec_.pairing == Pairing::kHalf;
+      const bool half = rope.pairing == Pairing::kHalf;
       double& a = x[half ? d : 2 * d];
       double& b = x[half ? d + pairs : 2 * d + 1];
-      const double angle = static_cast<double>(position) * spec_.inverse_frequencies[d];
-      const double cos = std::cos(angle) * spec_.attention_factor;
-      const double sin = std::sin(angle) * spec_.attention_factor;
+      const double angle = static_cast<double>(position) * rope.inverse_frequencies[d];
+      const double cos = std::cos(angle) * rope.attention_factor;
+      const double sin = std::sin(angle) * rope.attention_factor;
       const double rotated_a = a * cos - b * sin;
       b = b * cos + a * sin;
       a = rotated_a;
@@ -126,51 +162,114 @@ class LiteralDecoder {
     return x;
   }
 
-  void attend(const std::string& name, const Seen& seen, std::vector<Row>* hidden) const {
-    std::vector<Row> queries, keys, values;
+  // Note [Blocks] of model/decoder_spec.h.
+  void run(const Layer& layer, const Seen& seen, std::vector<Row>* hidden) const {
+    const BlockSpec& block = layer.block;
+    std::vector<Row> normed;
     for (const Row& x : *hidden) {
-      const Row normed = norm(name + "attention_norm", x);
-      queries.push_back(norm(name + "q_norm", linear(name + "q", name + "q_bias", normed)));
-      keys.push_back(norm(name + "k_norm", linear(name + "k", name + "k_bias", normed)));
-      values.push_back(linear(name + "v", name + "v_bias", normed));
+      normed.push_back(norm_if(block.attention_norm, layer, "attention_norm", x));
     }
+    const std::vector<Row> read = attend(layer, seen, normed);
     for (size_t t = 0; t < hidden->size(); ++t) {
-      Row read;
-      for (int64_t head = 0; head < spec_.heads; ++head) {
-        const Row out = attend_head(queries[t], head, seen[t], keys, values);
-        read.insert(read.end(), out.begin(), out.end());
-      }
-      add(linear(name + "o", "", read), &(*hidden)[t]);
+      Row* const x = &(*hidden)[t];
+      const Row before = *x;
+      const Row y = norm_if(block.attention_post_norm, layer, "attention_post_norm", read[t]);
+      add(times(block.residual_scale, y), x);
+      const Row& input = block.parallel ? before : *x;
+      const Row mlp_input = block.parallel && !block.mlp_norm
+                                ? normed[t]
+                                : norm_if(block.mlp_norm, layer, "mlp_norm", input);
+      const Row z =
+          norm_if(block.mlp_post_norm, layer, "mlp_post_norm", transform(layer, mlp_input));
+      add(times(block.residual_scale, z), x);
     }
   }
 
-  Row attend_head(const Row& query, int64_t head, const std::vector<int64_t>& live,
-                  const std::vector<Row>& keys, const std::vector<Row>& values) const {
-    const int64_t kv_head = head / (spec_.heads / spec_.kv_heads);
+  Row head_rows(const Layer& layer, const char* name, const Row& x) const {
+    const AttentionSpec& attention = layer.block.attention;
+    Row y = linear(layer, name, attention.qkv_bias, x);
+    if (attention.clip > 0) {
+      for (double& number : y) {
+        number = std::clamp<double>(number, -attention.clip, attention.clip);
+      }
+    }
+    return y;
+  }
+
+  std::vector<Row> attend(const Layer& layer, const Seen& seen,
+                          const std::vector<Row>& input) const {
+    const AttentionSpec& attention = layer.block.attention;
+    const bool has_norm = attention.qk_norm != QkNorm::kNone;  // its weight says over how much
+    std::vector<Row> queries, keys, values;
+    for (const Row& x : input) {
+      queries.push_back(norm_if(has_norm, layer, "q_norm", head_rows(layer, "q", x)));
+      keys.push_back(norm_if(has_norm, layer, "k_norm", head_rows(layer, "k", x)));
+      values.push_back(head_rows(layer, "v", x));
+    }
+    std::vector<Row> found;
+    for (size_t t = 0; t < input.size(); ++t) {
+      Row read;
+      for (int64_t head = 0; head < attention.heads; ++head) {
+        const Row out = attend_head(attention, queries[t], head, seen[t], keys, values);
+        read.insert(read.end(), out.begin(), out.end());
+      }
+      found.push_back(linear(layer, "o", attention.output_bias, read));
+    }
+    return found;
+  }
+
+  static Row attend_head(const AttentionSpec& attention, const Row& query, int64_t head,
+                         const std::vector<int64_t>& live, const std::vector<Row>& keys,
+                         const std::vector<Row>& values) {
+    const int64_t kv_head = head / (attention.heads / attention.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;
-    const Row rotated_query = rotated(query, head, last);
-    Row out(spec_.head_dim);
+    const double temperature =
+        1 + attention.temperature *
+                std::log(1 + std::floor(static_cast<double>(last) /
+                                        static_cast<double>(attention.temperature_length)));
+    const Row rotated_query = times(temperature, rotated(attention, query, head, last));
+    Row out(attention.head_dim);
     double total = 0;
     for (int64_t rank = 0; rank <= last; ++rank) {
-      const Row key = rotated(keys[live[rank]], kv_head, rank);
+      const Row key = rotated(attention, keys[live[rank]], kv_head, rank);
       double score = 0;
-      for (int64_t d = 0; d < spec_.head_dim; ++d) score += rotated_query[d] * key[d];
-      const double weight = std::exp(score / std::sqrt(static_cast<double>(spec_.head_dim)));
+      for (int64_t d = 0; d < attention.head_dim; ++d) score += rotated_query[d] * key[d];
+      score *= attention.scale;
+      const double cap = attention.soft_cap;
+      if (cap > 0) score = cap * std::tanh(score / cap);
+      if (!attention.slopes.empty()) {
+        score -= attention.slopes[static_cast<size_t>(head)] * static_cast<double>(last - rank);
+      }
+      const double weight = std::exp(score);
       total += weight;
-      for (int64_t d = 0; d < spec_.head_dim; ++d) {
-        out[d] += weight * values[live[rank]][kv_head * spec_.head_dim + d];
+      for (int64_t d = 0; d < attention.head_dim; ++d) {
+        out[d] += weight * values[live[rank]][kv_head * attention.head_dim + d];
       }
     }
     for (double& x : out) x /= total;
     return out;
   }
 
-  Row transform(const std::string& name, const Row& x) const {
-    const Row normed = norm(name + "mlp_norm", x);
-    Row gate = linear(name + "gate", "", normed);
-    const Row up = linear(name + "up", "", normed);
-    for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
-    return linear(name + "down", "", gate);
+  static double activated(Activation activation, double x) {
+    switch (activation) {
+      case Activation::kSilu: return x / (1 + std::exp(-x));
+      case Activation::kGelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+      case Activation::kGeluTanh:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::kRelu2: return x > 0 ? x * x : 0;
+    }
+    return NAN;
+  }
+
+  Row transform(const Layer& layer, const Row& x) const {
+    const MlpSpec& mlp = layer.block.mlp;
+    Row inner = linear(layer, mlp.gated ? "gate" : "up", mlp.bias, x);
+    for (double& number : inner) number = activated(mlp.activation, number);
+    if (mlp.gated) {
+      const Row up = linear(layer, "up", mlp.bias, x);
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] *= up[i];
+    }
+    return linear(layer, "down", mlp.bias, inner);
   }
 
   DecoderSpec spec_;

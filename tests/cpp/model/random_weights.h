@@ -8,39 +8,10 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "model/decoder_spec.h"
+#include "model/random_specs.h"
 #include "model/weights.h"
 
 namespace sinkstream {
-
-// Awkward on purpose: no size is a power of two or a multiple of a panel, and `heads` is odd.
-inline DecoderSpec small_spec() {
-  DecoderSpec spec;
-  spec.vocab_size = 53;
-  spec.hidden_size = 42;
-  spec.intermediate_size = 75;
-  spec.layers = 2;
-  spec.heads = 3;
-  spec.kv_heads = 1;
-  spec.head_dim = 14;
-  spec.norm_eps = 1e-5f;
-  for (int pair = 0; pair < 7; ++pair) {
-    spec.inverse_frequencies.push_back(std::pow(10000.0, -pair / 7.0));
-  }
-  spec.qkv_bias = true;
-  spec.qk_norm = true;
-  return spec;
-}
-
-// Layers that alternate between a window of their own and none; the last layer has the former or
-// the latter.
-inline DecoderSpec alternating_spec(bool last_has_window) {
-  DecoderSpec spec = small_spec();
-  spec.layers = 3;
-  spec.own_windows =
-      last_has_window ? std::vector<int64_t>{32, 0, 32} : std::vector<int64_t>{0, 32, 0};
-  return spec;
-}
 
 struct RandomWeights {
   // `stored`: the weights that the file holds as float16 or bfloat16; the others are float32.

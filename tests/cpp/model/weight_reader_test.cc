@@ -51,7 +51,7 @@ DecoderSpec spec_without_layers() {
   DecoderSpec spec = small_spec();
   spec.vocab_size = kVocab;
   spec.hidden_size = kHidden;
-  spec.layers = 0;
+  spec.block_of_layer.clear();
   return spec;
 }
 
@@ -141,7 +141,7 @@ TEST_F(WeightReaderTest, ReadsTheSameBitsWithAnyNumberOfThreads) {  // tsan
     const DecoderWeights found = store.finish();
     expect_equal(found.embedding, expected.embedding);
     expect_equal(found.output, expected.output);
-    EXPECT_EQ(std::memcmp(found.final_norm, expected.final_norm, kHidden * 4), 0);
+    EXPECT_EQ(std::memcmp(found.final_norm.weight, expected.final_norm.weight, kHidden * 4), 0);
   }
 }
 

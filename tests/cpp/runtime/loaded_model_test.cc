@@ -300,7 +300,7 @@ TEST(LoadedModel, ForwardAndStreamsShareTheModel) {
 
 TEST(LoadedModel, HasTheFingerprintOfItsWeightsAndSpec) {
   DecoderSpec other = small_spec();
-  other.norm_eps = 2e-5f;
+  other.final_norm.eps = 2e-5f;
   const auto model = load();
   const std::string fingerprint = model->fingerprint();
   EXPECT_EQ(fingerprint.size(), 32u);

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec, weight_slots
+from sinkstream.checkpoint.spec import (
+    Attention,
+    Block,
+    DecoderSpec,
+    Mlp,
+    Norm,
+    RopeSpec,
+    usual_scale,
+    weight_slots,
+)
 from tests.gpu.bench import notes, report
 from tests.gpu.bench.flops import pairs, prefill_flops
 from tests.gpu.bench.goals import GOALS
@@ -162,18 +171,15 @@ def test_a_process_that_ends_badly_between_figures_is_an_error_too(tmp_path: Pat
     assert found["figures"] == {"a model": {"process": {"error": "its process ended with 1"}}}
 
 
-SPEC = DecoderSpec(
+ROPE = RopeSpec(tuple(10_000.0 ** (-i / 16) for i in range(16)), "half")
+NORM = Norm("rms", 1e-6)
+SPEC = DecoderSpec.of_layers(
+    [Block(Attention(6, 2, 32, ROPE, usual_scale(32)), Mlp(160), NORM)] * 3,
     family="llama",
     vocab_size=1000,
     hidden_size=96,
-    intermediate_size=160,
-    layers=3,
-    heads=6,
-    kv_heads=2,
-    head_dim=32,
     trained_length=512,
-    norm_eps=1e-6,
-    rope=RopeSpec(tuple(10_000.0 ** (-i / 16) for i in range(16)), "half"),
+    final_norm=NORM,
 )
 
 

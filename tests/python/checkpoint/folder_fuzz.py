@@ -155,21 +155,30 @@ def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbeddin
         "mlp_bias": spec.family == "llama" and bool(theirs.mlp_bias),
         "qk_norm": spec.family == "qwen3", "trained_length": theirs.max_position_embeddings,
     }  # fmt: skip
+    attention, mlp = spec.blocks[0].attention, spec.blocks[0].mlp
+    own = {
+        "norm_eps": spec.final_norm.eps, "qkv_bias": attention.qkv_bias,
+        "output_bias": attention.output_bias, "mlp_bias": mlp.bias,
+        "qk_norm": attention.qk_norm == "head",
+    }  # fmt: skip
     for name, value in pairs.items():
-        if getattr(spec, name) != value:
-            return f"{name} is {getattr(spec, name)!r}, not {value!r}"
+        found = own[name] if name in own else getattr(spec, name)
+        if found != value:
+            return f"{name} is {found!r}, not {value!r}"
     if theirs.hidden_act != "silu":
         return f"hidden_act is not {theirs.hidden_act}"
     if spec.family != "llama" and (windows := _windows(theirs)) != (
         spec.own_windows or (0,) * spec.layers
     ):
         return f"layers have windows: {windows}"
-    found = np.array(spec.rope.inverse_frequencies)
+    frequencies = np.array(spec.ropes[0].inverse_frequencies)
     wanted = rotary.inv_freq.double().numpy()
-    if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-5, atol=0):
-        return f"frequencies are {found[:3]}, not {wanted[:3]}; {theirs.rope_parameters}"
-    if not np.isclose(spec.rope.attention_factor, rotary.attention_scaling, rtol=1e-6):
-        return f"attention factor is {spec.rope.attention_factor}, not {rotary.attention_scaling}"
+    if frequencies.shape != wanted.shape or not np.allclose(frequencies, wanted, rtol=1e-5, atol=0):
+        return f"frequencies are {frequencies[:3]}, not {wanted[:3]}; {theirs.rope_parameters}"
+    if not np.isclose(spec.ropes[0].attention_factor, rotary.attention_scaling, rtol=1e-6):
+        return (
+            f"attention factor is {spec.ropes[0].attention_factor}, not {rotary.attention_scaling}"
+        )
     return ""
 
 

@@ -44,19 +44,37 @@ def from_config(family: str, **changes: Any) -> DecoderSpec:
     return FAMILIES[family].spec_from_config(Fields(values, "config.json"))
 
 
+def switches(spec: DecoderSpec) -> tuple[bool, bool, bool, str]:
+    """Return the biases and the norm of queries and keys that all layers have."""
+    (found,) = {
+        (
+            block.attention.qkv_bias,
+            block.attention.output_bias,
+            block.mlp.bias,
+            block.attention.qk_norm,
+        )
+        for block in spec.blocks
+    }
+    return found
+
+
 def test_llama_reads_every_number() -> None:
     spec = from_config("llama")
     assert (spec.family, spec.vocab_size, spec.hidden_size) == ("llama", 293, 96)
     assert (spec.intermediate_size, spec.layers, spec.heads) == (160, 3, 6)
     assert (spec.kv_heads, spec.head_dim, spec.trained_length) == (2, 16, 2048)
-    assert (spec.norm_eps, spec.rope.pairing, spec.rope.rotary_dim) == (1e-5, "half", 16)
-    assert not any((spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm))
+    assert (spec.final_norm.eps, spec.ropes[0].pairing, spec.ropes[0].rotary_dim) == (
+        1e-5,
+        "half",
+        16,
+    )
+    assert switches(spec) == (False, False, False, "none")
     assert not spec.tie_embeddings
 
 
 def test_switches_of_llama_come_from_its_config() -> None:
     spec = from_config("llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True)
-    assert (spec.qkv_bias, spec.output_bias, spec.mlp_bias) == (True, True, True)
+    assert switches(spec) == (True, True, True, "none")
     assert spec.tie_embeddings
     assert from_config("llama", head_dim=32).head_dim == 32
     assert from_config("llama", num_key_value_heads=None).kv_heads == 6
@@ -64,16 +82,15 @@ def test_switches_of_llama_come_from_its_config() -> None:
 
 def test_qwen2_has_biases_on_query_key_and_value_only() -> None:
     spec = from_config("qwen2", use_sliding_window=False, sliding_window=4096)
-    assert (spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm) == (
-        True, False, False, False,
-    )  # fmt: skip
+    assert switches(spec) == (True, False, False, "none")
 
 
 def test_qwen3_normalizes_heads_of_128_unless_its_config_says_otherwise() -> None:
     spec = from_config("qwen3")
-    assert (spec.qk_norm, spec.qkv_bias, spec.head_dim) == (True, False, 128)
+    assert switches(spec) == (False, False, False, "head")
+    assert spec.head_dim == 128
     assert from_config("qwen3", head_dim=32).head_dim == 32
-    assert from_config("qwen3", attention_bias=True).output_bias
+    assert switches(from_config("qwen3", attention_bias=True)) == (True, True, False, "head")
 
 
 def test_a_window_that_reaches_no_layer_is_accepted() -> None:
@@ -227,10 +244,10 @@ def test_any_config_gives_an_error_or_a_sound_description(
     except CheckpointError as error:
         assert str(error).startswith("load: config.json")  # noqa: PT017 - both outcomes are good
     else:
-        assert 2 * len(spec.rope.inverse_frequencies) == spec.head_dim
-        assert all(math.isfinite(value) for value in spec.rope.inverse_frequencies)
+        assert 2 * len(spec.ropes[0].inverse_frequencies) == spec.head_dim
+        assert all(math.isfinite(value) for value in spec.ropes[0].inverse_frequencies)
         assert spec.heads % spec.kv_heads == 0
-        assert math.isfinite(spec.rope.attention_factor)
+        assert math.isfinite(spec.ropes[0].attention_factor)
 
 
 def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
@@ -273,8 +290,12 @@ def test_a_gguf_file_and_a_folder_describe_the_same_decoder(family: str) -> None
     theirs = from_config(family, head_dim=16, sliding_window=None).as_dict()
     # Files of these architectures permute the rows of q and k.
     is_permuted = family in ("llama", "mistral")
-    assert ours["rope"].pop("pairing") == ("interleaved" if is_permuted else "half")
-    assert theirs["rope"].pop("pairing") == "half"
+    for description, pairing in (
+        (ours, "interleaved" if is_permuted else "half"),
+        (theirs, "half"),
+    ):
+        for block in description["blocks"]:
+            assert block["attention"]["rope"].pop("pairing") == pairing
     assert ours == theirs
 
 
@@ -285,9 +306,8 @@ def test_gguf_says_biases_and_ties_by_its_tensors() -> None:
         tensors=("output.weight", "blk.0.attn_q.bias", "blk.0.attn_output.bias",
                  "blk.0.ffn_gate.bias"),
     )  # fmt: skip
-    assert (spec.tie_embeddings, spec.qkv_bias, spec.output_bias, spec.mlp_bias) == (
-        False, True, True, True,
-    )  # fmt: skip
+    assert switches(spec) == (True, True, True, "none")
+    assert not spec.tie_embeddings
 
 
 def test_gguf_counts_its_tokens_where_it_does_not_say_the_vocabulary() -> None:
@@ -309,7 +329,7 @@ def test_gguf_may_give_a_size_once_for_each_layer(name: str) -> None:
 
 def test_gguf_may_rotate_a_part_of_each_head() -> None:
     spec = from_gguf("llama", rope__dimension_count=8)
-    assert (spec.head_dim, spec.rope.rotary_dim) == (16, 8)
+    assert (spec.head_dim, spec.ropes[0].rotary_dim) == (16, 8)
 
 
 @pytest.mark.parametrize(

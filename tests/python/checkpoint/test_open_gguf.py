@@ -29,11 +29,13 @@ def test_smollm2_is_described_correctly(smollm2: Path) -> None:
     assert (spec.layers, spec.hidden_size, spec.heads, spec.kv_heads) == (30, 576, 9, 3)
     assert (spec.head_dim, spec.intermediate_size, spec.vocab_size) == (64, 1536, 49152)
     assert spec.trained_length == 8192
-    assert spec.norm_eps == pytest.approx(1e-5)
-    assert spec.rope.pairing == "interleaved"
-    assert spec.rope.inverse_frequencies[1] == pytest.approx(100_000 ** (-1 / 32), rel=1e-12)
+    assert spec.final_norm.eps == pytest.approx(1e-5)
+    assert spec.ropes[0].pairing == "interleaved"
+    assert spec.ropes[0].inverse_frequencies[1] == pytest.approx(100_000 ** (-1 / 32), rel=1e-12)
     assert spec.tie_embeddings
-    assert not any((spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.qk_norm))
+    (block,) = spec.blocks
+    assert not any((block.attention.qkv_bias, block.attention.output_bias, block.mlp.bias))
+    assert block.attention.qk_norm == "none"
     assert [tensor.slot for tensor in checkpoint.tensors] == list(weight_slots(spec))
     assert checkpoint.tensors[0].storage == "Q8_0"
     assert checkpoint.text.tokenizer is not None
@@ -120,7 +122,7 @@ def test_rope_freqs_divide_the_frequencies(tmp_path: Path) -> None:
     divisors = struct.pack("<8f", *[1.0] * 4, *[8.0] * 4)
     file = llama_bytes().add_tensor("rope_freqs.weight", (8,), divisors)
     scaled = open_checkpoint(file.write(tmp_path / "scaled.gguf"))
-    before, after = (c.spec.rope.inverse_frequencies for c in (plain, scaled))
+    before, after = (c.spec.ropes[0].inverse_frequencies for c in (plain, scaled))
     assert after == before[:4] + tuple(value / 8 for value in before[4:])
     plain.source.close()
     scaled.source.close()

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+from sinkstream.checkpoint.spec import (
+    Attention,
+    Block,
+    DecoderSpec,
+    Mlp,
+    Norm,
+    RopeSpec,
+    usual_scale,
+)
 from sinkstream.errors import CheckpointError
-from sinkstream.sessions.record import SessionModel, check_same_model, rope_digest
+from sinkstream.sessions.record import SessionModel, check_same_model, ropes_digest
 from tests.python.sessions.records import MODEL, make_record
 
 ROPE = RopeSpec(inverse_frequencies=(1.0, 0.1, 0.01), pairing="half")
@@ -72,23 +80,19 @@ def test_all_differences_are_listed_at_once() -> None:
 
 
 def test_a_spec_gives_its_numbers() -> None:
-    spec = DecoderSpec(
+    norm = Norm("rms", 1e-5)
+    spec = DecoderSpec.of_layers(
+        [Block(Attention(4, 2, 6, ROPE, usual_scale(6)), Mlp(40), norm)] * 3,
         family="llama",
         vocab_size=300,
         hidden_size=30,
-        intermediate_size=40,
-        layers=3,
-        heads=4,
-        kv_heads=2,
-        head_dim=6,
         trained_length=64,
-        norm_eps=1e-5,
-        rope=ROPE,
+        final_norm=norm,
     )
     model = SessionModel.of(
         spec, fingerprint=MODEL.fingerprint, kv_dtype="float16", sinks=4, window=20
     )
-    assert model == replace(MODEL, rope=rope_digest(ROPE))
+    assert model == replace(MODEL, rope=ropes_digest([ROPE]))
 
 
 def test_rotary_settings_that_differ_in_one_bit_have_other_digests() -> None:
@@ -99,5 +103,5 @@ def test_rotary_settings_that_differ_in_one_bit_have_other_digests() -> None:
         replace(ROPE, inverse_frequencies=(1.0, 0.1, 0.01 * (1 + 2**-52))),
         replace(ROPE, inverse_frequencies=(1.0, 0.1)),
     ]
-    assert len({rope_digest(rope) for rope in others}) == len(others)
-    assert len(rope_digest(ROPE)) == 16
+    assert len({ropes_digest([rope]) for rope in others}) == len(others)
+    assert len(ropes_digest([ROPE])) == 16

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families.family import (
-    Family,
-    GgufDescription,
-    Switches,
-    decoder_from_config,
-    decoder_from_gguf,
-    no_windows,
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.sizes import (
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
 )
+from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 
 
 def _from_config(config: Fields) -> DecoderSpec:
     config.must_be("rope_interleaved", False)
-    attention_bias = config.flag("attention_bias", False)
-    switches = Switches(
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        mlp_bias=config.flag("mlp_bias", False),
+    no_windows(config)
+    sizes = sizes_from_config(config)
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    has_bias = config.flag("attention_bias", False)
+    block = Block(
+        sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias),
+        sizes.mlp(bias=config.flag("mlp_bias", False)),
+        rms_norm_from_config(config),
     )
-    return decoder_from_config(config, "llama", switches, no_windows(config))
+    return sizes.spec("llama", block, tie_embeddings=tie_from_config(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    switches = Switches(
-        qkv_bias="blk.0.attn_q.bias" in file.tensors,
-        output_bias="blk.0.attn_output.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
+    sizes = sizes_from_gguf(file)
+    # The converter permutes the rows of q and k for llama and a few others, so that pairs adjoin.
+    block = Block(
+        sizes.attention(
+            gguf_rope(file, sizes, "interleaved"),
+            qkv_bias="blk.0.attn_q.bias" in file.tensors,
+            output_bias="blk.0.attn_output.bias" in file.tensors,
+        ),
+        sizes.mlp(bias="blk.0.ffn_gate.bias" in file.tensors),
+        rms_norm_from_gguf(file.metadata),
     )
-    # The converter permutes the rows of q and k for llama only, not for the other families here.
-    return decoder_from_gguf(file, "llama", "interleaved", switches)
+    return sizes.spec("llama", block, tie_embeddings=tie_from_gguf(file))
 
 
 FAMILY = Family("llama", _from_config, _from_gguf)

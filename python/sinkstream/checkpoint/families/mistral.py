@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families.family import (
-    Family,
-    GgufDescription,
-    Switches,
-    decoder_from_config,
-    decoder_from_gguf,
-    one_window,
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.sizes import (
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
 )
+from sinkstream.checkpoint.families.windows import gguf_window, one_window
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 
 _WINDOW = 4096  # transformers' default; null says that there is none
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    return decoder_from_config(config, "mistral", Switches(), one_window(config, _WINDOW))
+    sizes = sizes_from_config(config)
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
+    windows = one_window(config, _WINDOW)
+    return sizes.spec("mistral", block, windows, tie_embeddings=tie_from_config(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     # Seldom: the usual converters write these models as "llama", and permute like it.
-    return decoder_from_gguf(file, "mistral", "interleaved", Switches(), has_windows=True)
+    sizes = sizes_from_gguf(file, reads=("attention.sliding_window",))
+    rope = gguf_rope(file, sizes, "interleaved")
+    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))
+    windows = gguf_window(file.metadata, sizes.layers)
+    return sizes.spec("mistral", block, windows, tie_embeddings=tie_from_gguf(file))
 
 
 FAMILY = Family("mistral", _from_config, _from_gguf)

@@ -5,15 +5,22 @@ from __future__ import annotations
 from sinkstream.checkpoint.families.family import (
     Family,
     GgufDescription,
-    Switches,
-    decoder_from_config,
-    decoder_from_gguf,
-    one_window,
+)
+from sinkstream.checkpoint.families.sizes import (
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
+from sinkstream.checkpoint.families.windows import gguf_window, one_window
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 from sinkstream.errors import CheckpointError
 
 _QKV, _GATE_UP = Fused(("q", "k", "v")), Fused(("gate", "up"))
@@ -21,7 +28,11 @@ _LONGROPE = "rope_factors_long.weight"
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    return decoder_from_config(config, "phi3", Switches(), one_window(config, None))
+    sizes = sizes_from_config(config)
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
+    windows = one_window(config, None)
+    return sizes.spec("phi3", block, windows, tie_embeddings=tie_from_config(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -30,7 +41,11 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
             f"load: {file.metadata.where} must have one list of rotary frequencies, but has "
             f"{quoted(_LONGROPE)}: its frequencies depend on the length of the text."
         )
-    return decoder_from_gguf(file, "phi3", "half", Switches(), has_windows=True)
+    sizes = sizes_from_gguf(file, reads=("attention.sliding_window",))
+    rope = gguf_rope(file, sizes, "half")
+    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))
+    windows = gguf_window(file.metadata, sizes.layers)
+    return sizes.spec("phi3", block, windows, tie_embeddings=tie_from_gguf(file))
 
 
 FAMILY = Family(

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families.family import (
-    Family,
-    GgufDescription,
-    Switches,
-    decoder_from_config,
-    decoder_from_gguf,
-    switched_windows,
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.sizes import (
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
 )
+from sinkstream.checkpoint.families.windows import switched_windows
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import DecoderSpec
-
-_SWITCHES = Switches(qkv_bias=True)
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    return decoder_from_config(config, "qwen2", _SWITCHES, switched_windows(config))
+    sizes = sizes_from_config(config)
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    block = Block(sizes.attention(rope, qkv_bias=True), sizes.mlp(), rms_norm_from_config(config))
+    windows = switched_windows(config)
+    return sizes.spec("qwen2", block, windows, tie_embeddings=tie_from_config(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    return decoder_from_gguf(file, "qwen2", "half", _SWITCHES)
+    sizes = sizes_from_gguf(file)
+    attention = sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=True)
+    block = Block(attention, sizes.mlp(), rms_norm_from_gguf(file.metadata))
+    return sizes.spec("qwen2", block, tie_embeddings=tie_from_gguf(file))
 
 
 FAMILY = Family("qwen2", _from_config, _from_gguf)

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families.family import (
-    Family,
-    GgufDescription,
-    Switches,
-    decoder_from_config,
-    decoder_from_gguf,
-    switched_windows,
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.sizes import (
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
 )
+from sinkstream.checkpoint.families.windows import switched_windows
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 
 _HEAD_DIM = 128  # not derived from the hidden size
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    attention_bias = config.flag("attention_bias", False)
-    switches = Switches(qkv_bias=attention_bias, output_bias=attention_bias, qk_norm=True)
-    return decoder_from_config(config, "qwen3", switches, switched_windows(config), _HEAD_DIM)
+    sizes = sizes_from_config(config, _HEAD_DIM)
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    has_bias = config.flag("attention_bias", False)
+    block = Block(
+        sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias, qk_norm="head"),
+        sizes.mlp(),
+        rms_norm_from_config(config),
+    )
+    windows = switched_windows(config)
+    return sizes.spec("qwen3", block, windows, tie_embeddings=tie_from_config(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    switches = Switches(
-        qkv_bias="blk.0.attn_q.bias" in file.tensors,
-        output_bias="blk.0.attn_output.bias" in file.tensors,
-        qk_norm=True,
+    sizes = sizes_from_gguf(file)
+    block = Block(
+        sizes.attention(
+            gguf_rope(file, sizes, "half"),
+            qkv_bias="blk.0.attn_q.bias" in file.tensors,
+            output_bias="blk.0.attn_output.bias" in file.tensors,
+            qk_norm="head",
+        ),
+        sizes.mlp(),
+        rms_norm_from_gguf(file.metadata),
     )
-    return decoder_from_gguf(file, "qwen3", "half", switches)
+    return sizes.spec("qwen3", block, tie_embeddings=tie_from_gguf(file))
 
 
 FAMILY = Family("qwen3", _from_config, _from_gguf)

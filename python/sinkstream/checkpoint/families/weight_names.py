@@ -62,6 +62,12 @@ class WeightNames:
         """Return the constant that is added to a slot's numbers; usually 0."""
         return self.added.get(slot.rpartition(".")[2], 0.0)
 
+    def with_names(
+        self, layer: Mapping[str, str], model: Mapping[str, str] | None = None
+    ) -> WeightNames:
+        """Return the same names, but with these tensors for some slots."""
+        return replace(self, layer={**self.layer, **layer}, model={**self.model, **(model or {})})
+
     def with_fused(self, fused: Mapping[str, Fused]) -> WeightNames:
         """Return the same names, and these fused tensors."""
         parts = {part: f"{name}[{part}]" for name, held in fused.items() for part in held.parts}
@@ -112,6 +118,7 @@ FOLDER_NAMES = WeightNames(
     model={
         "embedding": "model.embed_tokens.weight",
         "final_norm": "model.norm.weight",
+        "final_norm_bias": "model.norm.bias",
         "output": "lm_head.weight",
     },
     layer={
@@ -126,7 +133,9 @@ FOLDER_NAMES = WeightNames(
         "v_bias": "self_attn.v_proj.bias",
         "o": "self_attn.o_proj.weight",
         "o_bias": "self_attn.o_proj.bias",
+        "attention_norm_bias": "input_layernorm.bias",
         "mlp_norm": "post_attention_layernorm.weight",
+        "mlp_norm_bias": "post_attention_layernorm.bias",
         "gate": "mlp.gate_proj.weight",
         "gate_bias": "mlp.gate_proj.bias",
         "up": "mlp.up_proj.weight",
@@ -153,10 +162,13 @@ GGUF_NAMES = WeightNames(
     model={
         "embedding": "token_embd.weight",
         "final_norm": "output_norm.weight",
+        "final_norm_bias": "output_norm.bias",
         "output": "output.weight",
     },
     layer={
         "attention_norm": "attn_norm.weight",
+        "attention_norm_bias": "attn_norm.bias",
+        "attention_post_norm": "post_attention_norm.weight",
         "q": "attn_q.weight",
         "q_bias": "attn_q.bias",
         "q_norm": "attn_q_norm.weight",
@@ -168,6 +180,8 @@ GGUF_NAMES = WeightNames(
         "o": "attn_output.weight",
         "o_bias": "attn_output.bias",
         "mlp_norm": "ffn_norm.weight",
+        "mlp_norm_bias": "ffn_norm.bias",
+        "mlp_post_norm": "post_ffw_norm.weight",
         "gate": "ffn_gate.weight",
         "gate_bias": "ffn_gate.bias",
         "up": "ffn_up.weight",
