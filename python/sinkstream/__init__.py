@@ -26,7 +26,7 @@ from sinkstream.errors import (
 
 if TYPE_CHECKING:
     from sinkstream.cache import Cache, Capacity
-    from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+    from sinkstream.checkpoint.spec import Attention, Block, DecoderSpec, Mlp, Norm, RopeSpec
     from sinkstream.inventory import ListedModel, list_models
     from sinkstream.loading import load
     from sinkstream.model import Message, Model, Prompt
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 # Imported on first use, so that commands like `sinkstream --version` load no tokenizer and no core.
 _HOMES = {
+    "Attention": "sinkstream.checkpoint.spec",
+    "Block": "sinkstream.checkpoint.spec",
     "Cache": "sinkstream.cache",
     "Capacity": "sinkstream.cache",
     "DecoderSpec": "sinkstream.checkpoint.spec",
@@ -61,7 +63,9 @@ _HOMES = {
     "Finished": "sinkstream.streams.stream",
     "ListedModel": "sinkstream.inventory",
     "Message": "sinkstream.model",
+    "Mlp": "sinkstream.checkpoint.spec",
     "Model": "sinkstream.model",
+    "Norm": "sinkstream.checkpoint.spec",
     "Prefill": "sinkstream.streams.stream",
     "Prompt": "sinkstream.model",
     "Replies": "sinkstream.streams.replies",
@@ -82,6 +86,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Attention",
+    "Block",
     "Cache",
     "Capacity",
     "CapacityError",
@@ -97,8 +103,10 @@ __all__ = [
     "InvalidArgument",
     "ListedModel",
     "Message",
+    "Mlp",
     "Model",
     "NonFiniteLogits",
+    "Norm",
     "Prefill",
     "Prompt",
     "Replies",

@@ -17,12 +17,17 @@ PLACE = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/cpu/decoder.cc"
+DECODER_HEADER = "csrc/model/cpu/decoder.h"
+LAYER_ROWS = "csrc/model/cpu/layer_rows.cc"
+LAYER_ROWS_HEADER = "csrc/model/cpu/layer_rows.h"
 PLAN = "csrc/model/forward_plan.cc"
 ATTENTION = "csrc/kernels/cpu/attention/attention.inl"
 PAGE = "csrc/kernels/cpu/attention/attend_page.inl"
 APPEND = "csrc/kernels/cpu/append.inl"
 EVICT = "csrc/kernels/cpu/evict.inl"
 CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
+NORM = "csrc/kernels/cpu/norm.inl"
+ELEMENTWISE = "csrc/kernels/cpu/elementwise.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear/int16.inl"
 INT8 = "csrc/kernels/cpu/linear/int8.inl"
@@ -68,6 +73,18 @@ def _evict(test: str) -> str:
 
 def _append(test: str) -> str:
     return f"kernels/append:Tables/AppendTest.{test}/generic"
+
+
+def _norm(test: str) -> str:
+    return f"kernels/norm:Tables/NormTest.{test}/generic"
+
+
+def _activation(test: str) -> str:
+    return f"kernels/activation:Tables/ActivationTest.{test}/generic"
+
+
+def _elementwise(op: str, test: str) -> str:
+    return f"kernels/elementwise:Tables/{op}Test.{test}/generic"
 
 
 def _linear(test: str, table: str = "generic") -> str:
@@ -133,8 +150,8 @@ MUSEUM = (
         sentence="The query is rotated by its index even for sinks: keys and query disagree about "
         "where the cache begins.",
         file=DECODER,
-        old="angles_.fill(plan.rank.data(), rows_,",
-        new="angles_.fill(plan_.index.data(), rows_,",
+        old="angles.fill(view.rank.data(), rows_,",
+        new="angles.fill(plan_.index.data(), rows_,",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -142,15 +159,15 @@ MUSEUM = (
         name="plain_frequencies",
         sentence="A key that moves is rotated by plain rotary frequencies instead of the model's "
         "own. Here keys move only when tokens in the middle are evicted.",
-        file=DECODER,
-        old="      shift_angles_(spec.inverse_frequencies),",
-        new="""      shift_angles_([&] {
-        std::vector<double> plain = spec.inverse_frequencies;
-        for (size_t d = 0; d < plain.size(); ++d) {
-          plain[d] = __builtin_pow(10000.0, -static_cast<double>(d) / plain.size());
-        }
-        return plain;
-      }()),""",
+        file=DECODER_HEADER,
+        old="shift_angles(rope.inverse_frequencies) {}",
+        new="""shift_angles([&] {
+            std::vector<double> plain = rope.inverse_frequencies;
+            for (size_t d = 0; d < plain.size(); ++d) {
+              plain[d] = __builtin_pow(10000.0, -static_cast<double>(d) / plain.size());
+            }
+            return plain;
+          }()) {}""",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -199,12 +216,12 @@ MUSEUM = (
         name="sinks_of_the_first_chunk",
         sentence="Only sinks that came before the chunk count as sinks, so a prompt whose sinks "
         "arrive in several chunks loses some.",
-        file=DECODER,
+        file=LAYER_ROWS,
         old=".sinks = piece.pages->window.sinks,",
         new=""".sinks = piece.cache->length() == 0
-                                               ? piece.pages->window.sinks
-                                               : std::min(piece.pages->window.sinks,
-                                                          piece.cache->length()),""",
+                                    ? piece.pages->window.sinks
+                                    : std::min(piece.pages->window.sinks,
+                                               piece.cache->length()),""",
         killers=(_decoder("ChunkSizeChangesNoBit"),),
     ),
     Mutant(
@@ -272,8 +289,8 @@ MUSEUM = (
         old="  kernels_.append(args, launch_);",
         new="""  for (const float direction : {1.0f, -1.0f}) {
     const int64_t one = 1;
-    std::vector<float> cos(pairs), sin(pairs);
-    shift_angles_.fill(&one, 1, cos.data(), sin.data());
+    std::vector<float> cos(view.pairs), sin(view.pairs);
+    rope.shift_angles.fill(&one, 1, cos.data(), sin.data());
     for (float& x : sin) x *= direction;
     const ForwardPlan::Piece& piece = plan.pieces[round.piece];
     for (int64_t j = 0; j < std::min(piece.cache->window().sinks, piece.index); ++j) {
@@ -282,7 +299,7 @@ MUSEUM = (
       turn.from = turn.to = &sink;
       turn.rows = 1;
       turn.shape = page_shape();
-      turn.rotation = rotation(cos.data(), sin.data());
+      turn.rotation = rotation(rope.spec, cos.data(), sin.data());
       kernels_.evict(turn, launch_);
     }
   }
@@ -483,25 +500,84 @@ OURS = (
     Mutant(
         name="no_attention_factor",
         sentence="YaRN's attention factor is forgotten.",
-        file=DECODER,
-        old="angles_(spec.inverse_frequencies, spec.attention_factor),",
-        new="angles_(spec.inverse_frequencies),",
+        file=DECODER_HEADER,
+        old=" angles(rope.inverse_frequencies, rope.attention_factor),",
+        new=" angles(rope.inverse_frequencies),",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     Mutant(
         name="keys_turned_by_rank",
         sentence="Keys are rotated by their rank, which later ranks do not match.",
         file=DECODER,
-        old="rotation(window_cos_ + round.row * pairs, window_sin_ + round.row * pairs);",
-        new="rotation(sink_cos_ + round.row * pairs, sink_sin_ + round.row * pairs);",
+        old="rope.cos + round.row * view.pairs, rope.sin + round.row * view.pairs",
+        new="view.sink_cos + round.row * view.pairs, view.sink_sin + round.row * view.pairs",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
+    ),
+    # --- kinds of layers --------------------------------------------------------------------
+    Mutant(
+        name="one_rope_for_all_layers",
+        sentence="Every layer rotates as the first one does.",
+        file=DECODER,
+        old="      rows.rope = index;\n",
+        new="      rows.rope = 0;\n      rope = ropes_.begin();\n",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="cut_turns_all_keys_alike",
+        sentence="A cut rotates the keys of every layer by the angles of the first rope.",
+        file=DECODER,
+        old="ropes_[views_[view_of_layer_[static_cast<size_t>(layer)]].rope];",
+        new="ropes_.front();",
+        killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
+    ),
+    Mutant(
+        name="parallel_parts_in_sequence",
+        sentence="The MLP of a parallel block reads what attention has already been added to.",
+        file=DECODER,
+        old="  if (!block.parallel) {\n",
+        new="  if (!block.parallel || block.mlp_norm) {\n",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="scaled_before_the_norm",
+        sentence="What a block adds is scaled before its norm, which undoes it.",
+        file=DECODER,
+        old="  kernels_.add_scaled({.input = branch_,\n"
+        "                       .scale = block.residual_scale,",
+        new="  kernels_.add_scaled({.input = branch_,\n"
+        "                       .scale = post_norm == nullptr ? block.residual_scale : 1,",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="temperature_by_index",
+        sentence="A query's temperature grows with its index, so without end.",
+        file=DECODER,
+        old="rows.rank[static_cast<size_t>(row)] / attention.temperature_length;",
+        new="plan_.index[static_cast<size_t>(row)] / attention.temperature_length;",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="norm_over_all_heads_of_each_head",
+        sentence="A norm over all heads of a token is one over each head.",
+        file=DECODER,
+        old="const int64_t dim = is_full ? width : block.attention.head_dim;",
+        new="const int64_t dim = block.attention.head_dim + 0 * is_full;",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="last_layer_keeps_the_rest_in_place",
+        sentence="The rows of the residual stream that are kept for their logits do not move up.",
+        file=DECODER,
+        old="    move_rows(hidden_, from, hidden_, to, count, hidden);\n",
+        new="",
+        killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
     # --- the last layer computes only rows whose logits are wanted --------------------------
     Mutant(
         name="kept_rows_see_what_others_see",
         sentence="A row that is kept for its logits sees the window of the row that it replaces.",
-        file=DECODER,
-        old="      move_rows(rows->first.data(), rows->first.data(), 1);\n",
+        file=LAYER_ROWS_HEADER,
+        old="      move_rows(first.data(), row, first.data(), kept, piece.wanted, 1);\n",
         new="",
         killers=(_decoder("NeitherCompanyNorWhichLogitsAreWantedChangesABit"),),
     ),
@@ -528,17 +604,17 @@ OURS = (
     Mutant(
         name="cut_scales_keys",
         sentence="A key that moves is multiplied by the attention factor again.",
-        file=DECODER,
-        old="      shift_angles_(spec.inverse_frequencies),",
-        new="      shift_angles_(spec.inverse_frequencies, spec.attention_factor),",
+        file=DECODER_HEADER,
+        old="shift_angles(rope.inverse_frequencies) {}",
+        new="shift_angles(rope.inverse_frequencies, rope.attention_factor) {}",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
         name="cut_in_halves",
         sentence="A key that moves is rotated in halves whatever the model's pairing.",
         file=DECODER,
-        old="args.rotation = rotation(cos.data(), sin.data());",
-        new="args.rotation = rotation(cos.data(), sin.data());\n"
+        old="args.rotation = rotation(rope.spec, rope.cos, rope.sin);",
+        new="args.rotation = rotation(rope.spec, rope.cos, rope.sin);\n"
         "    args.rotation.pairing = Pairing::kHalf;",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
@@ -546,8 +622,10 @@ OURS = (
         name="cut_leaves_keys_unturned",
         sentence="Keys that move keep their old angles.",
         file=DECODER,
-        old="shift_angles_.fill(&distance, 1, cos.data(), sin.data());",
-        new="const int64_t none = 0;\n  shift_angles_.fill(&none, 1, cos.data(), sin.data());",
+        old="const int64_t distance = cuts.front().distance;\n  for (const Rope& rope : ropes_) "
+        "rope.shift_angles.fill(&distance, ",
+        new="const int64_t distance = cuts.front().distance, none = 0;\n"
+        "  for (const Rope& rope : ropes_) rope.shift_angles.fill(&none, ",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -972,6 +1050,73 @@ OURS = (
         old="  if (configured_pairs > 0) tiles::release();\n",
         new="",
         killers=(_tiles("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="padding_has_a_deviation",
+        sentence="Lanes past a row's end count as zeros in LayerNorm's variance.",
+        file=NORM,
+        old="sum_over(input, args.dim, mean, [&]",
+        new="sum_over(input, args.dim, 0, [&]",
+        killers=(_norm("MatchesTheReference"),),
+    ),
+    Mutant(
+        name="bias_for_whole_vectors",
+        sentence="The last numbers of a row that is no whole number of vectors get no bias.",
+        file=NORM,
+        old="    if constexpr (kHasBias) x += args.bias[d];\n",
+        new="",
+        killers=(_norm("MatchesTheReference"),),
+    ),
+    Mutant(
+        name="square_of_a_rounded_number",
+        sentence="GELU's exponent has the rounding error of x².",
+        file="csrc/kernels/cpu/math.inl",
+        old="as_words(size) & 0xfffff000",
+        new="as_words(size) & 0xffffffff",
+        killers=(_activation("GivesGeluOfTheTailWithinSixUnits"),),
+    ),
+    Mutant(
+        name="relu_of_nan_is_zero",
+        sentence="The squared ReLU of NaN is 0.",
+        file="csrc/kernels/cpu/activation.inl",
+        old="max(Vec{}, x)",
+        new="max(x, Vec{})",
+        killers=(_activation("KeepsNan"),),
+    ),
+    Mutant(
+        name="clamped_nan",
+        sentence="NaN is clamped to the limit.",
+        file=ELEMENTWISE,
+        old="max(-limit, min(limit, x))",
+        new="max(min(x, limit), -limit)",
+        killers=(_elementwise("Clamp", "LimitsInfinityAndKeepsNan"),),
+    ),
+    Mutant(
+        name="scale_after_the_cap",
+        sentence="A soft-cap ignores the scale of the logits.",
+        file=ELEMENTWISE,
+        old="tanh(scale * x / cap)",
+        new="tanh(x / cap)",
+        killers=(
+            _elementwise("SoftCap", "MatchesTheReference"),
+            _elementwise("SoftCap", "GivesKnownValues"),
+        ),
+    ),
+    Mutant(
+        name="factor_of_the_first_row",
+        sentence="All queries of a call are multiplied by the first one's factor.",
+        file="csrc/kernels/cpu/rope.inl",
+        old="*= args.factors[r]",
+        new="*= args.factors[0]",
+        killers=("kernels/rope:Tables/RopeTest.MultipliesTheHeadsOfEachRowByItsFactor/generic",),
+    ),
+    Mutant(
+        name="unscaled_embedding",
+        sentence="Rows of the embedding are not multiplied by the model's scale.",
+        file="csrc/kernels/cpu/embedding.inl",
+        old="    if (args.scale == 1) return;",
+        new="    if (args.scale != 0) return;",
+        killers=("kernels/embedding:Tables/EmbeddingTest.MultipliesRowsByTheScale/generic",),
     ),
 )
 

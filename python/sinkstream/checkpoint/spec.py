@@ -105,6 +105,7 @@ class Attention:
     """b: a query at position p is multiplied by `1 + b * ln(1 + floor(p / temperature_length))`
     (Ministral 3); 0: it is not."""
     temperature_length: int = 1
+    """The positions that have the same temperature."""
 
 
 @dataclass(frozen=True, slots=True)
