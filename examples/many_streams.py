@@ -34,7 +34,7 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=32, help="streams at the same time [32]")
     parser.add_argument("--tokens", type=int, default=100, help="tokens per stream [100]")
     parser.add_argument("--model", help="a .gguf file, a folder or a name [smollm2]")
-    parser.add_argument("--window", type=int, default=252, help="W, the last tokens [252]")
+    parser.add_argument("--window", type=int, default=252, help="W, the most recent tokens [252]")
     options = parser.parse_args(arguments)
     for name, least in (("streams", 1), ("tokens", 2), ("window", 1)):
         if getattr(options, name) < least:

@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument("--port", type=int, default=8000, help="port, 0 for a free one [8000]")
     parser.add_argument("--model", help="a .gguf file, a folder or a name [smollm2]")
-    parser.add_argument("--window", type=int, default=1020, help="W, the last tokens [1020]")
+    parser.add_argument("--window", type=int, default=1020, help="W, the most recent tokens [1020]")
     parser.add_argument("--streams", type=int, default=8, help="streams at the same time [8]")
     options = parser.parse_args(arguments)
     with sinkstream.load(

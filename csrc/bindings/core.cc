@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, module) {
   sinkstream::register_stream(module);
   sinkstream::register_session(module);
   sinkstream::register_builder(module);
+  sinkstream::register_quantize(module);
   sinkstream::register_model(module);
   sinkstream::register_probes(module);
   sinkstream::register_testing(module);

@@ -14,6 +14,7 @@ void register_loop_bell(pybind11::module_& module);
 void register_stream(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_builder(pybind11::module_& module);
+void register_quantize(pybind11::module_& module);
 void register_model(pybind11::module_& module);
 // Submodules that no model uses.
 void register_probes(pybind11::module_& core);

@@ -12,7 +12,6 @@
 #include "device/buffer.h"
 #include "kernels/choose.h"
 #include "kernels/pack.h"
-#include "kernels/quantize.h"
 #include "sampling/params.h"
 
 namespace py = pybind11;
@@ -164,16 +163,6 @@ py::bytes matrix_numbers(const ModelBuilder& builder, const std::string& weight,
   return {reinterpret_cast<const char*>(out.data()), out.size() * sizeof(float)};
 }
 
-py::object quantized_row(Storage from, const std::string& row, Storage to) {
-  const auto cols = static_cast<int64_t>(row.size()) / row_of(from).bytes;
-  std::string blocks(row_bytes_of(to, cols), '\0');
-  const auto* source = reinterpret_cast<const std::byte*>(row.data());
-  if (!quantize_row(from, source, cols, to, reinterpret_cast<std::byte*>(blocks.data()))) {
-    return py::none();
-  }
-  return py::bytes(blocks);
-}
-
 }  // namespace
 
 void register_testing(py::module_& core) {
@@ -199,14 +188,6 @@ void register_testing(py::module_& core) {
   module.def("matrix_numbers", &matrix_numbers, py::arg("builder"), py::arg("weight"),
              py::arg("table") = "",
              "Return a matrix that was read, as float32, [rows, cols] of the file.");
-  module.def(
-      "quantize_row",
-      [](const std::string& from, const py::bytes& row, const std::string& to) {
-        return quantized_row(storage_of(from), row, storage_of(to));
-      },
-      py::arg("from_storage"), py::arg("row"), py::arg("to_storage"),
-      "Round a row of 16- or 32-bit numbers to blocks, as loading does; None if one is not "
-      "finite.");
 }
 
 }  // namespace sinkstream

@@ -1,4 +1,4 @@
-// Reads blocks into plain numbers: codes by column, scales by group.
+// Blocks as plain numbers: codes by column, scales by group.
 #pragma once
 
 #include <cstddef>
@@ -20,5 +20,9 @@ struct FileBlock {
 
 // `source`: a block of a quantized storage. Fields that the storage lacks keep their values.
 void read_block(Storage storage, const std::byte* source, FileBlock* block);
+
+// `out`: room for a block of a storage of GGUF. Bits of codes and scales that the storage has no
+// room for are ignored.
+void write_block(Storage storage, const FileBlock& block, std::byte* out);
 
 }  // namespace sinkstream

@@ -9,13 +9,13 @@
 
 namespace sinkstream {
 
-// Whether rows can be rounded to this storage: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1.
+// Whether rows can be rounded to this storage: all blocks of GGUF that pack.h has.
 bool can_quantize_to(Storage storage);
 
 // Rounds a row of `cols` numbers, stored as F32, F16 or BF16, to blocks of `to`, one that
-// `can_quantize_to` allows; `cols` is a multiple of its block. Each block has the scale that its
-// own numbers need, and each number goes to the nearest code. Returns false if a number is
-// NaN, infinite or at least 1e30; the blocks must not be used then. Scales may still be infinite.
+// `can_quantize_to` allows; `cols` is a multiple of its block. Each block has the scales that its
+// own numbers need, and each number goes to the nearest code. Returns false, and blocks that must
+// not be used, if a number is NaN or infinite, or so large that a scale would be.
 bool quantize_row(Storage from, const std::byte* source, int64_t cols, Storage to, std::byte* out);
 
 }  // namespace sinkstream

@@ -1,5 +1,7 @@
 #include "model/host_logits.h"
 
+#include <cmath>
+
 namespace sinkstream {
 
 HostLogits::HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape)
@@ -22,11 +24,13 @@ void HostLogits::copy_from_device(const cuda::Partials& logits, int64_t first, i
 
 void HostLogits::sum_splits(int64_t rows, float* logits) const {
   const float* const from = splits();
+  const auto [scale, soft_cap] = shape_.bend;
   const int64_t count = rows * shape_.vocab, split = shape_.rows * shape_.vocab;
   for (int64_t i = 0; i < count; ++i) {
     float sum = from[i];
     for (int64_t s = 1; s < shape_.splits; ++s) sum += from[s * split + i];
-    logits[i] = sum;
+    sum *= scale;
+    logits[i] = soft_cap > 0 ? soft_cap * std::tanh(sum / soft_cap) : sum;
   }
 }
 

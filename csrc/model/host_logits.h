@@ -1,9 +1,10 @@
 // Copies logits from a GPU to the host. They arrive as the splits of a linear map, in pinned
-// memory, and are added up there in the order in which the GPU adds them.
+// memory, and are added up, scaled and capped there as `logits` does it on the GPU.
 #pragma once
 
 #include "kernels/cuda/device_types.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/sampling/sampling.h"
 
 namespace sinkstream {
 
@@ -13,6 +14,7 @@ class HostLogits {
     int64_t vocab = 0;
     int64_t splits = 0;
     int64_t rows = 0;
+    cuda::LogitBend bend = {};
   };
 
   // `runtime` and `stream` must outlive it. Throws CapacityError.

@@ -209,8 +209,8 @@ void WeightStore::write_rounded(const std::string& name, const Entry& entry,
     if (!quantize_row(entry.file, from, entry.cols, entry.storage, blocks.data()) ||
         !pack_rows(entry.storage, blocks.data(), row + i, 1, entry.cols, target)) {
       throw CheckpointError(cat("load: weight \"", name, "\" must hold finite numbers within the ",
-                                "range of float16 scales to be rounded to ",
-                                row_of(entry.storage).name, ", but row ", row + i, " does not."));
+                                "range of ", row_of(entry.storage).name, " to be rounded to it, ",
+                                "but row ", row + i, " does not."));
     }
   }
 }

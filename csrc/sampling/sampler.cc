@@ -37,7 +37,7 @@ std::vector<TokenLogprob> most_probable(const float* logits, int64_t vocab, int6
 [[noreturn]] void refuse_non_finite(const float* logits, int64_t vocab, int64_t index) {
   const float* bad =
       std::find_if(logits, logits + vocab, [](float logit) { return !std::isfinite(logit); });
-  throw non_finite_logits(index, cat("token ", bad - logits, " has ", *bad));
+  throw non_finite_logits(index, cat("the logit of token ", bad - logits, " is ", *bad));
 }
 
 }  // namespace

@@ -7,17 +7,16 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 from sinkstream import _core, loading
-from sinkstream.checkpoint.families import FAMILIES, family
+from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, Family, sizes
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats import gguf_header, quantization_config
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers import from_gguf
@@ -27,27 +26,50 @@ ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "csrc" / "kernels"
 
 # A new registry entry without words stops the page from being written.
-SWITCHES = {
-    "qkv_bias": "bias of query, key, value",
-    "output_bias": "bias of attention's output",
-    "mlp_bias": "bias of the feed-forward part",
-    "qk_norm": "normalized queries and keys",
-    "tie_embeddings": "logits from the embedding",
-}
 TOKENIZERS = {
     "gemma4": "BPE of characters, in which `▁` stands for a space",
     "gpt2": "byte-level BPE, with one of the pre-tokenizers below",
     "llama": "SentencePiece-style BPE",
 }
-FLAGS = ("attention_bias", "mlp_bias", "tie_word_embeddings")
+FLAGS = (
+    "attention_bias", "bias", "mlp_bias", "tie_word_embeddings", "use_bias", "use_qkv_bias",
+    "use_sliding_window",
+)  # fmt: skip
 SMALLEST = {
     "hidden_size": 64,
     "intermediate_size": 64,
-    "num_hidden_layers": 1,
+    "num_hidden_layers": 12,
     "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "vocab_size": 8,
     "max_position_embeddings": 8,
     "rms_norm_eps": 1e-6,
+    "d_model": 64,
+    "n_heads": 2,
+    "n_layers": 12,
+    "max_seq_len": 8,
+}
+NORMS = {"rms": "RMS", "layer": "layer norm"}
+PLACES = {
+    (True, True, False, False): "before",
+    (True, True, True, True): "on both sides",
+    (False, False, True, True): "after",
+    (True, False, False, False): "one before both",
+}
+QK_NORMS = {"none": "", "head": "each head", "full": "as a whole"}
+ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu2": "ReLU²"}
+SCALES = {
+    "embedding": lambda spec, block: spec.embedding_scale != 1,
+    "residuals": lambda spec, block: block.residual_scale != 1,
+    "logits": lambda spec, block: spec.logit_scale != 1,
+    "score cap": lambda spec, block: block.attention.soft_cap,
+    "logit cap": lambda spec, block: spec.logit_soft_cap,
+    "queries, by rank": lambda spec, block: block.attention.temperature,
+}
+SCALED = {
+    "embedding_multiplier": 2.0,
+    "residual_multiplier": 2.0,
+    "logits_scaling": 2.0,
 }
 
 
@@ -65,28 +87,44 @@ def page() -> str:
 
 def _models() -> Iterator[str]:
     yield "\n## Model families\n"
-    yield "The name is `model_type` in a folder's config.json, and the architecture of a GGUF file."
-    yield "Any other name is an error that lists these.\n"
-    yield from (f"- `{name}`: {about(name)}" for name in FAMILIES)
-    yield "\nWhat every model of a family has, what some have, and what none has:\n"
-    found = {name: switches(name) for name in FAMILIES}
-    yield f"| | {' | '.join(f'`{name}`' for name in found)} |"
-    yield "|---" * (len(found) + 1) + "|"
-    for field, words in SWITCHES.items():
-        yield f"| {words} | {' | '.join(each[field] for each in found.values())} |"
+    yield "A family is the `model_type` of a folder's config.json, or of the `text_config` in that"
+    yield "of a larger model, and the architecture of a GGUF file. Any other name is an error that"
+    yield "lists these.\n"
+    yield "| `model_type` | GGUF | |"
+    yield "|---|---|---|"
+    for name, family in FAMILIES.items():
+        architectures = ", ".join(f"`{each}`" for each in family.gguf_architectures)
+        yield f"| `{name}` | {architectures or shared_architecture(family)} | {about(name)} |"
+    yield "\nWhat the models of a family have. Norms are before attention and the MLP, after them,"
+    yield "or on both sides. Optional parts depend on the model; an empty cell means none.\n"
+    rows = {name: parts(name) for name in FAMILIES}
+    columns = list(next(iter(rows.values())))
+    yield f"| | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for name, row in rows.items():
+        yield f"| `{name}` | {' | '.join(row.values())} |"
     yield ""
     yield f"Rotary schemes of folders: {rope_schemes_of_folders()}. Those of GGUF files:"
     yield f"{rope_schemes_of_gguf()}, and Llama 3's as the tensor `rope_freqs.weight`. No scheme"
-    yield "may depend on the length of the text: a stream has no length."
-    yield "\nThese fields must be absent or neutral, because the decoder has no such part:\n"
+    yield "may depend on the length of the text: a stream has no length. Of longrope's two lists,"
+    yield "the long one is used if sinks and window together exceed the original length."
+    yield "\nThese fields must be absent or neutral, because the decoder has no such part or, if a"
+    yield "family reads them, only has it there:\n"
     for where, neutral in (
-        ("config.json", family._CONFIG_NEUTRAL),
-        ("GGUF", family._GGUF_NEUTRAL),
+        ("config.json", sizes._CONFIG_NEUTRAL),
+        ("GGUF", sizes._GGUF_NEUTRAL),
     ):
         values = (f"`{name}` {shown(value)}" for name, value in neutral.items())
         yield f"- {where}: {', '.join(values)}"
-    yield "- `llama`, and GGUF files of the Qwen families: no layer may have a window of its own"
     yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
+
+
+def shared_architecture(family: Family) -> str:
+    """Return the architecture of a family whose files another one reads."""
+    others = (
+        each for each in ARCHITECTURES.values() if each.spec_from_gguf is family.spec_from_gguf
+    )
+    return f"`{next(others).name}`"
 
 
 def about(name: str) -> str:
@@ -95,18 +133,66 @@ def about(name: str) -> str:
     return (inspect.getdoc(module) or "").partition("\n")[0]
 
 
-def switches(name: str) -> dict[str, str]:
-    """Return for each switch of a decoder whether a family has it: always, optional or no."""
-    spec_of = FAMILIES[name].spec_from_config
-    found = []
-    for value in (False, True):
-        config = {"model_type": name, **SMALLEST, **dict.fromkeys(FLAGS, value)}
-        found.append(spec_of(Fields(config, "config.json")))
-    names = [field.name for field in fields(DecoderSpec) if field.type == "bool"]
-    words = {(True, True): "always", (False, True): "optional", (False, False): "no"}
-    if missing := set(names) - SWITCHES.keys():
-        raise ValueError(f"models_and_formats.py has no words for {', '.join(sorted(missing))}.")
-    return {name: words[getattr(found[0], name), getattr(found[1], name)] for name in names}
+def parts(name: str) -> dict[str, str]:
+    """Return the cells of a family's row: what its blocks have without flags, and with all."""
+    plain, full = spec_of(name, False), spec_of(name, True)
+    block = full.blocks[0]
+    places = (
+        block.attention_norm, block.mlp_norm, block.attention_post_norm, block.mlp_post_norm
+    )  # fmt: skip
+    return {
+        "norms": f"{NORMS[block.norm.kind]}, {PLACES[places]}",
+        "queries, keys": QK_NORMS[block.attention.qk_norm],
+        "MLP": f"{ACTIVATIONS[block.mlp.activation]}{', gated' if block.mlp.gated else ''}"
+        f"{', parallel to attention' if block.parallel else ''}",
+        "bias of q, k, v": both(plain, full, lambda each: each.attention.qkv_bias),
+        "bias of output": both(plain, full, lambda each: each.attention.output_bias),
+        "bias of MLP": both(plain, full, lambda each: each.mlp.bias),
+        "rotated": rotated(full),
+        "windows": windows(plain, full),
+        "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
+    }
+
+
+def spec_of(name: str, has_all: bool) -> DecoderSpec:
+    """Return a spec without optional parts, or with all; not all families may have windows."""
+    config = {"model_type": name, **SMALLEST, **dict.fromkeys(FLAGS, has_all)}
+    read = FAMILIES[name].spec_from_config
+    if not has_all:
+        return read(Fields(config, "config.json"))
+    config |= SCALED
+    try:
+        return read(Fields({**config, "sliding_window": 4}, "config.json"))
+    except CheckpointError:
+        return read(Fields(config, "config.json"))
+
+
+def both(plain: DecoderSpec, full: DecoderSpec, has: Callable[[Block], bool]) -> str:
+    """Return whether the blocks of a family have a part: always, optional or never."""
+    words = {(True, True): "always", (False, True): "optional", (False, False): ""}
+    return words[has(plain.blocks[0]), has(full.blocks[0])]
+
+
+def rotated(spec: DecoderSpec) -> str:
+    """Return which part of heads is rotated, in which layers, and how dimensions are paired."""
+    used = [block.attention.rope for block in spec.blocks if block.attention.rope.rotary_dim]
+    if not used:
+        return "nothing (ALiBi)" if spec.blocks[0].attention.slopes else "nothing"
+    of_layer = [spec.blocks[kind].attention.rope.rotary_dim for kind in spec.block_of_layer]
+    share = max(of_layer) / spec.head_dim
+    words = [used[0].pairing, *([f"{share:g} of a head"] if share < 1 else [])]
+    if 0 in of_layer:
+        words.append(f"{spec.layers - of_layer.count(0)} of {spec.layers} layers")
+    return ", ".join(words)
+
+
+def windows(plain: DecoderSpec, full: DecoderSpec) -> str:
+    """Return which layers have windows of their own."""
+    if not full.own_windows:
+        return ""
+    count = sum(1 for window in full.own_windows if window)
+    share = "all layers" if count == full.layers else f"{count} of {full.layers} layers"
+    return share if plain.own_windows else f"optional, {share}"
 
 
 def rope_schemes_of_folders() -> str:
@@ -155,11 +241,13 @@ def _blocks() -> Iterator[str]:
     yield "\n## Block formats\n"
     yield "How a tensor may store its weights. Vectors, such as norms, are never quantized. Any"
     yield "other format is an error that names a tensor.\n"
-    yield "| format | bits per weight | GGUF | safetensors |"
-    yield "|---|---|---|---|"
+    yield "| format | bits per weight | GGUF | safetensors | `load(quantize=…)` |"
+    yield "|---|---|---|---|---|"
+    quantizable = _core.quantizable()
     for name, (numbers, size) in STORAGE_BLOCKS.items():
         safetensors = "yes" if name in UNQUANTIZED else "no"
-        yield f"| {name} | {8 * size / numbers:g} | yes | {safetensors} |"
+        rounds = "yes" if name in quantizable else "no"
+        yield f"| {name} | {8 * size / numbers:g} | yes | {safetensors} | {rounds} |"
     yield "\n[Add a block format](../contributing/add_a_block_format.md) says what a new one takes."
 
 

@@ -62,6 +62,7 @@ PAGES = {
             "Mlp",
             "Norm",
             "RopeSpec",
+            "LongRope",
         ),
     ),
     "model": Page(

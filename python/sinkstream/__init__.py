@@ -26,7 +26,15 @@ from sinkstream.errors import (
 
 if TYPE_CHECKING:
     from sinkstream.cache import Cache, Capacity
-    from sinkstream.checkpoint.spec import Attention, Block, DecoderSpec, Mlp, Norm, RopeSpec
+    from sinkstream.checkpoint.spec import (
+        Attention,
+        Block,
+        DecoderSpec,
+        LongRope,
+        Mlp,
+        Norm,
+        RopeSpec,
+    )
     from sinkstream.inventory import ListedModel, list_models
     from sinkstream.loading import load
     from sinkstream.model import Message, Model, Prompt
@@ -62,6 +70,7 @@ _HOMES = {
     "FinishReason": "sinkstream.streams.stream",
     "Finished": "sinkstream.streams.stream",
     "ListedModel": "sinkstream.inventory",
+    "LongRope": "sinkstream.checkpoint.spec",
     "Message": "sinkstream.model",
     "Mlp": "sinkstream.checkpoint.spec",
     "Model": "sinkstream.model",
@@ -102,6 +111,7 @@ __all__ = [
     "ForkError",
     "InvalidArgument",
     "ListedModel",
+    "LongRope",
     "Message",
     "Mlp",
     "Model",

@@ -15,9 +15,9 @@ class Capacity:
     """The memory of a model, all allocated at load, and what fits into it."""
 
     sinks: int
-    """S: the first tokens of a text, which always stay in the cache."""
+    """S, the number of tokens at the start of the text, which always stay in the cache."""
     window: int
-    """W: the last tokens, the current one included."""
+    """W, the number of most recent tokens, the current one included."""
     max_sequences: int
     """Streams that can run at the same time."""
     bytes_per_token: int
@@ -32,7 +32,7 @@ class Capacity:
     """Activations of one step, and the logits of its sequences."""
 
     def __str__(self) -> str:
-        """Return the sizes in units for people."""
+        """Return the sizes in human-readable units."""
         total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
         return (
             f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights, "

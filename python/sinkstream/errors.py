@@ -19,8 +19,8 @@ class SinkstreamError(Exception):
         code: A stable identifier for programs, such as "invalid_argument".
         param: The argument or field at fault, if there is one.
         request_id: The request that failed (`Stream.request_id`), if there is one.
-        prompt_index: The prompt that failed, of several, counted from 0.
-        results: Of `Model.generate` with several prompts: the result or the error of each. Empty if
+        prompt_index: The index of the prompt that failed, from 0, if there were several.
+        results: The result or error of each prompt, if `Model.generate` was given several. Empty if
             none has been started.
     """
 
@@ -67,7 +67,7 @@ class NonFiniteLogits(SinkstreamError, RuntimeError):
     """The model returned NaN or infinity; only the affected sequence has ended.
 
     Attributes:
-        index: Index of the token that the logits were for; None outside of streams.
+        index: The index of the token for which the logits were computed; None outside of streams.
     """
 
     code = "non_finite_logits"

@@ -26,7 +26,7 @@ from sinkstream.text.tokenizers.from_gguf import check_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model on this machine; None for what its files do not say."""
+    """A model on this machine. A field is None if its files do not say it."""
 
     name: str
     """As `load` takes it."""
@@ -41,21 +41,21 @@ class ListedModel:
     file_bytes: int | None
     """The size of the files with its weights."""
     problem: str | None
-    """The error that `load` would raise; None if the headers are those of a model that loads."""
+    """The error that `load` would raise; None if the headers show none."""
 
     @property
     def loads(self) -> bool:
-        """Return whether `load` would take it, as far as its headers tell."""
+        """Return whether `load` would accept it, judging by its headers."""
         return self.problem is None
 
 
 def list_models(
     *folders: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> list[ListedModel]:
-    """List the models that Ollama, LM Studio, the Hugging Face cache and folders have.
+    """List the models in Ollama, LM Studio, the Hugging Face cache, packages and folders.
 
-    Only headers are read, never weights, and tokenizers are not built; so a tokenizer that is
-    damaged shows only when the model is loaded. Nothing is fetched.
+    Only headers are read, never weights, and tokenizers are not built; so a damaged
+    tokenizer shows only when the model is loaded. Nothing is fetched.
 
     Args:
         *folders: More folders (searched with their subfolders) and files. Those that the

@@ -64,26 +64,28 @@ def load(
             `org/name` takes precedence. If None, the environment variable SINKSTREAM_MODEL, or else
             `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
-        dtype: The type of activations in matrix products: `"float32"` (no rounding), `"bfloat16"`,
-            `"int16"` and `"int8"` (for weights that are integers of 8 bits or fewer: integers of 16
-            and 8 bits with one scale for every 32 values; for other weights float32 with `"int16"`
-            and bfloat16 with `"int8"`), or `"auto"`, which never rounds more than bfloat16 does. A
-            GPU always uses bfloat16. Sums are always float32.
+        dtype: The type of activations in matrix products. `"float32"` does not round them;
+            `"bfloat16"` does. `"int16"` and `"int8"` round them to integers with one scale for
+            every 32 values if the weights are integers of at most 8 bits; with other weights they
+            mean float32 and bfloat16. `"auto"` never rounds more than bfloat16 does. A GPU always
+            uses bfloat16. Sums are always float32.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.
-        quantize: A block format that matrices of 16 and 32 bits are rounded to while they are
+        quantize: The block format to which 16-bit and 32-bit matrices are quantized while they are
             read, so that memory never holds the originals: `"int8"` (Q8_0, about half the bytes
-            of float16), `"int4"` (Q4_0, about a quarter), or `"q8_0"`, `"q5_1"`, `"q5_0"`,
-            `"q4_1"`, `"q4_0"`. The embedding and the output matrix get Q8_0. Vectors, and
-            matrices that are quantized in the file, stay as they are.
-        sinks: S, the number of first tokens, which always stay in the cache. 0 gives a plain
-            sliding window.
-        window: W, the number of last tokens, the current one included. If None, the trained
+            of float16), `"int4"` (Q4_0, about a quarter), or a GGUF block format such as
+            `"q4_k"`, `"q6_k"` or `"q8_0"`. The embedding and the output matrix get Q8_0. K types
+            have blocks of 256 columns; matrices whose rows are not whole blocks get a type with
+            blocks of 32. Vectors, and matrices that are already quantized in the file, stay as
+            they are.
+        sinks: S, the number of tokens at the start of the text, which always stay in the cache. 0
+            gives a plain sliding window.
+        window: W, the number of most recent tokens, the current one included. If None, the trained
             length or 4,096, whichever is smaller, minus the sinks.
         max_sequences: Streams that can run at the same time; each has its own fixed cache.
-        prefill_chunk: Prompt tokens processed in one step; None: 256, on a GPU 1,024. It does not
-            change any result.
+        prefill_chunk: Prompt tokens processed in one step. If None, 256, or 1,024 on a GPU. It does
+            not change any result.
         threads: Compute threads, the generation thread included. If None, as many as the
             affinity mask and the CPU quota allow; a larger number causes a warning.
         revision: The branch, tag or commit of a checkpoint named `"org/name"`.
@@ -117,6 +119,8 @@ def load(
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
         options = choose_window(options, opened.spec.trained_length)
+        spec = opened.spec.at_capacity(options.sinks, options.window)
+        opened = replace(opened, spec=spec)
         check_device(options, opened)
         opened = rounded(opened, options.quantize)
         builder = _core.ModelBuilder(opened.spec.as_dict())
@@ -203,8 +207,8 @@ def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
             )
     elif sinks + window > trained:
         warn_caller(
-            f"load: sinks + window should not exceed the {trained} tokens that the model was "
-            f"trained on, but is {sinks + window}. Text will degrade once the cache fills."
+            f"load: sinks + window should not exceed the model's trained length of {trained} "
+            f"tokens, but is {sinks + window}. Text will degrade once the cache fills."
         )
     return options.with_window(window)
 

@@ -78,7 +78,7 @@ class ModelOptions:
     dtype: str
     kv_dtype: str
     quantize: str | None
-    """The block format that matrices of 16 and 32 bits are rounded to."""
+    """The block format to which 16-bit and 32-bit matrices are quantized."""
     sinks: int
     window: int
     max_sequences: int
@@ -243,9 +243,9 @@ class Model(ClosesOnExit):
         """Start generating, and return a stream of the text.
 
         Generation starts immediately and runs in a native thread; a consumer that falls behind
-        gets its text merged. `close()`, the end of a `with` block and Ctrl-C end it; so does
-        leaving a loop over a stream that has no other reference. Read the stream with `for`, or
-        with `async for` in asyncio.
+        gets fewer, larger pieces of text. `close()`, the end of a `with` block and Ctrl-C end it;
+        so does leaving a loop over a stream that has no other reference. Read the stream with
+        `for`, or with `async for` in asyncio.
 
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
@@ -254,7 +254,8 @@ class Model(ClosesOnExit):
                 model with a chat template often returns an empty reply to a plain string; a warning
                 then says so. Any length is allowed: tokens that no longer fit into the cache are
                 evicted.
-            sinks: S of this stream. The capacity stays the same, so the window shrinks or grows.
+            sinks: Number of sinks of this stream; if None, the model's. The capacity stays the
+                same, so the window shrinks or grows.
             **options: How to generate; `request/options.py` declares them.
 
         If a sampling argument is None, the checkpoint's default applies. A checkpoint without
@@ -361,8 +362,8 @@ class Model(ClosesOnExit):
                 True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
 
-        The default of `max_tokens` is 256; with None, a reply ends only when the model stops by
-        itself, which many models never do. All prompts start together, so `timeout_s` limits the
+        The default of `max_tokens` is 256; with None, a reply ends only when the model ends
+        its text, which many models never do. All prompts start together, so `timeout_s` limits the
         whole call, and a `seed` applies to every prompt: equal prompts then get equal
         replies. To read each reply when it is complete, use `generate_many`.
 
@@ -426,12 +427,12 @@ class Model(ClosesOnExit):
     ) -> Replies:
         """Generate for many prompts, and return each reply when it is complete.
 
-        A prompt that fails costs only its own reply: the error takes its place. The replies come in
-        the order in which they are completed, each with the index of its prompt.
+        A prompt that fails affects no other: its error takes the place of its reply. The replies
+        come in the order in which they are completed, each with the index of its prompt.
 
         Args:
-            prompts: Any iterable of prompts as for `stream`, even an endless one: a prompt is taken
-                from it when there is room, at most two for each of `max_sequences` at a time.
+            prompts: Any iterable of prompts as for `stream`, even an endless one: prompts are taken
+                from it as there is room; at most `2 * max_sequences` are in progress at a time.
             sinks: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
@@ -441,8 +442,8 @@ class Model(ClosesOnExit):
         (`Result.seed`).
 
         Returns:
-            (index, reply), with a `Result` or an exception as the reply; to be read with `for`, or
-            with `async for` in asyncio.
+            An iterator of (index, reply) pairs, where a reply is a `Result` or an exception. Read
+            it with `for`, or with `async for` in asyncio.
 
         Raises:
             InvalidArgument: An option is out of range.
@@ -479,8 +480,9 @@ class Model(ClosesOnExit):
             system: The system prompt. If None, the chat template's default, if there is one.
             messages: A conversation to continue, in the form that `stream` takes. It is read
                 immediately; the next turn adds a user message. It may begin with the system prompt.
-            sinks: S of this session, the first tokens that it keeps. "system" keeps the whole
-                system prompt. The capacity stays the same, so the window shrinks or grows.
+            sinks: Number of first tokens that the session always keeps (S); if None, the model's.
+                "system" keeps the whole system prompt. The capacity stays the same, so the window
+                shrinks or grows.
 
         Raises:
             CapacityError: There is no free memory for another session.
@@ -502,7 +504,7 @@ class Model(ClosesOnExit):
     ) -> Session:
         """Open a conversation as `session` does, letting other tasks run meanwhile.
 
-        If the task is cancelled, no session is left. Arguments are those of `session`.
+        If the task is cancelled, no session stays open. Arguments are those of `session`.
 
         Raises:
             OSError: The process cannot open another file descriptor; each event loop needs one.
@@ -538,7 +540,7 @@ class Model(ClosesOnExit):
     async def aload_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a saved session as `load_session` does, letting other tasks run meanwhile.
 
-        If the task is cancelled, no session is left.
+        If the task is cancelled, no session stays open.
 
         Raises:
             Exception: Any error that `load_session` raises.
@@ -570,9 +572,9 @@ class Model(ClosesOnExit):
 
         Args:
             batch: Rows, at least 1.
-            sinks: S. If None, the model's.
-            window: W. If None, the model's. With a window longer than the text, nothing is
-                evicted.
+            sinks: Number of sinks; if None, the model's.
+            window: Window in tokens; if None, the model's. With a window longer than the text,
+                nothing is evicted.
 
         Raises:
             InvalidArgument: A value is out of range.
@@ -599,7 +601,7 @@ class Model(ClosesOnExit):
             float32 [batch, tokens, vocab].
 
         Raises:
-            InvalidArgument: An id is not in the vocabulary, or the cache has another batch size.
+            InvalidArgument: An id is not in the vocabulary, or the batch sizes differ.
             TypeError: `ids` is not an int64 tensor on the CPU.
             SessionBusy: Another forward pass is using the cache.
             EngineDead: The model is closed, or its engine has failed.
@@ -653,8 +655,8 @@ def _refuse_one_prompt(prompts: Any) -> None:
     is_one = isinstance(prompts, str | bytes | Mapping) or getattr(prompts, "ndim", 2) != 2
     if is_one or isinstance(first, int | Mapping) or not isinstance(prompts, Iterable):
         raise TypeError(
-            "generate_many: `prompts` must hold prompts, as in `[prompt]`, but is one prompt or "
-            f"another object, of type {type(prompts).__name__}."
+            "generate_many: `prompts` must be an iterable of prompts, as in `[prompt]`, but is of "
+            f"type {type(prompts).__name__}."
         )
 
 

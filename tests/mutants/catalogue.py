@@ -1061,7 +1061,7 @@ OURS = (
     ),
     Mutant(
         name="bias_for_whole_vectors",
-        sentence="The last numbers of a row that is no whole number of vectors get no bias.",
+        sentence="The last numbers of a row that does not fill its last vector get no bias.",
         file=NORM,
         old="    if constexpr (kHasBias) x += args.bias[d];\n",
         new="",

@@ -24,17 +24,20 @@ ROOT = Path(__file__).parents[2]
 # With -O1 a file compiles in seconds, and the tests run nearly as fast as with -O3.
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-pthread"]
 INCLUDES = ["csrc", "tests/cpp"]
+AVX2 = "csrc/kernels/cpu/avx2.cc"
 TABLES = [
     "csrc/kernels/cpu/generic.cc",
+    AVX2,
     "tests/mutants/cpp/absent_tables.cc",
     "tests/cpp/kernels/amx_emulated.cc",
     "tests/cpp/kernels/avx512_emulated.cc",
 ]
+TABLE_FLAGS = {AVX2: ["-mavx2", "-mfma", "-mf16c"]}  # as in CMakeLists.txt
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
 CACHE = ["common/*", "device/*", "kernels/cuda/*", "kernels/cuda/linear/*", "cache/*"]
-KERNELS = ["common/*", "cache/angles", "kernels/choose", "kernels/pack", "kernels/reference/*"]
+KERNELS = ["common/*", "cache/angles", "kernels/*", "kernels/reference/*"]
 # The sources of the programs of each folder of tests/cpp, in addition to one <name>_test.cc.
 PARTS = {
     "common": ["common/*"],
@@ -162,7 +165,8 @@ class Workshop:
             planted = self._plant(mutant)
             includes = [planted / folder for folder in INCLUDES] + includes
             place = planted / source if mutant.file == source else place
-        command = [self.compiler, *FLAGS, *(f"-I{folder}" for folder in includes)]
+        flags = [*FLAGS, *TABLE_FLAGS.get(source, ())]
+        command = [self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
         if source.startswith("tests/cpp/"):
             command += ["-include", str(self._prefix())]
         return [*command, "-c", str(place)]

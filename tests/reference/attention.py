@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ class Scores:
     # ALiBi: [heads] for a position; the key's bias minus the query's is added.
     bias: Callable[[int], Array] | None = None
     sink_logits: Array | None = None  # [heads], learned: scores without a value
+    temperature: Callable[[int], float] | None = None  # multiplies a query, by its position
 
 
 PLAIN = Scores()
@@ -57,27 +58,52 @@ def attend_one(
     scale = 1 / math.sqrt(head_dim) if scores.scale is None else scores.scale
     positions = list(range(live))
     rotated_query = rope.rotate(query[None], positions[-1:])[0]
+    if scores.temperature is not None:
+        rotated_query = rotated_query * scores.temperature(positions[-1])
     rotated_keys = rope.rotate(keys, positions)
-    biases = np.zeros((live, len(query)))
+    group = len(query) // kv_heads  # query heads that share a key head
+    score = np.einsum("khd,hd->kh", np.repeat(rotated_keys, group, axis=1), rotated_query) * scale
+    if scores.soft_cap > 0:
+        score = scores.soft_cap * np.tanh(score / scores.soft_cap)
     if scores.bias is not None:
-        biases = np.stack([scores.bias(p) - scores.bias(positions[-1]) for p in positions])
-    read = np.empty_like(query)
-    for head in range(len(query)):
-        group = head // (len(query) // kv_heads)
-        score = rotated_keys[:, group] @ rotated_query[head] * scale
-        if scores.soft_cap > 0:
-            score = scores.soft_cap * np.tanh(score / scores.soft_cap)
-        score = score + biases[:, head]
-        # Subtracting a constant from all scores does not change softmax. Without subtracting the
-        # largest, exp would overflow at a score of 710.
-        largest = score.max()
-        if scores.sink_logits is not None:
-            largest = max(largest, scores.sink_logits[head])
-        weights = np.exp(score - largest)
-        total = weights.sum()
-        if scores.sink_logits is not None:
-            total += np.exp(scores.sink_logits[head] - largest)
-        read[head] = weights / total @ values[:, group]
+        score += np.stack([scores.bias(p) - scores.bias(positions[-1]) for p in positions])
+    # Subtracting a constant from all scores does not change softmax. Without subtracting the
+    # largest, exp would overflow at a score of 710.
+    largest = score.max(axis=0)
+    if scores.sink_logits is not None:
+        largest = np.maximum(largest, scores.sink_logits)
+    weights = np.exp(score - largest)
+    total = weights.sum(axis=0)
+    if scores.sink_logits is not None:
+        total += np.exp(scores.sink_logits - largest)
+    read: Array = np.einsum("kh,khd->hd", weights / total, np.repeat(values, group, axis=1))
+    return read
+
+
+def attend_to(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    rope: Rope,
+    seen: Sequence[Sequence[int]],
+    scores: Scores = PLAIN,
+) -> Array:
+    """Return what each token of a stream reads; token `t` has index `t`.
+
+    Args:
+        queries: [tokens, heads, head_dim], not rotated.
+        keys: [tokens, kv_heads, head_dim], not rotated.
+        values: [tokens, kv_heads, head_dim].
+        rope: The rotary scheme.
+        seen: The indices of the tokens that each query sees, in rising order.
+        scores: Scale, cap and biases of the scores.
+
+    Returns:
+        [tokens, heads, head_dim].
+    """
+    read = np.empty_like(queries)
+    for t, live in enumerate(seen):
+        read[t] = attend_one(queries[t], keys[live], values[live], rope, scores)
     return read
 
 
@@ -90,22 +116,16 @@ def attend(
     window: int,
     scores: Scores = PLAIN,
 ) -> Array:
-    """Return what each token of a stream reads; token `t` has index `t`.
+    """Return what each token of a stream with these sinks and this window reads.
 
     Args:
-        queries: [tokens, heads, head_dim], not rotated.
-        keys: [tokens, kv_heads, head_dim], not rotated.
+        queries: As in `attend_to`, and so are keys, values, rope and scores.
+        keys: [tokens, kv_heads, head_dim].
         values: [tokens, kv_heads, head_dim].
         rope: The rotary scheme.
         sinks: S, at least 0.
         window: W, at least 1.
         scores: Scale, cap and biases of the scores.
-
-    Returns:
-        [tokens, heads, head_dim].
     """
-    read = np.empty_like(queries)
-    for t in range(len(queries)):
-        live = live_indices(t, sinks, window)
-        read[t] = attend_one(queries[t], keys[live], values[live], rope, scores)
-    return read
+    seen = [live_indices(t, sinks, window) for t in range(len(queries))]
+    return attend_to(queries, keys, values, rope, seen, scores)

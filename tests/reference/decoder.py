@@ -1,69 +1,89 @@
-"""A complete decoder for every family, on top of the reference attention."""
+"""A complete decoder of any family, on top of the reference attention."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tests.reference.attention import PLAIN, Read, Scores, attend
-from tests.reference.rope import Array, Rope, rope_from_config
+from tests.reference.attention import Read, Scores, alibi, attend_to
+from tests.reference.mlp import transform
+from tests.reference.rope import Array, Rope
+from tests.reference.window import live_indices
+
+Seen = Sequence[Sequence[int]]
+"""For each token the indices of the tokens that its query sees, in rising order."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Embedding, layers, final norm and logits, with weights under their Hugging Face names.
+    """Embedding, layers, final norm and logits, as a spec describes them.
 
-    The weights that are present decide whether q, k and v have biases, whether q and k are
-    normalized, and whether there is a separate output matrix.
+    The spec has the attributes of `sinkstream.checkpoint.spec.DecoderSpec`; weights are float64,
+    under the names of its weight slots, such as "layers.3.q".
     """
 
+    spec: Any
     weights: Mapping[str, Array]
-    layers: int
-    heads: int
-    kv_heads: int
-    norm_eps: float
-    rope: Rope
-    scores: Scores = PLAIN
 
-    @classmethod
-    def from_hugging_face(
-        cls, config: Mapping[str, Any], weights: Mapping[str, np.ndarray]
-    ) -> Decoder:
-        """Build it from a config.json and its tensors, which are widened to float64."""
-        heads = config["num_attention_heads"]
-        head_dim = config.get("head_dim") or config["hidden_size"] // heads
-        return cls(
-            weights=_separate(
-                {name: np.asarray(w, np.float64) for name, w in weights.items()},
-                config["num_key_value_heads"] * head_dim,
-            ),
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            kv_heads=config["num_key_value_heads"],
-            norm_eps=config["rms_norm_eps"],
-            rope=rope_from_config(config, head_dim),
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return len(self.spec.block_of_layer)
+
+    def block(self, layer: int) -> Any:
+        """Return what kind of layer it is."""
+        return self.spec.blocks[self.spec.block_of_layer[layer]]
+
+    def rope_of(self, layer: int) -> Rope:
+        """Return how the layer's queries and keys are rotated."""
+        rope = self.block(layer).attention.rope
+        return Rope(
+            np.array(rope.inverse_frequencies, np.float64), rope.attention_factor, rope.pairing
         )
 
-    def forward(
-        self, ids: Sequence[int], sinks: int = 0, window: int | Sequence[int] | None = None
-    ) -> Array:
+    def scores_of(self, layer: int) -> Scores:
+        """Return how the layer's scores follow from their products."""
+        attention = self.block(layer).attention
+        slopes = np.array(attention.slopes, np.float64)
+        return Scores(
+            scale=attention.scale,
+            soft_cap=attention.soft_cap,
+            bias=alibi(slopes).bias if len(slopes) else None,
+            temperature=lambda position: 1 + attention.temperature * math.log(
+                1 + position // attention.temperature_length
+            ),
+        )  # fmt: skip
+
+    def kept(self, layer: int, sinks: int, window: int) -> tuple[int, int]:
+        """Return S and W of a layer: one that was trained with a shorter window keeps just that."""
+        own = self.block(layer).attention.window
+        return (0, own) if 0 < own <= window else (sinks, window)
+
+    def forward(self, ids: Sequence[int], sinks: int = 0, window: int | None = None) -> Array:
         """Return the logits [tokens, vocab] of one stream that starts at index 0.
 
         Args:
             ids: Token ids; may be empty.
             sinks: S.
-            window: W; None is ordinary dense attention. Or one for each layer: a layer whose
-                window is shorter than the longest was trained with it, and has no sinks.
+            window: W; None: as long as the text.
         """
         width = max(len(ids), 1) if window is None else window
-        widths = [width] * self.layers if isinstance(width, int) else list(width)
+        kept = [self.kept(layer, sinks, width) for layer in range(self.layers)]
+        return self.forward_seen(
+            ids, [[live_indices(t, s, w) for t in range(len(ids))] for s, w in kept]
+        )
+
+    def forward_seen(self, ids: Sequence[int], seen: Sequence[Seen]) -> Array:
+        """Return the logits [tokens, vocab], given what each query of each layer sees."""
 
         def read(layer: int, queries: Array, keys: Array, values: Array) -> Array:
-            its_sinks = sinks if widths[layer] == max(widths) else 0
-            return attend(queries, keys, values, self.rope, its_sinks, widths[layer], self.scores)
+            rope, scores = self.rope_of(layer), self.scores_of(layer)
+            return attend_to(queries, keys, values, rope, seen[layer], scores)
 
         return self.run(ids, read)
 
@@ -74,60 +94,64 @@ class Decoder:
             ids: Token ids.
             read: Called for each layer in turn.
         """
-        hidden = self.weights["model.embed_tokens.weight"][list(ids)]
+        spec = self.spec
+        hidden = self.weights["embedding"][list(ids)] * spec.embedding_scale
         for layer in range(self.layers):
-            at = f"model.layers.{layer}."
-            normed = self._norm(hidden, at + "input_layernorm.weight")
-            queries, keys, values = self._queries_keys_values(normed, at + "self_attn.")
-            found = read(layer, queries, keys, values)
-            flat = found.reshape(len(ids), found.shape[1] * found.shape[2])
-            hidden = hidden + self._linear(flat, at + "self_attn.o_proj")
-            normed = self._norm(hidden, at + "post_attention_layernorm.weight")
-            hidden = hidden + self._mlp(normed, at + "mlp.")
-        hidden = self._norm(hidden, "model.norm.weight")
-        output = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
-        return hidden @ output.T
+            hidden = self._layer(layer, hidden, read)
+        hidden = self._norm(hidden, spec.final_norm, "final_norm")
+        output = self.weights["embedding" if spec.tie_embeddings else "output"]
+        logits: Array = hidden @ output.T * spec.logit_scale
+        return _capped(logits, spec.logit_soft_cap)
 
-    def _queries_keys_values(self, x: Array, at: str) -> tuple[Array, Array, Array]:
-        queries = self._heads(x, at + "q_proj", self.heads)
-        keys = self._heads(x, at + "k_proj", self.kv_heads)
-        values = self._heads(x, at + "v_proj", self.kv_heads)
-        if at + "q_norm.weight" in self.weights:
-            queries = self._norm(queries, at + "q_norm.weight")
-            keys = self._norm(keys, at + "k_norm.weight")
-        return queries, keys, values
+    def _layer(self, layer: int, hidden: Array, read: Read) -> Array:
+        block, at = self.block(layer), f"layers.{layer}."
 
-    def _heads(self, x: Array, name: str, heads: int) -> Array:
-        y = self._linear(x, name)
-        return y.reshape(len(x), heads, y.shape[1] // heads)
+        def norm(has_norm: bool, x: Array, name: str) -> Array:
+            return self._norm(x, block.norm, at + name) if has_norm else x
 
-    def _mlp(self, x: Array, at: str) -> Array:
-        gate = self._linear(x, at + "gate_proj")
-        silu = gate / (1 + np.exp(-gate))
-        return self._linear(silu * self._linear(x, at + "up_proj"), at + "down_proj")
-
-    def _linear(self, x: Array, name: str) -> Array:
-        y = x @ self.weights[name + ".weight"].T
-        return y + self.weights[name + ".bias"] if name + ".bias" in self.weights else y
-
-    def _norm(self, x: Array, name: str) -> Array:
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        normed: Array = x / np.sqrt(mean_square + self.norm_eps) * self.weights[name]
-        return normed
-
-
-def _separate(weights: dict[str, Array], kv: int) -> dict[str, Array]:
-    """Cut fused tensors into q, k and v, with `kv` rows each in the last two, and gate and up."""
-    found: dict[str, Array] = {}
-    for name, weight in weights.items():
-        if "qkv_proj" in name:
-            parts = np.split(weight, [len(weight) - 2 * kv, len(weight) - kv])
-            found |= {
-                name.replace("qkv", part): rows for part, rows in zip("qkv", parts, strict=True)
-            }
-        elif "gate_up_proj" in name:
-            gate, up = np.split(weight, 2)
-            found |= {name.replace("gate_up", "gate"): gate, name.replace("gate_up", "up"): up}
+        normed = norm(block.attention_norm, hidden, "attention_norm")
+        found = self._attention(layer, normed, read)
+        found = norm(block.attention_post_norm, found, "attention_post_norm")
+        after = hidden + block.residual_scale * found
+        if block.parallel and not block.mlp_norm:
+            mlp_input = normed
         else:
-            found[name] = weight
-    return found
+            mlp_input = norm(block.mlp_norm, hidden if block.parallel else after, "mlp_norm")
+        found = transform(block.mlp, mlp_input, partial(self._linear, at=at))
+        found = norm(block.mlp_post_norm, found, "mlp_post_norm")
+        return after + block.residual_scale * found
+
+    def _attention(self, layer: int, x: Array, read: Read) -> Array:
+        block, at = self.block(layer), f"layers.{layer}."
+        attention = block.attention
+        parts = []
+        for name, heads in (
+            ("q", attention.heads), ("k", attention.kv_heads), ("v", attention.kv_heads),
+        ):  # fmt: skip
+            part = self._linear(x, name, attention.qkv_bias, at)
+            if attention.clip > 0:
+                part = np.clip(part, -attention.clip, attention.clip)
+            if name != "v" and attention.qk_norm == "full":
+                part = self._norm(part, block.norm, f"{at}{name}_norm")
+            part = part.reshape(len(x), heads, attention.head_dim)
+            if name != "v" and attention.qk_norm == "head":
+                part = self._norm(part, block.norm, f"{at}{name}_norm")
+            parts.append(part)
+        found = read(layer, *parts)
+        flat = found.reshape(len(x), attention.heads * attention.head_dim)
+        return self._linear(flat, "o", attention.output_bias, at)
+
+    def _linear(self, x: Array, name: str, has_bias: bool, at: str) -> Array:
+        y: Array = x @ self.weights[at + name].reshape(-1, x.shape[1]).T
+        return y + self.weights[f"{at}{name}_bias"] if has_bias else y
+
+    def _norm(self, x: Array, norm: Any, name: str) -> Array:
+        if norm.kind == "layer":
+            x = x - np.mean(x, axis=-1, keepdims=True)
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        normed: Array = x / np.sqrt(mean_square + norm.eps) * self.weights[name]
+        return normed + self.weights[name + "_bias"] if norm.bias else normed
+
+
+def _capped(x: Array, cap: float) -> Array:
+    return cap * np.tanh(x / cap) if cap > 0 else x

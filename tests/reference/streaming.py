@@ -26,14 +26,12 @@ class Decoder(Protocol):
         """Number of layers."""
         ...
 
-    @property
-    def rope(self) -> Rope:
-        """How queries and keys are rotated to their positions."""
+    def rope_of(self, layer: int) -> Rope:
+        """Return how a layer's queries and keys are rotated to their positions."""
         ...
 
-    @property
-    def scores(self) -> Scores:
-        """How scores follow from their products."""
+    def scores_of(self, layer: int) -> Scores:
+        """Return how its scores follow from their products."""
         ...
 
     def run(self, ids: Sequence[int], read: Read) -> Array:
@@ -107,7 +105,7 @@ class Streaming:
         del self.values[layer][start:end]
 
     def _read(self, layer: int, queries: Array, keys: Array, values: Array) -> Array:
-        rope, scores = self.decoder.rope, self.decoder.scores
+        rope, scores = self.decoder.rope_of(layer), self.decoder.scores_of(layer)
         read = []
         for query, key, value in zip(queries, keys, values, strict=True):
             self.keys[layer].append(key)

@@ -22,3 +22,30 @@ def positions(t: int, sinks: int, window: int) -> list[int]:
     The last one is the query's own: its token is always the newest live token.
     """
     return list(range(len(live_indices(t, sinks, window))))
+
+
+class LiveTokens:
+    """The same as a list that tokens join one by one, and that can lose some from its middle."""
+
+    def __init__(self, sinks: int, window: int) -> None:
+        self.sinks, self.window = sinks, window
+        self.indices: list[int] = []
+
+    def add(self, t: int) -> list[int]:
+        """Add the next token, and return what its query sees."""
+        self.indices.append(t)
+        self._keep_recent(self.window)
+        return list(self.indices)
+
+    def evict_range(self, start: int, end: int) -> None:
+        """Lose the tokens at ranks [start, end) of what the next token would see."""
+        self._keep_recent(self.window - 1)
+        del self.indices[start:end]
+
+    def keep_only(self, other: LiveTokens) -> None:
+        """Lose what `other` has lost."""
+        self.indices = [t for t in self.indices if t in other.indices]
+
+    def _keep_recent(self, count: int) -> None:
+        while len(self.indices) > self.sinks + count:
+            del self.indices[self.sinks]

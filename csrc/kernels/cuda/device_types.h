@@ -42,7 +42,7 @@ struct Pages {
   const int32_t* ids = nullptr;              // in device memory
   const SequencePages* sequences = nullptr;  // in device memory
   int32_t layer = 0;
-  PageShape shape;  // head_dim a multiple of 16, at most 256; never float32
+  PageShape shape;  // head_dim a multiple of 16, at most 512; never float32
 };
 
 // Output of a linear map: `splits` partial sums along K, which the reader adds in ascending order.

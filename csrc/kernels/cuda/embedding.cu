@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingArgs args)
   if (id < 0) id = args.sampled[-1 - id];
   const bool is_token = id >= 0 && id < args.table.rows;
   args.out[row * args.table.cols + column] =
-      is_token ? weight_at<format_of(kType)>(args.table, id, column) : 0.0f;
+      is_token ? weight_at<format_of(kType)>(args.table, id, column) * args.scale : 0.0f;
 }
 
 using Kernel = void(EmbeddingArgs args);

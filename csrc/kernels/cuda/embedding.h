@@ -1,4 +1,4 @@
-// out[r] = the table's row for the token of row r, in float32. The first op of a step.
+// out[r] = scale · the table's row for the token of row r, in float32. The first op of a step.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ struct EmbeddingArgs {           // all pointers are to device memory; none alia
   float* out = nullptr;          // [rows, table.cols]
   // [seats], the token that each seat sampled last; null if no row refers to one.
   const int32_t* sampled = nullptr;
+  float scale = 1;  // multiplies numbers that are already float32
 };
 
 // A value of EmbeddingArgs::ids that stands for sampled[seat], which the host does not know yet. A

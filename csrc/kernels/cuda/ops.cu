@@ -5,12 +5,12 @@ namespace sinkstream::cuda {
 const Ops& all_ops() {
   static constexpr Ops ops = {
       .embedding = embedding,
-      .rms_norm = rms_norm,
+      .norm = norm,
       .linear = linear,
       .rope_append = rope_append,
       .attention_decode = attention_decode,
       .attention_prefill = attention_prefill,
-      .swiglu = swiglu,
+      .activation = activation,
       .logits = logits,
       .sample = sample,
       .penalties_reset = penalties_reset,

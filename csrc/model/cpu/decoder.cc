@@ -198,7 +198,7 @@ void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t 
                 block.attention_post_norm ? &layer.attention_post_norm : nullptr);
 }
 
-// Of the last layer's rows whose logits nobody reads, only keys and values.
+// Of the rows in the last layer whose logits are not wanted, only keys and values.
 void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer,
                                         bool is_last, LayerRows* rows) {
   const AttentionSpec& attention = block.attention;

@@ -1,7 +1,6 @@
 #include "model/cuda/decoder.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "common/check.h"
 #include "common/errors.h"
@@ -18,19 +17,15 @@ constexpr int64_t kMostPages = 65'535;  // of its third
 constexpr int64_t kGraphBias = 32;
 
 const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& options) {
-  if (!is_plain(spec)) {
-    throw CheckpointError(
-        "load: layers must be like llama's or qwen's to run on a GPU, but are not. Use "
-        "`device=\"cpu\"`.");
-  }
-  const std::tuple<const char*, int64_t, int64_t> sizes[] = {
-      {"the head size", spec.head_dim(), 16},
-      {"the hidden size", spec.hidden_size, 8},
-      {"the feed-forward size", spec.most_intermediate_size(), 8}};
-  for (const auto& [name, size, divisor] : sizes) {
-    if (size % divisor == 0) continue;
+  const auto require_multiple = [](const char* name, int64_t size, int64_t divisor) {
+    if (size % divisor == 0) return;
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " to run on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
+  };
+  require_multiple("the head size", spec.head_dim(), 16);
+  require_multiple("the hidden size", spec.hidden_size, 8);
+  for (const BlockSpec& block : spec.blocks) {
+    require_multiple("the feed-forward size", block.mlp.intermediate_size, 8);
   }
   if (spec.heads() / spec.kv_heads() > kMostGroup) {
     throw CheckpointError(cat("load: at most ", kMostGroup,
@@ -83,31 +78,34 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       runtime_(plugin.runtime),
       stream_(stream),
       options_(options),
-      angles_(spec.blocks.front().attention.rope.inverse_frequencies,
-              spec.blocks.front().attention.rope.attention_factor),
-      layers_(spec, copy_to_gpu(spec, weights, plugin.runtime, stream, threads), plugin, stream,
+      views_(spec),
+      layers_(spec, views_, copy_to_gpu(spec, weights, plugin.runtime, stream, threads), plugin,
+              stream,
               {.page_shape = page_shape(),
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
                .split_pages = options.pages,
                .scratch_pages = scratch_pages(options)}),
       sampling_(plugin, stream,
                 {.vocab = spec.vocab_size,
+                 .bend = layers_.logit_bend(),
                  .seats = options.max_sequences,
                  .capacity = options.pages * kPageRows,
                  .rows = std::min(max_samples(options), kLogitRows)}),
-      evictor_(plugin, stream, Angles(spec.blocks.front().attention.rope.inverse_frequencies),
-               spec.blocks.front().attention.rope.pairing),
+      evictor_(plugin, stream, spec.cache_layers(), views_),
       graph_memory_(plugin.runtime, stream),
       direct_memory_(plugin.runtime, stream),
       graphs_(plugin.runtime, stream),
       ends_{cuda::UniqueEvent(plugin.runtime), cuda::UniqueEvent(plugin.runtime)},
-      forward_logits_(
-          plugin.runtime, stream,
-          {.vocab = spec.vocab_size, .splits = layers_.logit_splits(), .rows = kLogitRows}),
+      forward_logits_(plugin.runtime, stream,
+                      {.vocab = spec.vocab_size,
+                       .splits = layers_.logit_splits(),
+                       .rows = kLogitRows,
+                       .bend = layers_.logit_bend()}),
       step_logits_(plugin.runtime, stream,
                    {.vocab = spec.vocab_size,
                     .splits = layers_.logit_splits(),
-                    .rows = options.max_sequences}),
+                    .rows = options.max_sequences,
+                    .bend = layers_.logit_bend()}),
       plan_(options.max_tokens, scratch_pages(options), group_count_),
       launches_(options.max_tokens, group_count_) {
   const int64_t seats = options.max_sequences;
@@ -145,7 +143,7 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
           .page_ids = rows * spec_.layers() * options_.pages,
           .samples = rows,
           .bias = rows * kGraphBias,
-          .pairs = angles_.pairs()};
+          .views = &views_};
 }
 
 // Enough for every step without a graph, as long as caches are no longer than planned.
@@ -180,10 +178,10 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   for (const ForwardPlan::Piece& piece : plan_.groups.front().pieces) {
     launches_.add_logits(piece.row + piece.count - piece.wanted, piece.wanted);
   }
-  const StepShape shape = shape_of(plan_, angles_.pairs());
+  const StepShape shape = shape_of(plan_, views_);
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock host(direct_memory_.host(0), shape), device(direct_memory_.device(), shape);
-  fill_rows(host, plan_, angles_, layers_.scratch_pages());
+  fill_rows(host, plan_, layers_.scratch_pages());
   copy_to_device(host, device);
   layers_.compute({launches_, device, sampling_.sampled_ids()});
   for (int64_t row = 0; row < launches_.logit_rows; row += kLogitRows) {
@@ -261,7 +259,7 @@ void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket,
                                std::span<const SampleSpan> spans) {
   const int64_t parity = launched_ % 2, rows = std::ssize(spans);
   const StepBlock host(graph_memory_.host(parity), bucket.shape);
-  fill_rows(host, plan_, angles_, layers_.scratch_pages());
+  fill_rows(host, plan_, layers_.scratch_pages());
   int64_t bias = 0;
   for (int64_t row = 0; row < rows; ++row) {
     bias = sampling_.fill_row(host, row, spans[row].seat, row, bias);
@@ -278,12 +276,12 @@ void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
                          .logit_rows = launches_.logit_rows - launches_.samples};
   SINKSTREAM_CHECK(step.logit_rows == 0 || in_flight() == 0 || steps_[1 - parity].logit_rows == 0,
                    "two steps in flight want logits");
-  StepShape shape = shape_of(plan_, angles_.pairs());
+  StepShape shape = shape_of(plan_, views_);
   shape.samples = launches_.samples;
   for (const SampleSpan& span : spans) shape.bias += sampling_.bias_count(span.seat);
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock host(direct_memory_.host(parity), shape), device(direct_memory_.device(), shape);
-  fill_rows(host, plan_, angles_, layers_.scratch_pages());
+  fill_rows(host, plan_, layers_.scratch_pages());
   int64_t row = 0, sample = 0, bias = 0;
   for (const SampleSpan& span : spans) {
     row += span.count;

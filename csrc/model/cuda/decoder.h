@@ -6,7 +6,6 @@
 
 #include <vector>
 
-#include "cache/angles.h"
 #include "kernels/cuda/plugin.h"
 #include "model/cuda/evict_range.h"
 #include "model/cuda/graphs.h"
@@ -14,6 +13,7 @@
 #include "model/cuda/layers.h"
 #include "model/cuda/sampling.h"
 #include "model/cuda/step.h"
+#include "model/cuda/views.h"
 #include "model/decoder_spec.h"
 #include "model/device_sampler.h"
 #include "model/forward_plan.h"
@@ -91,7 +91,7 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   const cuda::Runtime& runtime_;
   cuda::Stream stream_;
   CudaDecoderOptions options_;
-  Angles angles_;
+  LayerViews views_;
   CudaLayers layers_;
   CudaSampling sampling_;
   CudaEvictor evictor_;

@@ -12,19 +12,18 @@ constexpr int64_t kAlignment = 256;
 
 // Arguments of the kernel, at the same offsets in pinned and in device memory.
 struct EvictBlock {
-  EvictBlock(std::byte* base, int64_t older, int64_t pairs, int64_t ids) {
+  EvictBlock(std::byte* base, int64_t older, int64_t turn_floats, int64_t ids) {
     Carver<kAlignment> carver(base);
     from = carver.take<cuda::SequenceSlot>(older);
     to = carver.take<cuda::SequenceSlot>(older);
-    cos = carver.take<float>(pairs);
-    sin = carver.take<float>(pairs);
+    turns = carver.take<float>(turn_floats);
     sequence = carver.take<cuda::SequencePages>(1);
     page_ids = carver.take<int32_t>(ids);
     bytes = carver.used();
   }
 
   cuda::SequenceSlot *from, *to;  // [older]
-  float *cos, *sin;               // [pairs]
+  float* turns;                   // of each rope its cosines, then its sines
   cuda::SequencePages* sequence;
   int32_t* page_ids;
   int64_t bytes;
@@ -46,10 +45,11 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
                             StepMemory& memory) const {
   const GroupPages& pages = cache.group(group);
   const std::span<const int32_t> ids = cache.page_ids(pages);
-  const int64_t pairs = angles_.pairs();
-  memory.reserve(EvictBlock(nullptr, cut.older, pairs, std::ssize(ids)).bytes);
-  const EvictBlock host(memory.host(0), cut.older, pairs, std::ssize(ids));
-  const EvictBlock device(memory.device(), cut.older, pairs, std::ssize(ids));
+  int64_t turn_floats = 0;
+  for (const LayerViews::Rope& rope : views_.ropes()) turn_floats += 2 * rope.pairs();
+  memory.reserve(EvictBlock(nullptr, cut.older, turn_floats, std::ssize(ids)).bytes);
+  const EvictBlock host(memory.host(0), cut.older, turn_floats, std::ssize(ids));
+  const EvictBlock device(memory.device(), cut.older, turn_floats, std::ssize(ids));
   const auto slot = [&](int64_t index) {
     return cuda::SequenceSlot{static_cast<int32_t>(pages.page_ordinal(index)),
                               static_cast<int32_t>(pages.row(index))};
@@ -58,19 +58,32 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
     host.from[i] = slot(cut.first + cut.older - 1 - i);
     host.to[i] = slot(cut.first + cut.older - 1 - i + cut.distance);
   }
-  angles_.fill(&cut.distance, 1, host.cos, host.sin);
+  for (const LayerViews::Rope& rope : views_.ropes()) {
+    float* const cos = host.turns + rope.before;
+    rope.shift_angles.fill(&cut.distance, 1, cos, cos + rope.pairs());
+  }
   *host.sequence = sequence_pages(cache, pages, 0);
   std::copy(ids.begin(), ids.end(), host.page_ids);
   check(plugin_.runtime.copy(memory.device(), memory.host(0), host.bytes, stream_),
         "copying an eviction's slots");
-  cuda::EvictArgs args;
-  args.pages = {device.page_ids, device.sequence, 0, cache.shape()};
-  args.layers = static_cast<int32_t>(pages.layers);
-  args.from = device.from;
-  args.to = device.to;
-  args.rows = static_cast<int32_t>(cut.older);
-  args.rotation = {device.cos, device.sin, 2 * pairs, pairing_};
-  check(plugin_.ops.evict(args, stream_), "evict");
+  // Consecutive layers with one rope are one launch.
+  const std::vector<int64_t>& layers = layers_.groups()[static_cast<size_t>(group)].layers;
+  for (int64_t first = 0, end; first < std::ssize(layers); first = end) {
+    const LayerViews::Rope& rope = views_.rope_of(layers[static_cast<size_t>(first)]);
+    end = first + 1;
+    while (end < std::ssize(layers) && &views_.rope_of(layers[static_cast<size_t>(end)]) == &rope) {
+      ++end;
+    }
+    const float* const cos = device.turns + rope.before;
+    cuda::EvictArgs args;
+    args.pages = {device.page_ids, device.sequence, static_cast<int32_t>(first), cache.shape()};
+    args.layers = static_cast<int32_t>(end - first);
+    args.from = device.from;
+    args.to = device.to;
+    args.rows = static_cast<int32_t>(cut.older);
+    args.rotation = {cos, cos + rope.pairs(), rope.spec.rotary_dim(), rope.spec.pairing};
+    check(plugin_.ops.evict(args, stream_), "evict");
+  }
   check(plugin_.runtime.synchronize(stream_), "an eviction");
 }
 

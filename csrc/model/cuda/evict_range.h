@@ -1,20 +1,20 @@
 // Removes tokens from the middle of a cache on a GPU: WeightedModel::evict_range.
 #pragma once
 
-#include "cache/angles.h"
+#include "cache/cache_layers.h"
 #include "kernels/cuda/plugin.h"
-#include "kernels/rope.h"
 #include "model/cuda/step.h"
+#include "model/cuda/views.h"
 #include "model/cut.h"
 
 namespace sinkstream {
 
 class CudaEvictor {
  public:
-  // The plugin and the stream must outlive it. `angles` are those of the keys, without attention
-  // factor.
-  CudaEvictor(const cuda::Plugin& plugin, cuda::Stream stream, Angles angles, Pairing pairing)
-      : plugin_(plugin), stream_(stream), angles_(std::move(angles)), pairing_(pairing) {}
+  // The plugin, the stream and the views must outlive it.
+  CudaEvictor(const cuda::Plugin& plugin, cuda::Stream stream, CacheLayers layers,
+              const LayerViews& views)
+      : plugin_(plugin), stream_(stream), layers_(std::move(layers)), views_(views) {}
 
   // Blocks until done. `memory` carries the arguments to the GPU; no step may be in flight.
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end, StepMemory& memory) const;
@@ -27,8 +27,8 @@ class CudaEvictor {
 
   const cuda::Plugin& plugin_;
   cuda::Stream stream_;
-  Angles angles_;
-  Pairing pairing_;
+  CacheLayers layers_;
+  const LayerViews& views_;
 };
 
 }  // namespace sinkstream

@@ -11,11 +11,17 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
+bool has_second_norm(const BlockSpec& block) { return block.parallel && block.mlp_norm; }
+
+bool has_full_norm(const BlockSpec& block) { return block.attention.qk_norm == QkNorm::kFull; }
+
 }  // namespace
 
-CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda::Plugin& plugin,
-                       cuda::Stream stream, const CudaLayersOptions& options)
+CudaLayers::CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWeights weights,
+                       const cuda::Plugin& plugin, cuda::Stream stream,
+                       const CudaLayersOptions& options)
     : spec_(spec),
+      views_(views),
       layers_(spec.cache_layers()),
       weights_(std::move(weights)),
       plugin_(plugin),
@@ -28,10 +34,15 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda:
       partials = std::max(partials, map->splits() * rows * map->rows());
     }
   }
+  const bool has_second_norms = std::ranges::any_of(spec.blocks, has_second_norm);
+  const bool has_full_norms = std::ranges::any_of(spec.blocks, has_full_norm);
   const int64_t page_bytes = options.scratch_pages * options.page_shape.bytes();
   const auto carve = [&](Carver<kAlignment> carver) {
     hidden_ = carver.take<float>(rows * spec.hidden_size);
     normed_ = carver.take<std::byte>(rows * spec.hidden_size * 2);
+    mlp_normed_ = carver.take<std::byte>(has_second_norms ? rows * spec.hidden_size * 2 : 0);
+    norm_scratch_ =
+        carver.take<double>(has_full_norms ? cuda::rope_append_scratch_doubles(rows) : 0);
     query_window_ = carver.take<std::byte>(rows * q * 2);
     query_sink_ = carver.take<std::byte>(rows * q * 2);
     attended_ = carver.take<std::byte>(rows * q * 2);
@@ -64,18 +75,18 @@ void CudaLayers::compute(const CudaStep& step) {
                                .rows = launches.rows,
                                .table = weights_.embedding,
                                .out = hidden_,
-                               .sampled = step.sampled_ids},
+                               .sampled = step.sampled_ids,
+                               .scale = spec_.embedding_scale},
                               stream_),
         "embedding");
-  has_residual_ = false;
+  residual_ = {};
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
     // Whether anything but its keys and values is read.
     const bool is_needed = layer + 1 < spec_.layers() || launches.logit_rows > 0;
-    attend(step, layer, is_needed);
-    if (is_needed) transform(weights_.layers[layer], launches.rows);
+    run(step, layer, is_needed);
   }
   for (const StepLaunches::LogitRun& run : launches.logit_runs) {
-    normalize(weights_.final_norm, run.row, run.rows, run.to);
+    normalize(spec_.final_norm, weights_.final_norm, run.row, run.rows, run.to);
   }
 }
 
@@ -85,26 +96,46 @@ cuda::Partials CudaLayers::logits(int64_t row, int64_t rows) {
   return partials_;
 }
 
-void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
-  const CudaLayerWeights& weights = weights_.layers[layer];
+// Note [Blocks] of model/decoder_spec.h. What a block adds is pending until the next norm.
+void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
+  const BlockSpec& block = spec_.block(layer);
+  const CudaLayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const int64_t rows = step.launches.rows;
-  normalize(weights.attention_norm, 0, rows, 0);
+  if (has_second_norm(block)) {
+    add_residual({.norms = {weights.attention_norm, weights.mlp_norm},
+                  .outs = {normed_, mlp_normed_},
+                  .kind = block.norm.kind,
+                  .eps = block.norm.eps},
+                 0, rows);
+  } else {
+    normalize(block.norm, weights.attention_norm, 0, rows, 0);
+  }
   multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows);
+  attend(step, layer, is_needed);
+  if (!is_needed) return;
+  multiply(weights.o, weights.o_bias, attended_, spec_.query_size(), rows);
+  residual_ = {true, weights.attention_post_norm, block.norm, block.residual_scale};
+  if (block.parallel) {
+    add_residual({}, 0, rows);  // its memory is needed
+  } else {
+    normalize(block.norm, weights.mlp_norm, 0, rows, 0);
+  }
+  transform(block, weights, has_second_norm(block) ? mlp_normed_ : normed_, rows);
+}
+
+void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
   const auto group = static_cast<size_t>(layers_.place(layer).group);
   const StepLaunches::Group& launches = step.launches.groups[group];
   const LayerCache cache = cache_of(step.block, layer);
   for (const StepLaunches::Round& round : launches.rounds) {
-    append(step.block, cache, round, weights);
+    append(step.block, cache, round, layer);
     for (size_t i = 0; is_needed && i < round.count; ++i) {
-      attend(cache, launches.attentions[round.attention + i]);
+      attend(cache, launches.attentions[round.attention + i], layer);
     }
     for (size_t i = 0; i < round.copy_count; ++i) {
       copy_pages(cache, launches.copies[round.copy + i]);
     }
   }
-  if (!is_needed) return;
-  multiply(weights.o, weights.o_bias, attended_, spec_.query_size(), rows);
-  has_residual_ = true;
 }
 
 CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t layer) const {
@@ -114,30 +145,42 @@ CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t laye
 }
 
 void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
-                        const StepLaunches::Round& round, const CudaLayerWeights& weights) {
-  const int64_t angles = round.row * spec_.blocks.front().attention.rope.rotary_dim() / 2,
-                q = spec_.query_size();
+                        const StepLaunches::Round& round, int64_t layer) {
+  const BlockSpec& spec = spec_.block(layer);
+  const CudaLayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  const LayerViews::View& view = views_.view_of(layer);
+  const LayerViews::Rope& rope = views_.rope_of(view);
+  const auto rotation = [&](const StepBlock::Turns& turns) {
+    const int64_t before = round.row * rope.pairs();
+    return Rotation{turns.cos + before, turns.sin + before, rope.spec.rotary_dim(),
+                    rope.spec.pairing};
+  };
+  const int64_t q = spec_.query_size();
   cuda::RopeAppendArgs args;
   args.qkv = partials_from(round.row);
+  args.clip = spec.attention.clip;
   args.query_norm = weights.q_norm;
   args.key_norm = weights.k_norm;
-  args.norm_eps = spec_.final_norm.eps;
+  args.norm_kind = spec.norm.kind;
+  args.norm_extent = has_full_norm(spec) ? cuda::NormExtent::kAllHeads : cuda::NormExtent::kHead;
+  args.norm_eps = spec.norm.eps;
+  args.scratch = norm_scratch_;
+  args.temperature = spec.attention.temperature;
+  args.temperature_length = spec.attention.temperature_length;
   args.rows = round.rows;
   args.heads = static_cast<int32_t>(spec_.heads());
   args.tokens = cache.rows.tokens + round.row;
-  args.by_index = {block.index_cos + angles, block.index_sin + angles,
-                   spec_.blocks.front().attention.rope.rotary_dim(),
-                   spec_.blocks.front().attention.rope.pairing};
-  args.by_rank = {cache.rows.rank_cos + angles, cache.rows.rank_sin + angles,
-                  spec_.blocks.front().attention.rope.rotary_dim(),
-                  spec_.blocks.front().attention.rope.pairing};
+  args.by_index = rotation(block.index_turns(rope));
+  args.by_rank = rotation(block.rank_turns(view));
   args.pages = cache.pages;
   args.query_window = query_window_ + round.row * q * 2;
   args.query_sink = query_sink_ + round.row * q * 2;
   check(plugin_.ops.rope_append(args, stream_), "rope_append");
 }
 
-void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& attention) {
+void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& attention,
+                        int64_t layer) {
+  const AttentionSpec& spec = spec_.block(layer).attention;
   const int64_t q = spec_.query_size();
   cuda::AttentionArgs args;
   args.query_window = query_window_ + attention.row * q * 2;
@@ -147,7 +190,9 @@ void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& 
   args.row_count = static_cast<int32_t>(attention.rows);
   args.heads = static_cast<int32_t>(spec_.heads());
   args.pages = cache.pages;
-  args.scale = spec_.blocks.front().attention.scale;
+  args.scale = spec.scale;
+  args.soft_cap = spec.soft_cap;
+  args.slopes = weights_.layers[static_cast<size_t>(layer)].slopes;
   args.span_rows = static_cast<int32_t>(attention.span_rows);
   args.page_slots = static_cast<int32_t>(options_.split_pages);
   args.scratch = attention_scratch_;
@@ -164,32 +209,44 @@ void CudaLayers::copy_pages(const LayerCache& cache, const StepLaunches::Copy& c
         "copy_pages");
 }
 
-void CudaLayers::transform(const CudaLayerWeights& layer, int64_t rows) {
-  const int64_t inner = spec_.most_intermediate_size();
-  normalize(layer.mlp_norm, 0, rows, 0);
-  multiply(layer.gate_up, layer.gate_up_bias, normed_, spec_.hidden_size, rows);
-  check(plugin_.ops.swiglu({.gate_up = partials_from(0),
-                            .rows = rows,
-                            .dim = inner,
-                            .out = activated_,
-                            .out_stride = inner},
-                           stream_),
-        "swiglu");
-  multiply(layer.down, layer.down_bias, activated_, inner, rows);
-  has_residual_ = true;
+void CudaLayers::transform(const BlockSpec& block, const CudaLayerWeights& weights,
+                           const void* input, int64_t rows) {
+  const int64_t inner = block.mlp.intermediate_size;
+  multiply(weights.gate_up, weights.gate_up_bias, input, spec_.hidden_size, rows);
+  check(plugin_.ops.activation({.input = partials_from(0),
+                                .activation = block.mlp.activation,
+                                .is_gated = block.mlp.gated,
+                                .rows = rows,
+                                .dim = inner,
+                                .out = activated_,
+                                .out_stride = inner},
+                               stream_),
+        "activation");
+  multiply(weights.down, weights.down_bias, activated_, inner, rows);
+  residual_ = {true, weights.mlp_post_norm, block.norm, block.residual_scale};
 }
 
-void CudaLayers::normalize(const float* weight, int64_t row, int64_t rows, int64_t to) {
-  const int64_t hidden = spec_.hidden_size;
-  cuda::RmsNormArgs args;
-  args.hidden = hidden_ + row * hidden;
-  if (has_residual_) args.residual = partials_from(row);
-  args.weight = weight;
-  args.out = normed_ + to * hidden * 2;
+void CudaLayers::add_residual(cuda::NormArgs args, int64_t row, int64_t rows) {
+  args.hidden = hidden_ + row * spec_.hidden_size;
+  if (residual_.is_pending) {
+    args.residual = partials_from(row);
+    args.post = residual_.post_norm;
+    args.post_kind = residual_.norm.kind;
+    args.post_eps = residual_.norm.eps;
+    args.residual_scale = residual_.scale;
+  }
   args.rows = rows;
-  args.dim = hidden;
-  args.eps = spec_.final_norm.eps;
-  check(plugin_.ops.rms_norm(args, stream_), "rms_norm");
+  args.dim = spec_.hidden_size;
+  check(plugin_.ops.norm(args, stream_), "norm");
+}
+
+void CudaLayers::normalize(const NormSpec& norm, const cuda::NormWeights& weights, int64_t row,
+                           int64_t rows, int64_t to) {
+  add_residual({.norms = {weights, {}},
+                .outs = {normed_ + to * spec_.hidden_size * 2, nullptr},
+                .kind = norm.kind,
+                .eps = norm.eps},
+               row, rows);
 }
 
 void CudaLayers::multiply(const CudaMap& map, const float* bias, const void* input,

@@ -5,6 +5,7 @@
 #include "kernels/cuda/plugin.h"
 #include "model/cuda/launches.h"
 #include "model/cuda/step.h"
+#include "model/cuda/views.h"
 #include "model/cuda/weights.h"
 #include "model/decoder_spec.h"
 
@@ -26,18 +27,19 @@ struct CudaStep {
 
 class CudaLayers {
  public:
-  // The plugin and the stream must outlive it. Throws CapacityError.
-  CudaLayers(const DecoderSpec& spec, CudaWeights weights, const cuda::Plugin& plugin,
-             cuda::Stream stream, const CudaLayersOptions& options);
+  // The views, the plugin and the stream must outlive it. Throws CapacityError.
+  CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWeights weights,
+             const cuda::Plugin& plugin, cuda::Stream stream, const CudaLayersOptions& options);
 
   // All layers, and the final norm of the logit rows. Throws DeviceError, as do the functions
   // below.
   void compute(const CudaStep& step);
-  // The logits of logit rows [row, row + rows), at most kLogitRows: on the GPU, valid until the
-  // next call.
+  // The output map of logit rows [row, row + rows), at most kLogitRows: on the GPU, valid until the
+  // next call. `logit_bend` turns its sums into logits.
   cuda::Partials logits(int64_t row, int64_t rows);
 
   int32_t logit_splits() const;
+  cuda::LogitBend logit_bend() const { return {spec_.logit_scale, spec_.logit_soft_cap}; }
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t scratch_bytes() const { return scratch_bytes_; }
   std::byte* scratch_pages() const { return scratch_pages_; }  // on the GPU
@@ -50,15 +52,28 @@ class CudaLayers {
     cuda::Pages pages;
   };
 
+  // The last linear map's output, if it has not yet been added to hidden_.
+  struct Residual {
+    bool is_pending = false;
+    cuda::NormWeights post_norm;
+    NormSpec norm;
+    float scale = 1;
+  };
+
+  void run(const CudaStep& step, int64_t layer, bool is_needed);
+  // Attention of the rows of qkv's output.
   void attend(const CudaStep& step, int64_t layer, bool is_needed);
   void append(const StepBlock& block, const LayerCache& cache, const StepLaunches::Round& round,
-              const CudaLayerWeights& weights);
-  void attend(const LayerCache& cache, const StepLaunches::Attention& attention);
+              int64_t layer);
+  void attend(const LayerCache& cache, const StepLaunches::Attention& attention, int64_t layer);
   void copy_pages(const LayerCache& cache, const StepLaunches::Copy& copy);
-  void transform(const CudaLayerWeights& layer, int64_t rows);
-  // Adds the last linear map's output to hidden_ if it is a residual; writes the norm to the rows
-  // of normed_ from `to` on.
-  void normalize(const float* weight, int64_t row, int64_t rows, int64_t to);
+  void transform(const BlockSpec& block, const CudaLayerWeights& weights, const void* input,
+                 int64_t rows);
+  // Adds what is pending to rows [row, row + rows) of hidden_, and writes their norms.
+  void add_residual(cuda::NormArgs args, int64_t row, int64_t rows);
+  // The same, with one norm, to the rows of normed_ from `to` on.
+  void normalize(const NormSpec& norm, const cuda::NormWeights& weights, int64_t row, int64_t rows,
+                 int64_t to);
   // Writes partials_, which the next op reads.
   void multiply(const CudaMap& map, const float* bias, const void* input, int64_t input_stride,
                 int64_t rows);
@@ -67,6 +82,7 @@ class CudaLayers {
   void check(cuda::Status status, const char* what) const;
 
   DecoderSpec spec_;
+  const LayerViews& views_;
   CacheLayers layers_;
   CudaWeights weights_;
   const cuda::Plugin& plugin_;
@@ -78,16 +94,18 @@ class CudaLayers {
   int64_t scratch_bytes_ = 0;
   float* hidden_ = nullptr;            // [rows, hidden]: the residual stream
   std::byte* normed_ = nullptr;        // bfloat16 [rows, hidden]; finally, of the logit rows
+  std::byte* mlp_normed_ = nullptr;    // likewise, if the MLP of a parallel block has its own norm
+  double* norm_scratch_ = nullptr;     // if all heads are normalized together
   std::byte* query_window_ = nullptr;  // 16 bits [rows, heads, head_dim]
   std::byte* query_sink_ = nullptr;    // likewise
   std::byte* attended_ = nullptr;      // bfloat16 [rows, heads · head_dim]
-  std::byte* activated_ = nullptr;     // bfloat16 [rows, intermediate]
+  std::byte* activated_ = nullptr;     // bfloat16 [rows, largest intermediate]
   float* partials_memory_ = nullptr;   // room for the largest output of a map
   float* attention_scratch_ = nullptr;
   std::byte* scratch_pages_ = nullptr;  // [options.scratch_pages], reused by each layer
 
-  cuda::Partials partials_;    // output of the last linear map
-  bool has_residual_ = false;  // whether to add it to hidden_
+  cuda::Partials partials_;  // output of the last linear map
+  Residual residual_;
 };
 
 }  // namespace sinkstream

@@ -116,6 +116,7 @@ void CudaSampling::append(int64_t seat, const int32_t* ids, int64_t count) {
 void CudaSampling::sample(const cuda::Partials& logits, const StepBlock& device, int64_t first,
                           int64_t rows, cuda::SampledRow* sampled) {
   check(plugin_.ops.logits({.logits = logits,
+                            .bend = options_.bend,
                             .rows = rows,
                             .vocab = options_.vocab,
                             .tokens = device.sample_rows + first,
@@ -126,6 +127,7 @@ void CudaSampling::sample(const cuda::Partials& logits, const StepBlock& device,
                            stream_),
         "logits");
   check(plugin_.ops.sample({.logits = logits,
+                            .bend = options_.bend,
                             .rows = rows,
                             .vocab = options_.vocab,
                             .tokens = device.sample_rows + first,

@@ -14,6 +14,7 @@ namespace sinkstream {
 
 struct CudaSamplingOptions {
   int64_t vocab = 0;
+  cuda::LogitBend bend = {};
   int64_t seats = 0;
   int64_t capacity = 0;  // the most live tokens of a sequence that has penalties
   int64_t rows = 0;      // that are sampled together

@@ -16,14 +16,10 @@ constexpr int32_t kNoToken = std::numeric_limits<int32_t>::max();  // in no tabl
 }  // namespace
 
 StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base), shape_(shape) {
-  const int64_t angles = shape.rows * shape.pairs;
   Carver<kAlignment> carver(base);
   ids = carver.take<int32_t>(shape.rows);
   tokens_ = carver.take<cuda::TokenRow>(shape.groups * shape.rows);
-  index_cos = carver.take<float>(angles);
-  index_sin = carver.take<float>(angles);
-  rank_cos_ = carver.take<float>(shape.groups * angles);
-  rank_sin_ = carver.take<float>(shape.groups * angles);
+  turns_ = carver.take<float>(shape.rows * shape.views->floats_per_row());
   sequences_ = carver.take<cuda::SequencePages>(shape.groups * shape.sequences);
   page_ids = carver.take<int32_t>(shape.page_ids);
   sample_rows = carver.take<cuda::TokenRow>(shape.samples);
@@ -49,8 +45,8 @@ void StepMemory::release() {
   bytes_ = 0;
 }
 
-StepShape shape_of(const ForwardPlan& plan, int64_t pairs) {
-  StepShape shape = {.groups = std::ssize(plan.groups), .rows = plan.rows(), .pairs = pairs};
+StepShape shape_of(const ForwardPlan& plan, const LayerViews& views) {
+  StepShape shape = {.groups = std::ssize(plan.groups), .rows = plan.rows(), .views = &views};
   for (const ForwardPlan::Group& group : plan.groups) {
     shape.sequences = std::max<int64_t>(shape.sequences, std::ssize(group.pieces));
     for (const ForwardPlan::Piece& piece : group.pieces) shape.page_ids += piece.pages->pages();
@@ -67,16 +63,22 @@ cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages&
           .window_pages = static_cast<int32_t>(group.window_page_count)};
 }
 
-void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
-               std::byte* scratch) {
+void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratch) {
   const int64_t rows = plan.rows();
   std::copy(plan.ids.begin(), plan.ids.end(), host.ids);
-  angles.fill(plan.index.data(), rows, host.index_cos, host.index_sin);
+  for (const LayerViews::Rope& rope : host.views().ropes()) {
+    const StepBlock::Turns turns = host.index_turns(rope);
+    rope.angles.fill(plan.index.data(), rows, turns.cos, turns.sin);
+  }
+  for (const LayerViews::View& view : host.views().views()) {
+    const StepBlock::Turns turns = host.rank_turns(view);
+    const std::vector<int64_t>& rank = plan.groups[static_cast<size_t>(view.group)].rank;
+    host.views().rope_of(view).angles.fill(rank.data(), rows, turns.cos, turns.sin);
+  }
   int64_t page_id = 0;
   for (int64_t g = 0; g < std::ssize(plan.groups); ++g) {
     const ForwardPlan::Group& group = plan.groups[static_cast<size_t>(g)];
     const StepBlock::Group block = host.group(g);
-    angles.fill(group.rank.data(), rows, block.rank_cos, block.rank_sin);
     for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
       const ForwardPlan::Piece& piece = group.pieces[i];
       cuda::SequencePages pages = sequence_pages(*piece.cache, *piece.pages, page_id);

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <span>
 
-#include "cache/angles.h"
 #include "kernels/cuda/device_types.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/sampling/sampling.h"
+#include "model/cuda/views.h"
 #include "model/forward_plan.h"
 
 namespace sinkstream {
@@ -19,20 +19,24 @@ namespace sinkstream {
 struct StepShape {
   int64_t groups = 1;  // of layers: cache/cache_layers.h
   int64_t rows = 0;
-  int64_t sequences = 0;  // the most pieces of a group's plan
-  int64_t page_ids = 0;   // of all sequences together
-  int64_t samples = 0;    // rows that sample a token
-  int64_t bias = 0;       // entries of all samples together
-  int64_t pairs = 0;      // rotated, per head
+  int64_t sequences = 0;              // the most pieces of a group's plan
+  int64_t page_ids = 0;               // of all sequences together
+  int64_t samples = 0;                // rows that sample a token
+  int64_t bias = 0;                   // entries of all samples together
+  const LayerViews* views = nullptr;  // outlives the shape
 };
 
 // Pointers into a step's block, which has the same layout in pinned memory and on the GPU.
 struct StepBlock {
   // What the layers of one group read.
   struct Group {
-    cuda::TokenRow* tokens = nullptr;                // [rows]
-    float *rank_cos = nullptr, *rank_sin = nullptr;  // [rows, pairs]
-    cuda::SequencePages* sequences = nullptr;        // [sequences]
+    cuda::TokenRow* tokens = nullptr;          // [rows]
+    cuda::SequencePages* sequences = nullptr;  // [sequences]
+  };
+
+  // The angles of some rotary scheme.
+  struct Turns {
+    float *cos = nullptr, *sin = nullptr;  // [rows, pairs]
   };
 
   StepBlock() = default;
@@ -41,25 +45,34 @@ struct StepBlock {
 
   std::byte* base = nullptr;
   int64_t bytes = 0;
-  int32_t* ids = nullptr;                            // [rows]: as EmbeddingArgs::ids
-  float *index_cos = nullptr, *index_sin = nullptr;  // [rows, pairs]
-  int32_t* page_ids = nullptr;                       // [page_ids]
+  int32_t* ids = nullptr;                 // [rows]: as EmbeddingArgs::ids
+  int32_t* page_ids = nullptr;            // [page_ids]
   cuda::TokenRow* sample_rows = nullptr;  // [samples]: rows after which a token is sampled
   cuda::SamplingRow* sampling = nullptr;  // [samples]
   TokenBias* bias = nullptr;              // [bias]
 
   int64_t groups() const { return shape_.groups; }
   Group group(int64_t group) const {
-    const int64_t row = group * shape_.rows, angle = row * shape_.pairs;
-    return {tokens_ + row, rank_cos_ + angle, rank_sin_ + angle,
-            sequences_ + group * shape_.sequences};
+    return {tokens_ + group * shape_.rows, sequences_ + group * shape_.sequences};
+  }
+  const LayerViews& views() const { return *shape_.views; }
+  // Of each token's index.
+  Turns index_turns(const LayerViews::Rope& rope) const { return turns(rope.before, rope.pairs()); }
+  // Of each token's rank.
+  Turns rank_turns(const LayerViews::View& view) const {
+    return turns(view.before, views().rope_of(view).pairs());
   }
 
  private:
+  Turns turns(int64_t before, int64_t pairs) const {
+    float* const cos = turns_ + before * shape_.rows;
+    return {cos, cos + pairs * shape_.rows};
+  }
+
   StepShape shape_;
-  cuda::TokenRow* tokens_ = nullptr;                 // [groups, rows]
-  float *rank_cos_ = nullptr, *rank_sin_ = nullptr;  // [groups, rows, pairs]
-  cuda::SequencePages* sequences_ = nullptr;         // [groups, sequences]
+  cuda::TokenRow* tokens_ = nullptr;          // [groups, rows]
+  float* turns_ = nullptr;                    // [rows · LayerViews::floats_per_row()]
+  cuda::SequencePages* sequences_ = nullptr;  // [groups, sequences]
 };
 
 // Two copies of the step block in pinned memory, because the host fills one while the GPU may still
@@ -89,7 +102,7 @@ class StepMemory {
 };
 
 // The block of a plan's rows, without samples.
-StepShape shape_of(const ForwardPlan& plan, int64_t pairs);
+StepShape shape_of(const ForwardPlan& plan, const LayerViews& views);
 
 // `offset`: of the group's page ids.
 cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages& group,
@@ -97,8 +110,7 @@ cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages&
 
 // Fills `host` with each row of the plan: its token, its index and ranks, its angles, and where its
 // pages are. `scratch`: where scratch pages begin, on the GPU.
-void fill_rows(const StepBlock& host, const ForwardPlan& plan, const Angles& angles,
-               std::byte* scratch);
+void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratch);
 
 // Makes rows [first, end) idle: they write nothing and sample nothing.
 void fill_idle(const StepBlock& host, int64_t first, int64_t end);

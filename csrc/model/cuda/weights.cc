@@ -107,28 +107,64 @@ class Copier {
   std::vector<std::byte> staged_;
 };
 
+cuda::NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
+  return {copier->vector(from.weight, count), copier->vector(from.bias, count)};
+}
+
+cuda::HeadNorm head_norm(const NormWeights& from, int64_t count, Copier* copier) {
+  return {copier->vector(from.weight, count), copier->vector(from.bias, count)};
+}
+
+void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hidden,
+                    Copier* copier, CudaLayerWeights* to) {
+  const AttentionSpec& attention = block.attention;
+  const int64_t q = attention.query_size(), kv = attention.kv_size();
+  const bool is_full = attention.qk_norm == QkNorm::kFull;
+  to->attention_norm = norm(from.attention_norm, hidden, copier);
+  to->qkv = copier->map({from.q, from.k, from.v});
+  to->qkv_bias = copier->vector({from.q_bias, from.k_bias, from.v_bias}, {q, kv, kv});
+  to->q_norm = head_norm(from.q_norm, is_full ? q : attention.head_dim, copier);
+  to->k_norm = head_norm(from.k_norm, is_full ? kv : attention.head_dim, copier);
+  to->o = copier->map({from.o});
+  to->o_bias = copier->vector(from.o_bias, hidden);
+  to->attention_post_norm = norm(from.attention_post_norm, hidden, copier);
+}
+
+void copy_mlp(const LayerWeights& from, const BlockSpec& block, int64_t hidden, Copier* copier,
+              CudaLayerWeights* to) {
+  const int64_t inner = block.mlp.intermediate_size;
+  to->mlp_norm = norm(from.mlp_norm, hidden, copier);
+  if (block.mlp.gated) {
+    to->gate_up = copier->map({from.gate, from.up});
+    to->gate_up_bias = copier->vector({from.gate_bias, from.up_bias}, {inner, inner});
+  } else {
+    to->gate_up = copier->map({from.up});
+    to->gate_up_bias = copier->vector(from.up_bias, inner);
+  }
+  to->down = copier->map({from.down});
+  to->down_bias = copier->vector(from.down_bias, hidden);
+  to->mlp_post_norm = norm(from.mlp_post_norm, hidden, copier);
+}
+
 CudaWeights upload(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
-  const int64_t hidden = spec.hidden_size, inner = spec.most_intermediate_size();
-  const int64_t q = spec.query_size(), kv = spec.kv_size();
+  const int64_t hidden = spec.hidden_size;
   CudaWeights to;
   to.embedding = copier->matrix({&from.embedding, 1});
   to.output = from.output.panels == from.embedding.panels ? CudaMap{{to.embedding}}
                                                           : copier->map({from.output});
-  to.final_norm = copier->vector(from.final_norm.weight, hidden);
-  for (const LayerWeights& layer : from.layers) {
+  to.final_norm = norm(from.final_norm, hidden, copier);
+  std::vector<const float*> slopes;  // of each block
+  for (const BlockSpec& block : spec.blocks) {
+    const std::vector<float>& of_block = block.attention.slopes;
+    slopes.push_back(of_block.empty() ? nullptr
+                                      : copier->vector(of_block.data(), std::ssize(of_block)));
+  }
+  for (int64_t layer = 0; layer < spec.layers(); ++layer) {
+    const LayerWeights& its_weights = from.layers[static_cast<size_t>(layer)];
     CudaLayerWeights& copied = to.layers.emplace_back();
-    copied.attention_norm = copier->vector(layer.attention_norm.weight, hidden);
-    copied.qkv = copier->map({layer.q, layer.k, layer.v});
-    copied.qkv_bias = copier->vector({layer.q_bias, layer.k_bias, layer.v_bias}, {q, kv, kv});
-    copied.q_norm = copier->vector(layer.q_norm.weight, spec.head_dim());
-    copied.k_norm = copier->vector(layer.k_norm.weight, spec.head_dim());
-    copied.o = copier->map({layer.o});
-    copied.o_bias = copier->vector(layer.o_bias, hidden);
-    copied.mlp_norm = copier->vector(layer.mlp_norm.weight, hidden);
-    copied.gate_up = copier->map({layer.gate, layer.up});
-    copied.gate_up_bias = copier->vector({layer.gate_bias, layer.up_bias}, {inner, inner});
-    copied.down = copier->map({layer.down});
-    copied.down_bias = copier->vector(layer.down_bias, hidden);
+    copy_attention(its_weights, spec.block(layer), hidden, copier, &copied);
+    copy_mlp(its_weights, spec.block(layer), hidden, copier, &copied);
+    copied.slopes = slopes[static_cast<size_t>(spec.block_of_layer[static_cast<size_t>(layer)])];
   }
   to.bytes = copier->used();
   return to;

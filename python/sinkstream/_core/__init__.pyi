@@ -40,6 +40,12 @@ def storages() -> dict[str, tuple[int, int]]:
 def quantizable() -> list[str]:
     """List the number formats that weights can be rounded to as they are read."""
 
+def quantize_rows(from_storage: str, rows: bytes, cols: int, to_storage: str) -> bytes | None:
+    """Round rows of 16- or 32-bit numbers to one of `quantizable`, as loading does.
+
+    None if a number is NaN, infinite or too large. Other threads run meanwhile.
+    """
+
 def read_texts(encoded: bytes, begin: int, count: int) -> tuple[list[str], int]:
     """Read at most `count` strings as GGUF writes them, up to the first incomplete one.
 

@@ -32,9 +32,3 @@ def unpack_rows(storage: str, content: bytes, cols: int, table: str = "") -> byt
 
 def matrix_numbers(builder: ModelBuilder, weight: str, table: str = "") -> bytes:
     """Return a matrix that was read, as float32, [rows, cols] of the file."""
-
-def quantize_row(from_storage: str, row: bytes, to_storage: str) -> bytes | None:
-    """Round a row of 16- or 32-bit numbers to blocks, as loading does; None if one is not finite.
-
-    Numbers of 1e30 and more count as infinite.
-    """

@@ -48,7 +48,7 @@ class TensorSource:
     storage: Storage
     """In the file."""
     rounded_to: Storage | None = None
-    """If given, the storage that its rows are rounded to as they are read."""
+    """If given, the storage to which its rows are quantized as they are read."""
     split: SplitMatrix | None = None
     """How it is stored, if its codes and scales are tensors of their own."""
     added: float = 0.0

@@ -15,19 +15,51 @@ _MAX_TOKEN_ID = 2**31 - 1
 class Fields:
     """A read-only view that refuses values of the wrong type or size. Null counts as absent."""
 
-    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
-        """View `values`. Errors name `where`; `prefix` is prepended to every name."""
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: str,
+        prefix: str = "",
+        other_names: Mapping[str, str] | None = None,
+    ) -> None:
+        """View `values`.
+
+        Args:
+            values: The fields.
+            where: The file, for errors.
+            prefix: Prepended to every name.
+            other_names: What the file calls some fields.
+        """
         self.where = where
         self._values = values
         self._prefix = prefix
+        self._other_names = other_names or {}
+
+    def renamed(self, other_names: Mapping[str, tuple[str, ...]]) -> Fields:
+        """Return the same fields for a file that may call some otherwise.
+
+        Args:
+            other_names: For each of our names, those that count if the file lacks it; errors about
+                an absent field say the first.
+        """
+        found = {}
+        for ours, others in other_names.items():
+            present = [name for name in (ours, *others) if self.has(name)]
+            found[ours] = self.name(present[0] if present else others[0])[len(self._prefix) :]
+        return Fields(self._values, self.where, self._prefix, {**self._other_names, **found})
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
+        """Return the same fields, and these values for those that are absent."""
+        absent = {self.name(name): value for name, value in defaults.items() if not self.has(name)}
+        return Fields({**self._values, **absent}, self.where, self._prefix, self._other_names)
 
     def has(self, name: str) -> bool:
         """Return whether there is a value."""
-        return self._values.get(self._prefix + name) is not None
+        return self._values.get(self.name(name)) is not None
 
     def is_null(self, name: str) -> bool:
         """Return whether the value is an explicit null."""
-        return self._prefix + name in self._values and not self.has(name)
+        return self.name(name) in self._values and not self.has(name)
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer in [low, high]; without a default the field is required."""
@@ -60,7 +92,7 @@ class Fields:
         found = [entry for entry in entries if type(entry) is int and 0 <= entry <= _MAX_TOKEN_ID]
         if len(found) < len(entries):
             rule = f"be an integer or a list of integers from 0 to {_MAX_TOKEN_ID}"
-            self.warn(name, rule, "What is not is ignored.")
+            self.warn(name, rule, "Other entries are ignored.")
         return found
 
     def value(self, name: str) -> Any:
@@ -78,6 +110,17 @@ class Fields:
         ):
             raise self.error(name, f"be a number from {low:g} to {high:g}", value)
         return float(value)
+
+    def numbers(self, name: str, count: int, low: float, high: float) -> list[float]:
+        """Return a list of `count` finite numbers in [low, high]."""
+        value = self._get(name, None)
+        is_list = isinstance(value, list) and len(value) == count
+        if not is_list or any(
+            not isinstance(each, int | float) or isinstance(each, bool) or not low <= each <= high
+            for each in value
+        ):
+            raise self.error(name, f"be a list of {count} numbers from {low:g} to {high:g}", value)
+        return [float(each) for each in value]
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """Return true or false; without a default the field is required."""
@@ -98,11 +141,11 @@ class Fields:
         value = self._get(name, {})
         if not isinstance(value, Mapping):
             raise self.error(name, "be an object", value)
-        return Fields(value, f"{self.where}, `{self._prefix}{name}`") if value else None
+        return Fields(value, f"{self.where}, `{self.name(name)}`") if value else None
 
     def name(self, name: str) -> str:
         """Return the field's name as the file has it, with the prefix."""
-        return self._prefix + name
+        return self._prefix + self._other_names.get(name, name)
 
     def names(self) -> list[str]:
         """Return the names of all fields that have a value."""
@@ -138,7 +181,7 @@ class Fields:
         """Refuse a list with an element other than `word`; the field may be absent."""
         value = self._get(name, [])
         if not isinstance(value, list) or any(element != word for element in value):
-            raise self.error(name, f"be a list of only {quoted(word)}", value, reason)
+            raise self.error(name, f"contain only {quoted(word)}", value, reason)
 
     def error(self, name: str, rule: str, value: Any = None, remedy: str = "") -> CheckpointError:
         """Return the error for a field that breaks a rule.
@@ -153,7 +196,7 @@ class Fields:
         found = "is missing" if value is None else f"is {quoted(value)}"
         tail = f" {remedy}" if remedy else ""
         return CheckpointError(
-            f"load: {self.where}: `{self._prefix}{name}` must {rule}, but {found}.{tail}"
+            f"load: {self.where}: `{self.name(name)}` must {rule}, but {found}.{tail}"
         )
 
     def warn(self, name: str, rule: str, consequence: str) -> None:
@@ -161,5 +204,5 @@ class Fields:
         warn_caller(str(self.error(name, rule, remedy=consequence)))
 
     def _get(self, name: str, default: Any) -> Any:
-        value = self._values.get(self._prefix + name)
+        value = self._values.get(self.name(name))
         return default if value is None else value

@@ -62,8 +62,8 @@ def _parts(
     for slot in slots:
         if slot.rows % groups:
             raise CheckpointError(
-                f"load: {where}: tensor {quoted(entry.name)} must hold {slot.rows} rows of "
-                f"{slot.name} in {groups} equal shares, but they do not divide."
+                f"load: {where}: tensor {quoted(entry.name)} must hold the rows of {slot.name} "
+                f"in {groups} equal parts, but {slot.rows} is not a multiple of {groups}."
             )
         run = slot.rows // groups * of_row
         yield replace(

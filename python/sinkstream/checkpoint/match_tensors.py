@@ -47,8 +47,8 @@ def match_tensors(
         names: The format's tensor name for each slot.
         entries: The tensors in its files, by name.
         storages: Storage types that this format allows for matrices.
-        unused: Names of tensors that may be present and are ignored, beside those that `names`
-            knows.
+        unused: Names of tensors that may be present and are ignored, next to the patterns of
+            `names`.
         where: The file or folder, for the error.
         is_refused: Whether a tensor that fills no slot is an error, by its name.
         find_split: The tensors of a slot's split matrix; None if it is a single tensor. Gets the
@@ -121,7 +121,9 @@ def _problem(
 def _warning(surplus: list[str], where: str) -> str:
     if len(surplus) == 1:
         return f"load: {where}: {surplus[0]}. It is not read."
-    return f"load: {where}: {surplus[0]}; so do {len(surplus) - 1} more. They are not read."
+    rest = len(surplus) - 1
+    more = "does 1" if rest == 1 else f"do {rest}"
+    return f"load: {where}: {surplus[0]}; nor {more} more. They are not read."
 
 
 def _of_other_parts(tensors: list[str], where: str) -> str:

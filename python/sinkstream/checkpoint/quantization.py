@@ -1,4 +1,4 @@
-"""Which 16- and 32-bit matrices `load(quantize=…)` rounds, and to which block formats."""
+"""Which matrices `load(quantize=…)` quantizes, and to which block formats."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorsOnly, TensorSource
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS, Storage
+from sinkstream.checkpoint.storage import Storage, block_type
 from sinkstream.errors import warn_caller
 from sinkstream.request.checks import as_choice
 
-Quantize = Literal["int8", "int4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+Quantize = Literal[
+    "int8", "int4", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl",
+    "iq4_xs", "mxfp4", "q3_k", "q2_k",
+]  # fmt: skip
 
 _TYPES: dict[str, Storage] = {
     "int8": "Q8_0",
@@ -41,42 +44,40 @@ def as_quantization(value: Any) -> Storage | None:
 
 
 def rounded(opened: TensorsOnly, storage: Storage | None) -> TensorsOnly:
-    """Return a checkpoint whose 16- and 32-bit matrices are rounded as they are read.
+    """Return a checkpoint whose 16-bit and 32-bit matrices are quantized as they are read.
 
-    Matrices that are quantized already stay as they are, and so do those whose rows are not whole
-    blocks; a warning says so.
+    Those whose rows are not whole blocks get the type that `block_type` names. Matrices that are
+    quantized already stay as they are, and so do those that no type fits; a warning says so.
     """
     if storage is None:
         return opened
     tensors = tuple(_rounded(tensor, storage) for tensor in opened.tensors)
     matrices = [tensor for tensor in tensors if tensor.slot.cols > 1]
-    _warn_of(matrices, storage)
+    _warn_of(matrices)
     return replace(opened, tensors=tensors)
 
 
 def _rounded(tensor: TensorSource, storage: Storage) -> TensorSource:
     slot = tensor.slot
-    if slot.name in _FINE_SLOTS:
-        storage = _FINE
-    has_blocks = slot.cols > 1 and slot.cols % STORAGE_BLOCKS[storage][0] == 0
-    if has_blocks and tensor.storage in UNQUANTIZED:
-        return replace(tensor, rounded_to=storage)
-    return tensor
+    if slot.cols == 1 or tensor.storage not in UNQUANTIZED:
+        return tensor
+    wanted = _FINE if slot.name in _FINE_SLOTS else storage
+    return replace(tensor, rounded_to=block_type(wanted, slot.cols))
 
 
-def _warn_of(matrices: Iterable[TensorSource], storage: Storage) -> None:
+def _warn_of(matrices: Iterable[TensorSource]) -> None:
     """Warn once of the matrices that are not rounded."""
     left = [matrix for matrix in matrices if matrix.rounded_to is None]
     quantized = [matrix for matrix in left if matrix.storage not in UNQUANTIZED]
     if quantized:
         warn_caller(
-            f"load: `quantize` applies to matrices of 16 and 32 bits, but {len(quantized)} are "
+            f"load: `quantize` applies to 16-bit and 32-bit matrices, but {len(quantized)} are "
             f"quantized in the file, such as {quoted(quantized[0].tensor)}, which is "
             f"{quantized[0].storage}. They stay as they are."
         )
     elif left:
         warn_caller(
-            f"load: a matrix must have a multiple of {STORAGE_BLOCKS[storage][0]} columns to be "
-            f"{storage}, but {len(left)} do not, such as {quoted(left[0].tensor)}, which has "
+            "load: a matrix must have a multiple of 32 columns to be quantized, but "
+            f"{len(left)} do not, such as {quoted(left[0].tensor)}, which has "
             f"{left[0].slot.cols}. They stay as they are."
         )

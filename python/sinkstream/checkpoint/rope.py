@@ -1,7 +1,7 @@
 """Rotary schemes, each reduced to its list of inverse frequencies, in float64.
 
-Dynamic NTK and longrope are refused: their frequencies depend on the length of the text, and an
-endless text has no length.
+Dynamic NTK is refused: its frequencies depend on the length of the text, and an endless text has no
+length. Those of longrope depend on whether that is above some length; here, on the cache's.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import Pairing, RopeSpec
+from sinkstream.checkpoint.spec import LongRope, Pairing, RopeSpec
 from sinkstream.errors import CheckpointError
 
-_MAX_BASE = 1e12
+BASES = (1.001, 1e12)
+"""The least and the largest base."""
 _MAX_FACTOR = 1e6
 _MAX_LENGTH = 1 << 30
-_SCHEMES = ("default", "linear", "llama3", "yarn")
+_SCHEMES = ("default", "linear", "llama3", "longrope", "yarn")
 _WHY_NOT = {
     "dynamic": "Its frequencies depend on the length of the text, and a stream has no length.",
-    "longrope": "Its frequencies depend on the length of the text, and a stream has no length.",
 }
+_DIVISORS = (1e-3, 1e6)
 
 
 def default_frequencies(base: float, rotary_dim: int) -> list[float]:
@@ -80,6 +81,17 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
+def longrope_attention_factor(factor: float, original_length: float) -> float:
+    """Return the factor by which longrope multiplies cos and sin (LongRoPE's code)."""
+    longer = math.log(factor) / math.log(original_length) if factor > 1.0 else 0.0
+    return math.sqrt(1.0 + longer)
+
+
+def divided(frequencies: Sequence[float], divisors: Sequence[float]) -> tuple[float, ...]:
+    """Divide each frequency by a number of its own."""
+    return tuple(frequency / by for frequency, by in zip(frequencies, divisors, strict=True))
+
+
 def rope_from_config(
     config: Fields,
     head_dim: int,
@@ -89,6 +101,7 @@ def rope_from_config(
     partial: float | None = None,
     layer_type: str | None = None,
     base: float = 10_000.0,
+    base_name: str = "rope_theta",
 ) -> RopeSpec:
     """Read the rotary scheme of a config.json.
 
@@ -103,8 +116,10 @@ def rope_from_config(
         partial: What part of a head is rotated if the config does not say; None: all of it, and
             the config must not ask for less.
         layer_type: The layers, such as "full_attention", whose scheme is wanted where the config
-            has one for each type; None: there must be one for all.
-        base: Default for an absent `rope_theta`.
+            has one for each type; None: there must be one for all. A single scheme of such a
+            config is that of "full_attention", and other layers have none.
+        base: The base if the config does not give one.
+        base_name: The field of the base in the older layout.
 
     Raises:
         CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
@@ -119,8 +134,10 @@ def rope_from_config(
             )
         if nested and layer_type is not None:
             scaling = scaling.group(layer_type)
+        elif layer_type not in (None, "full_attention"):
+            scaling = None
     rotary_dim = _rotary_dim(config, scaling, head_dim, partial)
-    base = config.number("rope_theta", 1.001, _MAX_BASE, base)
+    base = config.number(base_name, *BASES, base)
     found = _from_scaling(config, scaling, rotary_dim, trained_length, base)
     return replace(found, pairing=pairing)
 
@@ -141,7 +158,7 @@ def _rotary_dim(
         fields, partial = scaling, scaling.number(name, 0, 1)
     rotary_dim = int(head_dim * partial)
     if rotary_dim % 2:
-        raise fields.error(name, f"rotate an even part of the {head_dim} dimensions", partial)
+        raise fields.error(name, f"rotate an even number of the {head_dim} dimensions", partial)
     return rotary_dim
 
 
@@ -150,7 +167,7 @@ def _from_scaling(
 ) -> RopeSpec:
     if scaling is None:
         return RopeSpec(tuple(default_frequencies(base, head_dim)), "half")
-    base = scaling.number("rope_theta", 1.001, _MAX_BASE, base)
+    base = scaling.number("rope_theta", *BASES, base)
     frequencies = default_frequencies(base, head_dim)
     name = "rope_type" if scaling.has("rope_type") else "type"
     scheme = scaling.word(name, "default")
@@ -163,6 +180,8 @@ def _from_scaling(
     original = config.whole("original_max_position_embeddings", 1, _MAX_LENGTH, original)
     if scheme == "llama3":
         return _llama3(scaling, frequencies, original)
+    if scheme in ("longrope", "su"):
+        return _longrope(scaling, frequencies, original, trained_length)
     if scheme == "yarn":
         return _yarn(scaling, frequencies, base, original, trained_length)
     rule = f"be one of {', '.join(_SCHEMES)}"
@@ -178,6 +197,21 @@ def _llama3(scaling: Fields, frequencies: list[float], original: int) -> RopeSpe
             "high_freq_factor", f"be greater than `low_freq_factor` ({low:g})", high
         )
     return RopeSpec(tuple(llama3_frequencies(frequencies, factor, low, high, original)), "half")
+
+
+def _longrope(
+    scaling: Fields, frequencies: list[float], original: int, trained_length: int
+) -> RopeSpec:
+    for name in ("short_mscale", "long_mscale"):
+        scaling.must_be(name, None)
+    short, long = (
+        divided(frequencies, scaling.numbers(name, len(frequencies), *_DIVISORS))
+        for name in ("short_factor", "long_factor")
+    )
+    factor = scaling.number("factor", 0, _MAX_FACTOR, trained_length / original)
+    attention_factor = longrope_attention_factor(factor, max(original, 2))
+    attention_factor = scaling.number("attention_factor", 1e-3, 1e3, attention_factor)
+    return RopeSpec(short, "half", attention_factor, LongRope(original, long))
 
 
 def _yarn(
@@ -209,6 +243,7 @@ def rope_from_gguf(
     rotary_dim: int,
     trained_length: int,
     divisors: Sequence[float] | None,
+    long_divisors: Sequence[float] | None = None,
 ) -> RopeSpec:
     """Read the rotary scheme of a GGUF file.
 
@@ -218,17 +253,20 @@ def rope_from_gguf(
         rotary_dim: Number of dimensions that are rotated.
         trained_length: The original length if the file does not give one.
         divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They encode the
-            llama3 scheme.
+            llama3 scheme. Of longrope, those of a short cache.
+        long_divisors: Longrope's other numbers, or None.
 
     Raises:
         CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
     """
-    base = metadata.number("rope.freq_base", 1.001, _MAX_BASE, 10_000.0)
+    base = metadata.number("rope.freq_base", *BASES, 10_000.0)
     frequencies = default_frequencies(base, rotary_dim)
     if divisors is not None:
-        frequencies = [
-            frequency / divisor for frequency, divisor in zip(frequencies, divisors, strict=True)
-        ]
+        unscaled, frequencies = frequencies, list(divided(frequencies, divisors))
+        if long_divisors is not None:
+            return _gguf_longrope(
+                metadata, pairing, frequencies, divided(unscaled, long_divisors), trained_length
+            )
     # A factor without a type is linear. The oldest files call it `scale_linear`.
     factor = metadata.number("rope.scale_linear", 1, _MAX_FACTOR, 1.0)
     factor = metadata.number("rope.scaling.factor", 1, _MAX_FACTOR, factor)
@@ -237,10 +275,28 @@ def rope_from_gguf(
         return RopeSpec(tuple(frequencies), pairing)
     if scheme == "linear":
         return RopeSpec(tuple(linear_frequencies(frequencies, factor)), pairing)
+    if scheme == "longrope":
+        raise metadata.error("rope.scaling.type", "have tensors of short and long factors", scheme)
     if scheme != "yarn":
-        rule = "be one of linear, none, yarn"
+        rule = "be one of linear, longrope, none, yarn"
         raise metadata.error("rope.scaling.type", rule, scheme, _WHY_NOT.get(scheme, ""))
     return _gguf_yarn(metadata, pairing, frequencies, base, factor, trained_length)
+
+
+def _gguf_longrope(
+    metadata: Fields,
+    pairing: Pairing,
+    short: Sequence[float],
+    long: Sequence[float],
+    trained_length: int,
+) -> RopeSpec:
+    metadata.must_be("rope.scaling.type", "longrope")
+    metadata.must_be("rope.scaling.factor", 1.0)
+    original = metadata.whole(
+        "rope.scaling.original_context_length", 1, _MAX_LENGTH, trained_length
+    )
+    attention_factor = metadata.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
+    return RopeSpec(tuple(short), pairing, attention_factor, LongRope(original, tuple(long)))
 
 
 def _gguf_yarn(
@@ -252,8 +308,6 @@ def _gguf_yarn(
     trained_length: int,
 ) -> RopeSpec:
     metadata.must_be("rope.scaling.yarn_ext_factor", 1.0)
-    metadata.must_be("rope.scaling.yarn_attn_factor", 1.0)
-    metadata.must_be("rope.scaling.yarn_log_multiplier", 0.0)
     original = metadata.whole(
         "rope.scaling.original_context_length", 1, _MAX_LENGTH, trained_length
     )
@@ -265,5 +319,15 @@ def _gguf_yarn(
         metadata.number("rope.scaling.yarn_beta_fast", 1e-3, _MAX_FACTOR, 32.0),
         metadata.number("rope.scaling.yarn_beta_slow", 1e-3, _MAX_FACTOR, 1.0),
     )
+    usual = yarn_attention_factor(factor)
+    log_multiplier = metadata.number("rope.scaling.yarn_log_multiplier", 0, 100, 0.0)
+    found_factor = (
+        usual / yarn_attention_factor(factor, log_multiplier) if log_multiplier else usual
+    )
+    # The converter copies it from config.json, but llama.cpp does not use it.
+    stated = metadata.number("rope.scaling.yarn_attn_factor", 1e-3, 1e3, 1.0)
+    if stated != 1.0 and not math.isclose(stated, found_factor, rel_tol=1e-4):
+        rule = f"be {found_factor:g} or absent, as the other fields give it"
+        raise metadata.error("rope.scaling.yarn_attn_factor", rule, stated)
     scale = metadata.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
-    return RopeSpec(tuple(found), pairing, scale * yarn_attention_factor(factor))
+    return RopeSpec(tuple(found), pairing, scale * found_factor)

@@ -35,7 +35,7 @@ def generation_from_config(values: Mapping[str, Any], where: str) -> dict[str, f
     found = _read(fields, _CONFIG_NAMES)
     samples = fields.value("do_sample")
     if samples is True and found.get("temperature") == 0:
-        fields.warn("temperature", "be above 0 if `do_sample` is true", "It means greedy.")
+        fields.warn("temperature", "be above 0 if `do_sample` is true", "Decoding will be greedy.")
     if samples is False:
         found["temperature"] = 0.0
     elif samples not in (None, True):
@@ -49,6 +49,15 @@ def generation_from_gguf(metadata: Mapping[str, Any], where: str) -> dict[str, f
     Values out of range, and of the wrong type, cause warnings.
     """
     return _read(Fields(metadata, where, "general.sampling."), _GGUF_NAMES)
+
+
+def sampling_metadata(generation: Mapping[str, float | int]) -> dict[str, float | int]:
+    """Return sampling defaults as GGUF metadata; those that GGUF has no key for are left out."""
+    return {
+        f"general.sampling.{_GGUF_NAMES[name]}": value
+        for name, value in generation.items()
+        if name in _GGUF_NAMES
+    }
 
 
 def _read(fields: Fields, names: Mapping[str, str]) -> dict[str, float | int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sinkstream import _core
@@ -25,6 +25,19 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 
 @dataclass(frozen=True, slots=True)
+class LongRope:
+    """The frequencies of a cache that holds more tokens than some length (longrope)."""
+
+    above: int
+    """The length. A cache of exactly this length still has the frequencies of the `RopeSpec`."""
+    inverse_frequencies: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        """Return a summary: there are tens of frequencies."""
+        return f"<sinkstream.LongRope above {self.above} tokens>"
+
+
+@dataclass(frozen=True, slots=True)
 class RopeSpec:
     """Rotary positions with fixed frequencies.
 
@@ -33,13 +46,14 @@ class RopeSpec:
     """
 
     inverse_frequencies: tuple[float, ...]
-    """Radians per position, one for each pair of rotated dimensions; none where nothing is
-    rotated."""
+    """Radians per position, one per pair of rotated dimensions; empty if nothing is rotated."""
     pairing: Pairing
     """Which dimensions are rotated together: `"half"`, `d` and `d + rotary_dim/2`; `"interleaved"`,
     `2d` and `2d + 1`."""
     attention_factor: float = 1.0
     """Multiplies cos and sin, of queries and of keys (YaRN, longrope); 1 for other schemes."""
+    long: LongRope | None = None
+    """What replaces the frequencies if the cache is large; None in the spec of a loaded model."""
 
     def __repr__(self) -> str:
         """Return a summary: there are tens of frequencies."""
@@ -54,6 +68,13 @@ class RopeSpec:
     def rotary_dim(self) -> int:
         """Return the number of leading dimensions of a head that are rotated."""
         return 2 * len(self.inverse_frequencies)
+
+    def at_capacity(self, capacity: int) -> RopeSpec:
+        """Return the one with the frequencies of a cache of this capacity."""
+        if self.long is None:
+            return self
+        chosen = self.long if capacity > self.long.above else self
+        return replace(self, inverse_frequencies=chosen.inverse_frequencies, long=None)
 
 
 NO_ROPE = RopeSpec((), "half")
@@ -86,26 +107,26 @@ class Attention:
     scale: float
     """Multiplies the product of a query and a key; usually `1 / sqrt(head_dim)`."""
     window: int = 0
-    """The number of last tokens that the layer was trained to see, the current one included; 0 if
-    it sees all. It keeps just that many tokens, and no sinks, unless the model's window is
+    """The number of most recent tokens that the layer was trained to see, the current one included;
+    0 if it sees all. It keeps just that many tokens, and no sinks, unless the model's window is
     smaller."""
     soft_cap: float = 0.0
     """c > 0: scores become `c * tanh(score / c)` (Gemma 2); 0: no cap."""
     slopes: tuple[float, ...] = ()
     """ALiBi, one for each head: a score decreases by slope times distance; empty: no ALiBi."""
     qk_norm: QkNorm = "none"
-    """How queries and keys are normalized; with the norm of the block."""
+    """How queries and keys are normalized, by a norm of the kind of `Block.norm`."""
     qkv_bias: bool = False
     """Whether the projections to queries, keys and values have biases."""
     output_bias: bool = False
     """Whether the output projection has a bias."""
     clip: float = 0.0
-    """Queries, keys and values are clamped to this size (MPT); 0: they are not."""
+    """Queries, keys and values are clamped to [-clip, clip] (MPT); 0: no clamping."""
     temperature: float = 0.0
     """b: a query at position p is multiplied by `1 + b * ln(1 + floor(p / temperature_length))`
-    (Ministral 3); 0: it is not."""
+    (Ministral 3); 0: no such factor."""
     temperature_length: int = 1
-    """The positions that have the same temperature."""
+    """Number of consecutive positions with the same temperature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +153,12 @@ class Block:
     attention_norm: bool = True
     """Whether attention reads the normalized residual stream."""
     mlp_norm: bool = True
-    """Whether the MLP does. In a parallel block without, it reads what attention reads."""
+    """Whether the MLP reads the normalized residual stream. If False in a parallel block, it reads
+    what attention reads."""
     attention_post_norm: bool = False
     """Whether what attention returns is normalized before it is added."""
     mlp_post_norm: bool = False
-    """Whether what the MLP returns is."""
+    """Whether what the MLP returns is normalized before it is added."""
     parallel: bool = False
     """Whether the MLP reads the residual stream as it was before attention added to it."""
     residual_scale: float = 1.0
@@ -184,7 +206,7 @@ class DecoderSpec:
     family: str
     """Its name, as `model_type` in config.json: `"llama"`, `"gemma3_text"` and others."""
     vocab_size: int
-    """Rows of the embedding: token ids are below it."""
+    """Rows of the embedding; token ids are below this number."""
     hidden_size: int
     """Numbers that represent a token between layers."""
     trained_length: int
@@ -194,7 +216,7 @@ class DecoderSpec:
     block_of_layer: tuple[int, ...]
     """The kind of each layer, an index into `blocks`."""
     final_norm: Norm
-    """Before the logits."""
+    """The norm before the logits."""
     tie_embeddings: bool = False
     """Whether the logits use the embedding's weights."""
     embedding_scale: float = 1.0
@@ -210,7 +232,7 @@ class DecoderSpec:
 
         Args:
             layers: Each layer's block.
-            fields: All other fields.
+            **fields: All other fields.
         """
         kinds: dict[Block, int] = {}
         block_of_layer = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
@@ -261,9 +283,25 @@ class DecoderSpec:
         largest = max(groups, key=lambda group: group.capacity)
         return largest.sinks, largest.window
 
+    def at_capacity(self, sinks: int, window: int) -> DecoderSpec:
+        """Return the one whose frequencies are those of a cache of this S and W."""
+        capacity = sum(self.kept(sinks, window))
+
+        def resolved(block: Block) -> Block:
+            rope = block.attention.rope.at_capacity(capacity)
+            return replace(block, attention=replace(block.attention, rope=rope))
+
+        return replace(self, blocks=tuple(map(resolved, self.blocks)))
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, as the native core reads them."""
-        return asdict(self)
+        """Return the fields as plain values, as the native core reads them.
+
+        It knows only one list of frequencies: see `at_capacity`.
+        """
+        found = asdict(self)
+        for block in found["blocks"]:
+            del block["attention"]["rope"]["long"]
+        return found
 
 
 def usual_scale(head_dim: int) -> float:

@@ -20,6 +20,28 @@ types are GGUF's blocks."""
 SPLIT_STORAGES: tuple[Storage, ...] = ("INT4", "INT8", "FP8")
 """Types of matrices whose codes, scales and zero points are tensors of their own."""
 
+_FALLBACKS: dict[Storage, Storage] = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}  # fmt: skip
+"""llama.cpp's, for rows that are not whole blocks of 256: the next type with blocks of 32."""
+
+
+def has_blocks(storage: Storage, cols: int) -> bool:
+    """Return whether rows of `cols` numbers are whole blocks."""
+    return cols % STORAGE_BLOCKS[storage][0] == 0
+
+
+def block_type(storage: Storage, cols: int) -> Storage | None:
+    """Return the type for rows of `cols` numbers where `storage` is wanted.
+
+    That is `storage` if rows are whole blocks of it, or else its fallback; None if no type fits.
+    """
+    for wanted in (storage, _FALLBACKS.get(storage)):
+        if wanted is not None and has_blocks(wanted, cols):
+            return wanted
+    return None
+
 
 def row_bytes(storage: Storage, cols: int) -> int:
     """Return the bytes of one row of `cols` numbers (a multiple of the block size)."""

@@ -275,7 +275,9 @@ class Run:
         for result in self._output.finished():
             line = await anext(lines, None)
             if line is None or not _belongs(result, line):
-                where = "has no such line" if line is None else f"has another line {line.number}"
+                where = (
+                    "has no such line" if line is None else f"has a different line {line.number}"
+                )
                 raise InvalidArgument(
                     "batch: OUT must hold results of the same input, but has one for line "
                     f"{result['line']}, and IN {where}. To start again, delete OUT."

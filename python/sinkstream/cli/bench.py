@@ -116,7 +116,7 @@ def warn_of_noise(figures: list[Figure]) -> None:
     worst = max(figures, key=lambda figure: figure.largest / figure.smallest)
     if worst.largest > _STEADY * worst.smallest:
         warn_caller(
-            f"bench: rounds should agree, but {worst.name} is from {worst.smallest:,.1f} to "
+            f"bench: rounds should agree, but {worst.name} ranges from {worst.smallest:,.1f} to "
             f"{worst.largest:,.1f} {worst.unit}. Close other programs, and measure again."
         )
 

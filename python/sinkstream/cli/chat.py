@@ -43,8 +43,8 @@ def chat(
         str | None,
         typer.Option(
             metavar="N|system",
-            help='Number of first tokens, which always stay in the cache, or "system" for the '
-            "whole system prompt. Default: 4.",
+            help="Number of tokens at the start of the text, which always stay in the cache, or "
+            '"system" for the whole system prompt. Default: 4.',
         ),
     ] = None,
     max_tokens: Annotated[

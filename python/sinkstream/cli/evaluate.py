@@ -74,8 +74,8 @@ def evaluate(
     sinks: Annotated[
         str,
         typer.Option(
-            help="Number of first tokens, which always stay in the cache. Several, "
-            "comma-separated, are compared."
+            help="Number of tokens at the start of the text, which always stay in the cache. "
+            "Several, comma-separated, are compared."
         ),
     ] = "4",
     chunk: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class ModelFacts:
     tensor_types: dict[str, TypeShare] = field(default_factory=dict)
     """All tensors of the files by block type, the one with the most bytes first."""
     quantize: str | None = None
-    """The block format that matrices of 16 and 32 bits are rounded to."""
+    """The block format to which 16-bit and 32-bit matrices are quantized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,10 @@ class CacheFacts:
     kv_dtype: str
     bytes_per_token: int
     bytes_per_sequence: int
+    rope_changes_above: int | None = None
+    """The capacity above which the model has other rotary frequencies (longrope)."""
+    has_long_rope: bool = False
+    """Whether it has those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class MemoryFacts:
     """Of the device."""
     fits: bool = True
     largest_window: int = 0
-    """The longest that fits and that the model was trained for; 0 if none does."""
+    """The longest window within memory and the trained length; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,9 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     except CheckpointError as error:
         return Refused(_refused_model(name, path, found), [str(error)])
     options = choose_window(options, checkpoint.spec.trained_length)
+    ropes = checkpoint.spec.ropes
+    spec = checkpoint.spec.at_capacity(options.sinks, options.window)
+    checkpoint = replace(checkpoint, spec=spec)
     probed = probe(checkpoint.spec, options)
     sizes = sizes_of(checkpoint.spec, checkpoint.tensors, options, probed)
     gpu = gpu_facts()
@@ -220,6 +227,9 @@ def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
             kv_dtype=probed.kv_dtype,
             bytes_per_token=probed.bytes_per_token,
             bytes_per_sequence=sizes.sequence,
+            rope_changes_above=next((rope.long.above for rope in ropes if rope.long), None),
+            has_long_rope=[rope.inverse_frequencies for rope in spec.ropes]
+            != [rope.inverse_frequencies for rope in ropes],
         ),
         memory=_memory_facts(checkpoint, options, probed, sizes, available),
         processor=ProcessorFacts(

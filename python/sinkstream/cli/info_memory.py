@@ -57,7 +57,7 @@ def largest_window(
     probed: Probed,
     available: int,
 ) -> int:
-    """Return the longest window that fits and that the model was trained for; 0 if none does."""
+    """Return the longest window within memory and the trained length; 0 if there is none."""
     weights = sum(map(_packed, tensors))
     low, high = 0, max(0, spec.trained_length - options.sinks)
     while low < high:

@@ -11,7 +11,14 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from sinkstream.cli.info_facts import Facts, MemoryFacts, ModelFacts, Refused, RefusedModel
+from sinkstream.cli.info_facts import (
+    CacheFacts,
+    Facts,
+    MemoryFacts,
+    ModelFacts,
+    Refused,
+    RefusedModel,
+)
 from sinkstream.cli.info_hints import Hint
 from sinkstream.cli.terminal import printable
 from sinkstream.loading import DEFAULT_SEQUENCES
@@ -47,7 +54,7 @@ def summary(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
         Row("Model", "format", _format(model)),
         Row("Model", "text", _text(model)),
         Row("Context", "kept", f"{cache.sinks:,} sinks + a window of {cache.window:,} tokens"),
-        Row("Context", "trained for", f"{model.trained_length:,} tokens"),
+        Row("Context", "trained for", f"{model.trained_length:,} tokens{_rope(cache)}"),
         Row(
             "Context",
             "cache",
@@ -159,6 +166,14 @@ def lay_out(rows: Sequence[Row], width: int = WIDTH) -> Iterator[Text]:
 def _advice(hints: Sequence[Hint]) -> Iterator[Row]:
     for hint in hints:
         yield Row("Hints", _HINT_LABELS.get(hint.name, _words(hint.name)), hint.text)
+
+
+def _rope(cache: CacheFacts) -> str:
+    """Say which rotary frequencies the cache has, if that depends on its capacity."""
+    if cache.rope_changes_above is None:
+        return ""
+    kind = "long" if cache.has_long_rope else "short"
+    return f"; {kind} rotary factors (long above {cache.rope_changes_above:,} kept tokens)"
 
 
 def _format(model: ModelFacts | RefusedModel) -> str:

@@ -36,7 +36,10 @@ Download = Annotated[
     bool,
     typer.Option("--download", help='Fetch a model named "org/name" from the Hugging Face hub.'),
 ]
-Sinks = Annotated[int, typer.Option(help="Number of first tokens, which always stay in the cache.")]
+Sinks = Annotated[
+    int,
+    typer.Option(help="Number of tokens at the start of the text, which always stay in the cache."),
+]
 Window = Annotated[
     int | None,
     typer.Option(
@@ -59,8 +62,8 @@ Quantize = Annotated[
     str | None,
     typer.Option(
         metavar="TYPE",
-        help='Round matrices of 16 and 32 bits: "int8" (Q8_0), "int4" (Q4_0), or a type such as '
-        '"q5_1". Default: keep the file\'s numbers.',
+        help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type such as '
+        '"q4_k". Default: keep the file\'s numbers.',
     ),
 ]
 
@@ -82,7 +85,7 @@ MinP = Annotated[
     float | None, typer.Option(help="Minimum probability, relative to the most probable token.")
 ]
 RepetitionPenalty = Annotated[
-    float | None, typer.Option(help="Above 1 makes tokens in the cache less probable.")
+    float | None, typer.Option(help="Values above 1 make tokens in the cache less probable.")
 ]
 PresencePenalty = Annotated[
     float | None, typer.Option(help="Subtracted for each token in the cache.")

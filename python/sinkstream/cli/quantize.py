@@ -1,4 +1,4 @@
-"""`sinkstream quantize`: write a GGUF file with fewer bits."""
+"""`sinkstream quantize`: write a GGUF file with fewer bits, from a GGUF file or a folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from sinkstream.checkpoint.quantized_mixes import MIXES
-from sinkstream.checkpoint.write_quantized import write_quantized
 from sinkstream.cli import options
 from sinkstream.cli.progress import progress_bar
 from sinkstream.cli.terminal import printable
+from sinkstream.export.quantized_mixes import MIXES
+from sinkstream.export.write_quantized import write_quantized
 from sinkstream.request.checks import as_choice
 
 
@@ -21,7 +21,8 @@ def quantize(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="IN", help="A GGUF file with matrices of 16 or 32 bits, or the name of one."
+            metavar="IN",
+            help="A 16-bit or 32-bit GGUF file or Hugging Face folder, or the name of one.",
         ),
     ],
     target: Annotated[str, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
@@ -42,7 +43,7 @@ def quantize(
             mix,
             replaces=force,
             download=download,
-            processes=threads,
+            threads=threads,
             progress=show,
         )
     sizes = f"{decimal(written.bytes_before)} to {decimal(written.bytes)}"

@@ -164,8 +164,8 @@ def _warn_of_length(model: Model, name: str, length: int) -> None:
     trained = model.spec.trained_length
     if length > trained:
         warn_caller(
-            f"perplexity: {name} should not exceed the {trained} tokens that the model was trained "
-            f"on, but is {length}. Perplexity will rise beyond that length."
+            f"perplexity: {name} should not exceed the model's trained length of {trained} tokens, "
+            f"but is {length}. Perplexity will rise beyond that length."
         )
 
 

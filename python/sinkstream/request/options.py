@@ -46,7 +46,8 @@ class StreamOptions(TypedDict, total=False):
         Option(
             (),
             Strings(),
-            "Strings before which the stream ends; a control token's text stops at that token.",
+            "Strings before which the stream ends. A string that is a control token's text ends it "
+            "at that token.",
         ),
     ]
     stop_token_ids: Annotated[
@@ -80,7 +81,7 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             Number(0.01, 100),
-            "Above 1 makes tokens that are live in the cache less likely.",
+            "Values above 1 make tokens that are live in the cache less likely.",
         ),
     ]
     presence_penalty: Annotated[
@@ -135,7 +136,7 @@ TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The options that choose tokens, by the names of `StreamOptions`.
+    """The sampling options, named as in `StreamOptions`.
 
     A checkpoint may have its own defaults. The defaults here are neutral: they change nothing.
     `help(Model.stream)` lists meanings and ranges.

@@ -22,7 +22,7 @@ def enable_streaming_llm(
 
     Args:
         model: A model of the families falcon, gpt_neox, llama, mistral, mpt, qwen2 or qwen3.
-        start_size: Number of sinks, the first tokens, which always stay; at least 0.
+        start_size: Number of sinks, the tokens at the start, which always stay; at least 0.
         recent_size: Number of other tokens to keep, at least 1. A query sees both, and itself.
 
     Returns:

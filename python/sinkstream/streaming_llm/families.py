@@ -105,8 +105,8 @@ def plan_cache(where: str, model: Any, start_size: int, recent_size: int) -> Cac
         _check_mpt(where, config, start_size + window)
     elif not has_alibi and start_size + window > config.max_position_embeddings:
         warn_caller(
-            f"{where}: the cache should not exceed the {config.max_position_embeddings} tokens "
-            f"that the model was trained on, but holds {start_size + window}."
+            f"{where}: the cache should not exceed the model's trained length of "
+            f"{config.max_position_embeddings} tokens, but holds {start_size + window}."
         )
     if model.can_generate() and model.generation_config.use_cache is False:
         warn_caller(

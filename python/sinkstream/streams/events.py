@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The sequence has received its memory. Has the options in use: given, drawn, or default."""
+    """The sequence has received its memory. Carries the options in use: given, drawn or default."""
 
     prompt_tokens: int
     seed: int

@@ -60,9 +60,10 @@ _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 class Stream(ClosesOnExit):
     """Text as it is generated; created by `Model.stream`.
 
-    Generation runs in parallel with the reader, who may fall behind: text is merged, and generation
-    pauses about 2,000 tokens ahead of the reader. `close()`, `cancel()`, the end of a `with` block
-    and Ctrl-C end it; so does leaving a loop over a stream that has no other reference.
+    Generation runs in parallel with the reader, who may fall behind: pending text is joined into
+    one piece, and generation pauses about 2,000 tokens ahead of the reader. `close()`, `cancel()`,
+    the end of a `with` block and Ctrl-C end it; so does leaving a loop over a stream that has no
+    other reference.
 
     In asyncio, `async for`, `async with`, `aevents()`, `aresult()` and `aclose()` do the same and
     let other tasks run. Cancelling a task that waits for a stream, as `asyncio.timeout` does, ends
@@ -145,8 +146,8 @@ class Stream(ClosesOnExit):
             InvalidArgument: The checkpoint has no tokenizer, so there is no text.
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: Timed out waiting for cache memory that idle sessions, or streams that
-                are not being read, hold.
+            CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
+                that are not being read.
             EngineDead: The generation thread has failed.
         """
         self._check_text()
@@ -162,8 +163,8 @@ class Stream(ClosesOnExit):
         Raises:
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity; after `Finished("error")`.
-            CapacityError: Timed out waiting for cache memory that idle sessions, or streams that
-                are not being read, hold.
+            CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
+                that are not being read.
             EngineDead: The generation thread has failed.
         """
         try:
@@ -182,8 +183,8 @@ class Stream(ClosesOnExit):
         Raises:
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: Timed out waiting for cache memory that idle sessions, or streams that
-                are not being read, hold.
+            CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
+                that are not being read.
             EngineDead: The generation thread has failed.
         """
         self._read(self._inbox.skip)

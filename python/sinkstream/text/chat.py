@@ -210,8 +210,9 @@ class ChatFormat:
                 if UNKNOWN in written.origins[found.begin : found.end]:
                     literal = str.__str__(written[found.begin : found.end])
                     raise InvalidArgument(
-                        f"{argument.call}: the checkpoint's chat template hides the origin of "
-                        f"{literal!r}: its own text, or a message. Give token ids instead.",
+                        f"{argument.call}: with the checkpoint's chat template, it is unclear "
+                        f"whether {literal!r} comes from the template or from a message. Give "
+                        "token ids instead.",
                         param=argument.name,
                     )
                 yield found

@@ -137,7 +137,7 @@ class _Check:
         for name in part:
             if name not in ("text", "type"):
                 raise self._refusal(
-                    f"{where} must have only text, type, but has {repr(name)[:40]}."
+                    f"{where} must have only the keys `text` and `type`, but has {repr(name)[:40]}."
                 )
         if not isinstance(part.get("text"), str):
             raise self._wrong_type(f"{where}: `text`", "a string", part.get("text"))
@@ -159,12 +159,12 @@ class _Check:
             return [self._data(part, where, depth + 1) for part in value]
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) for name in value):
-                raise self._wrong_type(where, "data with names of type str", value)
+                raise self._wrong_type(where, "a mapping with string keys", value)
             return {
                 self._string(name, where): self._data(part, where, depth + 1)
                 for name, part in value.items()
             }
-        raise self._wrong_type(where, "data that JSON can hold", value)
+        raise self._wrong_type(where, "JSON-serializable", value)
 
     def _string(self, text: str, where: str) -> str:
         check_characters(text, self._where + where)

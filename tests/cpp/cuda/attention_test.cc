@@ -72,7 +72,7 @@ TEST_P(CudaAttentionOfType, MatchesTheReferenceForTenWindowsInAnyPieces) {
 
 TEST_P(CudaAttentionOfType, MatchesTheReferenceForEveryShape) {
   constexpr int64_t kHeads[][2] = {{1, 1}, {4, 2}, {9, 3}, {8, 2}, {7, 1}, {8, 1}, {71, 1}};
-  constexpr int64_t kHeadDims[] = {32, 48, 64, 80, 96, 128, 144, 256};
+  constexpr int64_t kHeadDims[] = {32, 48, 64, 80, 96, 128, 144, 256, 272, 400, 512};
   ThreadPool pool(2);
   const DType type = GetParam();
   for (const auto& [heads, kv_heads] : kHeads) {

@@ -46,14 +46,13 @@ struct TokenLoop {
                                    .sampled = sampled_ids.get()},
                                   nullptr);
     if (status != kSuccess) return status;
-    status = ops.rms_norm({.hidden = hidden.get(),
-                           .residual = {},
-                           .weight = weight.get(),
-                           .out = normed.get(),
-                           .rows = kRows,
-                           .dim = kHidden,
-                           .eps = 1e-5f},
-                          nullptr);
+    status = ops.norm({.hidden = hidden.get(),
+                       .norms = {{weight.get(), nullptr}, {}},
+                       .outs = {normed.get(), nullptr},
+                       .eps = 1e-5f,
+                       .rows = kRows,
+                       .dim = kHidden},
+                      nullptr);
     if (status != kSuccess) return status;
     status = ops.linear({.weights = output.matrix,
                          .splits = splits,

@@ -160,6 +160,87 @@ TEST(CudaDecoder, ChunkSizeChangesNoBitWhereLayersHaveTheirOwnWindows) {
   }
 }
 
+// A model whose layers have blocks of several families.
+DecoderSpec mixed_spec(uint32_t seed) {
+  std::mt19937 random(seed);
+  const std::vector<NamedSpec> kinds = special_specs(gpu_spec());
+  DecoderSpec spec = gpu_spec();
+  spec.blocks.clear();
+  spec.block_of_layer.clear();
+  for (int32_t layer = 0; layer < 4; ++layer) {
+    const std::vector<BlockSpec>& blocks = kinds[random() % kinds.size()].spec.blocks;
+    BlockSpec block = blocks[random() % blocks.size()];
+    block.mlp.intermediate_size = 40 + 16 * static_cast<int64_t>(random() % 3);
+    block.attention.window = random() % 3 == 0 ? 32 : 0;
+    block.attention.scale = 0.1f;  // sharper attention lets roundings grow from layer to layer
+    spec.blocks.push_back(block);
+    spec.block_of_layer.push_back(layer);
+  }
+  spec.final_norm = {random() % 2 == 0 ? NormKind::kLayer : NormKind::kRms, 1e-4f, seed % 2 == 0};
+  spec.embedding_scale = 3;
+  spec.logit_scale = 0.5f;
+  spec.logit_soft_cap = 4;
+  return spec;
+}
+
+DecoderSpec wide_spec() {
+  return with_blocks(gpu_spec(), [](BlockSpec* block) {
+    block->attention.heads = 3;
+    block->attention.kv_heads = 1;
+    block->attention.head_dim = 320;
+    block->attention.scale = usual_scale(320);
+    block->attention.rope = rope_with(160, 10000);
+  });
+}
+
+// What only some families have, at the sizes of a GPU.
+std::vector<NamedSpec> gpu_specs() {
+  std::vector<NamedSpec> specs = special_specs(gpu_spec());
+  for (uint32_t seed = 1; seed <= 6; ++seed)
+    specs.push_back({cat("mixed ", seed), mixed_spec(seed)});
+  specs.push_back({"wide heads", wide_spec()});
+  return specs;
+}
+
+class CudaDecoderOfSpec : public testing::TestWithParam<NamedSpec> {};
+
+TEST_P(CudaDecoderOfSpec, AgreesWithTheProcessorFarPastTheWindowAndAfterACut) {  // no tsan
+  Twins twins(DType::kFloat16, {}, GetParam().spec);
+  const auto tokens = random_tokens(300, twins.vocab(), 1),
+             more = random_tokens(90, twins.vocab(), 2);
+  for (const auto& [window, chunk] :
+       {std::pair{Window{4, 9}, 77}, {Window{3, 70}, 300}, {Window{66, 25}, 97}}) {
+    SCOPED_TRACE(cat(GetParam().name, ", S ", window.sinks, " W ", window.window));
+    Sequences here(twins, window, false), there(twins, window, true);
+    const auto expected = logits_of(twins, false, &here[0], tokens, 300);
+    expect_near(logits_of(twins, true, &there[0], tokens, chunk), expected, DType::kFloat16);
+    if (window.sinks == 66) continue;
+    const int64_t begin = window.sinks + window.window / 2;
+    for (const auto& [on_gpu, cache] : {std::pair{false, &here[0]}, {true, &there[0]}}) {
+      twins.model(on_gpu).evict_range(cache, begin, begin + window.window / 4);
+    }
+    const auto after = logits_of(twins, false, &here[0], more, 50);
+    expect_near(logits_of(twins, true, &there[0], more, 90), after, DType::kFloat16);
+  }
+}
+
+TEST_P(CudaDecoderOfSpec, ChunkSizeChangesNoBit) {  // no tsan
+  Twins twins(DType::kInt8, {}, GetParam().spec);
+  const auto tokens = random_tokens(120, twins.vocab(), 2);
+  const Window window{3, 40};
+  Sequences whole(twins, window, true);
+  const auto expected = logits_of(twins, true, &whole[0], tokens, 120);
+  for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
+  for (const int64_t chunk : {1, 33}) {
+    Sequences cut(twins, window, true);
+    EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk)))
+        << GetParam().name << ", chunk " << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, CudaDecoderOfSpec, testing::ValuesIn(gpu_specs()),
+                         [](const auto& info) { return std::to_string(info.index); });
+
 // Five sequences of different lengths, some in prefill and some decoding, with random wanted
 // logits.
 TEST_P(CudaDecoderOfType, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {

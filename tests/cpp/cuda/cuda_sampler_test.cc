@@ -121,6 +121,25 @@ TEST(CudaSampler, OneStepAheadItDrawsTheSameWhereLayersHaveTheirOwnWindows) {  /
   EXPECT_GT(gpu.take_counts().graphs, 120);
 }
 
+// Logits that are scaled and capped on the host, in forward, and on the GPU.
+TEST(CudaSampler, OneStepAheadItDrawsTheSameFromScaledAndCappedLogits) {  // no tsan
+  for (const auto& [name, spec] : special_specs(gpu_spec())) {
+    if (spec.logit_scale == 1 && spec.logit_soft_cap == 0) continue;
+    SCOPED_TRACE(name);
+    const std::vector<SamplingRequest> requests = {
+        {with_penalties(greedy()), {1, 2, 3, 4, 5}, 30},
+        {sampling(5), {9}, 20},
+        {greedy(), random_tokens(40, 53, 1), 10, 30, 10}};
+    const auto expected = one_by_one(requests, kWindow, spec);
+    LazyGpu gpu;
+    SamplingModel model(gpu.plugin(), std::ssize(requests), 4, spec);
+    SamplingLoop loop(model, kWindow, requests);
+    loop.run();
+    expect_tokens(loop, expected);
+    EXPECT_GT(gpu.take_counts().graphs, 20);
+  }
+}
+
 // The other extreme: a GPU that finishes each step at launch.
 TEST(CudaSampler, DrawsTheSameOnAGpuThatIsNeverLate) {  // no tsan
   const std::vector<SamplingRequest> requests = {{sampling(5), {9}, 12},

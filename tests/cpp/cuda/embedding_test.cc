@@ -59,6 +59,20 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
   }
 }
 
+TEST(CudaEmbedding, ScalesNumbersThatAreAlreadyFloat32) {
+  for (const Storage storage : {Storage::kBF16, Storage::kQ8_0}) {
+    const int64_t cols = whole_blocks(storage, 96);
+    const Table table(storage, 20, cols);
+    const DeviceArray<int32_t> ids(std::vector<int32_t>{7, 19});
+    DeviceArray<float> plain(2 * cols), scaled(2 * cols);
+    ASSERT_EQ(embedding(table.args(ids, &plain), nullptr), kSuccess);
+    EmbeddingArgs args = table.args(ids, &scaled);
+    args.scale = 55.4256f;
+    ASSERT_EQ(embedding(args, nullptr), kSuccess);
+    for (int64_t i = 0; i < scaled.count(); ++i) EXPECT_EQ(scaled[i], plain[i] * 55.4256f) << i;
+  }
+}
+
 TEST(CudaEmbedding, TakesWhatTheStepBeforeHasDrawn) {
   const Table table(Storage::kBF16, 20, 40);
   const DeviceArray<int32_t> ids(std::vector<int32_t>{sampled_by(1), 4, sampled_by(0)});

@@ -91,11 +91,10 @@ struct Case {
   int64_t rotary_dim;
   Pairing pairing;
 };
-constexpr Case kCases[] = {{48, 48, Pairing::kHalf},
-                           {80, 20, Pairing::kInterleaved},
-                           {256, 256, Pairing::kInterleaved},
-                           {96, 6, Pairing::kHalf},
-                           {32, 0, Pairing::kHalf}};
+constexpr Case kCases[] = {
+    {48, 48, Pairing::kHalf}, {80, 20, Pairing::kInterleaved}, {256, 256, Pairing::kInterleaved},
+    {96, 6, Pairing::kHalf},  {512, 512, Pairing::kHalf},      {400, 40, Pairing::kInterleaved},
+    {32, 0, Pairing::kHalf}};
 
 TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
   constexpr int64_t kLength = 500;
@@ -103,6 +102,7 @@ TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
   for (const DType type : kGpuTypes) {
     for (const auto& [head_dim, rotary_dim, pairing] : kCases) {
       for (const auto& [older, distance] : {std::pair{1, 1}, {90, 3}, {40, 64}, {0, 9}}) {
+        if (head_dim > 256 && older != 40) continue;  // slow
         StreamSpec spec = make_spec(4, 130, 2, 2, head_dim, type), other = spec;
         spec.rotary_dim = other.rotary_dim = rotary_dim;
         spec.pairing = other.pairing = pairing;

@@ -59,6 +59,39 @@ TEST(CudaLogits, EqualTheReferenceBitForBit) {  // no tsan
   });
 }
 
+// Before penalties and temperature, and before log Σ exp.
+TEST(CudaLogits, AreScaledAndCappedAsByTheReference) {
+  for (const LogitBend bend : {LogitBend{0.0625f, 0}, {1, 30}, {-0.5f, 2}, {8, 1e-3f}}) {
+    for (const int splits : {1, 3}) {
+      SCOPED_TRACE(cat("scale ", bend.scale, ", cap ", bend.soft_cap, ", splits ", splits));
+      SamplingCase c = random_case(9000, splits, 4);
+      c.bend = bend;
+      const SamplingAnswer expected = run_reference(c, splits);
+      const SamplingAnswer found = run_on_gpu(c, splits);
+      ASSERT_EQ(found.sampled.is_finite, 1);
+      // A logit of 26 is off by one unit in the last place, 2e-6.
+      EXPECT_NEAR(found.sampled.log_sum_exp, expected.sampled.log_sum_exp, 4e-6);
+      EXPECT_EQ(found.sampled.token, expected.sampled.token);
+      EXPECT_NEAR(found.sampled.logprob, expected.sampled.logprob, 4e-6);
+      if (bend.soft_cap == 0) expect_same_bits(found.values, expected.values);
+      for (size_t i = 0; i < expected.values.size(); ++i) {
+        if (found.values[i] == expected.values[i]) continue;  // forbidden
+        EXPECT_NEAR(found.values[i], expected.values[i],
+                    1e-6 * (bend.soft_cap + std::abs(expected.values[i])))
+            << "token " << i;
+      }
+    }
+  }
+}
+
+TEST(CudaLogits, ACapHidesNoNan) {
+  SamplingCase c;
+  c.logits = normal_row(1000, 4, 1);
+  c.bend.soft_cap = 30;
+  c.logits[77] = NAN;
+  EXPECT_EQ(run_on_gpu(c).sampled.is_finite, 0);
+}
+
 TEST(CudaLogits, NeutralValuesChangeNothing) {
   SamplingCase c;
   c.logits = normal_row(1000, 4, 1);

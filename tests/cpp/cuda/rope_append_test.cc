@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -29,12 +30,21 @@ struct Shape {
   bool has_norm;
   bool has_bias;
   int splits;
+  // What only some families have.
+  NormKind norm_kind = NormKind::kRms;
+  bool has_norm_bias = false;
+  NormExtent extent = NormExtent::kHead;
+  float clip = 0;
+  float temperature = 0;
 };
 
 std::string text_of(const Shape& s) {
   return cat("heads ", s.heads, "/", s.kv_heads, " of ", s.head_dim, ", rotary ", s.rotary_dim,
              s.pairing == Pairing::kHalf ? " half, " : " interleaved, ", name_of(s.type),
-             s.has_norm ? ", norm" : "", s.has_bias ? ", bias" : "", ", splits ", s.splits);
+             s.has_norm ? ", norm" : "", s.norm_kind == NormKind::kLayer ? " layer" : "",
+             s.has_norm_bias ? " bias" : "",
+             s.extent == NormExtent::kAllHeads ? " of all heads" : "", s.has_bias ? ", bias" : "",
+             ", clip ", s.clip, ", temperature ", s.temperature, ", splits ", s.splits);
 }
 
 // The sequence and token of a row.
@@ -49,6 +59,7 @@ constexpr Window kWindows[] = {{.sinks = 4, .window = 100},
                                {.sinks = 0, .window = 1},
                                {.sinks = 2, .window = 64}};
 constexpr int kLayers = 3, kLayer = 1;
+constexpr int64_t kTemperatureLength = 7;
 // In the last sequence, blocks from this one on are in scratch pages.
 constexpr int64_t kScratchBlock = 3, kScratchPages = 2;
 
@@ -83,7 +94,8 @@ struct Step {
   std::vector<RowSpec> rows;
   PageShape page_shape;
   int64_t width, stride;
-  std::vector<float> qkv, bias, query_norm, key_norm;
+  std::vector<float> qkv, bias, query_norm, key_norm, query_norm_bias, key_norm_bias;
+  mutable std::vector<double> scratch;
   std::vector<float> angles[4];  // cos and sin by index, cos and sin by rank
   std::vector<TokenRow> tokens;
   std::vector<SequencePages> sequences;
@@ -100,15 +112,22 @@ struct Step {
     const int64_t room = count + 1;  // the capacity of Partials is larger
     qkv.assign(s.splits * room * stride, NAN);
     if (s.has_bias) bias = random_numbers(width, 91);
+    const bool is_full = s.extent == NormExtent::kAllHeads;
     if (s.has_norm) {
-      query_norm = random_numbers(s.head_dim, 92);
-      key_norm = random_numbers(s.head_dim, 93);
+      query_norm = random_numbers(s.head_dim * (is_full ? s.heads : 1), 92);
+      key_norm = random_numbers(s.head_dim * (is_full ? s.kv_heads : 1), 93);
+      if (s.has_norm_bias) {
+        query_norm_bias = random_numbers(std::ssize(query_norm), 94);
+        key_norm_bias = random_numbers(std::ssize(key_norm), 95);
+      }
     }
+    if (is_full) scratch.assign(rope_append_scratch_doubles(count), NAN);
     const int64_t pairs = s.rotary_dim / 2;
     for (std::vector<float>& table : angles) table.assign(count * pairs, NAN);
     for (int64_t r = 0; r < count; ++r) {
-      tokens.push_back({.index = rows[r].index, .sequence = rows[r].sequence});
+      tokens.push_back({.index = rows[r].index, .rank = -7, .sequence = rows[r].sequence});
       if (rows[r].sequence < 0) continue;
+      tokens.back().rank = kWindows[rows[r].sequence].rank(rows[r].index);
       const std::vector<float> numbers = random_numbers(s.splits * width, seed_of(rows[r]));
       for (int k = 0; k < s.splits; ++k) {
         std::copy_n(numbers.data() + k * width, width, qkv.data() + (k * room + r) * stride);
@@ -148,8 +167,16 @@ struct Step {
     RopeAppendArgs args;
     args.qkv = {qkv.data(), shape.splits, count + 1, stride};
     args.bias = shape.has_bias ? bias.data() : nullptr;
-    args.query_norm = shape.has_norm ? query_norm.data() : nullptr;
-    args.key_norm = shape.has_norm ? key_norm.data() : nullptr;
+    if (shape.has_norm) {
+      args.query_norm = {query_norm.data(), bias_of(query_norm_bias)};
+      args.key_norm = {key_norm.data(), bias_of(key_norm_bias)};
+    }
+    args.norm_kind = shape.norm_kind;
+    args.norm_extent = shape.extent;
+    args.scratch = scratch.data();
+    args.clip = shape.clip;
+    args.temperature = shape.temperature;
+    args.temperature_length = kTemperatureLength;
     args.norm_eps = shape.has_norm ? 1e-6f : 0;
     args.rows = count;
     args.heads = shape.heads;
@@ -160,6 +187,10 @@ struct Step {
     args.query_window = out.query_window.data();
     args.query_sink = out.query_sink.data();
     return args;
+  }
+
+  static const float* bias_of(const std::vector<float>& numbers) {
+    return numbers.empty() ? nullptr : numbers.data();
   }
 };
 
@@ -211,21 +242,29 @@ Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
         row[i] = k == 0 ? part : row[i] + part;
       }
       if (shape.has_bias) row[i] += step.bias[i];
+      if (shape.clip > 0) row[i] = std::clamp(row[i], -shape.clip, shape.clip);
     }
-    const auto norm = [&](float* heads, int64_t count, const std::vector<float>& weight) {
+    const auto norm = [&](float* heads, const HeadNorm& weights, int64_t count) {
       if (!shape.has_norm) return;
-      reference.rms_norm({.input = heads,
-                          .input_stride = shape.head_dim,
-                          .weight = weight.data(),
-                          .out = heads,
-                          .out_stride = shape.head_dim,
-                          .rows = count,
-                          .dim = shape.head_dim,
-                          .eps = args.norm_eps},
-                         launch);
+      const bool is_full = shape.extent == NormExtent::kAllHeads;
+      const int64_t dim = shape.head_dim * (is_full ? count : 1);
+      reference.norm({.input = heads,
+                      .input_stride = dim,
+                      .weight = weights.weight,
+                      .bias = weights.bias,
+                      .out = heads,
+                      .out_stride = dim,
+                      .rows = is_full ? 1 : count,
+                      .dim = dim,
+                      .eps = args.norm_eps,
+                      .kind = shape.norm_kind},
+                     launch);
     };
-    norm(row.data(), shape.heads, step.query_norm);
-    norm(row.data() + query_width, shape.kv_heads, step.key_norm);
+    norm(row.data(), args.query_norm, shape.heads);
+    norm(row.data() + query_width, args.key_norm, shape.kv_heads);
+    const int64_t times = step.tokens[r].rank / kTemperatureLength;
+    const auto factor = static_cast<float>(1 + double{shape.temperature} *
+                                                   std::log(1 + static_cast<double>(times)));
     const Rotation by_index = {args.by_index.cos + r * pairs, args.by_index.sin + r * pairs,
                                shape.rotary_dim, shape.pairing};
     const Rotation by_rank = {args.by_rank.cos + r * pairs, args.by_rank.sin + r * pairs,
@@ -241,7 +280,7 @@ Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
                       .rotation = rotation},
                      launch);
       for (int64_t i = 0; i < query_width; ++i) {
-        to[r * query_width + i] = rounded_bits(shape.type, turned[i]);
+        to[r * query_width + i] = rounded_bits(shape.type, turned[i] * factor);
       }
     };
     turn(by_index, out.query_window);
@@ -278,7 +317,7 @@ Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
 std::vector<Shape> shapes() {
   std::vector<Shape> shapes;
   int turn = 0;
-  for (const int64_t head_dim : {16, 32, 64, 80, 96, 128, 256}) {
+  for (const int64_t head_dim : {16, 32, 64, 80, 96, 128, 256, 512}) {
     for (const DType type : {DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
       ++turn;
       const int32_t kv_heads = 1 + turn % 3;
@@ -296,22 +335,93 @@ std::vector<Shape> shapes() {
   return shapes;
 }
 
+// With norms of all heads together, layer norms, clips and temperatures; some do not rotate.
+std::vector<Shape> special_shapes() {
+  std::vector<Shape> shapes;
+  int turn = 0;
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    for (const NormExtent extent : {NormExtent::kHead, NormExtent::kAllHeads}) {
+      for (const bool has_norm_bias : {false, true}) {
+        for (const DType type : {DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+          ++turn;
+          const int32_t kv_heads = 1 + turn % 2;
+          const int64_t head_dim = turn % 5 == 0 ? 304 : 16 * (1 + turn % 6);
+          shapes.push_back({.heads = kv_heads * (1 + turn % 5),
+                            .kv_heads = kv_heads,
+                            .head_dim = head_dim,
+                            .rotary_dim = turn % 4 == 0 ? 0 : head_dim,
+                            .pairing = Pairing::kHalf,
+                            .type = type,
+                            .has_norm = turn % 7 != 0,
+                            .has_bias = turn % 2 == 0,
+                            .splits = 1 + turn % 3,
+                            .norm_kind = kind,
+                            .has_norm_bias = has_norm_bias,
+                            .extent = extent,
+                            .clip = turn % 3 == 0 ? 0 : 1.25f,
+                            .temperature = turn % 4 == 1 ? 0 : 0.1f});
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+void expect_reference(const Shape& shape) {
+  const Output expected = run_reference(shape, kRows);
+  const Output found = run_on_gpu(shape, kRows);
+  EXPECT_EQ(found.query_window, expected.query_window);
+  EXPECT_EQ(found.query_sink, expected.query_sink);
+  ASSERT_EQ(found.pool.size(), expected.pool.size());
+  EXPECT_EQ(std::memcmp(found.pool.data(), expected.pool.data(), found.pool.size()), 0);
+}
+
 TEST(CudaRopeAppend, EqualsTheReferenceBitForBitAndWritesNothingElse) {
   emulator::in_every_order([](const emulator::Order& order) {
     for (const Shape& shape : shapes()) {
       SCOPED_TRACE(cat(order.name, ", ", text_of(shape)));
-      const Output expected = run_reference(shape, kRows);
-      const Output found = run_on_gpu(shape, kRows);
-      EXPECT_EQ(found.query_window, expected.query_window);
-      EXPECT_EQ(found.query_sink, expected.query_sink);
-      ASSERT_EQ(found.pool.size(), expected.pool.size());
-      EXPECT_EQ(std::memcmp(found.pool.data(), expected.pool.data(), found.pool.size()), 0);
+      expect_reference(shape);
     }
   });
 }
 
+TEST(CudaRopeAppend, EqualsTheReferenceForWhatOnlySomeFamiliesHave) {
+  emulator::in_every_order([](const emulator::Order& order) {
+    for (const Shape& shape : special_shapes()) {
+      SCOPED_TRACE(cat(order.name, ", ", text_of(shape)));
+      expect_reference(shape);
+    }
+  });
+}
+
+TEST(CudaRopeAppend, AClipKeepsNan) {
+  const Shape shape = {.heads = 1,
+                       .kv_heads = 1,
+                       .head_dim = 16,
+                       .rotary_dim = 0,
+                       .pairing = Pairing::kHalf,
+                       .type = DType::kBFloat16,
+                       .has_norm = false,
+                       .has_bias = false,
+                       .splits = 1,
+                       .clip = 2};
+  Step step(shape, {{2, 41}});
+  const float numbers[] = {NAN, 3, -3, INFINITY, -INFINITY, 1.5f, 2, -2};
+  const float expected[] = {NAN, 2, -2, 2, -2, 1.5f, 2, -2};
+  std::copy(std::begin(numbers), std::end(numbers), step.qkv.begin());
+  Output out;
+  ASSERT_EQ(rope_append(step.args(out), {}), kSuccess);
+  for (size_t i = 0; i < std::size(numbers); ++i) {
+    const float found = to_float(sinkstream::bf16{out.query_window[i]});
+    EXPECT_TRUE(found == expected[i] || (std::isnan(found) && std::isnan(expected[i]))) << i;
+  }
+}
+
 TEST(CudaRopeAppend, ARowDependsOnNoOther) {  // no tsan
-  for (const Shape& shape : shapes()) {
+  std::vector<Shape> all = shapes();
+  const std::vector<Shape> special = special_shapes();
+  all.insert(all.end(), special.begin(), special.end());
+  for (const Shape& shape : all) {
     const Output together = run_on_gpu(shape, kRows);
     const int64_t width = shape.heads * shape.head_dim;
     Output alone;

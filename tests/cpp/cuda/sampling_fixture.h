@@ -23,6 +23,7 @@ namespace sinkstream::cuda {
 // One row of a step.
 struct SamplingCase {
   std::vector<float> logits;  // [splits][vocab]
+  LogitBend bend;             // the same in all rows
   SamplingRow params;         // except bias and penalties
   double min_p = 0;
   int64_t index = 0;  // of the sampled token; at least 0
@@ -84,6 +85,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
   std::vector<SampledRow> sampled(rows);
   std::vector<float> thresholds(rows, NAN);
   EXPECT_EQ(logits({.logits = input,
+                    .bend = cases[0].bend,
                     .rows = rows,
                     .vocab = vocab,
                     .tokens = tokens.data(),
@@ -101,6 +103,7 @@ inline std::vector<SamplingAnswer> run_on_gpu(const std::vector<SamplingCase>& c
     if (!cases[r].is_idle) answers[r].values.assign(values, values + vocab);
   }
   EXPECT_EQ(sample({.logits = input,
+                    .bend = cases[0].bend,
                     .rows = rows,
                     .vocab = vocab,
                     .tokens = tokens.data(),
@@ -131,11 +134,19 @@ inline SamplingAnswer run_reference(const SamplingCase& c, int splits = 1, doubl
   for (int s = 1; s < splits; ++s) {
     for (int64_t i = 0; i < vocab; ++i) raw[i] += c.logits[s * vocab + i];
   }
+  ThreadPool pool(1);
+  if (c.bend.scale != 1 || c.bend.soft_cap > 0) {
+    reference_kernels().soft_cap({.values = raw.data(),
+                                  .rows = 1,
+                                  .dim = vocab,
+                                  .scale = c.bend.scale,
+                                  .cap = c.bend.soft_cap},
+                                 {&pool});
+  }
   PenaltyRing ring(c.sinks, c.window, INT64_MAX);
   for (const int32_t id : c.history) ring.append(id);
   SamplingAnswer answer;
   answer.values.resize(vocab);
-  ThreadPool pool(1);
   bool is_finite = false;
   reference_kernels().logits({.input = raw.data(),
                               .out = answer.values.data(),

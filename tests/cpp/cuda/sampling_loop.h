@@ -88,11 +88,13 @@ inline std::vector<SampledToken> sample_one_by_one(SamplingModel& model, const W
     if (i == 0) ops.penalties_append({tables, 0, next.data(), std::ssize(next)}, nullptr);
     const cuda::TokenRow token = {.index = caches[0].length() - 1, .sequence = 0};
     const cuda::Partials partials = {logits.get(), 1, 1, vocab};
-    ops.logits({partials, 1, vocab, &token, &row, params.logit_bias.data(), tables, scratch.get()},
-               nullptr);
+    ops.logits(
+        {partials, {}, 1, vocab, &token, &row, params.logit_bias.data(), tables, scratch.get()},
+        nullptr);
     int32_t id = 0;
     cuda::SampledRow result;
-    ops.sample({partials, 1, vocab, &token, &row, tables, scratch.get(), &id, &result}, nullptr);
+    ops.sample({partials, {}, 1, vocab, &token, &row, tables, scratch.get(), &id, &result},
+               nullptr);
     sampled.push_back({result.token, result.logprob, result.is_finite != 0});
     next = {id};
   }

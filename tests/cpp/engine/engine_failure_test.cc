@@ -93,7 +93,8 @@ TEST_P(EngineFailureTest, EndsOnlyTheSequenceWithNonFiniteLogits) {
   } catch (const NonFiniteLogits& error) {
     EXPECT_EQ(error.index, 1 + before);
   }
-  const char* which = sampled_by == SampledBy::kHost ? "token 7 has nan" : "some are not";
+  const char* which =
+      sampled_by == SampledBy::kHost ? "the logit of token 7 is nan" : "some are not";
   EXPECT_EQ(error_of(*poisoned),
             cat("stream: logits must be finite, but at index ", 1 + before, " ", which,
                 ". Other streams continue; a more precise dtype may help."));

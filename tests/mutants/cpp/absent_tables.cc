@@ -1,6 +1,6 @@
 // The tables of wide instructions for the small build in which mistakes are planted: absent, as on
-// a processor that lacks them. That build has `generic`, `reference`, and the emulated `avx512` and
-// `amx`.
+// a processor that lacks them. That build has `reference`, `generic`, `avx2`, and the emulated
+// `avx512` and `amx`.
 #include "kernels/table.h"
 
 namespace sinkstream {
@@ -12,11 +12,6 @@ constexpr Kernels absent(const char* name) {
 }
 
 }  // namespace
-
-const Kernels& avx2_kernels() {
-  static constexpr Kernels table = absent("avx2");
-  return table;
-}
 
 const Kernels& avx512_kernels() {
   static constexpr Kernels table = absent("avx512");

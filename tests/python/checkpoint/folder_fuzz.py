@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 from transformers.generation import logits_process
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.utils.logging import disable_progress_bar
 
 from sinkstream.checkpoint.bounded_file import read_json, read_optional_json
@@ -128,7 +129,9 @@ def config_difference(folder: Path, draw: random.Random) -> str | None:
         return None
     try:
         theirs = AutoConfig.from_pretrained(folder)
-        rotary = LlamaRotaryEmbedding(theirs)
+        # Of these families, only phi3 rotates a part of each head.
+        is_phi3 = spec.family == "phi3"
+        rotary = (Phi3RotaryEmbedding if is_phi3 else LlamaRotaryEmbedding)(theirs)
     except Exception:  # its checks raise anything
         return None
     return _spec_difference(spec, theirs, rotary)
@@ -140,7 +143,7 @@ def _windows(theirs: Any) -> tuple[int, ...]:
     return tuple((theirs.sliding_window or 0) * (kind == "sliding_attention") for kind in kinds)
 
 
-def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: LlamaRotaryEmbedding) -> str:
+def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: Any) -> str:
     # The others have no biases, whatever an unused field says.
     has_bias = spec.family in ("llama", "qwen3") and bool(theirs.attention_bias)
     pairs = {

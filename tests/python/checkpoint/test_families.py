@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkstream.checkpoint.families import FAMILIES, GgufDescription, find_family
+from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec, weight_slots
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
 from tests.data import tiny
+from tests.data.family_configs import FAMILY_CONFIGS
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -31,8 +32,15 @@ LLAMA: dict[str, Any] = {
 }
 
 
+LIKE_LLAMA = sorted(
+    FAMILIES.keys() - {"cohere2", "falcon", "gpt_neox", "mpt", "stablelm", "starcoder2"}
+)
+"""Families whose configs have the fields of `LLAMA`; test_layer_norm_families.py has the others."""
+
+
 def test_every_family_has_a_tiny_checkpoint() -> None:
-    assert sorted(tiny.FAMILIES) == sorted(FAMILIES)
+    variants = (config.get("text_config", config) for config in FAMILY_CONFIGS.values())
+    assert {*tiny.FAMILIES, *(config["model_type"] for config in variants)} == set(FAMILIES)
 
 
 def test_every_block_format_has_a_tiny_checkpoint() -> None:
@@ -114,7 +122,7 @@ REQUIRED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LIKE_LLAMA)
 @pytest.mark.parametrize("field", INTEGERS)
 @pytest.mark.parametrize("value", NEVER_VALID, ids=str)
 def test_a_number_out_of_bounds_is_refused(family: str, field: str, value: Any) -> None:
@@ -122,9 +130,22 @@ def test_a_number_out_of_bounds_is_refused(family: str, field: str, value: Any) 
         from_config(family, **{field: value})
 
 
+DEFAULTS = {
+    ("gemma3_text", "num_attention_heads"): 8,
+    ("gemma3_text", "vocab_size"): 262_208,
+    ("gemma3_text", "max_position_embeddings"): 131_072,
+    ("gemma3_text", "rms_norm_eps"): 1e-6,
+}
+"""Those of transformers, for configs that leave fields out."""
+
+
 @pytest.mark.parametrize("field", REQUIRED)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LIKE_LLAMA)
 def test_a_missing_number_is_named(family: str, field: str) -> None:
+    if (family, field) in DEFAULTS:
+        stated = from_config(family, **{field: DEFAULTS[family, field]})
+        assert from_config(family, **{field: None}) == stated
+        return
     with pytest.raises(CheckpointError, match=f"`{field}` must .*, but is missing"):
         from_config(family, **{field: None})
 
@@ -145,8 +166,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_interleaved": True}, "`rope_interleaved` must be false or absent, but is true"),
     ({"is_encoder_decoder": True}, "`is_encoder_decoder` must be false or absent"),
     ({"sliding_window": 4096}, "`sliding_window` must be absent, but is 4096. Layers of this fam"),
-    ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must be a list of"),
-    ({"layer_types": "full_attention"}, "`layer_types` must be a list of"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must contain only"),
+    ({"layer_types": "full_attention"}, "`layer_types` must contain only"),
 ]
 
 
@@ -171,15 +192,15 @@ def test_every_layer_of_mistral_has_its_window_unless_it_is_null() -> None:
     assert from_config("mistral", sliding_window=None).own_windows == ()
     kinds = ["sliding_attention"] * 2 + ["full_attention"]
     for window in (64, None):
-        with pytest.raises(CheckpointError, match="`layer_types` must be a list of only"):
+        with pytest.raises(CheckpointError, match="`layer_types` must contain only"):
             from_config("mistral", sliding_window=window, layer_types=kinds)
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"use_sliding_window": False}, "must be a list of only .* but is"),
-        ({"sliding_window": None}, "must be a list of only"),
+        ({"use_sliding_window": False}, "must contain only .* but is"),
+        ({"sliding_window": None}, "must contain only"),
         ({"layer_types": ["sliding_attention"]}, "must be a list of 3 words"),
         ({"layer_types": ["sliding_attention", "full_attention", "linear"]}, "must be a list of 3"),
         ({"layer_types": "sliding_attention"}, "must be a list of 3 words"),
@@ -233,7 +254,7 @@ ANY_SCALING = st.dictionaries(
 
 @settings(max_examples=500, deadline=1000)
 @given(
-    st.sampled_from(sorted(FAMILIES)),
+    st.sampled_from(LIKE_LLAMA),
     st.dictionaries(st.sampled_from(FIELDS), ANY_JSON | ANY_SCALING, max_size=4),
 )
 def test_any_config_gives_an_error_or_a_sound_description(
@@ -244,18 +265,21 @@ def test_any_config_gives_an_error_or_a_sound_description(
     except CheckpointError as error:
         assert str(error).startswith("load: config.json")  # noqa: PT017 - both outcomes are good
     else:
-        assert 2 * len(spec.ropes[0].inverse_frequencies) == spec.head_dim
-        assert all(math.isfinite(value) for value in spec.ropes[0].inverse_frequencies)
+        for rope in spec.ropes:
+            assert rope.rotary_dim <= spec.head_dim
+            assert all(math.isfinite(value) for value in rope.inverse_frequencies)
+            assert math.isfinite(rope.attention_factor)
         assert spec.heads % spec.kv_heads == 0
-        assert math.isfinite(spec.ropes[0].attention_factor)
 
 
 def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(CheckpointError) as caught:
         find_family("gpt2", "config.json has model_type")
     assert str(caught.value) == (
-        'load: config.json has model_type "gpt2"; supported are llama, mistral, phi3, qwen2, qwen3.'
+        f'load: config.json has model_type "gpt2"; supported are {", ".join(sorted(FAMILIES))}.'
     )
+    with pytest.raises(CheckpointError, match=r'architecture "gemma3_text"; supported .* gemma3, '):
+        find_family("gemma3_text", "m.gguf has architecture", ARCHITECTURES)
 
 
 GGUF: dict[str, Any] = {
@@ -284,18 +308,58 @@ def from_gguf(
     return FAMILIES[family].spec_from_gguf(file)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_gguf_file_and_a_folder_describe_the_same_decoder(family: str) -> None:
-    ours = from_gguf(family, tensors=("output.weight",), attention__key_length=16).as_dict()
-    theirs = from_config(family, head_dim=16, sliding_window=None).as_dict()
-    # Files of these architectures permute the rows of q and k.
-    is_permuted = family in ("llama", "mistral")
+SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma2": ({}, {"query_pre_attn_scalar": 16, "sliding_window": 4096}),
+    "gemma3_text": (
+        {"attention__sliding_window": 32, "rope__freq_base": 1e6, "rope__scaling__factor": 8.0},
+        {
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 32,
+            "rope_theta": 1e6,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+    ),
+    "glm4": ({"rope__dimension_count": 8, "tensors": ("blk.0.attn_q.bias",)}, {}),
+    "granite": (
+        {"attention__scale": 0.5, "embedding_scale": 3.0, "residual_scale": 0.2, "logit_scale": 4},
+        {"attention_multiplier": 0.5, "embedding_multiplier": 3.0, "residual_multiplier": 0.2,
+         "logits_scaling": 4},
+    ),
+    "ministral3": (
+        {
+            "attention__temperature_scale": 0.1,
+            "rope__freq_base": 1e6,
+            "rope__scaling__type": "yarn",
+            "rope__scaling__factor": 16.0,
+            "rope__scaling__original_context_length": 16_384,
+            "rope__scaling__yarn_log_multiplier": 1.0,
+        },
+        {},
+    ),
+}  # fmt: skip
+"""Metadata and fields of the same decoder, in addition to those that all families have."""
+
+
+@pytest.mark.parametrize(
+    "architecture", [name for name, family in ARCHITECTURES.items() if family.name in LIKE_LLAMA]
+)
+def test_a_gguf_file_and_a_folder_describe_the_same_decoder(architecture: str) -> None:
+    family = ARCHITECTURES[architecture].name
+    metadata, config = SAME.get(family, ({}, {}))
+    tensors = ("output.weight", *metadata.get("tensors", ()))
+    metadata = {"attention__key_length": 16, **metadata, "tensors": tensors}
+    config = {"head_dim": 16, "sliding_window": None, "tie_word_embeddings": False, **config}
+    ours, theirs = from_gguf(family, **metadata).as_dict(), from_config(family, **config).as_dict()
+    # Files of these architectures permute the rows of q and k; GLM's never need it.
+    in_files = {"glm4": "interleaved"}.get(family, "half")
+    permuted = ("granite", "llama", "ministral3", "mistral", "smollm3")
     for description, pairing in (
-        (ours, "interleaved" if is_permuted else "half"),
-        (theirs, "half"),
+        (ours, "interleaved" if family in permuted else in_files),
+        (theirs, in_files),
     ):
         for block in description["blocks"]:
-            assert block["attention"]["rope"].pop("pairing") == pairing
+            rope = block["attention"]["rope"]
+            assert rope.pop("pairing") == pairing or not rope["inverse_frequencies"]
     assert ours == theirs
 
 
@@ -347,7 +411,7 @@ def test_gguf_may_rotate_a_part_of_each_head() -> None:
         ({"rope__dimension_count": 32}, "must be an integer from 2 to 16, but is 32"),
         ({"block_count": 2**32 - 1}, "must be an integer from 1 to 1024"),
         ({"context_length": 0}, "`llama.context_length` must be an integer"),
-        ({"divisors": (1.0,) * 5}, "must be twice the 5 numbers of rope_freqs.weight, but is 16"),
+        ({"divisors": (1.0,) * 5}, "must be 10, twice the length of rope_freqs.weight, but is 16"),
     ],
 )
 def test_gguf_metadata_that_the_decoder_cannot_compute_is_refused(
@@ -357,7 +421,7 @@ def test_gguf_metadata_that_the_decoder_cannot_compute_is_refused(
         from_gguf("llama", **changes)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LIKE_LLAMA)
 def test_every_slot_has_a_name_of_its_own_in_both_formats(family: str) -> None:
     spec = from_config(family, tie_word_embeddings=False)
     for names in (FAMILIES[family].folder_names, FAMILIES[family].gguf_names):

@@ -180,7 +180,7 @@ def _without_its_number(parts: list[GgufBytes]) -> None:
         (
             _of_other_total,
             "m-00003-of-00003.gguf: `split.tensors.count` must be 11, as in m-00001-of-00003.gguf, "
-            "but is 13. The parts are those of two models.",
+            "but is 13. The parts belong to two models.",
         ),
         (
             _with_wrong_total,
@@ -190,7 +190,7 @@ def _without_its_number(parts: list[GgufBytes]) -> None:
         (
             _of_other_name,
             'm-00003-of-00003.gguf: `general.name` must be "a", as in m-00001-of-00003.gguf, but '
-            'is "b". The parts are those of two models.',
+            'is "b". The parts belong to two models.',
         ),
         (
             _of_other_count,
@@ -199,7 +199,7 @@ def _without_its_number(parts: list[GgufBytes]) -> None:
         (
             _with_a_repeated_tensor,
             'tensor "token_embd.weight" is both in m-00001-of-00003.gguf and in '
-            "m-00003-of-00003.gguf. The parts are those of two models.",
+            "m-00003-of-00003.gguf. The parts belong to two models.",
         ),
         (
             _without_its_number,

@@ -206,7 +206,7 @@ def test_a_hub_that_fails_is_one_sentence(hub: Hub) -> None:
         locate_model("org/name", download=True)
     assert str(caught.value) == (
         'load: "org/name" could not be fetched from the hub: no network. Check the name and the '
-        "network; without `download`, a model that was fetched before loads."
+        "network. A model that was fetched earlier loads without `download`."
     )
 
 

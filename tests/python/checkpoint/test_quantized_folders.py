@@ -189,12 +189,12 @@ _ORIGINAL = r'Load the original folder with quantize="int8" or "int4", or a GGUF
 BAD_CONFIGS = [
     (AWQ, describe(quant_method="bitsandbytes"),
      rf'`quant_method` must be one of awq, compressed-tensors, fbgemm_fp8, fp8, gptq, but is.*'
-     rf'bitsandbytes rounds while it loads. {_ORIGINAL}'),
-    (AWQ, describe(quant_method=None, load_in_4bit=True), r'bitsandbytes rounds while it loads'),
+     rf'bitsandbytes quantizes at load time. {_ORIGINAL}'),
+    (AWQ, describe(quant_method=None, load_in_4bit=True), r'bitsandbytes quantizes at load time'),
     (AWQ, describe(quant_method="hqq"), r'but is "hqq". Load an AWQ or GPTQ folder of the model'),
     (AWQ, describe(quant_method="aqlm"), rf'"aqlm". Codebooks are not supported. {_ORIGINAL}'),
-    (AWQ, describe(quant_method="exl2"), r'but is "exl2". ExLlamaV2 files are for its own kernels'),
-    (AWQ, describe(quant_method="exl3"), r'but is "exl3". ExLlamaV3 files are for its own kernels'),
+    (AWQ, describe(quant_method="exl2"), r'V2 files are only for ExLlamaV2.s own kernels'),
+    (AWQ, describe(quant_method="exl3"), r'V3 files are only for ExLlamaV3.s own kernels'),
     (AWQ, describe(quant_method="vptq"), rf'but is "vptq". {_ORIGINAL}'),
     (AWQ, describe(quant_method=None), r'`quant_method` must be a string, but is missing'),
     (AWQ, describe(bits=3), r'`bits` must be 4, but is 3'),

@@ -99,10 +99,13 @@ def test_frequencies_are_exact_beyond_float32() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dynamic": (
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-        '`type` must be one of default, linear, llama3, yarn, but is "dynamic". '
+        '`type` must be one of default, linear, llama3, longrope, yarn, but is "dynamic". '
         "Its frequencies depend on the length",
     ),
-    "longrope": ({"rope_scaling": {"rope_type": "longrope"}}, 'but is "longrope". Its frequencies'),
+    "longrope without factors": (
+        {"rope_scaling": {"rope_type": "longrope"}},
+        "`short_factor` must be a list of 32 numbers from 0.001 to 1e\\+06, but is missing",
+    ),
     "an unknown scheme": ({"rope_scaling": {"rope_type": "spiral"}}, 'but is "spiral"'),
     "a scheme that is not a string": (
         {"rope_scaling": {"rope_type": 3}},
@@ -197,9 +200,15 @@ def test_gguf_and_folder_read_the_same_scheme(
 @pytest.mark.parametrize(
     ("metadata", "sentence"),
     [
-        ({"scaling.type": "longrope"}, 'must be one of linear, none, yarn, but is "longrope"'),
+        (
+            {"scaling.type": "longrope"},
+            'must have tensors of short and long factors, but is "longrope"',
+        ),
         ({"scaling.type": "yarn", "scaling.yarn_ext_factor": 0.5}, "must be 1.0 or absent"),
-        ({"scaling.type": "yarn", "scaling.yarn_log_multiplier": 0.1}, "must be 0.0 or absent"),
+        (
+            {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.yarn_attn_factor": 1.5},
+            "must be 1.13863 or absent, as the other fields give it, but is 1.5",
+        ),
         ({"scaling.factor": 0.0}, "must be a number from 1"),
         ({"freq_base": -1.0}, "`llama.rope.freq_base` must be a number"),
     ],

@@ -162,7 +162,7 @@ def test_the_larger_model_decides_on_the_tie(
     assert [f"{HEAD} that differs" in str(warning.message) for warning in caught] == [True] * warns
 
 
-def test_headers_alone_do_not_make_a_head_tied_that_nobody_says_is(tmp_path: Path) -> None:
+def test_headers_alone_do_not_make_a_head_tied_unless_config_json_says_so(tmp_path: Path) -> None:
     opened = open_tensors(write(tmp_path / "m"), headers_only=True)
     opened.source.close()
     assert not opened.spec.tie_embeddings

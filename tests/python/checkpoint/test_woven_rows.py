@@ -13,7 +13,7 @@ import pytest
 
 import sinkstream
 from sinkstream import CheckpointError, loading
-from sinkstream.checkpoint.families import FAMILIES, GgufDescription, llama
+from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, GgufDescription, llama
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -38,6 +38,7 @@ def add_family(monkeypatch: pytest.MonkeyPatch, per: Any) -> None:
         folder_names=FOLDER_NAMES.with_fused({QKV: parts, QKV_BIAS: biases}),
         gguf_names=GGUF_NAMES.with_fused({"attn_qkv.weight": parts, "attn_qkv.bias": biases}),
     )
+    monkeypatch.setitem(ARCHITECTURES, "woven", woven)
     monkeypatch.setitem(FAMILIES, "woven", woven)
 
 
@@ -105,7 +106,8 @@ def test_quantized_rows_of_a_file_are_the_same_bits_in_any_order(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_family(monkeypatch, "kv_head")
-    monkeypatch.setitem(FAMILIES, "plain", replace(FAMILIES["woven"], gguf_names=GGUF_NAMES))
+    plain = replace(ARCHITECTURES["woven"], gguf_names=GGUF_NAMES)
+    monkeypatch.setitem(ARCHITECTURES, "plain", plain)
     plain = plain_model(2)
     plain = replace(plain, config={**plain.config, "model_type": "plain"})
     file = tiny.write_gguf(plain, tmp_path / "plain.gguf", storage)
@@ -227,5 +229,7 @@ def test_shares_that_heads_cannot_have_are_refused(
     for layer in range(3):
         model.weights[f"model.layers.{layer}.{QKV}"] = np.zeros((28, 96), np.float32)
     folder = tiny.write_folder(replace(model, config=model.config | config), tmp_path / "m")
-    with pytest.raises(CheckpointError, match=r"must hold 4 rows of layers.0.k in 5 equal shares"):
+    with pytest.raises(
+        CheckpointError, match=r"must hold the rows of layers.0.k in 5 equal parts, but 4 is not"
+    ):
         open_tensors(folder)

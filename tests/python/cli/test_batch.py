@@ -412,7 +412,7 @@ def test_an_answered_line_that_has_changed_is_named(
         2,
         "",
         "sinkstream: batch: OUT must hold results of the same input, but has one for line "
-        f"{changed + 1}, and IN has another line {changed + 1}. To start again, delete "
+        f"{changed + 1}, and IN has a different line {changed + 1}. To start again, delete "
         "OUT.\n",
     )
     assert out.read_bytes() == before

@@ -79,7 +79,7 @@ def test_rounds_that_differ_by_more_than_twice_cause_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bench.warn_of_noise([steady])
-    with pytest.warns(UserWarning, match=r"but decode is from 10\.0 to 21\.0 tokens/s\. Close"):
+    with pytest.warns(UserWarning, match=r"but decode ranges from 10\.0 to 21\.0 tokens/s\. Close"):
         bench.warn_of_noise([steady, noisy])
 
 

@@ -256,7 +256,7 @@ def test_input_that_is_not_utf8_is_an_error(
 def test_a_capacity_beyond_the_trained_length_warns_in_one_line(run: Run, checkpoint: str) -> None:
     outcome = run("generate", "hello", "-m", checkpoint, "-n", "3", "--window", "4096")
     assert outcome.code == 0
-    assert outcome.err.startswith("sinkstream: load: sinks + window should not exceed the 2048")
+    assert outcome.err.startswith("sinkstream: load: sinks + window should not exceed the model's")
     assert outcome.err.count("\n") == 1
 
 

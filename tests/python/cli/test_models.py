@@ -33,8 +33,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def root(home: Path) -> Path:
     root = home / ".ollama" / "models"
     write_ollama(root)
-    other = GgufBytes().add("general.architecture", STRING, "gemma3").build()
-    write_ollama(root, "registry.ollama.ai/library/gemma3/1b", content=other)
+    other = GgufBytes().add("general.architecture", STRING, "gemma4").build()
+    write_ollama(root, "registry.ollama.ai/library/gemma4/1b", content=other)
     return root
 
 
@@ -43,9 +43,9 @@ def test_it_lists_models_and_why_one_does_not_load(run: Run, root: Path) -> None
     assert outcome.code == 0
     title, gemma, *reason, llama, count = outcome.out.splitlines()
     assert title.split() == ["name", "family", "type", "size", "loads"]
-    assert gemma.split()[:2] == ["ollama:gemma3:1b", "gemma3"]
+    assert gemma.split()[:2] == ["ollama:gemma4:1b", "gemma4"]
     assert gemma.endswith("no")
-    assert 'has architecture "gemma3"; supported are' in " ".join(map(str.strip, reason))
+    assert 'has architecture "gemma4"; supported are' in " ".join(map(str.strip, reason))
     assert llama.split()[:3] == ["ollama:llama3.2", "llama", "F32"]
     assert llama.endswith("yes")
     assert count == "1 of 2 models can be loaded."
@@ -53,9 +53,9 @@ def test_it_lists_models_and_why_one_does_not_load(run: Run, root: Path) -> None
 
 def test_a_listed_name_is_one_that_every_command_takes(run: Run, root: Path) -> None:
     for command in (["info", "-m"], ["generate", "hello", "-n", "1", "-m"]):
-        outcome = run(*command, "ollama:gemma3:1b")
+        outcome = run(*command, "ollama:gemma4:1b")
         assert outcome.code == 2
-        assert 'has architecture "gemma3"' in outcome.err
+        assert 'has architecture "gemma4"' in outcome.err
     outcome = run("generate", "hello", "-m", "ollama:lama3.2")
     assert outcome.err.endswith('Did you mean "ollama:llama3.2"?\n')
 

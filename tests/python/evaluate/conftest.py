@@ -14,6 +14,7 @@ from sinkstream.evaluate import PerplexityResult
 from tests.data import tiny
 from tests.python.cli.conftest import Outcome, Run
 from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 
 SINKS, WINDOW = 4, 21
 
@@ -37,7 +38,7 @@ def model(checkpoint: str) -> Iterator[sinkstream.Model]:
 def definition() -> Decoder:
     """Return the literal float64 definition with the same weights."""
     drawn = tiny.build("llama")
-    return Decoder.from_hugging_face(drawn.config, drawn.weights)
+    return from_hugging_face(drawn.config, drawn.weights)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 import sinkstream
 from tests.data import tiny
 from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 from tests.reference.rope import Array
 
 LoadOnce = Callable[..., sinkstream.Model]
@@ -31,7 +32,7 @@ def stream_ids(name: str, tokens: int) -> torch.Tensor:
 def reference(name: str) -> Decoder:
     """Return the literal decoder of a tiny model."""
     drawn = tiny.build(name)
-    return Decoder.from_hugging_face(drawn.config, drawn.weights)
+    return from_hugging_face(drawn.config, drawn.weights)
 
 
 def expected(name: str, ids: torch.Tensor, sinks: int, window: int) -> Array:

@@ -11,7 +11,7 @@ import torch
 
 import sinkstream
 from tests.data import tiny
-from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 
 SINKS, WINDOW = 3, 70  # more than a block of 64, and not a multiple of anything
 CHUNKS = (1, 3, 64, 65, 100)
@@ -56,9 +56,7 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
     drawn = tiny.build(name)
     draw = np.random.default_rng(5)
     ids = draw.integers(0, drawn.config["vocab_size"], 4 * (SINKS + WINDOW))
-    expected = Decoder.from_hugging_face(drawn.config, drawn.weights).forward(
-        ids.tolist(), SINKS, WINDOW
-    )
+    expected = from_hugging_face(drawn.config, drawn.weights).forward(ids.tolist(), SINKS, WINDOW)
     with sinkstream.load(
         tiny_folder(name),
         dtype=dtype,

@@ -278,13 +278,13 @@ def window_of_one_more(t: int) -> View:
 def logits_with(view: Callable[[int], View], ids: torch.Tensor) -> Array:
     decoder = reference("llama")
 
-    def read(_: int, queries: Array, keys: Array, values: Array) -> Array:
-        found = np.empty_like(queries)
+    def read(layer: int, queries: Array, keys: Array, values: Array) -> Array:
+        rope, found = decoder.rope_of(layer), np.empty_like(queries)
         shared = queries.shape[1] // keys.shape[1]
         for t, query in enumerate(queries):
             live, positions, position = view(t)
-            own = decoder.rope.rotate(query[None], [position])[0]
-            rotated = decoder.rope.rotate(keys[list(live)], list(positions))
+            own = rope.rotate(query[None], [position])[0]
+            rotated = rope.rotate(keys[list(live)], list(positions))
             rotated = np.repeat(rotated, shared, 1)
             weights = np.exp(np.einsum("khd,hd->kh", rotated, own) / math.sqrt(query.shape[1]))
             weights /= weights.sum(axis=0)

@@ -71,7 +71,7 @@ def test_an_option_of_the_wrong_type_is_a_type_error(llama: Path, option: str, v
 def test_more_than_the_trained_length_warns_and_loads(llama: Path) -> None:
     with sinkstream.load(llama) as model:
         trained = model.spec.trained_length
-    with pytest.warns(UserWarning, match=f"should not exceed the {trained} tokens"):
+    with pytest.warns(UserWarning, match=f"trained length of {trained} tokens"):
         model = sinkstream.load(llama, sinks=4, window=trained - 3)
     model.close()
     with warnings.catch_warnings():

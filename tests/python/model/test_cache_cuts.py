@@ -11,7 +11,7 @@ import torch
 
 import sinkstream
 from tests.data import tiny
-from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 from tests.reference.streaming import Streaming
 
 Folder = Callable[[str], Path]
@@ -43,7 +43,7 @@ def model(tiny_folder: Folder, kv_dtype: str) -> Iterator[sinkstream.Model]:
 @pytest.fixture
 def definition() -> Streaming:
     drawn = tiny.build("llama-yarn")
-    return Streaming(Decoder.from_hugging_face(drawn.config, drawn.weights), SINKS, RECENT)
+    return Streaming(from_hugging_face(drawn.config, drawn.weights), SINKS, RECENT)
 
 
 def draw(tokens: int, seed: int = 1) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 
 import sinkstream
 from tests.data import tiny
-from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 from tests.reference.oracle import Oracle
 
 
@@ -61,7 +61,7 @@ def test_logits_of_a_16_bit_folder_equal_the_reference_on_what_is_stored(
     }
     with load(tiny.write_folder(drawn, tmp_path / "model", dtype=dtype), threads) as model:
         ids = random_ids(model.spec.vocab_size, 1, 50)
-        expected = Decoder.from_hugging_face(drawn.config, stored).forward(ids[0].tolist())
+        expected = from_hugging_face(drawn.config, stored).forward(ids[0].tolist())
         assert_close(model.forward(ids)[0], expected, 1e-5)
 
 
@@ -83,7 +83,7 @@ def test_logits_of_a_gguf_file_equal_the_reference_on_what_is_stored(
     stored = tiny.as_stored(tiny.build(name), storage)
     with load(tiny_gguf(name, storage), threads) as model:
         ids = random_ids(model.spec.vocab_size, 1, 130)
-        expected = Decoder.from_hugging_face(stored.config, stored.weights).forward(ids[0].tolist())
+        expected = from_hugging_face(stored.config, stored.weights).forward(ids[0].tolist())
         assert_close(model.forward(ids)[0], expected, 1e-5)
 
 

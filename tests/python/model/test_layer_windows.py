@@ -13,7 +13,7 @@ import torch
 import sinkstream
 from sinkstream.sessions.file import read_session_file
 from tests.data import tiny
-from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 from tests.reference.oracle import Oracle
 
 NAME = "qwen2-windows"  # 32, none, 32
@@ -68,9 +68,8 @@ def test_far_past_every_window_the_logits_are_the_references(
 ) -> None:
     ids = some_ids(400)
     built = tiny.build(NAME)
-    own = 32 if window >= 32 else window
-    reference = Decoder.from_hugging_face(built.config, built.weights)
-    expected = reference.forward(ids, sinks, [own, window, own])
+    reference = from_hugging_face(built.config, built.weights, [32, 0, 32])
+    expected = reference.forward(ids, sinks, window)
     with load(folder) as model:
         cache = model.new_cache(sinks=sinks, window=window)
         assert_close(logits_of(model, ids, cache, 29), expected)
@@ -153,15 +152,14 @@ def test_a_family_is_transformers_and_far_past_its_window_the_reference(
 ) -> None:
     ids = [token % 293 for token in some_ids(360)]
     built = tiny.build(name)
-    reference = Decoder.from_hugging_face(built.config, built.weights)
+    own_windows = [40] * 3 if name.endswith("-windows") else []
+    reference = from_hugging_face(built.config, built.weights, own_windows)
     with load(tiny_folder(name)) as model:
         assert_close(logits_of(model, ids), Oracle(tiny_folder(name)).logits(ids))
         # Wider than its window: no sinks. Narrower, or without one: sinks and window.
         for window in (60, 30):
-            keeps_own = name.endswith("-windows") and window == 60
-            sinks, widths = (0, [40] * 3) if keeps_own else (4, [window] * 3)
             cache = model.new_cache(sinks=4, window=window)
-            expected = reference.forward(ids, sinks, widths)
+            expected = reference.forward(ids, 4, window)
             assert_close(logits_of(model, ids, cache, 50), expected)
 
 

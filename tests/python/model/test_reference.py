@@ -9,7 +9,7 @@ import pytest
 
 from tests.data import tiny
 from tests.reference.attention import attend
-from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 from tests.reference.rope import Rope, rope_from_config
 from tests.reference.window import live_indices, positions
 
@@ -23,9 +23,9 @@ def test_dense_reference_equals_transformers_in_float64(name: str, tmp_path: Pat
     from tests.reference.oracle import Oracle
 
     model = tiny.build(name)
-    decoder = Decoder.from_hugging_face(model.config, model.weights)
+    decoder = from_hugging_face(model.config, model.weights)
     ids = random_ids(model.config["vocab_size"], 97)
-    rope = decoder.rope
+    rope = decoder.rope_of(0)
     oracle = Oracle(tiny.write_folder(model, tmp_path / name))
     np.testing.assert_allclose(decoder.forward(ids), oracle.logits(ids), atol=1e-4, rtol=1e-4)
 
@@ -40,7 +40,7 @@ def test_frequencies_are_those_of_transformers(name: str, tmp_path: Path) -> Non
     from tests.reference.oracle import Oracle
 
     model = tiny.build(name)
-    rope = Decoder.from_hugging_face(model.config, model.weights).rope
+    rope = from_hugging_face(model.config, model.weights).rope_of(0)
     rotary = Oracle(tiny.write_folder(model, tmp_path / name)).model.model.rotary_emb
     np.testing.assert_allclose(rope.inverse_frequencies, rotary.inv_freq.numpy(), rtol=2e-6)
     assert rope.attention_factor == pytest.approx(rotary.attention_scaling)
@@ -49,7 +49,7 @@ def test_frequencies_are_those_of_transformers(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_window_that_holds_everything_is_dense_attention(name: str) -> None:
     model = tiny.build(name)
-    decoder = Decoder.from_hugging_face(model.config, model.weights)
+    decoder = from_hugging_face(model.config, model.weights)
     ids = random_ids(model.config["vocab_size"], 40)
     dense = decoder.forward(ids)
     for sinks, window in ((0, 40), (4, 36), (40, 1), (3, 100)):

@@ -131,10 +131,17 @@ def test_every_exit_code_is_on_the_page(scripts: dict[str, ModuleType]) -> None:
 
 
 def test_a_family_says_what_it_has(scripts: dict[str, ModuleType]) -> None:
-    switches = scripts["models_and_formats"].switches
-    assert switches("llama")["mlp_bias"] == "optional"
-    assert switches("qwen2")["qkv_bias"] == "always"
-    assert switches("qwen3")["mlp_bias"] == "no"
+    parts = scripts["models_and_formats"].parts
+    assert parts("llama")["bias of MLP"] == "optional"
+    assert parts("qwen2")["bias of q, k, v"] == "always"
+    assert parts("qwen3")["bias of MLP"] == ""
+    assert parts("llama")["windows"] == ""
+    assert parts("phi3")["windows"] == "optional, all layers"
+    assert parts("gemma3_text")["windows"] == "10 of 12 layers"
+    assert parts("smollm3")["rotated"] == "half, 9 of 12 layers"
+    assert parts("glm4")["rotated"] == "interleaved, 0.5 of a head"
+    assert parts("olmo2")["norms"] == "RMS, after"
+    assert parts("granite")["scaled"] == "embedding, residuals, logits"
 
 
 def test_kernel_tables_are_those_of_the_core(scripts: dict[str, ModuleType]) -> None:

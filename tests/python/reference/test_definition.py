@@ -14,7 +14,7 @@ from transformers.models.mpt import modeling_mpt
 
 from tests.data import tiny
 from tests.reference.attention import Scores, alibi, attend, attend_one
-from tests.reference.decoder import Decoder
+from tests.reference.hugging_face import from_hugging_face
 from tests.reference.rope import Array, Rope
 from tests.reference.streaming import Streaming
 
@@ -102,7 +102,7 @@ def test_scores_whose_exponentials_overflow_are_still_read(
 @pytest.mark.parametrize("name", ["llama", "llama-llama3", "qwen3"])
 def test_the_original_protocol_is_a_window_of_one_more_token(name: str) -> None:
     drawn = tiny.build(name)
-    decoder = Decoder.from_hugging_face(drawn.config, drawn.weights)
+    decoder = from_hugging_face(drawn.config, drawn.weights)
     ids = np.random.default_rng(3).integers(0, drawn.config["vocab_size"], 60).tolist()
     stream = Streaming(decoder, start_size=3, recent_size=6)
     expected = decoder.forward(ids, sinks=3, window=7)
@@ -112,7 +112,7 @@ def test_the_original_protocol_is_a_window_of_one_more_token(name: str) -> None:
 
 def test_making_space_gives_a_turn_at_once_what_single_tokens_see() -> None:
     drawn = tiny.build("llama")
-    decoder = Decoder.from_hugging_face(drawn.config, drawn.weights)
+    decoder = from_hugging_face(drawn.config, drawn.weights)
     ids = np.random.default_rng(4).integers(0, drawn.config["vocab_size"], 40).tolist()
     at_once, one_by_one = (Streaming(decoder, 2, 9) for _ in range(2))
     for stream in (at_once, one_by_one):
@@ -131,12 +131,13 @@ def test_layers_with_a_window_of_their_own_see_no_sinks() -> None:
     weights[f"model.layers.{last}.self_attn.o_proj.weight"] = np.zeros_like(
         weights[f"model.layers.{last}.self_attn.o_proj.weight"]
     )
-    decoder = Decoder.from_hugging_face(drawn.config, weights)
     ids = np.random.default_rng(5).integers(1, drawn.config["vocab_size"], 40).tolist()
 
-    def first_token_matters(windows: list[int]) -> bool:
-        before, after = (decoder.forward(x, 2, windows)[-1] for x in (ids, [0, *ids[1:]]))
+    def first_token_matters(own_windows: list[int]) -> bool:
+        decoder = from_hugging_face(drawn.config, weights, own_windows)
+        before, after = (decoder.forward(x, 2, 9)[-1] for x in (ids, [0, *ids[1:]]))
         return bool(np.abs(after - before).max() > 0)
 
-    assert first_token_matters([4] * (last + 1))
-    assert not first_token_matters([4] * last + [9])
+    assert first_token_matters([0] * (last + 1))
+    assert first_token_matters([10] * (last + 1))  # longer than the stream's: sinks and window
+    assert not first_token_matters([4] * last + [0])

@@ -175,11 +175,19 @@ class Oracle:
         layers = base.blocks if config.model_type == "mpt" else getattr(base, "layers", None)
         self._blocks: list[Block] = [kind(layer, config) for layer in layers or base.h]
         self.layers = len(self._blocks)
-        self.rope, self.scores = positions_of(config)
+        self._rope, self._scores = positions_of(config)
         self._embedding = base.get_input_embeddings()
         norms = {"gpt_neox": "final_layer_norm", "falcon": "ln_f", "mpt": "norm_f"}
         self._norm = getattr(base, norms.get(config.model_type, "norm"))
         self._head = model.get_output_embeddings()
+
+    def rope_of(self, _layer: int) -> Rope:
+        """Return how queries and keys are rotated: the same in all layers."""
+        return self._rope
+
+    def scores_of(self, _layer: int) -> Scores:
+        """Return how scores follow from their products."""
+        return self._scores
 
     def run(self, ids: Sequence[int], read: Read) -> Array:
         """Return the logits [tokens, vocab]; `read` computes the attention."""

@@ -70,9 +70,7 @@ def test_mpt_without_alibi_or_with_too_few_columns_is_refused() -> None:
 
 
 def test_a_cache_longer_than_the_training_length_is_a_warning() -> None:
-    with pytest.warns(
-        UserWarning, match="should not exceed the 256 tokens .* trained on, but holds 257"
-    ):
+    with pytest.warns(UserWarning, match="trained length of 256 tokens, but holds 257"):
         enable_streaming_llm(build("llama"), 4, 252)
 
 

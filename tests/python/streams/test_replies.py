@@ -133,7 +133,7 @@ def test_a_wrong_option_is_no_reply(
     "prompts", ["the", b"the", [5, 9], np.array([5]), [{"role": "user", "content": "hi"}], 5, {}]
 )
 def test_one_prompt_is_refused(model: sinkstream.Model, prompts: Any) -> None:
-    with pytest.raises(TypeError, match=r"generate_many: `prompts` must hold prompts"):
+    with pytest.raises(TypeError, match=r"generate_many: `prompts` must be an iterable of prompts"):
         model.generate_many(prompts)
 
 

@@ -76,7 +76,7 @@ def test_without_template_a_history_is_one_text() -> None:
     ids = turns.history(check_messages(chat("Once upon", " a time", system="Tale: ")))
     assert text.tokenizer.decode(ids, skip_special_tokens=True) == "Tale: Once upon a time"
     assert ids[: len(text.bos_ids)] == text.bos_ids
-    with pytest.raises(InvalidArgument, match="must have a text in every message"):
+    with pytest.raises(InvalidArgument, match="must have `content` in every message"):
         turns.history(check_messages(TOOLS))
     assert turns.history(check_messages([{"role": "user", "content": PARTS}])) == (
         text.bos_ids + PlainEncoder(text.tokenizer).encode("a < b\n c\n")

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="session")
 def folder(pytestconfig: pytest.Config) -> Path:
     """Give a folder with vocabularies, texts (`.gguf.inp`) and their ids (`.gguf.out`)."""
-    return files_of_sdist(pytestconfig, "vocabularies", lambda name: "/models/ggml-vocab-" in name)
+    wanted = "models/ggml-vocab-"
+    sources = files_of_sdist(pytestconfig, "vocabularies", lambda path: path.startswith(wanted))
+    return sources / "models"
 
 
 @pytest.mark.filterwarnings("ignore:load. GGUF metadata. `tokenizer.ggml.token_type`")

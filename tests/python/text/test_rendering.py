@@ -29,7 +29,8 @@ def test_random_conversations_give_transformers_text(capsys: pytest.CaptureFixtu
 @pytest.fixture(scope="session")
 def real_templates(pytestconfig: pytest.Config) -> Path:
     """Give a folder of checkpoints' own chat templates, from llama.cpp's collection."""
-    return files_of_sdist(pytestconfig, "templates", lambda name: name.endswith(".jinja"))
+    sources = files_of_sdist(pytestconfig, "templates", lambda path: path.endswith(".jinja"))
+    return sources / "models/templates"
 
 
 @pytest.mark.slow

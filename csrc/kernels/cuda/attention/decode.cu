@@ -1,5 +1,6 @@
 #include "common/divide_up.h"
 #include "kernels/cuda/attention/tile.cuh"
+#include "kernels/cuda/attention/wide_heads.h"
 
 namespace sinkstream::cuda {
 namespace {
@@ -72,7 +73,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
   if (!has_tile) return;
   SoftmaxState states[2];
   uint32_t weights[4][4];
-  softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
+  softmax_weights<Cache>(scores, view, args, scales_of(memory.keys, head_dim),
+                         scales_of(memory.values, head_dim), states, weights);
 
   const int pair = threadIdx.x % 4;
   for (int column = 0; column < head_dim; column += 32) {
@@ -175,6 +177,11 @@ Status attend_pages_of(const AttentionArgs& args, Stream stream) {
 }  // namespace
 
 Status attention_decode(const AttentionArgs& args, Stream stream) {
+  if (args.pages.shape.head_dim > kChunk) {
+    AttentionArgs rows = args;
+    rows.span_rows = 1;
+    return attend_wide_heads(rows, stream);
+  }
   const Status status = attend_pages_of(args, stream);
   if (status != kSuccess) return status;
   const int warps = int(divide_up(args.pages.shape.head_dim, kMergeColumns));

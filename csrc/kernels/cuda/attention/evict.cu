@@ -9,8 +9,9 @@ namespace sinkstream::cuda {
 namespace {
 
 constexpr int kWarps = 16;      // one token each
-constexpr int kMostPairs = 4;   // of dimensions, per lane: head_dim is at most 256
-constexpr int kPartBytes = 16;  // of a value, per lane
+constexpr int kMostPairs = 8;   // of dimensions, per lane: head_dim is at most 512
+constexpr int kPartBytes = 16;  // of a value, that a lane moves at once
+constexpr int kMostParts = 2;   // per lane
 
 // Dimensions `first` and `second`, which rotate together or pass through.
 struct RotaryPair {
@@ -64,7 +65,7 @@ template <typename Cache>
 struct MovedToken {
   float key[kMostPairs][2];  // rotated
   float largest;             // magnitude of the lane's numbers
-  uint4 value;               // as stored
+  uint4 value[kMostParts];   // as stored
   float value_scale;
 };
 
@@ -98,8 +99,11 @@ __device__ inline void load_token(MovedToken<Cache>& moved, const EvictArgs& arg
       moved.largest = fabsf(z) <= FLT_MAX ? fmaxf(moved.largest, fabsf(z)) : INFINITY;
     }
   }
-  if (lane * kPartBytes < shape.head_dim * int(sizeof(Cache))) {
-    moved.value = reinterpret_cast<const uint4*>(value.numbers)[lane];
+#pragma unroll
+  for (int i = 0; i < kMostParts; ++i) {
+    const int part = lane + i * kWarpSize;
+    if (part * kPartBytes >= shape.head_dim * int(sizeof(Cache))) break;
+    moved.value[i] = reinterpret_cast<const uint4*>(value.numbers)[part];
   }
   if constexpr (has_scale) moved.value_scale = *value.scale;
 }
@@ -132,8 +136,11 @@ __device__ inline void store_token(const MovedToken<Cache>& moved, const EvictAr
       key.numbers[at.second] = rounded<Cache>(moved.key[i][1]);
     }
   }
-  if (lane * kPartBytes < shape.head_dim * int(sizeof(Cache))) {
-    reinterpret_cast<uint4*>(value.numbers)[lane] = moved.value;
+#pragma unroll
+  for (int i = 0; i < kMostParts; ++i) {
+    const int part = lane + i * kWarpSize;
+    if (part * kPartBytes >= shape.head_dim * int(sizeof(Cache))) break;
+    reinterpret_cast<uint4*>(value.numbers)[part] = moved.value[i];
   }
 }
 

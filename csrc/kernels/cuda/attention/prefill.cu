@@ -1,81 +1,15 @@
 #include "common/divide_up.h"
-#include "kernels/cuda/attention/tile.cuh"
+#include "kernels/cuda/attention/walk.cuh"
+#include "kernels/cuda/attention/wide_heads.h"
 
 namespace sinkstream::cuda {
 namespace {
-
-constexpr int kMostWarps = 4;   // per block, one tile each
-constexpr int kLeastWarps = 2;  // those without a tile only copy
-
-// Wide heads get half as many, because shared memory limits their blocks.
-constexpr int most_warps(int64_t head_dim) { return head_dim > 128 ? 2 : kMostWarps; }
-
-// The warps of a block that have a tile of a span's pairs.
-constexpr int warps_with_tiles(int pairs, int head_dim) {
-  const int tiles = (pairs + kTileRows - 1) / kTileRows;
-  return tiles < most_warps(head_dim) ? tiles : most_warps(head_dim);
-}
-
-// The softmax over the pages so far, for the lane's two queries and its columns: sums[n][i] is
-// column 8 n + 2 pair + (i & 1) of query i >> 1.
-template <int kMostDim>
-struct RunningSoftmax {
-  SoftmaxState states[2];
-  float sums[kMostDim / 8][4];
-};
-
-// Merges the next page. `staged`: its rows that any query of the block sees; `view`: those that the
-// lane's queries see.
-template <typename T, int kMostDim>
-__device__ inline void merge_page(RunningSoftmax<kMostDim>& running,
-                                  const SoftmaxState (&states)[2], const uint32_t (&weights)[4][4],
-                                  const T* values, int head_dim, RowRange staged,
-                                  const TileView& view) {
-  Factors factors[2];
-  bool sees_all = true;
-#pragma unroll
-  for (int q = 0; q < 2; ++q) {
-    const RowRange& rows = view.rows[q];
-    sees_all = sees_all && rows.begin == staged.begin && rows.end == staged.end;
-    factors[q] = {1, 0};  // a page that a query does not see adds nothing
-    if (rows.begin < rows.end) {
-      factors[q] = factors_of(running.states[q].largest, states[q].largest);
-      running.states[q] = {fmaxf(running.states[q].largest, states[q].largest),
-                           merge(running.states[q].total, states[q].total, factors[q])};
-    }
-  }
-  const bool all_see_all = __all_sync(kWarp, sees_all);
-#pragma unroll
-  for (int first = 0; first < kMostDim / 8; first += 4) {
-    if (8 * first >= head_dim) break;
-    float sums[4][4];
-    multiply_values(sums, weights, values, head_dim, 8 * first);
-    if (!all_see_all) {
-      bool is_number = true;
-#pragma unroll
-      for (const auto& sum : sums) {
-#pragma unroll
-        for (const float x : sum) is_number = is_number && x == x;
-      }
-      if (!__all_sync(kWarp, is_number)) {
-        multiply_values_separately(sums, weights, values, head_dim, 8 * first, view);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        running.sums[first + n][i] = merge(running.sums[first + n][i], sums[n][i], factors[i >> 1]);
-      }
-    }
-  }
-}
 
 // Block (tiles of a span, key head): each warp takes 16 pairs of a span, where pair p is head p %
 // group of row p / group. The next page's keys are copied while values are multiplied, its values
 // while keys are.
 template <typename Cache, int kMostDim>
-__global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
+__global__ void __launch_bounds__(kMostWalkWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     walk_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
   wait_for_previous();
@@ -153,7 +87,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     SoftmaxState states[2];
     uint32_t weights[4][4];
     if (has_tile) {
-      softmax_weights<Cache>(scores, view, args, memory.keys, memory.values, states, weights);
+      softmax_weights<Cache>(scores, view, args, scales_of(memory.keys, head_dim),
+                             scales_of(memory.values, head_dim), states, weights);
     }
     if constexpr (kHasScales<Cache>) __syncthreads();  // the keys' scales have been read
 
@@ -199,7 +134,7 @@ Status walk_pages(const AttentionArgs& args, Stream stream) {
   const int pairs = args.span_rows * (args.heads / kv_heads);
   const int tiles = int(divide_up(pairs, kTileRows)), warps = warps_with_tiles(pairs, head_dim);
   const int blocks = args.row_count / args.span_rows * int(divide_up(tiles, warps));
-  const int all_warps = warps > kLeastWarps ? warps : kLeastWarps;
+  const int all_warps = warps > kLeastWalkWarps ? warps : kLeastWalkWarps;
   return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads),
                 dim3(all_warps * kWarpSize), TileMemory<Cache>::bytes(warps, head_dim), stream,
                 args);
@@ -215,6 +150,7 @@ Status walk_pages_of(const AttentionArgs& args, Stream stream) {
 }  // namespace
 
 Status attention_prefill(const AttentionArgs& args, Stream stream) {
+  if (args.pages.shape.head_dim > kChunk) return attend_wide_heads(args, stream);
   switch (args.pages.shape.type) {
     case DType::kFloat16: return walk_pages_of<f16>(args, stream);
     case DType::kInt8: return walk_pages_of<int8_t>(args, stream);

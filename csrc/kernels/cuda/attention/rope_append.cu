@@ -12,7 +12,7 @@ namespace sinkstream::cuda {
 namespace {
 
 constexpr int kWarps = 4;  // per block; a warp handles one head of one row
-constexpr int kMostHeadDim = 256;
+constexpr int kStatisticsThreads = 256;
 
 // Heads of a row in the order of its linear map.
 enum class Part { kQuery, kKey, kValue };
@@ -29,13 +29,72 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// RMS norm in place, in double like the reference.
-__device__ inline void norm(float* head, const float* weight, float eps, int head_dim, int lane) {
+// Four numbers of a row of the map's output, with bias and clip.
+__device__ inline float4 load4(const RopeAppendArgs& args, int64_t row, int64_t column) {
+  float4 x = sum_of_splits4(args.qkv, row, column);
+  if (args.bias != nullptr) {
+    const float* bias = args.bias + column;
+    x = make_float4(x.x + bias[0], x.y + bias[1], x.z + bias[2], x.w + bias[3]);
+  }
+  if (args.clip > 0) {
+    const auto clipped = [&](float y) {  // NaN stays NaN
+      return y > args.clip ? args.clip : y < -args.clip ? -args.clip : y;
+    };
+    x = make_float4(clipped(x.x), clipped(x.y), clipped(x.z), clipped(x.w));
+  }
+  return x;
+}
+
+// What numbers are normalized with, in double like the reference: factor · (x − mean).
+struct NormStatistics {
+  double mean;
+  double factor;
+};
+
+__device__ inline NormStatistics statistics_of(const RopeAppendArgs& args, const float* head,
+                                               int head_dim, int lane) {
+  NormStatistics found = {0, 0};
+  if (args.norm_kind == NormKind::kLayer) {
+    double sum = 0;
+    for (int d = lane; d < head_dim; d += kWarpSize) sum += head[d];
+    found.mean = warp_sum(sum) / head_dim;
+  }
   double squares = 0;
-  for (int d = lane; d < head_dim; d += kWarpSize) squares += double{head[d]} * head[d];
-  const double factor = 1 / sqrt(warp_sum(squares) / head_dim + double{eps});
-  for (int d = lane; d < head_dim; d += kWarpSize) head[d] = float(head[d] * factor * weight[d]);
+  for (int d = lane; d < head_dim; d += kWarpSize) {
+    squares += (head[d] - found.mean) * (head[d] - found.mean);
+  }
+  found.factor = 1 / sqrt(warp_sum(squares) / head_dim + double{args.norm_eps});
+  return found;
+}
+
+// Head h of the queries or of the keys, in place.
+__device__ inline void normalize(const RopeAppendArgs& args, Part part, int64_t row, int h,
+                                 float* head, int lane) {
+  const HeadNorm& norm = part == Part::kQuery ? args.query_norm : args.key_norm;
+  if (norm.weight == nullptr) return;
+  const int head_dim = int(args.pages.shape.head_dim);
+  NormStatistics statistics;
+  int64_t first = 0;  // of the weights
+  if (args.norm_extent == NormExtent::kAllHeads) {
+    const double* known = args.scratch + (2 * row + int(part)) * 2;
+    statistics = {known[0], known[1]};
+    first = int64_t{h} * head_dim;
+  } else {
+    statistics = statistics_of(args, head, head_dim, lane);
+  }
+  for (int d = lane; d < head_dim; d += kWarpSize) {
+    const double bias = norm.bias == nullptr ? 0 : norm.bias[first + d];
+    const double centered = head[d] - statistics.mean;
+    head[d] = float(centered * statistics.factor * norm.weight[first + d] + bias);
+  }
   __syncwarp();
+}
+
+// What a token's queries are multiplied with.
+__device__ inline float query_factor(const RopeAppendArgs& args, const TokenRow& token) {
+  if (args.temperature == 0) return 1;
+  const int64_t steps = token.rank / args.temperature_length;
+  return float(1 + double{args.temperature} * log1p(double(steps)));
 }
 
 // The rotation of reference/rotate.h, bit for bit: products of floats are exact in double, so
@@ -55,11 +114,13 @@ __device__ inline void rotate(const Rotation& rotation, int64_t row, const float
   __syncwarp();
 }
 
-// Rounds to 16 bits, two numbers per lane.
+// Rounds `factor` times the numbers to 16 bits, two per lane.
 template <typename T>
-__device__ inline void write_rounded(const float* numbers, void* to, int head_dim, int lane) {
+__device__ inline void write_rounded(const float* numbers, float factor, void* to, int head_dim,
+                                     int lane) {
   for (int word = lane; word < head_dim / 2; word += kWarpSize) {
-    static_cast<uint32_t*>(to)[word] = pack<T>(numbers[2 * word], numbers[2 * word + 1]);
+    static_cast<uint32_t*>(to)[word] =
+        pack<T>(numbers[2 * word] * factor, numbers[2 * word + 1] * factor);
   }
 }
 
@@ -110,7 +171,44 @@ __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow&
     float* scale = reinterpret_cast<float*>(half + shape.scale_offset(slot.row));
     write_codes(numbers, at, scale, int(shape.head_dim), lane);
   } else {
-    write_rounded<T>(numbers, at, int(shape.head_dim), lane);
+    write_rounded<T>(numbers, 1, at, int(shape.head_dim), lane);
+  }
+}
+
+// Mean and factor of all query heads (blockIdx.y = 0) or of all key heads of a row, to the scratch.
+__global__ void __launch_bounds__(kStatisticsThreads) norm_statistics_kernel(RopeAppendArgs args) {
+  SHARED(double, sums, [2][kStatisticsThreads / kWarpSize]);
+  wait_for_previous();
+  const int64_t row = blockIdx.x;
+  if (args.tokens[row].sequence < 0) return;
+  const int64_t head_dim = args.pages.shape.head_dim;
+  const int64_t begin = blockIdx.y == 0 ? 0 : args.heads * head_dim;
+  const int64_t count = (blockIdx.y == 0 ? args.heads : args.pages.shape.kv_heads) * head_dim;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+
+  // Σ (x − mean)^power over the row; each call has its own part of `sums`.
+  const auto sum_of_row = [&](double mean, int power) {
+    double sum = 0;
+    for (int64_t i = 4 * threadIdx.x; i < count; i += 4 * kStatisticsThreads) {
+      const float4 four = load4(args, row, begin + i);
+      for (const float x : {four.x, four.y, four.z, four.w}) {
+        sum += power == 1 ? double{x} : (x - mean) * (x - mean);
+      }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) sums[power - 1][warp] = sum;
+    __syncthreads();
+    sum = 0;
+    for (const double of_warp : sums[power - 1]) sum += of_warp;
+    return sum;
+  };
+  NormStatistics found = {0, 0};
+  if (args.norm_kind == NormKind::kLayer) found.mean = sum_of_row(0, 1) / double(count);
+  found.factor = 1 / sqrt(sum_of_row(found.mean, 2) / double(count) + double{args.norm_eps});
+  if (threadIdx.x == 0) {
+    double* to = args.scratch + (2 * row + blockIdx.y) * 2;
+    to[0] = found.mean;
+    to[1] = found.factor;
   }
 }
 
@@ -119,8 +217,7 @@ __device__ inline void write_to_page(const RopeAppendArgs& args, const TokenRow&
 // to rotate its pairs and to round it. Rotations go from `head` to `rotated`.
 template <typename T, typename QueryT>
 __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppendArgs args) {
-  SHARED(float4, heads_of_block, [kWarps][kMostHeadDim / 4]);
-  SHARED(float, rotated_of_block, [kWarps][kMostHeadDim]);
+  DYNAMIC_SHARED(float, heads_of_block);  // [kWarps][2][head_dim]
   wait_for_previous();
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int64_t row = blockIdx.x;
@@ -128,30 +225,27 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppe
   const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
   const TokenRow token = args.tokens[row];
   if (token.sequence < 0 || h >= args.heads + 2 * kv_heads) return;
-  float* const head = reinterpret_cast<float*>(heads_of_block[warp]);
-  float* const rotated = rotated_of_block[warp];
+  float* const head = heads_of_block + 2 * warp * head_dim;
+  float* const rotated = head + head_dim;
 
   for (int d = 4 * lane; d < head_dim; d += 4 * kWarpSize) {
-    const int64_t column = int64_t{h} * head_dim + d;
-    float4 x = sum_of_splits4(args.qkv, row, column);
-    if (args.bias != nullptr) {
-      const float* bias = args.bias + column;
-      x = make_float4(x.x + bias[0], x.y + bias[1], x.z + bias[2], x.w + bias[3]);
-    }
-    heads_of_block[warp][d / 4] = x;
+    *reinterpret_cast<float4*>(head + d) = load4(args, row, int64_t{h} * head_dim + d);
   }
   __syncwarp();
 
   if (h < args.heads) {
-    if (args.query_norm != nullptr) norm(head, args.query_norm, args.norm_eps, head_dim, lane);
+    normalize(args, Part::kQuery, row, h, head, lane);
+    const float factor = query_factor(args, token);
     const int64_t to = (row * args.heads + h) * head_dim;
     rotate(args.by_index, row, head, rotated, head_dim, lane);
-    write_rounded<QueryT>(rotated, static_cast<QueryT*>(args.query_window) + to, head_dim, lane);
+    write_rounded<QueryT>(rotated, factor, static_cast<QueryT*>(args.query_window) + to, head_dim,
+                          lane);
     __syncwarp();
     rotate(args.by_rank, row, head, rotated, head_dim, lane);
-    write_rounded<QueryT>(rotated, static_cast<QueryT*>(args.query_sink) + to, head_dim, lane);
+    write_rounded<QueryT>(rotated, factor, static_cast<QueryT*>(args.query_sink) + to, head_dim,
+                          lane);
   } else if (h < args.heads + kv_heads) {
-    if (args.key_norm != nullptr) norm(head, args.key_norm, args.norm_eps, head_dim, lane);
+    normalize(args, Part::kKey, row, h - args.heads, head, lane);
     rotate(args.by_index, row, head, rotated, head_dim, lane);
     write_to_page<T>(args, token, Part::kKey, h - args.heads, rotated, lane);
   } else {
@@ -159,17 +253,28 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) rope_append_kernel(RopeAppe
   }
 }
 
+template <typename T, typename QueryT>
+Status append_heads(const RopeAppendArgs& args, Stream stream) {
+  const int64_t heads = args.heads + 2 * args.pages.shape.kv_heads;
+  return launch(rope_append_kernel<T, QueryT>,
+                dim3(unsigned(args.rows), unsigned(divide_up(heads, kWarps))),
+                dim3(kWarps * kWarpSize),
+                size_t{2} * kWarps * args.pages.shape.head_dim * sizeof(float), stream, args);
+}
+
 }  // namespace
 
 Status rope_append(const RopeAppendArgs& args, Stream stream) {
-  const int64_t heads = args.heads + 2 * args.pages.shape.kv_heads;
-  const dim3 grid(unsigned(args.rows), unsigned(divide_up(heads, kWarps)));
-  const dim3 block(kWarps * kWarpSize);
+  const bool has_norm = args.query_norm.weight != nullptr || args.key_norm.weight != nullptr;
+  if (has_norm && args.norm_extent == NormExtent::kAllHeads) {
+    const Status status = launch(norm_statistics_kernel, dim3(unsigned(args.rows), 2),
+                                 dim3(kStatisticsThreads), 0, stream, args);
+    if (status != kSuccess) return status;
+  }
   switch (args.pages.shape.type) {
-    case DType::kFloat16: return launch(rope_append_kernel<f16, f16>, grid, block, 0, stream, args);
-    case DType::kInt8:
-      return launch(rope_append_kernel<int8_t, bf16>, grid, block, 0, stream, args);
-    default: return launch(rope_append_kernel<bf16, bf16>, grid, block, 0, stream, args);
+    case DType::kFloat16: return append_heads<f16, f16>(args, stream);
+    case DType::kInt8: return append_heads<int8_t, bf16>(args, stream);
+    default: return append_heads<bf16, bf16>(args, stream);
   }
 }
 

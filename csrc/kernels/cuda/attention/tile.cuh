@@ -68,27 +68,39 @@ __device__ inline void stage_queries(T* tile, const void* queries, const Attenti
   __syncwarp();
 }
 
-// q · k for each query of the tile and each row of the page.
+// Adds products of `dims` dimensions to q · k for each query of the tile and each row of the page.
+// Strides are in numbers.
 template <typename T>
-__device__ inline void multiply_keys(float (&scores)[8][4], const T* queries, const T* keys,
-                                     int head_dim) {
-  const int lane = threadIdx.x % kWarpSize, stride = padded(head_dim);
-  const T* query = queries + lane % 16 * stride + lane / 16 * 8;
-  const T* key = keys + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
-#pragma unroll
-  for (auto& score : scores) score[0] = score[1] = score[2] = score[3] = 0;
-  for (int d = 0; d < head_dim; d += 16) {
+__device__ inline void add_products(float (&scores)[8][4], const T* queries, int query_stride,
+                                    const T* keys, int key_stride, int dims) {
+  const int lane = threadIdx.x % kWarpSize;
+  const T* query = queries + lane % 16 * query_stride + lane / 16 * 8;
+  const T* key = keys + (lane / 16 * 8 + lane % 8) * key_stride + lane / 8 % 2 * 8;
+  for (int d = 0; d < dims; d += 16) {
     uint32_t a[4];
     load_fragment4(a, query + d);
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
       uint32_t b[4];
-      load_fragment4(b, key + 8 * j * stride + d);
+      load_fragment4(b, key + 8 * j * key_stride + d);
       const uint32_t even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
       multiply_add<T>(scores[j], a, even);
       multiply_add<T>(scores[j + 1], a, odd);
     }
   }
+}
+
+__device__ inline void clear(float (&scores)[8][4]) {
+#pragma unroll
+  for (auto& score : scores) score[0] = score[1] = score[2] = score[3] = 0;
+}
+
+// q · k for each query of the tile and each row of the page.
+template <typename T>
+__device__ inline void multiply_keys(float (&scores)[8][4], const T* queries, const T* keys,
+                                     int head_dim) {
+  clear(scores);
+  add_products(scores, queries, padded(head_dim), keys, padded(head_dim), head_dim);
 }
 
 // Turns a product into a score: Note [Scores] of kernels/attention.h.
@@ -111,14 +123,13 @@ __device__ inline float largest_of_lanes(float x) {
 }
 
 // Turns products into m, l and the weights p, rounded and packed as the first factor of
-// multiply_values. For int8, p is multiplied by the value's scale after it is added to l. `keys`
-// and `values` are the staged halves, of which only the scales are read.
+// multiply_values. For int8, p is multiplied by the value's scale after it is added to l.
+// `key_scales` and `value_scales`, [64], are read for int8 only.
 template <typename Cache>
 __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& view,
-                                       const AttentionArgs& args, const unsigned char* keys,
-                                       const unsigned char* values, SoftmaxState (&states)[2],
+                                       const AttentionArgs& args, const float* key_scales,
+                                       const float* value_scales, SoftmaxState (&states)[2],
                                        uint32_t (&weights)[4][4]) {
-  const int head_dim = int(args.pages.shape.head_dim);
   const int pair = threadIdx.x % 4;
   const auto is_seen = [&](int j, int i) {
     const int row = 8 * j + 2 * pair + (i & 1);
@@ -131,7 +142,7 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
       float sum = scores[j][i];
-      if constexpr (kHasScales<Cache>) sum = product(sum, scales_of(keys, head_dim)[row]);
+      if constexpr (kHasScales<Cache>) sum = product(sum, key_scales[row]);
       const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
       scores[j][i] = is_seen(j, i) ? score : -INFINITY;
       states[query].largest = fmaxf(states[query].largest, scores[j][i]);  // ignores NaN
@@ -148,7 +159,7 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
       scores[j][i] = weight;
       if constexpr (kHasScales<Cache>) {
         if (is_seen(j, i)) {
-          scores[j][i] = product(weight, scales_of(values, head_dim)[row]);
+          scores[j][i] = product(weight, value_scales[row]);
         }
       }
     }

@@ -66,7 +66,7 @@ __device__ inline void apply_bias_and_penalties(const LogitsArgs& args, const Sa
   __syncthreads();
 }
 
-// Sums the splits of a thread's tokens; −infinity past the vocabulary. All loads of a split are
+// The model's logits of a thread's tokens; −infinity past the vocabulary. All loads of a split are
 // issued before the first is used.
 __device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, float (&x)[kEach]) {
   const Partials& logits = args.logits;
@@ -78,6 +78,9 @@ __device__ inline void load(const LogitsArgs& args, int64_t row, int64_t first, 
       more[i] = id < args.vocab ? from[id] : -INFINITY;
     }
     for (int i = 0; i < kEach; ++i) x[i] = split == 0 ? more[i] : x[i] + more[i];
+  }
+  for (int i = 0; i < kEach; ++i) {
+    if (first + i * kWarpSize < args.vocab) x[i] = bent(x[i], args.bend);
   }
 }
 

@@ -390,7 +390,9 @@ __device__ inline void write_result(const SampleArgs& args, const SamplingRow& p
   const double total = log_sum_exp(scratch, slices, value_of(maxima.raw_key));
   if (!is_first_thread()) return;
   SampledRow sampled = {total, 0, token, int32_t(maxima.is_finite), 0};
-  if (token >= 0) sampled.logprob = float(sum_of_splits(args.logits, row, token) - total);
+  if (token >= 0) {
+    sampled.logprob = float(bent(sum_of_splits(args.logits, row, token), args.bend) - total);
+  }
   args.sampled[row] = sampled;
   args.ids[params.seat] = token >= 0 ? token : 0;
   if (args.thresholds != nullptr) {

@@ -15,6 +15,7 @@ namespace sinkstream::cuda {
 // for idle rows.
 struct SampleArgs {
   Partials logits;                      // as for logits.h
+  LogitBend bend = {};                  // likewise
   int64_t rows = 0;                     // likewise
   int64_t vocab = 0;                    // likewise
   const TokenRow* tokens = nullptr;     // likewise

@@ -11,6 +11,11 @@ namespace sinkstream::cuda {
 constexpr int kSamplingThreads = 1024;
 constexpr int kSamplingWarps = kSamplingThreads / kWarpSize;
 
+__device__ inline float bent(float sum, const LogitBend& bend) {
+  const float x = sum * bend.scale;
+  return bend.soft_cap > 0 ? bend.soft_cap * tanhf(x / bend.soft_cap) : x;
+}
+
 // A key sorts like its float; equal keys are equal logits. Denormals count as zero and zeros have
 // no sign, as in the CPU kernels.
 __device__ inline uint32_t key_of(float x) {

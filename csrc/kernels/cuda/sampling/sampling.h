@@ -31,6 +31,13 @@ namespace sinkstream::cuda {
 
 constexpr int64_t kMostVocab = int64_t{1} << 19;  // sums of weights stay below 2^64
 
+// From the sum of the output map's splits to a logit of the model:
+//   x = scale · sum, then soft_cap · tanh(x / soft_cap) if there is one.
+struct LogitBend {
+  float scale = 1;
+  float soft_cap = 0;  // above 0; 0: none
+};
+
 // Sampling parameters of one row. The defaults change nothing.
 struct SamplingRow {
   uint64_t seed = 0;             // key of common/philox.h

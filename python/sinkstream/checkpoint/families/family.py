@@ -25,15 +25,25 @@ class GgufDescription:
     tokens: int
     """Size of the file's vocabulary list; 0 if it has none."""
     rope_divisors: tuple[float, ...] | None
-    """The numbers of `rope_freqs.weight`."""
+    """The numbers of `rope_freqs.weight`, or of `rope_factors_short.weight`."""
+    long_divisors: tuple[float, ...] | None = None
+    """Those of `rope_factors_long.weight`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family, named as `model_type` in config.json and as the architecture in GGUF."""
+    """One family."""
 
     name: str
+    """As `model_type` in config.json."""
     spec_from_config: Callable[[Fields], DecoderSpec]
     spec_from_gguf: Callable[[GgufDescription], DecoderSpec]
     folder_names: WeightNames = FOLDER_NAMES
     gguf_names: WeightNames = GGUF_NAMES
+    architectures: tuple[str, ...] | None = None
+    """Its names in GGUF; None: the same name. Empty if another family reads its files."""
+
+    @property
+    def gguf_architectures(self) -> tuple[str, ...]:
+        """Return its names in GGUF."""
+        return (self.name,) if self.architectures is None else self.architectures

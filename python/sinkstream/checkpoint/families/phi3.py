@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families.family import (
-    Family,
-    GgufDescription,
-)
+from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
     rms_norm_from_config,
@@ -18,29 +15,23 @@ from sinkstream.checkpoint.families.sizes import (
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
 from sinkstream.checkpoint.families.windows import gguf_window, one_window
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.rope import rope_from_config
 from sinkstream.checkpoint.spec import Block, DecoderSpec
-from sinkstream.errors import CheckpointError
 
 _QKV, _GATE_UP = Fused(("q", "k", "v")), Fused(("gate", "up"))
-_LONGROPE = "rope_factors_long.weight"
+_ORIGINAL = {"original_max_position_embeddings": 4096}
 
 
 def _from_config(config: Fields) -> DecoderSpec:
+    config = config.with_defaults(_ORIGINAL)
     sizes = sizes_from_config(config)
-    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, partial=1.0)
     block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
     windows = one_window(config, None)
     return sizes.spec("phi3", block, windows, tie_embeddings=tie_from_config(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    if _LONGROPE in file.tensors:
-        raise CheckpointError(
-            f"load: {file.metadata.where} must have one list of rotary frequencies, but has "
-            f"{quoted(_LONGROPE)}: its frequencies depend on the length of the text."
-        )
     sizes = sizes_from_gguf(file, reads=("attention.sliding_window",))
     rope = gguf_rope(file, sizes, "half")
     block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))

@@ -12,7 +12,7 @@ from sinkstream.checkpoint.families.sizes import (
     tie_from_config,
     tie_from_gguf,
 )
-from sinkstream.checkpoint.families.windows import switched_windows
+from sinkstream.checkpoint.families.windows import last_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config
 from sinkstream.checkpoint.spec import Block, DecoderSpec
@@ -29,7 +29,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         sizes.mlp(),
         rms_norm_from_config(config),
     )
-    windows = switched_windows(config)
+    windows = last_windows(config)
     return sizes.spec("qwen3", block, windows, tie_embeddings=tie_from_config(config))
 
 

@@ -10,6 +10,7 @@ from sinkstream.checkpoint.families.family import GgufDescription
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_gguf
 from sinkstream.checkpoint.spec import (
+    Activation,
     Attention,
     Block,
     DecoderSpec,
@@ -61,6 +62,7 @@ class Sizes:
         block: Block,
         windows: Sequence[int] = (),
         *,
+        full_rope: RopeSpec | None = None,
         layers: Sequence[Block] | None = None,
         **rest: Any,
     ) -> DecoderSpec:
@@ -70,11 +72,12 @@ class Sizes:
             family: The family's name.
             block: What all layers are, apart from their windows.
             windows: Each layer's own window, 0 for none; empty if no layer has one.
-            layers: Each layer's block, instead of `block` and `windows`.
+            full_rope: How layers without a window of their own rotate, if other than the block's.
+            layers: Each layer's block, instead of `block`, `windows` and `full_rope`.
             rest: Other fields of the spec; the final norm is the block's unless it is given.
         """
         if layers is None:
-            layers = with_windows(block, windows or (0,) * self.layers)
+            layers = with_windows(block, windows or (0,) * self.layers, full_rope)
         return DecoderSpec.of_layers(
             layers,
             family=family,
@@ -85,12 +88,17 @@ class Sizes:
         )
 
 
-def with_windows(block: Block, windows: Sequence[int]) -> list[Block]:
-    """Return a layer of this kind for each window; 0: the layer has none of its own."""
+def with_windows(
+    block: Block, windows: Sequence[int], full_rope: RopeSpec | None = None
+) -> list[Block]:
+    """Return a layer of this kind for each window; 0: none of its own, and perhaps another rope."""
+    attention = block.attention
     kinds = {
-        window: replace(block, attention=replace(block.attention, window=window))
+        window: replace(block, attention=replace(attention, window=window))
         for window in dict.fromkeys(windows)
     }
+    if full_rope is not None:
+        kinds[0] = replace(block, attention=replace(attention, rope=full_rope))
     return [kinds[window] for window in windows]
 
 
@@ -137,6 +145,24 @@ def sizes_from_config(
         head_dim=even(config, "head_dim", head_dim, MAX_HEAD_DIM),
         trained_length=config.whole("max_position_embeddings", 1, MAX_LENGTH),
     )
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+    "silu": "silu",
+}
+
+
+def activation_from_config(config: Fields, default: str) -> Activation:
+    """Return the activation of a config.json; `default` is for an absent `hidden_act`."""
+    name = config.word("hidden_act", default)
+    if name not in _ACTIVATIONS:
+        raise config.error("hidden_act", f"be one of {', '.join(_ACTIVATIONS)}", name)
+    return _ACTIVATIONS[name]
 
 
 def rms_norm_from_config(config: Fields) -> Norm:
@@ -216,12 +242,14 @@ def gguf_rope(file: GgufDescription, sizes: Sizes, pairing: Pairing) -> RopeSpec
         sizes: What `sizes_from_gguf` returned.
         pairing: Which dimensions the family's files rotate together.
     """
-    metadata, divisors = file.metadata, file.rope_divisors
+    metadata, divisors, long = file.metadata, file.rope_divisors, file.long_divisors
     rotary_dim = even(metadata, "rope.dimension_count", sizes.head_dim, sizes.head_dim)
-    if divisors is not None and len(divisors) != rotary_dim // 2:
-        rule = f"be twice the {len(divisors)} numbers of rope_freqs.weight"
-        raise metadata.error("rope.dimension_count", rule, rotary_dim)
-    return rope_from_gguf(metadata, pairing, rotary_dim, sizes.trained_length, divisors)
+    other = "rope_freqs" if long is None else "rope_factors_short"
+    for numbers, tensor in ((long, "rope_factors_long"), (divisors, other)):
+        if numbers is not None and len(numbers) != rotary_dim // 2:
+            rule = f"be {2 * len(numbers)}, twice the length of {tensor}.weight"
+            raise metadata.error("rope.dimension_count", rule, rotary_dim)
+    return rope_from_gguf(metadata, pairing, rotary_dim, sizes.trained_length, divisors, long)
 
 
 def rms_norm_from_gguf(metadata: Fields) -> Norm:

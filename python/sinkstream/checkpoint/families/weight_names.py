@@ -39,6 +39,8 @@ class WeightNames:
     model: Mapping[str, str]
     fused: Mapping[str, Fused] = field(default_factory=dict)
     """Tensors of a layer that hold the rows of several slots."""
+    parallel: Mapping[str, str] = field(default_factory=dict)
+    """Other tensors for some slots of a layer if its block is parallel and has two norms."""
     added: Mapping[str, float] = field(default_factory=dict)
     """Vectors that the format stores without a constant, which is added as they are read."""
     wrappers: tuple[Mapping[str, str], ...] = ()
@@ -68,6 +70,37 @@ class WeightNames:
         """Return the same names, but with these tensors for some slots."""
         return replace(self, layer={**self.layer, **layer}, model={**self.model, **(model or {})})
 
+    def with_modules(
+        self,
+        layer: Mapping[str, str],
+        model: Mapping[str, str] | None = None,
+        layer_prefix: str | None = None,
+    ) -> WeightNames:
+        """Return the same names, but with these modules for some slots.
+
+        A module has a weight and may have a bias.
+
+        Args:
+            layer: The modules of a layer, by slot.
+            model: The other modules, by slot.
+            layer_prefix: Prefix of the names in a layer, with `{}` for its number; None: the same.
+        """
+        named = self.with_names(_tensors(layer), _tensors(model or {}))
+        return replace(named, layer_prefix=layer_prefix or self.layer_prefix)
+
+    def with_qkv(
+        self, module: str, per: Literal["layer", "kv_head", "head"] = "layer"
+    ) -> WeightNames:
+        """Return the same names, but with one module for queries, keys and values."""
+        weights, biases = ("q", "k", "v"), ("q_bias", "k_bias", "v_bias")
+        return self.with_fused(
+            {f"{module}.weight": Fused(weights, per), f"{module}.bias": Fused(biases, per)}
+        )
+
+    def with_parallel(self, layer: Mapping[str, str]) -> WeightNames:
+        """Return the same names, and these modules for parallel blocks with two norms."""
+        return replace(self, parallel=_tensors(layer))
+
     def with_fused(self, fused: Mapping[str, Fused]) -> WeightNames:
         """Return the same names, and these fused tensors."""
         parts = {part: f"{name}[{part}]" for name, held in fused.items() for part in held.parts}
@@ -76,6 +109,15 @@ class WeightNames:
     def with_added(self, constant: float, slots: Iterable[str]) -> WeightNames:
         """Return the same names, and a constant for these slots, such as "q_norm"."""
         return replace(self, added={**self.added, **dict.fromkeys(slots, constant)})
+
+    def with_unused(self, *patterns: str) -> WeightNames:
+        """Return the same names, and these patterns of tensors without use."""
+        return replace(self, unused=(*self.unused, *patterns))
+
+    def of(self, spec: DecoderSpec) -> WeightNames:
+        """Return the names of this decoder's weights."""
+        is_parallel = all(block.parallel and block.mlp_norm for block in spec.blocks)
+        return self.with_names(self.parallel) if is_parallel else self
 
     def in_checkpoint(self, tensors: Container[str]) -> WeightNames:
         """Return the same names, with the prefixes that a checkpoint has.
@@ -105,6 +147,12 @@ class WeightNames:
 
         model = {slot: renamed(name) for slot, name in self.model.items()}
         return replace(self, layer_prefix=renamed(self.layer_prefix), model=model)
+
+
+def _tensors(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the tensors of modules: for each slot its weight, and its bias."""
+    weights = {slot: f"{module}.weight" for slot, module in modules.items()}
+    return weights | {f"{slot}_bias": f"{module}.bias" for slot, module in modules.items()}
 
 
 _OTHER_MODULES = (
@@ -190,5 +238,10 @@ GGUF_NAMES = WeightNames(
         "down_bias": "ffn_down.bias",
     },
     other_parts=("a.*", "mm.*", "v.*"),
-    unused=("rope_freqs.weight", "*.nextn.*"),
+    unused=(
+        "rope_factors_long.weight",
+        "rope_factors_short.weight",
+        "rope_freqs.weight",
+        "*.nextn.*",
+    ),
 )

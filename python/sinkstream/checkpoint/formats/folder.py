@@ -66,7 +66,7 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
         )
     weight_map, held = _open_weights(folder)
     try:
-        names = family.folder_names.in_checkpoint(held)
+        names = family.folder_names.of(spec).in_checkpoint(held)
         spec, held = settle_tie(
             spec,
             names,

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
-from sinkstream.checkpoint.families import GgufDescription, find_family
+from sinkstream.checkpoint.families import ARCHITECTURES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf_header import GgufHeader
 from sinkstream.checkpoint.formats.gguf_split import read_gguf
@@ -20,6 +20,7 @@ from sinkstream.checkpoint.tensors import FileSource
 from sinkstream.errors import CheckpointError
 
 _DIVISORS = "rope_freqs.weight"
+_SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 _DECODER_PARTS = ("blk", "output", "position_", "rope_", "token_")
 _MAX_DIVISORS = 512  # half of the largest head
 _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
@@ -43,20 +44,23 @@ def open_gguf(path: Path) -> TensorsOnly:
                 "first."
             )
         name = Fields(header.metadata, where).word("general.architecture")
-        family = find_family(name, f"{where} has architecture")
+        family = find_family(name, f"{where} has architecture", ARCHITECTURES)
+        is_long = _check_factors(header, where)
         spec = family.spec_from_gguf(
             GgufDescription(
                 metadata=Fields(header.metadata, where, f"{name}."),
                 tensors=frozenset(header.tensors),
                 tokens=_count_tokens(header),
-                rope_divisors=_read_divisors(header),
+                rope_divisors=_read_divisors(header, _SHORT if is_long else _DIVISORS),
+                long_divisors=_read_divisors(header, _LONG),
             )
         )
-        entries = split_fused(spec, family.gguf_names, header.tensors, where)
+        names = family.gguf_names.of(spec)
+        entries = split_fused(spec, names, header.tensors, where)
         source = FileSource(header.tensors, entries)
         tensors = match_tensors(
             spec,
-            family.gguf_names,
+            names,
             entries,
             STORAGE_BLOCKS,
             (),
@@ -93,12 +97,23 @@ def _count_tokens(header: GgufHeader) -> int:
     return len(tokens) if isinstance(tokens, list) else 0
 
 
-def _read_divisors(header: GgufHeader) -> tuple[float, ...] | None:
-    """Read the divisors of the rotary frequencies, the only tensor that a spec depends on."""
-    entry = header.tensors.get(_DIVISORS)
+def _check_factors(header: GgufHeader, where: str) -> bool:
+    """Return whether there are tensors of longrope: either both or none."""
+    held = [name for name in (_SHORT, _LONG) if name in header.tensors]
+    if len(held) == 1:
+        raise CheckpointError(
+            f"load: {where} must have both tensors {quoted(_SHORT)} and {quoted(_LONG)}, or "
+            f"neither, but has only {quoted(held[0])}."
+        )
+    return bool(held)
+
+
+def _read_divisors(header: GgufHeader, name: str) -> tuple[float, ...] | None:
+    """Read divisors of the rotary frequencies, the only tensors that a spec depends on."""
+    entry = header.tensors.get(name)
     if entry is None:
         return None
-    what, file = f"tensor {quoted(_DIVISORS)}", entry.file
+    what, file = f"tensor {quoted(name)}", entry.file
     if entry.kind != "F32" or len(entry.shape) != 1 or entry.shape[0] > _MAX_DIVISORS:
         raise CheckpointError(
             f"load: {file.name}: {what} must hold at most {_MAX_DIVISORS} numbers of type F32, "

@@ -182,7 +182,7 @@ def _check_same_model(
         if key in first and value != first[key] and key not in _OF_ONE_PART:
             raise CheckpointError(
                 f"load: {name}: `{key}` must be {quoted(first[key])}, as in {first_name}, but is "
-                f"{quoted(value)}. The parts are those of two models."
+                f"{quoted(value)}. The parts belong to two models."
             )
 
 
@@ -191,7 +191,7 @@ def _add(tensors: dict[str, TensorEntry], header: GgufHeader) -> None:
         if name in tensors:
             raise CheckpointError(
                 f"load: tensor {quoted(name)} is both in {tensors[name].file.name} and in "
-                f"{entry.file.name}. The parts are those of two models."
+                f"{entry.file.name}. The parts belong to two models."
             )
         tensors[name] = entry
     if len(tensors) > MAX_ENTRIES:

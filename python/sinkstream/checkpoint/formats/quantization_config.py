@@ -20,10 +20,10 @@ _LISTS = ("modules_to_not_convert", "ignored_layers", "ignore")
 
 _ORIGINAL = 'Load the original folder with quantize="int8" or "int4", or a GGUF file of the model.'
 _REMEDIES = {
-    "bitsandbytes": f"bitsandbytes rounds while it loads. {_ORIGINAL}",
+    "bitsandbytes": f"bitsandbytes quantizes at load time. {_ORIGINAL}",
     "aqlm": f"Codebooks are not supported. {_ORIGINAL}",
-    "exl2": f"ExLlamaV2 files are for its own kernels. {_ORIGINAL}",
-    "exl3": f"ExLlamaV3 files are for its own kernels. {_ORIGINAL}",
+    "exl2": f"ExLlamaV2 files are only for ExLlamaV2's own kernels. {_ORIGINAL}",
+    "exl3": f"ExLlamaV3 files are only for ExLlamaV3's own kernels. {_ORIGINAL}",
     "hqq": f"Load an AWQ or GPTQ folder of the model. {_ORIGINAL}",
 }
 

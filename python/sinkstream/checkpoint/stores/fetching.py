@@ -29,7 +29,7 @@ def fetch(name: str, revision: str | None) -> Path:
         import huggingface_hub
     except ImportError:
         raise CheckpointError(
-            f"load: {quoted(name)} cannot be fetched from the hub without a package that is not "
+            f"load: {quoted(name)} cannot be fetched from the hub because huggingface_hub is not "
             "installed. Install it with: pip install huggingface_hub"
         ) from None
     try:
@@ -42,8 +42,8 @@ def fetch(name: str, revision: str | None) -> Path:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
             f"load: {quoted(name)} could not be fetched from the hub: "
-            f"{lines[0].removeprefix('Got: ')}. Check the name and the network; without "
-            "`download`, a model that was fetched before loads."
+            f"{lines[0].removeprefix('Got: ')}. Check the name and the network. "
+            "A model that was fetched earlier loads without `download`."
         ) from error
     if file is not None:
         return Path(folder) / file[1:]

@@ -14,7 +14,7 @@ from sinkstream.errors import CheckpointError
 SINGLE_DIGITS = r"\p{N}"
 """Each digit is a word of its own."""
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE = r"[^\r\n\p{L}\p{N}]?"  # a letter's word may begin with one other character
 _WORDS = rf"{_BEFORE}\p{{L}}+"
@@ -84,12 +84,12 @@ class PreTokenizer:
     """Whether a text starts with the beginning-of-text token, if the file does not say."""
 
 
-_PLAIN = PreTokenizer((_GPT2,))
-_SINGLE_DIGITS = PreTokenizer((SINGLE_DIGITS, _GPT2))
+_PLAIN = PreTokenizer((GPT2_SPLIT,))
+_SINGLE_DIGITS = PreTokenizer((SINGLE_DIGITS, GPT2_SPLIT))
 _LLAMA = PreTokenizer((_LLAMA3,), whole_words=True, adds_bos=True)
 # Some of the models' own tokenizers normalize; llama.cpp never does, and differs on decomposed
 # accents.
-_NEOX = PreTokenizer((_GPT2,), composed=True)
+_NEOX = PreTokenizer((GPT2_SPLIT,), composed=True)
 _QWEN = PreTokenizer((_QWEN2,), composed=True)
 _DEEPSEEK_V3 = PreTokenizer((r"\p{N}{1,3}", _HAN_KANA, _V3))
 _O200K = PreTokenizer((_GPT4O,))
@@ -104,7 +104,7 @@ PRE_TOKENIZERS = {
     "chatglm-bpe": PreTokenizer((_LLAMA3,)),
     "codeshell": _SINGLE_DIGITS,
     "cohere2moe": _AYA,
-    "command-r": PreTokenizer((SINGLE_DIGITS, _GPT2), composed=True),
+    "command-r": PreTokenizer((SINGLE_DIGITS, GPT2_SPLIT), composed=True),
     "dbrx": PreTokenizer((_LLAMA3,)),
     "deepseek-coder": PreTokenizer(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, SINGLE_DIGITS)
@@ -122,11 +122,11 @@ PRE_TOKENIZERS = {
     "deepseek-r1-qwen": _QWEN,
     "deepseek-v3": _DEEPSEEK_V3,
     # llama.cpp's choice for files whose converter did not know the model.
-    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2_SPLIT, r"\p{N}+", r"[0-9][0-9][0-9]")),
     "exaone": _SINGLE_DIGITS,
     "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
     "exaone4": _PLAIN,
-    "falcon": PreTokenizer((_PUNCTUATION, _GPT2, r"[0-9][0-9][0-9]")),
+    "falcon": PreTokenizer((_PUNCTUATION, GPT2_SPLIT, r"[0-9][0-9][0-9]")),
     "falcon-h1": _LLAMA,
     "falcon3": _LLAMA,
     "gigachat": _PLAIN,
@@ -186,6 +186,26 @@ PRE_TOKENIZERS = {
     "youtu": PreTokenizer((_YOUTU_ASIAN, _YOUTU), whole_words=True),
 }
 """By the names that `tokenizer.ggml.pre` may have."""
+
+
+# Of several names for the same rule, the ones that programs know best.
+_USUAL = ("llama-bpe", "qwen2", "smollm", "gpt-2", "gpt-4o", "deepseek-v3", "dbrx")
+
+
+def name_of(splits: tuple[str, ...], *, whole_words: bool, composed: bool) -> str | None:
+    """Return the name of the pre-tokenizer with this rule, or None if there is none.
+
+    Args:
+        splits: As in `PreTokenizer`.
+        whole_words: As there.
+        composed: As there.
+    """
+    wanted = (splits, whole_words, composed)
+    for name in (*_USUAL, *sorted(PRE_TOKENIZERS)):
+        rule = PRE_TOKENIZERS[name]
+        if (rule.splits, rule.whole_words, rule.composed) == wanted:
+            return name
+    return None
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:

@@ -47,7 +47,7 @@ class PlainTurns:
             content = message.get("content")
             if content is None:
                 raise InvalidArgument(
-                    f"{MESSAGES} must have a text in every message: the checkpoint has no chat "
+                    f"{MESSAGES} must have `content` in every message: the checkpoint has no chat "
                     "template.",
                     param=MESSAGES.name,
                 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS, Storage
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED
+from sinkstream.checkpoint.storage import Storage, block_type, has_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +106,24 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
     "Q5_K_M": ("Q5_K", _MEDIUM),
     "Q6_K": ("Q6_K", {}),
     "Q8_0": ("Q8_0", {}),
+    "F16": ("F16", {}),
+    "BF16": ("BF16", {}),
+    "F32": ("F32", {}),
 }
 """For each mix: the type of most matrices; by part, those of the others, the first that applies."""
-
-_FALLBACKS: dict[Storage, Storage] = {
-    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-}  # fmt: skip
-"""For rows that are not whole blocks of 256: the next type with blocks of 32."""
 
 
 def type_of(mix: str, place: Place, decoder: Decoder) -> Storage:
     """Return the block type of a matrix; F16 if its rows are not even whole blocks of 32."""
-    chosen = _chosen(mix, place, decoder)
-    if not _fits(chosen, place.cols):
-        chosen = _FALLBACKS.get(chosen, "F16")
-    return chosen if _fits(chosen, place.cols) else "F16"
+    return block_type(_chosen(mix, place, decoder), place.cols) or "F16"
 
 
 def _chosen(mix: str, place: Place, decoder: Decoder) -> Storage:
     usual, rules = MIXES[mix]
+    if usual in UNQUANTIZED:
+        return usual
     if place.part == "output" or (place.part == "token_embd" and decoder.is_tied):
-        return "Q6_K" if usual != "Q8_0" and _fits(usual, place.cols) else "Q8_0"
+        return "Q6_K" if usual != "Q8_0" and has_blocks(usual, place.cols) else "Q8_0"
     for applies, storage in rules.get(place.part, ()):
         if applies(place.layer, decoder):
             usual = storage
@@ -142,7 +139,3 @@ def _is_70b(decoder: Decoder) -> bool:
     return decoder.family == "qwen2" or (
         decoder.family == "llama" and decoder.kv_heads < decoder.heads
     )
-
-
-def _fits(storage: Storage, cols: int) -> bool:
-    return cols % STORAGE_BLOCKS[storage][0] == 0

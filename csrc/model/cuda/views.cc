@@ -1,0 +1,35 @@
+#include "model/cuda/views.h"
+
+#include <algorithm>
+
+namespace sinkstream {
+
+LayerViews::LayerViews(const DecoderSpec& spec) {
+  const CacheLayers layers = spec.cache_layers();
+  for (int64_t layer = 0; layer < spec.layers(); ++layer) {
+    const RopeSpec& its_rope = spec.block(layer).attention.rope;
+    auto rope = std::ranges::find(ropes_, its_rope, &Rope::spec);
+    if (rope == ropes_.end()) {
+      rope = ropes_.insert(
+          ropes_.end(), {.spec = its_rope,
+                         .angles = Angles(its_rope.inverse_frequencies, its_rope.attention_factor),
+                         .shift_angles = Angles(its_rope.inverse_frequencies)});
+    }
+    const View its_view = {.group = layers.place(layer).group,
+                           .rope = static_cast<size_t>(rope - ropes_.begin())};
+    auto view = std::ranges::find_if(views_, [&](const View& other) {
+      return other.group == its_view.group && other.rope == its_view.rope;
+    });
+    if (view == views_.end()) view = views_.insert(views_.end(), its_view);
+    of_layer_.push_back(static_cast<size_t>(view - views_.begin()));
+  }
+  const auto place = [&](int64_t pairs) {
+    const int64_t before = floats_per_row_;
+    floats_per_row_ += 2 * pairs;
+    return before;
+  };
+  for (Rope& rope : ropes_) rope.before = place(rope.pairs());
+  for (View& view : views_) view.before = place(rope_of(view).pairs());
+}
+
+}  // namespace sinkstream

@@ -1,0 +1,19 @@
+"""ALiBi: how much each head's scores decrease per token of distance."""
+
+from __future__ import annotations
+
+
+def alibi_slopes(heads: int, most: float = 8.0) -> list[float]:
+    """Return each head's slope (ALiBi, section 3).
+
+    With n heads, a power of two, they are 2^(-most · i / n) for i from 1 to n. Further heads have
+    those in between, every other slope of twice as many heads.
+
+    Args:
+        heads: Their number.
+        most: The negative exponent of the last slope.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-most * i / power) for i in range(1, power + 1)]
+    between = [2.0 ** (-most * i / (2 * power)) for i in range(1, 2 * power, 2)]
+    return [*slopes, *between][:heads]

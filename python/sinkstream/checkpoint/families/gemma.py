@@ -1,0 +1,52 @@
+"""What Gemma 2 and Gemma 3 share: scaled embeddings, norms on both sides, and GELU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sinkstream.checkpoint.families.parts import FOLDER_POST_NORMS, SANDWICH
+from sinkstream.checkpoint.families.sizes import Sizes, sizes_from_config
+from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.spec import Block, DecoderSpec, Norm, RopeSpec
+
+# Norms multiply by 1 + weight; GGUF files hold the sum.
+GEMMA_NAMES = FOLDER_NAMES.with_names(FOLDER_POST_NORMS).with_added(
+    1.0,
+    ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm", "q_norm", "k_norm",
+     "final_norm"),
+)  # fmt: skip
+
+
+def gemma_sizes(config: Fields) -> Sizes:
+    """Read the sizes of a Gemma's config.json."""
+    config.must_be("hidden_activation", "gelu_pytorch_tanh")
+    config.must_be("use_bidirectional_attention", False)
+    return sizes_from_config(config, 256, reads=("hidden_act",))
+
+
+def gemma_block(sizes: Sizes, norm: Norm, rope: RopeSpec, scalar: float, **rest: Any) -> Block:
+    """Return a Gemma's block; `scalar` divides scores as its root, `rest` is of attention."""
+    attention = sizes.attention(rope, scale=scalar**-0.5, **rest)
+    return Block(attention, sizes.mlp(activation="gelu_tanh"), norm, **SANDWICH)
+
+
+def scalar_of(config: Fields) -> float:
+    """Return the scalar of a config.json."""
+    return config.number("query_pre_attn_scalar", 1, 1e6, 256)
+
+
+def gguf_scalar(sizes: Sizes, layers_of_largest: int) -> float:
+    """Return the scalar, not in GGUF: the size of a head, but not in the largest model."""
+    is_largest = sizes.layers == layers_of_largest
+    return sizes.hidden_size // sizes.heads if is_largest else sizes.head_dim
+
+
+def gemma_spec(
+    family: str, sizes: Sizes, block: Block, windows: Sequence[int], **rest: Any
+) -> DecoderSpec:
+    """Return a Gemma; `rest` is as in `Sizes.spec`."""
+    scale = math.sqrt(sizes.hidden_size)
+    return sizes.spec(family, block, windows, embedding_scale=scale, **rest)

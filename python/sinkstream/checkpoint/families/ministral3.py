@@ -1,0 +1,64 @@
+"""Ministral 3: Mistral's layers, whose queries grow with the number of tokens before them."""
+
+from __future__ import annotations
+
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.sizes import (
+    MAX_LENGTH,
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
+)
+from sinkstream.checkpoint.families.windows import gguf_window, one_window
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
+
+_HEAD_DIM, _MAX_BETA = 128, 100
+_DEFAULTS = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1_000_000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16_384,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    }
+}
+
+
+def _from_config(config: Fields) -> DecoderSpec:
+    config = config.with_defaults(_DEFAULTS)
+    sizes = sizes_from_config(config, _HEAD_DIM)
+    scaling = config.group("rope_scaling") or config.group("rope_parameters") or config
+    attention = sizes.attention(
+        rope_from_config(config, sizes.head_dim, sizes.trained_length),
+        temperature=scaling.number("llama_4_scaling_beta", 0, _MAX_BETA),
+        temperature_length=scaling.whole("original_max_position_embeddings", 1, MAX_LENGTH),
+    )
+    block = Block(attention, sizes.mlp(), rms_norm_from_config(config))
+    windows = one_window(config, None)
+    return sizes.spec("ministral3", block, windows, tie_embeddings=tie_from_config(config))
+
+
+def _from_gguf(file: GgufDescription) -> DecoderSpec:
+    # Files of Mistral Small 3 have this architecture too, and no temperature.
+    metadata, sizes = file.metadata, sizes_from_gguf(file, ("attention.sliding_window",))
+    beta = metadata.number("attention.temperature_scale", 0, _MAX_BETA, 0.0)
+    length = metadata.whole(
+        "rope.scaling.original_context_length", 1, MAX_LENGTH, None if beta else 1
+    )
+    attention = sizes.attention(
+        gguf_rope(file, sizes, "interleaved"), temperature=beta, temperature_length=length
+    )
+    block = Block(attention, sizes.mlp(), rms_norm_from_gguf(metadata))
+    windows = gguf_window(metadata, sizes.layers)
+    return sizes.spec("ministral3", block, windows, tie_embeddings=tie_from_gguf(file))
+
+
+FAMILY = Family("ministral3", _from_config, _from_gguf, architectures=("mistral3",))

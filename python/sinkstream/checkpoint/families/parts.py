@@ -1,0 +1,93 @@
+"""What several families say of their blocks in the same words: norms, biases, caps, two ropes."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from sinkstream.checkpoint.families.family import GgufDescription
+from sinkstream.checkpoint.families.sizes import Sizes, gguf_rope
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.rope import BASES, default_frequencies, rope_from_config
+from sinkstream.checkpoint.spec import Pairing, RopeSpec
+
+SANDWICH = MappingProxyType({"attention_post_norm": True, "mlp_post_norm": True})
+"""Fields of blocks with norms on both sides of attention and of the MLP."""
+POST_NORMS = MappingProxyType({**SANDWICH, "attention_norm": False, "mlp_norm": False})
+"""Fields of blocks with norms only after attention and the MLP."""
+
+FOLDER_POST_NORMS = MappingProxyType(
+    {
+        "attention_post_norm": "post_attention_layernorm.weight",
+        "mlp_norm": "pre_feedforward_layernorm.weight",
+        "mlp_post_norm": "post_feedforward_layernorm.weight",
+    }
+)
+"""The names of most such norms in folders; GGUF's are in its table."""
+
+_MAX_CAP = 1e6
+
+
+def biases_from_config(config: Fields) -> dict[str, Any]:
+    """Return the biases of attention that a config.json asks for by one flag."""
+    has_bias = config.flag("attention_bias", False)
+    return {"qkv_bias": has_bias, "output_bias": has_bias}
+
+
+def biases_from_gguf(file: GgufDescription) -> dict[str, Any]:
+    """Return the biases of attention for which a GGUF file has tensors."""
+    return {
+        "qkv_bias": "blk.0.attn_q.bias" in file.tensors,
+        "output_bias": "blk.0.attn_output.bias" in file.tensors,
+    }
+
+
+def soft_cap_from_config(config: Fields, name: str, default: float = 0.0) -> float:
+    """Return a soft cap of a config.json; 0 if it is null, or absent without a default."""
+    if config.is_null(name) or not (config.has(name) or default):
+        return 0.0
+    return config.number(name, 1e-3, _MAX_CAP, default)
+
+
+def soft_cap_from_gguf(metadata: Fields, name: str, default: float = 0.0) -> float:
+    """Return a soft cap of GGUF metadata, in which 0 means that there is none."""
+    return metadata.number(name, 0, _MAX_CAP, default)
+
+
+def ropes_from_config(
+    config: Fields, sizes: Sizes, base: float, local_base: float, local_name: str = "rope_theta"
+) -> tuple[RopeSpec, RopeSpec]:
+    """Return how layers with windows rotate, and those without.
+
+    Args:
+        config: The fields.
+        sizes: What `sizes_from_config` returned.
+        base: The base of layers without windows, if the config does not give it.
+        local_base: That of layers with windows.
+        local_name: Its field in the older layout, where they have no scheme.
+    """
+    of_head = config, sizes.head_dim, sizes.trained_length
+    return (
+        rope_from_config(
+            *of_head, layer_type="sliding_attention", base=local_base, base_name=local_name
+        ),
+        rope_from_config(*of_head, layer_type="full_attention", base=base),
+    )
+
+
+def ropes_from_gguf(
+    file: GgufDescription, sizes: Sizes, pairing: Pairing, local_base: float | None = None
+) -> tuple[RopeSpec, RopeSpec]:
+    """Return how layers with windows rotate, which have no scheme, and those without.
+
+    Args:
+        file: Its metadata and its tensor of divisors.
+        sizes: What `sizes_from_gguf` returned.
+        pairing: Which dimensions the family's files rotate together.
+        local_base: The base of layers with windows, if the file does not give it; None: the same.
+    """
+    full = gguf_rope(file, sizes, pairing)
+    if local_base is None:
+        local_base = file.metadata.number("rope.freq_base", *BASES, 10_000.0)
+    local_base = file.metadata.number("rope.freq_base_swa", *BASES, local_base)
+    return RopeSpec(tuple(default_frequencies(local_base, full.rotary_dim)), pairing), full

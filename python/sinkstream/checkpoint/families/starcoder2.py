@@ -1,0 +1,54 @@
+"""StarCoder2: layer norms, biases, and an MLP without a gate."""
+
+from __future__ import annotations
+
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.sizes import (
+    activation_from_config,
+    gguf_rope,
+    layer_norm_from_config,
+    layer_norm_from_gguf,
+    sizes_from_config,
+    sizes_from_gguf,
+    tie_from_config,
+    tie_from_gguf,
+)
+from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
+from sinkstream.checkpoint.families.windows import gguf_window, one_window
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
+
+
+def _from_config(config: Fields) -> DecoderSpec:
+    sizes = sizes_from_config(config, reads=("hidden_act",))
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    activation = activation_from_config(config, "gelu_pytorch_tanh")
+    has_bias = config.flag("use_bias", True)
+    block = Block(
+        sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias),
+        sizes.mlp(activation=activation, gated=False, bias=has_bias),
+        layer_norm_from_config(config, "norm_epsilon", bias=True),
+    )
+    windows = one_window(config, None)
+    return sizes.spec("starcoder2", block, windows, tie_embeddings=tie_from_config(config, True))
+
+
+def _from_gguf(file: GgufDescription) -> DecoderSpec:
+    sizes = sizes_from_gguf(file, reads=("attention.sliding_window",))
+    has_bias = "blk.0.attn_output.bias" in file.tensors
+    block = Block(
+        sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=has_bias, output_bias=has_bias),
+        sizes.mlp(activation="gelu_tanh", gated=False, bias=has_bias),
+        layer_norm_from_gguf(file.metadata, bias=True),
+    )
+    windows = gguf_window(file.metadata, sizes.layers)  # usual converters leave it out
+    return sizes.spec("starcoder2", block, windows, tie_embeddings=tie_from_gguf(file))
+
+
+FAMILY = Family(
+    "starcoder2",
+    _from_config,
+    _from_gguf,
+    FOLDER_NAMES.with_modules({"up": "mlp.c_fc", "down": "mlp.c_proj"}),
+)

@@ -1,0 +1,1 @@
+"""Writes checkpoints as GGUF files."""

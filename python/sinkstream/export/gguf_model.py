@@ -1,0 +1,82 @@
+"""A GGUF file that is to be written: metadata, and where the numbers of tensors come from."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sinkstream.checkpoint.storage import Storage, row_bytes
+
+_U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # GGUF's numbers of types
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor to write."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Rows first; a vector has its numbers as rows."""
+    storage: Storage
+    """Of the rows that `read` returns: 16 or 32 bits."""
+    read: Callable[[int, int], bytes]
+    """Returns rows [begin, end)."""
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    @property
+    def cols(self) -> int:
+        """Return the numbers in a row; 1 for a vector."""
+        return self.shape[1] if len(self.shape) > 1 else 1
+
+    def bytes(self, storage: Storage) -> int:
+        """Return its bytes in a storage type."""
+        return self.rows * row_bytes(storage, self.cols)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufModel:
+    """What a GGUF file will hold."""
+
+    name: str
+    """The source's, as errors show it."""
+    metadata: dict[str, bytes]
+    """Values as in a file: the number of the type, then the bytes."""
+    tensors: tuple[GgufTensor, ...]
+    alignment: int = 32
+    """Of the tensors' data, in bytes."""
+
+
+def encoded(value: Any) -> bytes:
+    """Return a metadata value as GGUF stores it.
+
+    Python's types decide: `int` becomes uint32, `float` float32; a list of them has int32 and
+    float32, and a list of strings is one of strings.
+    """
+    if isinstance(value, list):
+        kind = {str: _STRING, int: _I32, float: _F32}[type(value[0])]
+        if kind == _STRING:
+            content = b"".join(map(string, value))
+        else:
+            content = struct.pack(f"<{len(value)}{'i' if kind == _I32 else 'f'}", *value)
+        return struct.pack("<IIQ", _ARRAY, kind, len(value)) + content
+    if isinstance(value, bool):
+        return struct.pack("<IB", _BOOL, value)
+    if isinstance(value, str):
+        return struct.pack("<I", _STRING) + string(value)
+    return struct.pack("<If", _F32, value) if isinstance(value, float) else _u32(value)
+
+
+def string(text: str) -> bytes:
+    """Return a string as GGUF stores it: its length, then UTF-8."""
+    content = text.encode("utf-8")
+    return struct.pack("<Q", len(content)) + content
+
+
+def _u32(value: int) -> bytes:
+    return struct.pack("<II", _U32, value)

@@ -1,0 +1,263 @@
+"""Tiny configs of the families that transformers builds, one for each variant of a family.
+
+Each is what `AutoConfig.for_model` takes, `model_type` included. The sizes are awkward on purpose,
+and own windows are shorter than the texts of the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 293,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+_GEMMA2 = {
+    **_SIZES,
+    "model_type": "gemma2",
+    "head_dim": 32,
+    "query_pre_attn_scalar": 32,  # the size of a head: GGUF files cannot say another
+    "sliding_window": 40,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 8.0,
+}
+_GEMMA3 = {
+    **_SIZES,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 7,  # the sixth has no window
+    "head_dim": 32,
+    "query_pre_attn_scalar": 32,
+    "sliding_window": 32,
+}
+_GEMMA3_LINEAR = {
+    **_GEMMA3,
+    "rope_parameters": {
+        _FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+        _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+    },
+}
+_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_SMOLLM3 = {**_SIZES, "model_type": "smollm3"}
+_OLMO2 = {**_SIZES, "model_type": "olmo2"}
+_OLMO3 = {**_SIZES, "model_type": "olmo3", "sliding_window": 40}
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 512,
+    "rope_theta": 500_000.0,
+}
+_GRANITE = {
+    **_SIZES,
+    "model_type": "granite",
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 8.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.15,
+}
+_GLM4 = {**_SIZES, "model_type": "glm4", "head_dim": 32}
+_EXAONE4 = {**_SIZES, "model_type": "exaone4"}
+_MINISTRAL3 = {
+    **_SIZES,
+    "model_type": "ministral3",
+    "head_dim": 32,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1_000_000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+
+
+def _longrope(original: int) -> dict[str, Any]:
+    return {
+        **_SIZES,
+        "model_type": "phi3",
+        "num_attention_heads": 3,  # heads of 32 dimensions, 24 of them rotated
+        "num_key_value_heads": 1,
+        "original_max_position_embeddings": original,
+        "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10_000.0,
+            "original_max_position_embeddings": original,
+            "partial_rotary_factor": 0.75,
+            "short_factor": [1.0 + 0.02 * pair for pair in range(12)],
+            "long_factor": [1.0 + 0.5 * pair for pair in range(12)],
+        },
+    }
+
+
+FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma2": _GEMMA2,
+    "gemma2-no-caps": {
+        **_GEMMA2,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": 32,
+    },
+    "gemma3": _GEMMA3,
+    "gemma3-linear": {
+        **_GEMMA3_LINEAR,
+        "num_hidden_layers": 3,
+        "query_pre_attn_scalar": 40,
+        "layer_types": [_SLIDING, _FULL, _SLIDING],
+    },
+    "gemma3-wrapped": {
+        "model_type": "gemma3",
+        "text_config": _GEMMA3_LINEAR,
+        "vision_config": {**_VISION, "model_type": "siglip_vision_model"},
+        "mm_tokens_per_image": 4,
+        "image_token_index": 290,
+        "boi_token_index": 291,
+        "eoi_token_index": 292,
+    },
+    "smollm3": _SMOLLM3,
+    "smollm3-windows": {**_SMOLLM3, "use_sliding_window": True, "sliding_window": 32},
+    "olmo2": _OLMO2,
+    "olmo3": _OLMO3,
+    "olmo3-yarn": {
+        **_OLMO3,
+        "rope_parameters": {
+            _FULL: _YARN,
+            _SLIDING: {"rope_type": "default", "rope_theta": 500_000.0},
+        },
+    },
+    "granite": _GRANITE,
+    "granite-biases": {
+        **_GRANITE,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+    },
+    "glm4": _GLM4,
+    "glm4-no-biases": {**_GLM4, "attention_bias": False, "partial_rotary_factor": 0.25},
+    "exaone4": {**_EXAONE4, "sliding_window": None, "layer_types": [_FULL] * 4},
+    "exaone4-windows": {**_EXAONE4, "sliding_window": 32, "sliding_window_pattern": 4},
+    "ministral3": _MINISTRAL3,
+    "ministral3-wrapped": {
+        "model_type": "mistral3",
+        "text_config": _MINISTRAL3,
+        "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 8},
+        "image_token_index": 290,
+    },
+    "phi3-longrope-short": _longrope(1024),
+    "phi3-longrope-long": _longrope(128),
+}
+"""By variant. Those of one family begin with its name."""
+
+_GPT_NEOX = {
+    "model_type": "gpt_neox",
+    "vocab_size": 293,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 512,
+}
+_FALCON = {
+    "model_type": "falcon",
+    "vocab_size": 293,
+    "hidden_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+}
+_MPT = {
+    "model_type": "mpt",
+    "vocab_size": 293,
+    "d_model": 96,
+    "n_heads": 6,
+    "n_layers": 3,
+    "max_seq_len": 512,
+}
+_COHERE2 = {
+    **_SIZES,
+    "model_type": "cohere2",
+    "sliding_window": 40,
+    "logit_scale": 0.25,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 50_000.0},
+}
+_STABLELM = {**_SIZES, "model_type": "stablelm"}
+_STARCODER2 = {**_SIZES, "model_type": "starcoder2"}
+
+FAMILY_CONFIGS |= {
+    "gpt_neox": {**_GPT_NEOX, "rotary_pct": 0.5},
+    "gpt_neox-sequential": {
+        **_GPT_NEOX,
+        "use_parallel_residual": False,
+        "hidden_act": "gelu_fast",
+        "attention_bias": False,
+        "rotary_pct": 1.0,
+        "rotary_emb_base": 25_000,
+        "tie_word_embeddings": True,
+    },
+    "falcon": _FALCON,
+    "falcon-groups": {
+        **_FALCON,
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "tie_word_embeddings": False,
+    },
+    "falcon-groups-one-norm": {
+        **_FALCON,
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "num_ln_in_parallel_attn": 1,
+        "ffn_hidden_size": 160,
+        "rope_theta": 500_042.0,
+    },
+    "falcon-alibi": {
+        **_FALCON,
+        "multi_query": False,
+        "alibi": True,
+        "parallel_attn": False,
+        "bias": True,
+    },
+    "mpt": _MPT,
+    "mpt-clipped": {
+        **_MPT,
+        "n_heads": 8,
+        "attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.4},
+    },
+    "cohere2": _COHERE2,
+    "cohere2-untied": {
+        **_COHERE2,
+        "attention_bias": True,
+        "layer_types": [_FULL, _SLIDING, _SLIDING, _FULL],
+        "tie_word_embeddings": False,
+    },
+    "stablelm": {**_STABLELM, "num_attention_heads": 3, "num_key_value_heads": 3},
+    "stablelm-parallel": {
+        **_STABLELM,
+        "use_parallel_residual": True,
+        "use_qkv_bias": True,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": True,
+    },
+    "starcoder2": {**_STARCODER2, "sliding_window": 40},
+    "starcoder2-no-biases": {**_STARCODER2, "use_bias": False, "tie_word_embeddings": False},
+}

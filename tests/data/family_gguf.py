@@ -1,0 +1,178 @@
+"""Writes the models of `FAMILY_CONFIGS` as GGUF files, as llama.cpp's converter does.
+
+The names of tensors are those of the package gguf, and not the ones under test.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from transformers import PretrainedConfig, PreTrainedModel
+
+_ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "gpt_neox": "gptneox",
+    "ministral3": "mistral3",
+    "olmo3": "olmo2",
+}
+_PERMUTED = ("granite", "ministral3", "smollm3")
+_WITHOUT = {
+    "cohere2-untied": "which layers have windows",
+    "falcon-alibi": "ALiBi",
+    "gemma2-no-caps": "its scale, which is not that of the head's size",
+    "gemma3-linear": "its scale, and which layers have windows",
+    "gpt_neox-sequential": "its activation",
+    "mpt-clipped": "its scale",
+    "smollm3-windows": "windows",
+}
+"""What the files of some variants cannot say."""
+
+
+def is_writable(name: str) -> bool:
+    """Return whether a GGUF file can describe a variant."""
+    return name not in _WITHOUT
+
+
+def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
+    """Write a model as a GGUF file without a tokenizer."""
+    config = model.config.get_text_config()
+    architecture = _ARCHITECTURES.get(config.model_type, config.model_type)
+    writer = gguf.GGUFWriter(path, architecture)
+    _add_sizes(writer, config)
+    _add_rope(writer, config)
+    _add_windows(writer, config)
+    _add_scales(writer, config)
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[architecture], config.num_hidden_layers)
+    for tensor, weight in model.state_dict().items():
+        is_tied = (
+            tensor in ("embed_out.weight", "lm_head.weight") and model.config.tie_word_embeddings
+        )
+        if is_tied or "vision" in tensor or "multi_modal" in tensor:
+            continue
+        name = tensor.replace("model.language_model.", "model.")
+        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert found is not None, f"gguf has no name for {name}"
+        writer.add_tensor(found, _stored(weight.numpy(), name, config))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    head_dim = _head_dim(config)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(_of(config, "max_position_embeddings", "max_seq_len"))
+    writer.add_embedding_length(config.hidden_size)
+    inner = _of(config, "intermediate_size", "ffn_hidden_size") or 4 * config.hidden_size
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(_kv_heads(config))
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        eps = _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+        writer.add_layer_norm_eps(eps)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def _head_dim(config: PretrainedConfig) -> int:
+    found = getattr(config, "head_dim", None)
+    return found or config.hidden_size // config.num_attention_heads
+
+
+def _of(config: PretrainedConfig, *names: str) -> Any:
+    """Return the first of these fields that the config has."""
+    return next((getattr(config, name) for name in names if hasattr(config, name)), None)
+
+
+def _kv_heads(config: PretrainedConfig) -> int:
+    if config.model_type == "falcon" and not config.new_decoder_architecture:
+        return 1
+    found = _of(config, "num_key_value_heads", "num_kv_heads", "num_attention_heads")
+    return int(found)
+
+
+def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    if config.model_type == "mpt":
+        return
+    rope: dict[str, Any] = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(int(_head_dim(config) * rope.get("partial_rotary_factor", 1.0)))
+    scheme = rope["rope_type"]
+    if scheme in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(scheme))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if scheme in ("longrope", "yarn"):
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    if scheme == "longrope":
+        original = rope["original_max_position_embeddings"]
+        longer = math.log(config.max_position_embeddings / original) / math.log(original)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + longer))
+        for kind in ("long", "short"):
+            factors = np.array(rope[f"{kind}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{kind}.weight", factors)
+
+
+def _add_windows(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    window = getattr(config, "sliding_window", None)
+    if window is None:
+        return
+    writer.add_sliding_window(window)
+    if config.model_type in ("exaone4", "olmo3"):  # not Gemma
+        slides = [kind == "sliding_attention" for kind in config.layer_types]
+        writer.add_sliding_window_pattern(slides)
+
+
+def _add_scales(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    if config.model_type == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.model_type == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if config.model_type == "cohere2":
+        writer.add_logit_scale(config.logit_scale)
+    if config.model_type == "mpt":
+        writer.add_max_alibi_bias(config.attn_config.alibi_bias_max)
+    if hasattr(config, "use_parallel_residual"):
+        writer.add_parallel_residual(config.use_parallel_residual)
+
+
+def _stored(
+    weight: npt.NDArray[np.float32], name: str, config: PretrainedConfig
+) -> npt.NDArray[np.float32]:
+    if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
+        return weight + 1
+    if "query_key_value" in name:
+        return _stacked(weight, config)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": _kv_heads(config)}
+    part = name.split(".")[-2]
+    if config.model_type not in _PERMUTED or part not in heads:
+        return weight
+    # The two halves of each head are interleaved.
+    halves = weight.reshape(heads[part], 2, -1, *weight.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+
+
+def _stacked(weight: npt.NDArray[np.float32], config: PretrainedConfig) -> npt.NDArray[np.float32]:
+    """Return all queries, then keys, then values, of rows in which they follow group by group."""
+    groups = config.num_attention_heads if config.model_type == "gpt_neox" else _kv_heads(config)
+    by_head = weight.reshape(groups, -1, _head_dim(config), *weight.shape[1:])
+    parts = (by_head[:, :-2], by_head[:, -2], by_head[:, -1])
+    return np.concatenate([part.reshape(-1, *weight.shape[1:]) for part in parts])

@@ -1,0 +1,135 @@
+"""Descriptions of decoders that cannot be: the core answers each with a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sinkstream import _core
+from sinkstream.checkpoint.spec import NO_ROPE, Attention, Block, DecoderSpec, Mlp, Norm, RopeSpec
+from sinkstream.errors import CapacityError, CheckpointError
+
+Change = Callable[[DecoderSpec], DecoderSpec]
+
+_NORM = Norm("rms", 1e-5)
+_BLOCK = Block(Attention(6, 2, 8, NO_ROPE, 0.5), Mlp(20), _NORM)
+_SPEC = DecoderSpec(
+    family="none",
+    vocab_size=40,
+    hidden_size=24,
+    trained_length=100,
+    blocks=(_BLOCK, replace(_BLOCK, parallel=True)),
+    block_of_layer=(0, 1, 0),
+    final_norm=_NORM,
+)
+
+
+def _spec(**fields: Any) -> Change:
+    return lambda spec: replace(spec, **fields)
+
+
+def _last(**fields: Any) -> Change:
+    """Change the last block, so that the first must not be the only one that is checked."""
+    return lambda spec: replace(spec, blocks=(_BLOCK, replace(_BLOCK, **fields)))
+
+
+def _attention(**fields: Any) -> Change:
+    return _last(attention=replace(_BLOCK.attention, **fields))
+
+
+def _rope(pairs: int) -> Change:
+    return _attention(rope=RopeSpec((1.0,) * pairs, "half"))
+
+
+CASES: list[tuple[Change, str]] = [
+    (_spec(vocab_size=0), "`vocab_size` must be in [1, 16777216], but is 0."),
+    (_spec(vocab_size=1 << 40), "`vocab_size` must be in [1, 16777216], but is 1099511627776."),
+    (_spec(hidden_size=-1), "`hidden_size` must be in [1, 1048576], but is -1."),
+    (
+        _spec(hidden_size=1 << 62),  # times 4 bytes, it would be 0
+        "`hidden_size` must be in [1, 1048576], but is 4611686018427387904.",
+    ),
+    (_spec(block_of_layer=()), "`layers` must be in [1, 4096], but is 0."),
+    (_spec(block_of_layer=(0, 1) * 2049), "`layers` must be in [1, 4096], but is 4098."),
+    (_spec(blocks=()), "`blocks` must be in [1, 3], but is 0."),
+    (_spec(block_of_layer=(0,)), "`blocks` must be in [1, 1], but is 2."),
+    (_spec(block_of_layer=(0, 2)), "`block_of_layer` must be in [0, 1], but is 2."),
+    (_spec(block_of_layer=(0, -1)), "`block_of_layer` must be in [0, 1], but is -1."),
+    (_spec(embedding_scale=math.nan), "`embedding_scale` must be finite, but is nan."),
+    (_spec(logit_scale=1e300), "`logit_scale` must be finite, but is inf."),
+    (_spec(logit_soft_cap=math.nan), "`logit_soft_cap` must be at least 0, but is nan."),
+    (_spec(final_norm=Norm("rms", 0.0)), "`norm_eps` must be above 0, but is 0."),
+    (_attention(heads=12), "`heads` must be in [6, 6], but is 12."),
+    (_attention(kv_heads=3), "`kv_heads` must be in [2, 2], but is 3."),
+    (_attention(head_dim=10), "`head_dim` must be in [8, 8], but is 10."),
+    (_attention(heads=0), "`heads` must be in [1, 4096], but is 0."),
+    (_attention(heads=1 << 62), "`heads` must be in [1, 4096], but is 4611686018427387904."),
+    (_attention(kv_heads=7), "`kv_heads` must be in [1, 6], but is 7."),
+    (_attention(kv_heads=4), "`heads` must be a multiple of `kv_heads` (4), but is 6."),
+    (_attention(head_dim=7), "`head_dim` must be even, but is 7."),
+    (_attention(head_dim=514), "`head_dim` must be in [2, 512], but is 514."),
+    (_rope(5), "`rotary_dim` must be in [0, 8], but is 10."),
+    (_attention(scale=math.nan), "`scale` must be finite, but is nan."),
+    (_attention(window=-1), "`own_windows` must be in [0, 1073741824], but is -1."),
+    (_attention(soft_cap=-1.0), "`soft_cap` must be at least 0, but is -1."),
+    (_attention(slopes=(0.5,) * 5), "`slopes` must be in [6, 6], but is 5."),
+    (_attention(slopes=(0.5,) * 7), "`slopes` must be in [6, 6], but is 7."),
+    (_attention(slopes=(math.nan,) * 6), "`slopes` must be finite, but is nan."),
+    (_attention(clip=math.inf), "`clip` must be at least 0, but is inf."),
+    (_attention(temperature=math.nan), "`temperature` must be finite, but is nan."),
+    (
+        _attention(temperature_length=0),
+        "`temperature_length` must be in [1, 1099511627776], but is 0.",
+    ),
+    (_attention(qk_norm="some"), '`qk_norm` must not be "some".'),
+    (_last(mlp=Mlp(0)), "`intermediate_size` must be in [1, 1048576], but is 0."),
+    (
+        _last(mlp=Mlp(1 << 62)),
+        "`intermediate_size` must be in [1, 1048576], but is 4611686018427387904.",
+    ),
+    (_last(mlp=Mlp(20, "tanh")), '`activation` must not be "tanh".'),  # type: ignore[arg-type]
+    (_last(norm=Norm("rms", math.nan)), "`norm_eps` must be above 0, but is nan."),
+    (_last(residual_scale=math.nan), "`residual_scale` must be finite, but is nan."),
+    (
+        _last(parallel=True, attention_norm=False),
+        "a parallel block must have `attention_norm`, but has none.",
+    ),
+]
+
+
+def test_the_spec_that_is_changed_is_possible() -> None:
+    assert len(_core.weight_slots(_SPEC.as_dict())) == 1 + 3 * 9 + 2
+    _core.ModelBuilder(_SPEC.as_dict())
+
+
+@pytest.mark.parametrize(("change", "sentence"), CASES, ids=[sentence for _, sentence in CASES])
+def test_a_decoder_that_cannot_be_is_one_sentence(change: Change, sentence: str) -> None:
+    fields = change(_SPEC).as_dict()
+    for read in (_core.weight_slots, _core.ModelBuilder):
+        with pytest.raises(CheckpointError) as error:
+            read(fields)
+        assert str(error.value) == f"load: {sentence}"
+
+
+def test_the_largest_sizes_overflow_no_product() -> None:
+    """Matrices of 2^44 numbers in 4,096 layers: their bytes still fit into 64 bits."""
+    most = Block(Attention(4096, 4096, 512, NO_ROPE, 0.5), Mlp(1 << 20), _NORM)
+    spec = replace(
+        _SPEC, vocab_size=1 << 24, hidden_size=1 << 20, blocks=(most,), block_of_layer=(0,) * 4096
+    )
+    builder = _core.ModelBuilder(spec.as_dict())
+    bytes_needed = 0
+    for name, rows, cols in _core.weight_slots(spec.as_dict()):
+        builder.declare(name, "F32", "F32", rows, cols)
+        bytes_needed += 4 * rows * cols
+    assert 2**57 < bytes_needed < 2**63
+    with pytest.raises(CapacityError) as error:
+        builder.read([], 1)
+    assert str(error.value) == (
+        f"memory: the system cannot allocate {bytes_needed / 1e12:.1f} TB for the weights. "
+        "Choose a smaller window or fewer sequences."
+    )
