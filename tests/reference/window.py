@@ -43,7 +43,8 @@ class LiveTokens:
         del self.indices[start:end]
 
     def keep_only(self, other: LiveTokens) -> None:
-        """Lose what `other` has lost."""
+        """Lose what `other` has lost, and what the next token would not see."""
+        self._keep_recent(self.window - 1)
         self.indices = [t for t in self.indices if t in other.indices]
 
     def _keep_recent(self, count: int) -> None:

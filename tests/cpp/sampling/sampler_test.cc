@@ -140,7 +140,8 @@ TEST_F(SamplerTest, NonFiniteLogitsNameTheIndexAndTheToken) {
       sample(sampler, row, 123);
       FAIL() << bad;
     } catch (const NonFiniteLogits& error) {
-      EXPECT_NE(std::string(error.what()).find("at index 123 token 42 has "), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("at index 123 the logit of token 42 is "),
+                std::string::npos)
           << error.what();
     }
   }

@@ -272,6 +272,21 @@ def test_any_config_gives_an_error_or_a_sound_description(
         assert spec.heads % spec.kv_heads == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("qwen3_moe", "layers of experts"), ("gpt-oss", "layers of experts"),
+     ("qwen3_5_text", "recurrent layers"), ("lfm2", "recurrent layers"),
+     ("gemma4", "heads of several sizes")],
+)  # fmt: skip
+def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, part: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        find_family(name, "config.json has model_type")
+    assert str(caught.value) == (
+        f'load: config.json has model_type "{name}", which has {part}. They are planned, but not '
+        "supported yet."
+    )
+
+
 def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(CheckpointError) as caught:
         find_family("gpt2", "config.json has model_type")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data import tiny
+from tests.data.slot_weights import decoder_of
 from tests.reference.attention import attend
 from tests.reference.hugging_face import from_hugging_face
 from tests.reference.rope import Rope, rope_from_config
@@ -44,6 +45,29 @@ def test_frequencies_are_those_of_transformers(name: str, tmp_path: Path) -> Non
     rotary = Oracle(tiny.write_folder(model, tmp_path / name)).model.model.rotary_emb
     np.testing.assert_allclose(rope.inverse_frequencies, rotary.inv_freq.numpy(), rtol=2e-6)
     assert rope.attention_factor == pytest.approx(rotary.attention_scaling)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "qwen2", "qwen3"])
+def test_a_checkpoints_own_description_gives_the_same_reference(name: str, tmp_path: Path) -> None:
+    model = tiny.build(name)
+    ids = random_ids(model.config["vocab_size"], 40)
+    for storage in ("F32", "F16", "BF16"):
+        rounded = tiny.as_stored(model, storage)
+        decoder = from_hugging_face(rounded.config, rounded.weights)
+        expected = decoder.forward(ids, 3, 9)
+        folder = tiny.write_folder(model, tmp_path / storage, dtype=storage)
+        file = tiny.write_gguf(model, tmp_path / f"{storage}.gguf", storage)
+        np.testing.assert_allclose(decoder_of(file).forward(ids, 3, 9), expected, atol=1e-4)
+        if storage == "F32":  # in the others, folders hold rounded vectors too
+            np.testing.assert_allclose(decoder_of(folder).forward(ids, 3, 9), expected, atol=1e-4)
+
+
+def test_blocks_of_a_file_are_read_as_numbers(tmp_path: Path) -> None:
+    model = tiny.as_stored(tiny.build("llama"), "Q8_0")
+    file = tiny.write_gguf(tiny.build("llama"), tmp_path / "m.gguf", "Q8_0")
+    ids = random_ids(model.config["vocab_size"], 40)
+    expected = from_hugging_face(model.config, model.weights).forward(ids, 3, 9)
+    np.testing.assert_allclose(decoder_of(file).forward(ids, 3, 9), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

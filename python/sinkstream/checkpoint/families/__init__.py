@@ -63,6 +63,25 @@ ARCHITECTURES: dict[str, Family] = {
 """By architecture of GGUF."""
 
 
+# Model types and architectures whose layers have parts that no decoder here has yet.
+_EXPERTS = (
+    "deepseek2", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4moe",
+    "gpt-oss", "gpt_oss", "granitemoe", "hunyuan_v1_moe", "minimax_m2", "mixtral", "olmoe",
+    "phimoe", "qwen2_moe", "qwen2moe", "qwen3_moe", "qwen3moe",
+)  # fmt: skip
+_RECURRENT = (
+    "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba", "lfm2",
+    "mamba", "mamba2", "nemotron_h", "qwen35", "qwen35moe", "qwen3_5", "qwen3_5_moe",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen3next", "recurrent_gemma", "rwkv7",
+)  # fmt: skip
+_SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
+_PLANNED = {
+    **dict.fromkeys(_EXPERTS, "has layers of experts"),
+    **dict.fromkeys(_RECURRENT, "has recurrent layers"),
+    **dict.fromkeys(_SHAPES, "has heads of several sizes"),
+}
+
+
 def find_family(name: str, where: str, families: Mapping[str, Family] = FAMILIES) -> Family:
     """Return the family with this name.
 
@@ -72,8 +91,14 @@ def find_family(name: str, where: str, families: Mapping[str, Family] = FAMILIES
         families: `FAMILIES`, or `ARCHITECTURES` for a GGUF file.
 
     Raises:
-        CheckpointError: The family is not supported; the message lists those that are.
+        CheckpointError: The family is not supported. The message lists those that are, or names the
+            part that is planned.
     """
+    if name in _PLANNED and name not in families:
+        raise CheckpointError(
+            f"load: {where} {quoted(name)}, which {_PLANNED[name]}. They are planned, but not "
+            "supported yet."
+        )
     if name not in families:
         raise CheckpointError(
             f"load: {where} {quoted(name)}; supported are {', '.join(sorted(families))}."
