@@ -12,6 +12,12 @@ namespace sinkstream {
 
 enum class NormKind : uint8_t { kRms, kLayer };
 
+// A norm's vectors, as long as what it normalizes. Null: there is no norm, or none with a bias.
+struct NormWeights {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+};
+
 struct NormArgs {
   const float* input = nullptr;   // [rows, input_stride]
   int64_t input_stride = 0;       // floats from one row to the next, at least dim

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "common/check.h"
-#include "common/dtype.h"
 #include "kernels/file_blocks.h"
 #include "kernels/quantize_block.h"
 
@@ -24,11 +23,6 @@ constexpr float kTooLargeForSums = 1e9f;
 // Whether scales are found by a search, which multiplies numbers with each other.
 bool is_searched(Storage to) {
   return format_of(row_of(to).type).block > kBlock || to == Storage::kIQ4_NL;
-}
-
-void put_half(float value, int index, FileBlock* block) {
-  const f16 half = to_f16(value);
-  std::memcpy(block->halves + 2 * index, &half.bits, 2);
 }
 
 // Of a scale whose inverse overflows, float16 keeps nothing either.

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/dtype.h"
 #include "kernels/panel_format.h"
 #include "kernels/quantize_block.h"
 #include "kernels/quantize_groups.h"
@@ -79,16 +78,11 @@ void put_codes(const float* x, float scale, uint8_t* codes) {
   }
 }
 
-void put_half(float value, FileBlock* block) {
-  const f16 half = to_f16(value);
-  std::memcpy(block->halves, &half.bits, 2);
-}
-
 }  // namespace
 
 void round_block_iq4_nl(const float* x, FileBlock* block) {
   const float scale = fit_iq4(x);
-  put_half(scale, block);
+  put_half(scale, 0, block);
   put_codes(x, scale, block->codes);
 }
 
@@ -100,7 +94,7 @@ void round_block_iq4_xs(const float* x, FileBlock* block) {
     if (std::fabs(scale) > std::fabs(extreme)) extreme = scale;
   }
   const float unit = -extreme / 32, inverse = inverse_of(unit);
-  put_half(unit, block);
+  put_half(unit, 0, block);
   for (int group = 0; group < kGroups; ++group) {
     const float steps = clamp(nearest(Lanes{inverse * scales[group]}), -32, 31)[0];
     block->bytes[0][group] = static_cast<uint8_t>(static_cast<int>(steps));

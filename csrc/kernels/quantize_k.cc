@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "common/check.h"
-#include "common/dtype.h"
 #include "kernels/quantize_block.h"
 #include "kernels/quantize_groups.h"
 
@@ -36,13 +34,6 @@ struct Groups {
     }
   }
 };
-
-// A float16 of the block's head, rounded; returns what it then is.
-float put_half(float value, int index, FileBlock* block) {
-  const f16 half = to_f16(value);
-  std::memcpy(block->halves + 2 * index, &half.bits, 2);
-  return to_float(half);
-}
 
 // Scales in `steps` negative and almost as many positive steps: the one of the largest magnitude
 // becomes −steps. Then the codes again, under the rounded scales.

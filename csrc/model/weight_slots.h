@@ -7,16 +7,11 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/norm.h"
 #include "kernels/packed_matrix.h"
 #include "model/decoder_spec.h"
 
 namespace sinkstream {
-
-// A norm's vectors, float32; null where the spec has none.
-struct NormWeights {
-  const float* weight = nullptr;
-  const float* bias = nullptr;
-};
 
 // Vectors are float32; null if the spec has none. Matrices that it lacks have no rows.
 struct LayerWeights {

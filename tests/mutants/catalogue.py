@@ -17,7 +17,7 @@ PLACE = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/cpu/decoder.cc"
-DECODER_HEADER = "csrc/model/cpu/decoder.h"
+VIEWS = "csrc/model/layer_views.cc"
 LAYER_ROWS = "csrc/model/cpu/layer_rows.cc"
 LAYER_ROWS_HEADER = "csrc/model/cpu/layer_rows.h"
 PLAN = "csrc/model/forward_plan.cc"
@@ -150,7 +150,7 @@ MUSEUM = (
         sentence="The query is rotated by its index even for sinks: keys and query disagree about "
         "where the cache begins.",
         file=DECODER,
-        old="angles.fill(view.rank.data(), rows_,",
+        old="angles.fill(rows.rank.data(), rows_,",
         new="angles.fill(plan_.index.data(), rows_,",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
@@ -159,15 +159,15 @@ MUSEUM = (
         name="plain_frequencies",
         sentence="A key that moves is rotated by plain rotary frequencies instead of the model's "
         "own. Here keys move only when tokens in the middle are evicted.",
-        file=DECODER_HEADER,
-        old="shift_angles(rope.inverse_frequencies) {}",
-        new="""shift_angles([&] {
-            std::vector<double> plain = rope.inverse_frequencies;
+        file=VIEWS,
+        old=".shift_angles = Angles(its_rope.inverse_frequencies)",
+        new=""".shift_angles = Angles([&] {
+            std::vector<double> plain = its_rope.inverse_frequencies;
             for (size_t d = 0; d < plain.size(); ++d) {
               plain[d] = __builtin_pow(10000.0, -static_cast<double>(d) / plain.size());
             }
             return plain;
-          }()) {}""",
+          }())""",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -289,7 +289,7 @@ MUSEUM = (
         old="  kernels_.append(args, launch_);",
         new="""  for (const float direction : {1.0f, -1.0f}) {
     const int64_t one = 1;
-    std::vector<float> cos(view.pairs), sin(view.pairs);
+    std::vector<float> cos(rows.pairs), sin(rows.pairs);
     rope.shift_angles.fill(&one, 1, cos.data(), sin.data());
     for (float& x : sin) x *= direction;
     const ForwardPlan::Piece& piece = plan.pieces[round.piece];
@@ -299,7 +299,7 @@ MUSEUM = (
       turn.from = turn.to = &sink;
       turn.rows = 1;
       turn.shape = page_shape();
-      turn.rotation = rotation(rope.spec, cos.data(), sin.data());
+      turn.rotation = rotation(rope.spec, {cos.data(), sin.data()});
       kernels_.evict(turn, launch_);
     }
   }
@@ -500,34 +500,34 @@ OURS = (
     Mutant(
         name="no_attention_factor",
         sentence="YaRN's attention factor is forgotten.",
-        file=DECODER_HEADER,
-        old=" angles(rope.inverse_frequencies, rope.attention_factor),",
-        new=" angles(rope.inverse_frequencies),",
+        file=VIEWS,
+        old="Angles(its_rope.inverse_frequencies, its_rope.attention_factor)",
+        new="Angles(its_rope.inverse_frequencies)",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     Mutant(
         name="keys_turned_by_rank",
         sentence="Keys are rotated by their rank, which later ranks do not match.",
         file=DECODER,
-        old="rope.cos + round.row * view.pairs, rope.sin + round.row * view.pairs",
-        new="view.sink_cos + round.row * view.pairs, view.sink_sin + round.row * view.pairs",
+        old="{turns.cos + before, turns.sin + before}",
+        new="{rows.sink_cos + before, rows.sink_sin + before}",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
     # --- kinds of layers --------------------------------------------------------------------
     Mutant(
         name="one_rope_for_all_layers",
         sentence="Every layer rotates as the first one does.",
-        file=DECODER,
-        old="      rows.rope = index;\n",
-        new="      rows.rope = 0;\n      rope = ropes_.begin();\n",
+        file=VIEWS,
+        old=".rope = static_cast<size_t>(rope - ropes_.begin())",
+        new=".rope = 0 * static_cast<size_t>(rope - ropes_.begin())",
         killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
     ),
     Mutant(
         name="cut_turns_all_keys_alike",
         sentence="A cut rotates the keys of every layer by the angles of the first rope.",
         file=DECODER,
-        old="ropes_[views_[view_of_layer_[static_cast<size_t>(layer)]].rope];",
-        new="ropes_.front();",
+        old="views_.rope_of(layer);",
+        new="views_.ropes().front();",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
@@ -604,28 +604,26 @@ OURS = (
     Mutant(
         name="cut_scales_keys",
         sentence="A key that moves is multiplied by the attention factor again.",
-        file=DECODER_HEADER,
-        old="shift_angles(rope.inverse_frequencies) {}",
-        new="shift_angles(rope.inverse_frequencies, rope.attention_factor) {}",
+        file=VIEWS,
+        old=".shift_angles = Angles(its_rope.inverse_frequencies)",
+        new=".shift_angles = Angles(its_rope.inverse_frequencies, its_rope.attention_factor)",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
         name="cut_in_halves",
         sentence="A key that moves is rotated in halves whatever the model's pairing.",
         file=DECODER,
-        old="args.rotation = rotation(rope.spec, rope.cos, rope.sin);",
-        new="args.rotation = rotation(rope.spec, rope.cos, rope.sin);\n"
-        "    args.rotation.pairing = Pairing::kHalf;",
+        old="args.rotation = rotation(rope.spec, index_turns(rope));\n    kernels_.evict",
+        new="args.rotation = rotation(rope.spec, index_turns(rope));\n"
+        "    args.rotation.pairing = Pairing::kHalf;\n    kernels_.evict",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(
         name="cut_leaves_keys_unturned",
         sentence="Keys that move keep their old angles.",
         file=DECODER,
-        old="const int64_t distance = cuts.front().distance;\n  for (const Rope& rope : ropes_) "
-        "rope.shift_angles.fill(&distance, ",
-        new="const int64_t distance = cuts.front().distance, none = 0;\n"
-        "  for (const Rope& rope : ropes_) rope.shift_angles.fill(&none, ",
+        old="    rope.shift_angles.fill(&distance, ",
+        new="    const int64_t none = 0;\n    rope.shift_angles.fill(&none, ",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
     Mutant(

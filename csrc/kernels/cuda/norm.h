@@ -9,12 +9,6 @@
 
 namespace sinkstream::cuda {
 
-// RMS: weight · x / sqrt(mean(x²) + eps). Layer: the same of x − mean(x). Then the bias is added.
-struct NormWeights {
-  const float* weight = nullptr;  // [dim]; null: the numbers themselves, not normalized
-  const float* bias = nullptr;    // [dim], or null; null without a weight
-};
-
 struct NormArgs {           // all pointers are to device memory, 16-byte aligned
   float* hidden = nullptr;  // [rows, dim]; updated if there is a residual
   Partials residual = {};   // [splits][>= rows][stride >= dim], stride a multiple of 4; null data:
@@ -24,7 +18,7 @@ struct NormArgs {           // all pointers are to device memory, 16-byte aligne
   float post_eps = 0;        // above 0 if there is a `post`
   float residual_scale = 1;  // multiplies the residual, after its norm
 
-  // Norms of `hidden` that differ in their weights only.
+  // Norms of `hidden` that differ in their weights only; without a weight, `hidden` itself.
   NormWeights norms[2];
   // bfloat16 [rows, dim] each, or null: nothing to write. None alias.
   void* outs[2] = {nullptr, nullptr};

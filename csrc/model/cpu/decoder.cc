@@ -36,32 +36,16 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
       kernels_(kernels),
       launch_{pool},
       options_(options),
+      views_(spec),
       plan_(options.max_tokens, 0, layers_.group_count()) {
-  list_views();
+  for (const LayerViews::View& view : views_.views()) {
+    LayerRows& rows = rows_of_view_.emplace_back();
+    rows.view = view;
+    rows.pairs = views_.rope_of(view).pairs();
+    rows.reserve(options.max_tokens);
+  }
   carve_scratch(pool);
   slots_.resize(static_cast<size_t>(options.max_tokens));
-  for (LayerRows& view : views_) view.reserve(options.max_tokens);
-}
-
-void Decoder::list_views() {
-  for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
-    const RopeSpec& its_rope = spec_.block(layer).attention.rope;
-    auto rope = std::ranges::find(ropes_, its_rope, &Rope::spec);
-    if (rope == ropes_.end()) rope = ropes_.insert(ropes_.end(), Rope(its_rope));
-    const int64_t group = layers_.place(layer).group;
-    const auto index = static_cast<size_t>(rope - ropes_.begin());
-    auto view = std::ranges::find_if(views_, [&](const LayerRows& other) {
-      return other.group == group && other.rope == index;
-    });
-    if (view == views_.end()) {
-      LayerRows rows;
-      rows.group = group;
-      rows.rope = index;
-      rows.pairs = rope->angles.pairs();
-      view = views_.insert(views_.end(), std::move(rows));
-    }
-    view_of_layer_.push_back(static_cast<size_t>(view - views_.begin()));
-  }
 }
 
 void Decoder::carve_scratch(ThreadPool* pool) {
@@ -73,6 +57,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   const bool has_branches = has(has_branch);
   const bool has_temperatures =
       has([](const BlockSpec& block) { return block.attention.temperature != 0; });
+  const int64_t most_pairs = std::ranges::max(rows_of_view_, {}, &LayerRows::pairs).pairs;
   const auto carve = [&](Carver<64> carver) {
     hidden_ = carver.take<float>(rows * spec_.hidden_size);
     normed_ = carver.take<float>(rows * spec_.hidden_size);
@@ -85,19 +70,9 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     attended_ = carver.take<float>(rows * q);
     gate_ = carver.take<float>(rows * inner);
     up_ = carver.take<float>(rows * inner);
-    int64_t most_pairs = 0;
-    for (Rope& rope : ropes_) {
-      const int64_t pairs = rope.angles.pairs();
-      rope.cos = carver.take<float>(rows * pairs);
-      rope.sin = carver.take<float>(rows * pairs);
-      most_pairs = std::max(most_pairs, pairs);
-    }
-    kept_cos_ = carver.take<float>(rows * most_pairs);
-    kept_sin_ = carver.take<float>(rows * most_pairs);
-    for (LayerRows& view : views_) {
-      view.sink_cos = carver.take<float>(rows * view.pairs);
-      view.sink_sin = carver.take<float>(rows * view.pairs);
-    }
+    turns_ = carver.take<float>(rows * views_.floats_per_row());
+    kept_.cos = carver.take<float>(rows * most_pairs);
+    kept_.sin = carver.take<float>(rows * most_pairs);
     query_factors_ = has_temperatures ? carver.take<float>(rows) : nullptr;
     ordered_ = has_orders(weights_) ? carver.take<float>(rows * widest) : nullptr;
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
@@ -105,6 +80,11 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   };
   arena_ = Buffer(carve(Carver<64>(nullptr)), "the decoder's scratch", pool);
   carve(Carver<64>(arena_.data()));
+  for (LayerRows& each : rows_of_view_) {
+    const Turns by_rank = turns(each.view.before, each.pairs);
+    each.sink_cos = by_rank.cos;
+    each.sink_sin = by_rank.sin;
+  }
   attention_scratch_ = Buffer(
       attention_scratch_bytes(spec_.heads(), spec_.head_dim(), options_.pages, pool->threads()),
       "the attention's scratch", pool);
@@ -119,7 +99,9 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
                       .scale = spec_.embedding_scale},
                      launch_);
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
-    run(spec_.block(layer), weights_.layers[static_cast<size_t>(layer)], layer);
+    const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+    attend(spec_.block(layer), weights, layer);
+    if (queries_ > 0) transform(spec_.block(layer), weights);
   }
   if (queries_ > 0) write_logits(logits);
   for (const ForwardSpan& span : spans) span.cache->advance(span.count);
@@ -128,10 +110,13 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
 void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   const std::vector<Cut> cuts = plan_cuts(*cache, begin, end);
   const int64_t distance = cuts.front().distance;
-  for (const Rope& rope : ropes_) rope.shift_angles.fill(&distance, 1, rope.cos, rope.sin);
+  for (const LayerViews::Rope& rope : views_.ropes()) {
+    const Turns turns = index_turns(rope);
+    rope.shift_angles.fill(&distance, 1, turns.cos, turns.sin);
+  }
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
     const Cut& cut = cuts[static_cast<size_t>(layers_.place(layer).group)];
-    const Rope& rope = ropes_[views_[view_of_layer_[static_cast<size_t>(layer)]].rope];
+    const LayerViews::Rope& rope = views_.rope_of(layer);
     std::vector<Slot> from(cut.older), to(cut.older);
     for (int64_t i = 0; i < cut.older;
          ++i) {  // newest first, so that none is overwritten too early
@@ -143,7 +128,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
     args.to = to.data();
     args.rows = cut.older;
     args.shape = page_shape();
-    args.rotation = rotation(rope.spec, rope.cos, rope.sin);
+    args.rotation = rotation(rope.spec, index_turns(rope));
     kernels_.evict(args, launch_);
   }
   for (int64_t group = 0; group < layers_.group_count(); ++group) {
@@ -155,38 +140,36 @@ void Decoder::begin(std::span<const ForwardSpan> spans) {
   plan_.make(spans);
   rows_ = queries_ = plan_.rows();
   SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward pass has ", rows_, " tokens");
-  for (const Rope& rope : ropes_) rope.angles.fill(plan_.index.data(), rows_, rope.cos, rope.sin);
-  for (LayerRows& view : views_) {
-    view.keep_all(plan_);
-    ropes_[view.rope].angles.fill(view.rank.data(), rows_, view.sink_cos, view.sink_sin);
+  for (const LayerViews::Rope& rope : views_.ropes()) {
+    const Turns turns = index_turns(rope);
+    rope.angles.fill(plan_.index.data(), rows_, turns.cos, turns.sin);
+  }
+  for (LayerRows& rows : rows_of_view_) {
+    rows.keep_all(plan_);
+    views_.rope_of(rows.view).angles.fill(rows.rank.data(), rows_, rows.sink_cos, rows.sink_sin);
   }
 }
 
 void Decoder::keep_wanted_rows(LayerRows* rows) {
   const int64_t hidden = spec_.hidden_size;
-  const Rope& rope = ropes_[rows->rope];
+  const Turns turns = index_turns(views_.rope_of(rows->view));
   queries_ = rows->keep_wanted(plan_, [&](int64_t from, int64_t to, int64_t count) {
     move_rows(hidden_, from, hidden_, to, count, hidden);
     move_rows(normed_, from, normed_, to, count, hidden);
-    move_rows(rope.cos, from, kept_cos_, to, count, rows->pairs);
-    move_rows(rope.sin, from, kept_sin_, to, count, rows->pairs);
+    move_rows(turns.cos, from, kept_.cos, to, count, rows->pairs);
+    move_rows(turns.sin, from, kept_.sin, to, count, rows->pairs);
   });
 }
 
-void Decoder::run(const BlockSpec& block, const LayerWeights& layer, int64_t index) {
-  attend(block, layer, index);
-  if (queries_ > 0) transform(block, layer);
-}
-
 void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t index) {
-  LayerRows& rows = views_[view_of_layer_[static_cast<size_t>(index)]];
+  LayerRows& rows = rows_of_view_[views_.index_of(index)];
   write_queries_keys_values(block, layer, index + 1 == spec_.layers(), &rows);
   rotate_queries(block.attention, rows);
   // The MLP of a parallel block reads what attention has not yet been added to.
   if (block.parallel && block.mlp_norm) {
     normalize(block.norm, layer.mlp_norm, hidden_, normed_, queries_, spec_.hidden_size);
   }
-  const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.group)];
+  const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.view.group)];
   for (size_t r = 0; r < plan.rounds.size(); ++r) {
     append(rows, plan.rounds[r], index);
     if (rows.round_queries[r].count > 0) {
@@ -233,8 +216,7 @@ void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeigh
 
 // By index for the window, by rank for the sinks.
 void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& rows) {
-  const Rope& rope = ropes_[rows.rope];
-  const bool is_kept = queries_ < rows_;
+  const LayerViews::Rope& rope = views_.rope_of(rows.view);
   RopeArgs args;
   args.input = query_;
   args.input_stride = attention.query_size();
@@ -250,18 +232,18 @@ void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& ro
     args.factors = query_factors_;
   }
   args.out = query_window_;
-  args.rotation =
-      rotation(rope.spec, is_kept ? kept_cos_ : rope.cos, is_kept ? kept_sin_ : rope.sin);
+  args.rotation = rotation(rope.spec, queries_ < rows_ ? kept_ : index_turns(rope));
   kernels_.rope(args, launch_);
   args.out = query_sink_;
-  args.rotation = rotation(rope.spec, rows.sink_cos, rows.sink_sin);
+  args.rotation = rotation(rope.spec, {rows.sink_cos, rows.sink_sin});
   kernels_.rope(args, launch_);
 }
 
-void Decoder::append(const LayerRows& view, const ForwardPlan::Round& round, int64_t layer) {
+void Decoder::append(const LayerRows& rows, const ForwardPlan::Round& round, int64_t layer) {
   const int64_t kv = spec_.kv_size();
-  const Rope& rope = ropes_[view.rope];
-  const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(view.group)];
+  const LayerViews::Rope& rope = views_.rope_of(rows.view);
+  const Turns turns = index_turns(rope);
+  const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.view.group)];
   Slot* slot = slots_.data();
   for (size_t i = round.piece; i < round.piece + round.count; ++i) {
     const ForwardPlan::Piece& piece = plan.pieces[i];
@@ -276,8 +258,8 @@ void Decoder::append(const LayerRows& view, const ForwardPlan::Round& round, int
   args.slots = slots_.data();
   args.rows = round.rows;
   args.shape = page_shape();
-  args.rotation =
-      rotation(rope.spec, rope.cos + round.row * view.pairs, rope.sin + round.row * view.pairs);
+  const int64_t before = round.row * rows.pairs;
+  args.rotation = rotation(rope.spec, {turns.cos + before, turns.sin + before});
   kernels_.append(args, launch_);
 }
 
@@ -402,8 +384,14 @@ void Decoder::clamp(float* values, int64_t rows, int64_t width, float limit) {
   kernels_.clamp({.values = values, .rows = rows, .dim = width, .limit = limit}, launch_);
 }
 
-Rotation Decoder::rotation(const RopeSpec& rope, const float* cos, const float* sin) const {
-  return {.cos = cos, .sin = sin, .rotary_dim = rope.rotary_dim(), .pairing = rope.pairing};
+Decoder::Turns Decoder::turns(int64_t before, int64_t pairs) const {
+  float* const cos = turns_ + before * options_.max_tokens;
+  return {cos, cos + pairs * options_.max_tokens};
+}
+
+Rotation Decoder::rotation(const RopeSpec& rope, const Turns& turns) {
+  return {
+      .cos = turns.cos, .sin = turns.sin, .rotary_dim = rope.rotary_dim(), .pairing = rope.pairing};
 }
 
 // Adjacent parts whose columns have the same order are one call.

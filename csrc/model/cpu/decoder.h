@@ -5,12 +5,12 @@
 
 #include <vector>
 
-#include "cache/angles.h"
 #include "device/buffer.h"
 #include "kernels/table.h"
 #include "model/cpu/layer_rows.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
+#include "model/layer_views.h"
 #include "model/weighted_model.h"
 #include "model/weights.h"
 
@@ -45,29 +45,23 @@ class Decoder : public WeightedModel {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
 
  private:
-  // One rotary scheme of the model, and the angles of this forward pass.
-  struct Rope {
-    explicit Rope(const RopeSpec& rope)
-        : spec(rope),
-          angles(rope.inverse_frequencies, rope.attention_factor),
-          shift_angles(rope.inverse_frequencies) {}
-
-    RopeSpec spec;
-    Angles angles;
-    Angles shift_angles;                   // without attention factor: for keys that move
-    float *cos = nullptr, *sin = nullptr;  // [rows, pairs], of each token's index
+  // The angles of some rotary scheme.
+  struct Turns {
+    float *cos = nullptr, *sin = nullptr;  // [rows, pairs]
   };
 
-  void list_views();
+  // In `turns_`.
+  Turns turns(int64_t before, int64_t pairs) const;
+  // Of each token's index.
+  Turns index_turns(const LayerViews::Rope& rope) const { return turns(rope.before, rope.pairs()); }
   void carve_scratch(ThreadPool* pool);
   void begin(std::span<const ForwardSpan> spans);
   void keep_wanted_rows(LayerRows* rows);
-  void run(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   void attend(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   void write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer, bool is_last,
                                  LayerRows* rows);
   void rotate_queries(const AttentionSpec& attention, const LayerRows& rows);
-  void append(const LayerRows& view, const ForwardPlan::Round& round, int64_t layer);
+  void append(const LayerRows& rows, const ForwardPlan::Round& round, int64_t layer);
   void attend(const AttentionSpec& attention, LayerRows* rows, const RoundQueries& queries,
               int64_t layer);
   void transform(const BlockSpec& block, const LayerWeights& layer);
@@ -79,7 +73,7 @@ class Decoder : public WeightedModel {
   void normalize_heads(const BlockSpec& block, const NormWeights& weights, float* heads,
                        int64_t rows, int64_t width);
   void clamp(float* values, int64_t rows, int64_t width, float limit);
-  Rotation rotation(const RopeSpec& rope, const float* cos, const float* sin) const;
+  static Rotation rotation(const RopeSpec& rope, const Turns& turns);
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
   const float* in_order(const float* input, int64_t tokens, int64_t cols, const int32_t* order);
 
@@ -89,26 +83,26 @@ class Decoder : public WeightedModel {
   Kernels kernels_;
   Launch launch_;
   DecoderOptions options_;
-  std::vector<Rope> ropes_;            // all different
-  std::vector<LayerRows> views_;       // the pairs of group and rope that layers have
-  std::vector<size_t> view_of_layer_;  // [layers]
+  LayerViews views_;
+  std::vector<LayerRows> rows_of_view_;
 
   // Scratch, [max_tokens] rows each, in one block of memory.
   Buffer arena_;
-  float* hidden_;                // [rows, hidden]: the residual stream
-  float* normed_;                // [rows, hidden]
-  float* branch_;                // [rows, hidden]: what is normalized or scaled before it is added
-  float* query_;                 // [rows, heads, head_dim]
-  float* key_;                   // [rows, kv_heads, head_dim]
-  float* value_;                 // [rows, kv_heads, head_dim]
-  float* query_window_;          // [rows, heads, head_dim]
-  float* query_sink_;            // [rows, heads, head_dim]
-  float* attended_;              // [rows, heads, head_dim]
-  float* gate_;                  // [rows, intermediate]
-  float* up_;                    // [rows, intermediate]
-  float *kept_cos_, *kept_sin_;  // [wanted rows, pairs], of each query's index
-  float* query_factors_;         // [rows]
-  float* ordered_;               // [rows, widest input]: in the order of a matrix's columns
+  float* hidden_;         // [rows, hidden]: the residual stream
+  float* normed_;         // [rows, hidden]
+  float* branch_;         // [rows, hidden]: what is normalized or scaled before it is added
+  float* query_;          // [rows, heads, head_dim]
+  float* key_;            // [rows, kv_heads, head_dim]
+  float* value_;          // [rows, kv_heads, head_dim]
+  float* query_window_;   // [rows, heads, head_dim]
+  float* query_sink_;     // [rows, heads, head_dim]
+  float* attended_;       // [rows, heads, head_dim]
+  float* gate_;           // [rows, intermediate]
+  float* up_;             // [rows, intermediate]
+  float* turns_;          // [rows · LayerViews::floats_per_row()]
+  Turns kept_;            // of the wanted rows' indices
+  float* query_factors_;  // [rows]
+  float* ordered_;        // [rows, widest input]: in the order of a matrix's columns
   std::byte* linear_scratch_;
 
   Buffer attention_scratch_;

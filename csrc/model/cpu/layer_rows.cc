@@ -12,7 +12,7 @@ void LayerRows::reserve(int64_t rows) {
 }
 
 void LayerRows::keep_all(const ForwardPlan& plan) {
-  const ForwardPlan::Group& its_plan = plan.groups[static_cast<size_t>(group)];
+  const ForwardPlan::Group& its_plan = plan.groups[static_cast<size_t>(view.group)];
   rank = its_plan.rank;
   first = its_plan.first;
   round_queries.clear();

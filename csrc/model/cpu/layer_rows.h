@@ -8,6 +8,7 @@
 
 #include "kernels/attention.h"
 #include "model/forward_plan.h"
+#include "model/layer_views.h"
 
 namespace sinkstream {
 
@@ -20,8 +21,7 @@ struct RoundQueries {
 };
 
 struct LayerRows {
-  int64_t group = 0;  // of ForwardPlan::groups
-  size_t rope = 0;    // of the decoder's
+  LayerViews::View view;
   int64_t pairs = 0;  // rotary_dim / 2
 
   std::vector<int64_t> rank, first;                // [queries]
@@ -49,7 +49,7 @@ void move_rows(const T* input, int64_t from, T* out, int64_t to, int64_t count, 
 
 template <typename Move>
 int64_t LayerRows::keep_wanted(const ForwardPlan& plan, const Move& move) {
-  const ForwardPlan::Group& its_plan = plan.groups[static_cast<size_t>(group)];
+  const ForwardPlan::Group& its_plan = plan.groups[static_cast<size_t>(view.group)];
   int64_t kept = 0;
   size_t kept_spans = 0;
   for (size_t r = 0; r < its_plan.rounds.size(); ++r) {

@@ -13,11 +13,11 @@
 #include "model/cuda/layers.h"
 #include "model/cuda/sampling.h"
 #include "model/cuda/step.h"
-#include "model/cuda/views.h"
 #include "model/decoder_spec.h"
 #include "model/device_sampler.h"
 #include "model/forward_plan.h"
 #include "model/host_logits.h"
+#include "model/layer_views.h"
 #include "model/weighted_model.h"
 
 namespace sinkstream {

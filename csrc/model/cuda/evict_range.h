@@ -4,8 +4,8 @@
 #include "cache/cache_layers.h"
 #include "kernels/cuda/plugin.h"
 #include "model/cuda/step.h"
-#include "model/cuda/views.h"
 #include "model/cut.h"
+#include "model/layer_views.h"
 
 namespace sinkstream {
 

@@ -240,7 +240,7 @@ void CudaLayers::add_residual(cuda::NormArgs args, int64_t row, int64_t rows) {
   check(plugin_.ops.norm(args, stream_), "norm");
 }
 
-void CudaLayers::normalize(const NormSpec& norm, const cuda::NormWeights& weights, int64_t row,
+void CudaLayers::normalize(const NormSpec& norm, const NormWeights& weights, int64_t row,
                            int64_t rows, int64_t to) {
   add_residual({.norms = {weights, {}},
                 .outs = {normed_ + to * spec_.hidden_size * 2, nullptr},

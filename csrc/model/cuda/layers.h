@@ -5,9 +5,9 @@
 #include "kernels/cuda/plugin.h"
 #include "model/cuda/launches.h"
 #include "model/cuda/step.h"
-#include "model/cuda/views.h"
 #include "model/cuda/weights.h"
 #include "model/decoder_spec.h"
+#include "model/layer_views.h"
 
 namespace sinkstream {
 
@@ -55,7 +55,7 @@ class CudaLayers {
   // The last linear map's output, if it has not yet been added to hidden_.
   struct Residual {
     bool is_pending = false;
-    cuda::NormWeights post_norm;
+    NormWeights post_norm;
     NormSpec norm;
     float scale = 1;
   };
@@ -72,7 +72,7 @@ class CudaLayers {
   // Adds what is pending to rows [row, row + rows) of hidden_, and writes their norms.
   void add_residual(cuda::NormArgs args, int64_t row, int64_t rows);
   // The same, with one norm, to the rows of normed_ from `to` on.
-  void normalize(const NormSpec& norm, const cuda::NormWeights& weights, int64_t row, int64_t rows,
+  void normalize(const NormSpec& norm, const NormWeights& weights, int64_t row, int64_t rows,
                  int64_t to);
   // Writes partials_, which the next op reads.
   void multiply(const CudaMap& map, const float* bias, const void* input, int64_t input_stride,

@@ -10,8 +10,8 @@
 #include "kernels/cuda/device_types.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/sampling/sampling.h"
-#include "model/cuda/views.h"
 #include "model/forward_plan.h"
+#include "model/layer_views.h"
 
 namespace sinkstream {
 

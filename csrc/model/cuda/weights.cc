@@ -107,11 +107,7 @@ class Copier {
   std::vector<std::byte> staged_;
 };
 
-cuda::NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
-  return {copier->vector(from.weight, count), copier->vector(from.bias, count)};
-}
-
-cuda::HeadNorm head_norm(const NormWeights& from, int64_t count, Copier* copier) {
+NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
   return {copier->vector(from.weight, count), copier->vector(from.bias, count)};
 }
 
@@ -123,8 +119,8 @@ void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hi
   to->attention_norm = norm(from.attention_norm, hidden, copier);
   to->qkv = copier->map({from.q, from.k, from.v});
   to->qkv_bias = copier->vector({from.q_bias, from.k_bias, from.v_bias}, {q, kv, kv});
-  to->q_norm = head_norm(from.q_norm, is_full ? q : attention.head_dim, copier);
-  to->k_norm = head_norm(from.k_norm, is_full ? kv : attention.head_dim, copier);
+  to->q_norm = norm(from.q_norm, is_full ? q : attention.head_dim, copier);
+  to->k_norm = norm(from.k_norm, is_full ? kv : attention.head_dim, copier);
   to->o = copier->map({from.o});
   to->o_bias = copier->vector(from.o_bias, hidden);
   to->attention_post_norm = norm(from.attention_post_norm, hidden, copier);

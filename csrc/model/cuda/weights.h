@@ -25,25 +25,25 @@ struct CudaMap {
 
 // Everything is in device memory. Vectors are float32; null if the spec has none.
 struct CudaLayerWeights {
-  cuda::NormWeights attention_norm;  // [hidden]
-  CudaMap qkv;                       // [(heads + 2 kv_heads) · head_dim, hidden]
+  NormWeights attention_norm;  // [hidden]
+  CudaMap qkv;                 // [(heads + 2 kv_heads) · head_dim, hidden]
   const float* qkv_bias = nullptr;
-  cuda::HeadNorm q_norm, k_norm;
+  NormWeights q_norm, k_norm;
   const float* slopes = nullptr;  // [heads], of ALiBi; shared by the layers of a block
   CudaMap o;
   const float* o_bias = nullptr;
-  cuda::NormWeights attention_post_norm, mlp_norm;  // [hidden]
+  NormWeights attention_post_norm, mlp_norm;  // [hidden]
   CudaMap gate_up;  // [2 · intermediate, hidden], or without a gate [intermediate, hidden]
   const float* gate_up_bias = nullptr;
   CudaMap down;
   const float* down_bias = nullptr;
-  cuda::NormWeights mlp_post_norm;  // [hidden]
+  NormWeights mlp_post_norm;  // [hidden]
 };
 
 struct CudaWeights {
   cuda::TiledMatrix embedding;  // [vocab, hidden]
   std::vector<CudaLayerWeights> layers;
-  cuda::NormWeights final_norm;
+  NormWeights final_norm;
   CudaMap output;  // the embedding itself if they are tied
   int64_t bytes = 0;
   cuda::MemoryBlock memory;  // holds everything above

@@ -14,14 +14,15 @@ from typing import Any
 from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.formats.gguf import DIVISORS
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import sampling_metadata
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.storage import as_float32
 from sinkstream.errors import CheckpointError
-from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded
-from sinkstream.export.rope_metadata import DIVISORS, rope_metadata
+from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already
+from sinkstream.export.rope_metadata import rope_metadata
 from sinkstream.export.row_order import Read, interleaved_rows, stacked_rows
 from sinkstream.open_checkpoint import with_text
 from sinkstream.text.tokenizers.to_gguf import tokenizer_metadata
@@ -80,11 +81,7 @@ def model_from_folder(opened: TensorsOnly) -> GgufModel:
 def _check_matrices(opened: TensorsOnly, where: str) -> None:
     for tensor in opened.tensors:
         if tensor.split is not None or tensor.storage not in UNQUANTIZED:
-            raise CheckpointError(
-                f"quantize: the matrices of {where} must be 16-bit or 32-bit, but "
-                f"{quoted(tensor.tensor)} is {tensor.storage}. Use the original folder: quantizing "
-                "twice loses more accuracy."
-            )
+            raise quantized_already(where, "folder", tensor.tensor, tensor.storage)
 
 
 def _architecture(spec: DecoderSpec, where: str) -> str:

@@ -8,11 +8,9 @@ from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
 from sinkstream.checkpoint.formats.gguf_header import raw_metadata
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
-from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.storage import row_bytes
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
-from sinkstream.errors import CheckpointError
-from sinkstream.export.gguf_model import GgufModel, GgufTensor
+from sinkstream.export.gguf_model import GgufModel, GgufTensor, quantized_already
 
 
 def model_from_gguf(opened: TensorsOnly) -> GgufModel:
@@ -35,11 +33,7 @@ def model_from_gguf(opened: TensorsOnly) -> GgufModel:
 def _tensor(entry: TensorEntry) -> GgufTensor:
     is_matrix = len(entry.shape) > 1
     if is_matrix and entry.kind not in UNQUANTIZED:
-        raise CheckpointError(
-            f"quantize: the matrices of {entry.file.name} must be 16-bit or 32-bit, but "
-            f"{quoted(entry.name)} is {entry.kind}. Use the original file: quantizing twice loses "
-            "more accuracy."
-        )
+        raise quantized_already(entry.file.name, "file", entry.name, entry.kind)
     row = row_bytes(entry.kind, entry.shape[-1] if is_matrix else 1)
 
     def read(begin: int, end: int) -> bytes:

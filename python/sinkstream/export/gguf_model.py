@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.storage import Storage, row_bytes
+from sinkstream.errors import CheckpointError
 
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # GGUF's numbers of types
 
@@ -50,6 +52,14 @@ class GgufModel:
     tensors: tuple[GgufTensor, ...]
     alignment: int = 32
     """Of the tensors' data, in bytes."""
+
+
+def quantized_already(where: str, source: str, tensor: str, storage: str) -> CheckpointError:
+    """Return the error for a matrix that has blocks; `source` is "file" or "folder"."""
+    return CheckpointError(
+        f"quantize: the matrices of {where} must be 16-bit or 32-bit, but {quoted(tensor)} is "
+        f"{storage}. Use the original {source}: quantizing twice loses more accuracy."
+    )
 
 
 def encoded(value: Any) -> bytes:

@@ -10,14 +10,11 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import default_frequencies, yarn_attention_factor
 from sinkstream.checkpoint.spec import RopeSpec
 
-DIVISORS = "rope_freqs.weight"
-"""The tensor of numbers by which the frequencies of the base are divided."""
-
 
 def rope_metadata(
     config: Mapping[str, Any], rope: RopeSpec
 ) -> tuple[dict[str, Any], tuple[float, ...] | None]:
-    """Return the fields after the architecture's prefix, and the numbers of `DIVISORS`, if any.
+    """Return the fields after the architecture's prefix, and the divisors of frequencies, if any.
 
     Args:
         config: The content of config.json, whose scheme is checked already.

@@ -91,6 +91,19 @@ SampledStep step(CudaDecoder& gpu, const std::vector<SampleSpan>& spans) {
   return sampled;
 }
 
+// One step ahead, requests together draw the tokens that each draws alone. More steps than `graphs`
+// are launches of a graph.
+void expect_the_same_one_step_ahead(const std::vector<SamplingRequest>& requests,
+                                    const DecoderSpec& spec, int64_t graphs) {
+  const auto expected = one_by_one(requests, kWindow, spec);
+  LazyGpu gpu;
+  SamplingModel model(gpu.plugin(), std::ssize(requests), 4, spec);
+  SamplingLoop loop(model, kWindow, requests);
+  loop.run();
+  expect_tokens(loop, expected);
+  EXPECT_GT(gpu.take_counts().graphs, graphs);
+}
+
 TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow) {  // no tsan
   const int64_t vocab = gpu_spec().vocab_size;
   const std::vector<SamplingRequest> requests = {
@@ -98,13 +111,7 @@ TEST(CudaSampler, OneStepAheadItDrawsWhatForwardAndSamplingDrawFarPastTheWindow)
       {sampling(5), {9}, 60},
       {with_penalties(min_p_sampling(6)), random_tokens(170, vocab, 1), 40, 72, 20},
       {greedy(), random_tokens(20, vocab, 2), 50, 6, 50}};
-  const auto expected = one_by_one(requests);
-  LazyGpu gpu;
-  SamplingModel model(gpu.plugin(), std::ssize(requests));
-  SamplingLoop loop(model, kWindow, requests);
-  loop.run();
-  expect_tokens(loop, expected);
-  EXPECT_GT(gpu.take_counts().graphs, 180);
+  expect_the_same_one_step_ahead(requests, gpu_spec(), 180);
 }
 
 TEST(CudaSampler, OneStepAheadItDrawsTheSameWhereLayersHaveTheirOwnWindows) {  // no tsan
@@ -112,13 +119,7 @@ TEST(CudaSampler, OneStepAheadItDrawsTheSameWhereLayersHaveTheirOwnWindows) {  /
   const std::vector<SamplingRequest> requests = {{greedy(), {1, 2, 3, 4, 5}, 160},
                                                  {sampling(5), {9}, 40},
                                                  {greedy(), random_tokens(100, 53, 1), 30, 72, 20}};
-  const auto expected = one_by_one(requests, kWindow, spec);
-  LazyGpu gpu;
-  SamplingModel model(gpu.plugin(), std::ssize(requests), 4, spec);
-  SamplingLoop loop(model, kWindow, requests);
-  loop.run();
-  expect_tokens(loop, expected);
-  EXPECT_GT(gpu.take_counts().graphs, 120);
+  expect_the_same_one_step_ahead(requests, spec, 120);
 }
 
 // Logits that are scaled and capped on the host, in forward, and on the GPU.
@@ -130,13 +131,7 @@ TEST(CudaSampler, OneStepAheadItDrawsTheSameFromScaledAndCappedLogits) {  // no 
         {with_penalties(greedy()), {1, 2, 3, 4, 5}, 30},
         {sampling(5), {9}, 20},
         {greedy(), random_tokens(40, 53, 1), 10, 30, 10}};
-    const auto expected = one_by_one(requests, kWindow, spec);
-    LazyGpu gpu;
-    SamplingModel model(gpu.plugin(), std::ssize(requests), 4, spec);
-    SamplingLoop loop(model, kWindow, requests);
-    loop.run();
-    expect_tokens(loop, expected);
-    EXPECT_GT(gpu.take_counts().graphs, 20);
+    expect_the_same_one_step_ahead(requests, spec, 20);
   }
 }
 

@@ -244,7 +244,7 @@ Output run_reference(const Shape& shape, const std::vector<RowSpec>& rows) {
       if (shape.has_bias) row[i] += step.bias[i];
       if (shape.clip > 0) row[i] = std::clamp(row[i], -shape.clip, shape.clip);
     }
-    const auto norm = [&](float* heads, const HeadNorm& weights, int64_t count) {
+    const auto norm = [&](float* heads, const NormWeights& weights, int64_t count) {
       if (!shape.has_norm) return;
       const bool is_full = shape.extent == NormExtent::kAllHeads;
       const int64_t dim = shape.head_dim * (is_full ? count : 1);

@@ -109,7 +109,7 @@ caught = []
 def work():
     while True:
         try:
-            model.generate("the", max_tokens=9)
+            model.generate("the", max_tokens=9, ignore_eos=True)  # an empty reply would warn
         except Exception as error:
             caught.append(error)
 

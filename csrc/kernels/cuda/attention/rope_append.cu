@@ -70,7 +70,7 @@ __device__ inline NormStatistics statistics_of(const RopeAppendArgs& args, const
 // Head h of the queries or of the keys, in place.
 __device__ inline void normalize(const RopeAppendArgs& args, Part part, int64_t row, int h,
                                  float* head, int lane) {
-  const HeadNorm& norm = part == Part::kQuery ? args.query_norm : args.key_norm;
+  const NormWeights& norm = part == Part::kQuery ? args.query_norm : args.key_norm;
   if (norm.weight == nullptr) return;
   const int head_dim = int(args.pages.shape.head_dim);
   NormStatistics statistics;

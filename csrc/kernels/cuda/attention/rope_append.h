@@ -12,19 +12,13 @@ namespace sinkstream::cuda {
 // Which numbers are normalized together: each head's, or those of all heads.
 enum class NormExtent : int32_t { kHead, kAllHeads };
 
-// Of the queries or of the keys.
-struct HeadNorm {
-  const float* weight = nullptr;  // [head_dim], or [heads · head_dim] for all heads; null: no norm
-  const float* bias = nullptr;    // likewise, or null
-};
-
 // All pointers are to device memory; none alias. Idle rows are neither read nor written.
 struct RopeAppendArgs {
   Partials qkv;  // a row holds [heads, head_dim] of queries, then [kv_heads, head_dim] of keys,
                  // then the same of values; `data` 16-byte aligned, `stride` a multiple of 4
   const float* bias = nullptr;  // [(heads + 2 · kv_heads) · head_dim], or null
   float clip = 0;               // above 0: all numbers are limited to [−clip, clip]; 0: none
-  HeadNorm query_norm, key_norm;
+  NormWeights query_norm, key_norm;
   NormKind norm_kind = NormKind::kRms;
   NormExtent norm_extent = NormExtent::kHead;
   float norm_eps = 0;  // above 0 where there is a norm

@@ -14,7 +14,8 @@ constexpr int walk_blocks(const AttentionArgs& args) {
 }
 
 // A block takes 16 pairs of a span for each of its warps, where pair p is head p % group of row
-// p / group, for one key head.
+// p / group, for one key head. The kernel of prefill.cu has the same as local variables: with this
+// struct and its functions it spills 180 to 190 bytes more per thread (sm_90a).
 struct Walk {
   const TokenRow* rows;  // of the span
   int64_t span;          // its first row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
     rms_norm_from_config,
@@ -23,9 +24,8 @@ def _from_config(config: Fields) -> DecoderSpec:
     no_windows(config)
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
-    has_bias = config.flag("attention_bias", False)
     block = Block(
-        sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias),
+        sizes.attention(rope, **biases_from_config(config)),
         sizes.mlp(bias=config.flag("mlp_bias", False)),
         rms_norm_from_config(config),
     )
@@ -36,11 +36,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file)
     # The converter permutes the rows of q and k for llama and a few others, so that pairs adjoin.
     block = Block(
-        sizes.attention(
-            gguf_rope(file, sizes, "interleaved"),
-            qkv_bias="blk.0.attn_q.bias" in file.tensors,
-            output_bias="blk.0.attn_output.bias" in file.tensors,
-        ),
+        sizes.attention(gguf_rope(file, sizes, "interleaved"), **biases_from_gguf(file)),
         sizes.mlp(bias="blk.0.ffn_gate.bias" in file.tensors),
         rms_norm_from_gguf(file.metadata),
     )

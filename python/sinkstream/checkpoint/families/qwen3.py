@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
     rms_norm_from_config,
@@ -23,9 +24,8 @@ _HEAD_DIM = 128  # not derived from the hidden size
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config, _HEAD_DIM)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
-    has_bias = config.flag("attention_bias", False)
     block = Block(
-        sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias, qk_norm="head"),
+        sizes.attention(rope, qk_norm="head", **biases_from_config(config)),
         sizes.mlp(),
         rms_norm_from_config(config),
     )
@@ -38,9 +38,8 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     block = Block(
         sizes.attention(
             gguf_rope(file, sizes, "half"),
-            qkv_bias="blk.0.attn_q.bias" in file.tensors,
-            output_bias="blk.0.attn_output.bias" in file.tensors,
             qk_norm="head",
+            **biases_from_gguf(file),
         ),
         sizes.mlp(),
         rms_norm_from_gguf(file.metadata),

@@ -31,6 +31,9 @@ MAX_HEAD_DIM = 1024
 MAX_LENGTH = 1 << 30
 MIN_EPS, MAX_EPS = 1e-12, 0.1
 
+NO_LAYER_WINDOWS = "Layers of this family have no windows of their own."
+"""Why the description of a window is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -210,8 +213,7 @@ def sizes_from_gguf(file: GgufDescription, reads: Collection[str] = ()) -> Sizes
         if name not in reads:
             metadata.must_be(name, neutral)
     if "attention.sliding_window" not in reads:
-        reason = "Layers of this family have no windows of their own."
-        metadata.must_be("attention.sliding_window", 0, reason)
+        metadata.must_be("attention.sliding_window", 0, NO_LAYER_WINDOWS)
     hidden_size = metadata.whole("embedding_length", 2, MAX_HIDDEN)
     layers = metadata.whole("block_count", 1, MAX_LAYERS)
     heads = metadata.per_layer("attention.head_count", layers, 1, MAX_HEADS)

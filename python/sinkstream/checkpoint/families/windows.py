@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinkstream.checkpoint.families.sizes import MAX_LAYERS, MAX_LENGTH
+from sinkstream.checkpoint.families.sizes import MAX_LAYERS, MAX_LENGTH, NO_LAYER_WINDOWS
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
 
-_NO_LAYER_WINDOWS = "Layers of this family have no windows of their own."
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _WINDOW, _PATTERN = "sliding_window", "sliding_window_pattern"
 
 
 def no_windows(config: Fields) -> tuple[int, ...]:
     """Refuse windows of single layers, in a family whose layers have none; return nothing."""
-    config.must_be(_WINDOW, None, _NO_LAYER_WINDOWS)
-    config.all_must_be("layer_types", _FULL, _NO_LAYER_WINDOWS)
+    config.must_be(_WINDOW, None, NO_LAYER_WINDOWS)
+    config.all_must_be("layer_types", _FULL, NO_LAYER_WINDOWS)
     return ()
 
 

@@ -19,7 +19,8 @@ from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.checkpoint.tensors import FileSource
 from sinkstream.errors import CheckpointError
 
-_DIVISORS = "rope_freqs.weight"
+DIVISORS = "rope_freqs.weight"
+"""The tensor of numbers by which the frequencies of the base are divided (llama3)."""
 _SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 _DECODER_PARTS = ("blk", "output", "position_", "rope_", "token_")
 _MAX_DIVISORS = 512  # half of the largest head
@@ -51,7 +52,7 @@ def open_gguf(path: Path) -> TensorsOnly:
                 metadata=Fields(header.metadata, where, f"{name}."),
                 tensors=frozenset(header.tensors),
                 tokens=_count_tokens(header),
-                rope_divisors=_read_divisors(header, _SHORT if is_long else _DIVISORS),
+                rope_divisors=_read_divisors(header, _SHORT if is_long else DIVISORS),
                 long_divisors=_read_divisors(header, _LONG),
             )
         )

@@ -1,4 +1,4 @@
-#include "model/cuda/views.h"
+#include "model/layer_views.h"
 
 #include <algorithm>
 

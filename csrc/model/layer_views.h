@@ -13,7 +13,7 @@ namespace sinkstream {
 
 // Note: [Views]
 // The angles of a token's index depend on the rotary scheme alone; those of its rank on the cache
-// group, too. A step's block holds the former once for each rope, the latter once for each view.
+// group, too. A forward pass computes the former once for each rope, the latter once for each view.
 class LayerViews {
  public:
   // One rotary scheme.
@@ -21,7 +21,7 @@ class LayerViews {
     RopeSpec spec;
     Angles angles;
     Angles shift_angles;  // without attention factor: for keys that move
-    int64_t before = 0;   // floats per row before its cosines, in a step's block
+    int64_t before = 0;   // floats per row before its cosines, of floats_per_row()
 
     int64_t pairs() const { return angles.pairs(); }
   };
@@ -36,11 +36,12 @@ class LayerViews {
 
   const std::vector<Rope>& ropes() const { return ropes_; }  // all different
   const std::vector<View>& views() const { return views_; }  // likewise
-  const View& view_of(int64_t layer) const { return views_[of_layer_[static_cast<size_t>(layer)]]; }
+  size_t index_of(int64_t layer) const { return of_layer_[static_cast<size_t>(layer)]; }
+  const View& view_of(int64_t layer) const { return views_[index_of(layer)]; }
   const Rope& rope_of(const View& view) const { return ropes_[view.rope]; }
   const Rope& rope_of(int64_t layer) const { return rope_of(view_of(layer)); }
 
-  // Cosines and sines of all ropes and views.
+  // Cosines and sines of all ropes, then of all views.
   int64_t floats_per_row() const { return floats_per_row_; }
 
  private:
