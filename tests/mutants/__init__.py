@@ -1,1 +1,1 @@
-"""Planted mistakes, and the proof that the tests notice every one of them."""
+"""Planted bugs, and the proof that the tests notice every one of them."""

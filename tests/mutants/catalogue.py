@@ -1,4 +1,4 @@
-"""The planted mistakes: what is wrong, where, and which tests must fail.
+"""The planted bugs: what is wrong, where, and which tests must fail.
 
 Those with a number belong to the museum: mistakes that other projects shipped. Where a mistake
 cannot exist here in its original form, its sentence says what stands for it. The others are ours.

@@ -1,4 +1,4 @@
-"""Each planted mistake of `tests/mutants` makes the tests fail that must catch it.
+"""Each planted bug of `tests/mutants` makes the tests fail that must catch it.
 
 `make test-full` and `make test-mutants` plant all; `make test` plants those that need no kernels.
 Objects are kept in build/mutants, or in the folder of SINKSTREAM_MUTANTS.

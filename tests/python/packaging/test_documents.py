@@ -97,12 +97,12 @@ def test_pages_name_every_family() -> None:
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(FAMILIES)
 
 
-def test_pages_count_the_planted_mistakes() -> None:
+def test_pages_count_the_planted_bugs() -> None:
     native, python = len(CATALOGUE), len(CATALOGUE_PYTHON)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"each of {native + python} planted mistakes" in readme
+    assert f"each of {native + python} planted bugs" in readme
     users = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
-    assert f"Each of {native + python} planted mistakes" in users
+    assert f"Each of {native + python} planted bugs" in users
     page = (ROOT / "docs" / "internals" / "exactness.md").read_text(encoding="utf-8")
     for count in (f"lists {native} mistakes", f"lists {python} in", f"All {native + python} are"):
         assert count in page
