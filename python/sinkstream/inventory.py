@@ -26,7 +26,7 @@ from sinkstream.text.tokenizers.from_gguf import check_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model on this machine. A field is None if its files do not say it."""
+    """A model on this machine. A field is None if the model's files do not state it."""
 
     name: str
     """As `load` takes it."""
@@ -54,8 +54,8 @@ def list_models(
 ) -> list[ListedModel]:
     """List the models in Ollama, LM Studio, the Hugging Face cache, packages and folders.
 
-    Only headers are read, never weights, and tokenizers are not built; so a damaged
-    tokenizer shows only when the model is loaded. Nothing is fetched.
+    Only headers are read, never weights, and tokenizers are not built; so a damaged tokenizer is
+    detected only when the model is loaded. Nothing is fetched.
 
     Args:
         *folders: More folders (searched with their subfolders) and files. Those that the

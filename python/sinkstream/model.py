@@ -358,8 +358,8 @@ class Model(ClosesOnExit):
             prompt: As for `stream`, or a list of prompts, or a 2-D array of ids with one prompt per
                 row.
             sinks: As for `stream`.
-            progress: Called with (finished replies, all replies) at the start and after each reply.
-                True shows a bar in a notebook, and a line on a terminal.
+            progress: Called with (finished replies, total replies) at the start and after each
+                reply. True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
 
         The default of `max_tokens` is 256; with None, a reply ends only when the model ends
@@ -375,7 +375,7 @@ class Model(ClosesOnExit):
                 started, and the message gives the index of the bad one, from 0.
             TypeError: A value has the wrong type.
             CapacityError: A reply failed for lack of memory. With several prompts, the others are
-                completed first, and `results` of the error holds them.
+                completed first; the error has them in `results`.
             NonFiniteLogits: The model returned NaN or infinity; `results` is set as above.
             EngineDead: The model is closed, or its engine has failed.
         """
@@ -432,7 +432,8 @@ class Model(ClosesOnExit):
 
         Args:
             prompts: Any iterable of prompts as for `stream`, even an endless one: prompts are taken
-                from it as there is room; at most `2 * max_sequences` are in progress at a time.
+                from it as room becomes available; at most `2 * max_sequences` are in progress at a
+                time.
             sinks: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
@@ -502,7 +503,7 @@ class Model(ClosesOnExit):
         messages: Sequence[Mapping[str, Any]] | None = None,
         sinks: int | Literal["system"] | None = None,
     ) -> Session:
-        """Open a conversation as `session` does, letting other tasks run meanwhile.
+        """Open a conversation as `session` does, without blocking the event loop.
 
         If the task is cancelled, no session stays open. Arguments are those of `session`.
 
@@ -525,7 +526,7 @@ class Model(ClosesOnExit):
         return Beginning(system, messages, sinks)
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
-        """Open a session that `Session.save` has written; it continues bit for bit.
+        """Open a session saved by `Session.save`; its results stay bit-identical.
 
         Raises:
             CheckpointError: The file is missing or damaged, or was written by another version or
@@ -538,7 +539,7 @@ class Model(ClosesOnExit):
         return load_session(self._host(), self._turn_format(), path)
 
     async def aload_session(self, path: str | os.PathLike[str]) -> Session:
-        """Open a saved session as `load_session` does, letting other tasks run meanwhile.
+        """Open a saved session as `load_session` does, without blocking the event loop.
 
         If the task is cancelled, no session stays open.
 

@@ -26,7 +26,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 @dataclass(frozen=True, slots=True)
 class LongRope:
-    """The frequencies of a cache that holds more tokens than some length (longrope)."""
+    """The frequencies for a cache of more than `above` tokens (longrope)."""
 
     above: int
     """The length. A cache of exactly this length still has the frequencies of the `RopeSpec`."""
@@ -70,7 +70,7 @@ class RopeSpec:
         return 2 * len(self.inverse_frequencies)
 
     def at_capacity(self, capacity: int) -> RopeSpec:
-        """Return the one with the frequencies of a cache of this capacity."""
+        """Return the spec with the frequencies for a cache of this capacity."""
         if self.long is None:
             return self
         chosen = self.long if capacity > self.long.above else self
@@ -208,9 +208,9 @@ class DecoderSpec:
     vocab_size: int
     """Rows of the embedding; token ids are below this number."""
     hidden_size: int
-    """Numbers that represent a token between layers."""
+    """Width of the residual stream."""
     trained_length: int
-    """Longest context of the model's training, in tokens; capacity should not exceed it."""
+    """Longest context that the model was trained on, in tokens; capacity should not exceed it."""
     blocks: tuple[Block, ...]
     """The kinds of its layers, all different. They share heads, key heads and head size."""
     block_of_layer: tuple[int, ...]
@@ -275,16 +275,16 @@ class DecoderSpec:
         return tuple(dict.fromkeys(block.attention.rope for block in self.blocks))
 
     def kept(self, sinks: int, window: int) -> tuple[int, int]:
-        """Return S and W of the layers that keep most.
+        """Return S and W of the layers that keep the most tokens.
 
-        They are as given, unless all layers keep windows of their own.
+        They are as given, unless all layers have sliding windows.
         """
         groups = cache_groups(self.own_windows, self.layers, sinks, window)
         largest = max(groups, key=lambda group: group.capacity)
         return largest.sinks, largest.window
 
     def at_capacity(self, sinks: int, window: int) -> DecoderSpec:
-        """Return the one whose frequencies are those of a cache of this S and W."""
+        """Return the spec with the frequencies for a cache of this S and W."""
         capacity = sum(self.kept(sinks, window))
 
         def resolved(block: Block) -> Block:
@@ -296,7 +296,7 @@ class DecoderSpec:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, as the native core reads them.
 
-        It knows only one list of frequencies: see `at_capacity`.
+        The core takes only one list of frequencies: see `at_capacity`.
         """
         found = asdict(self)
         for block in found["blocks"]:

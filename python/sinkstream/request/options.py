@@ -46,8 +46,8 @@ class StreamOptions(TypedDict, total=False):
         Option(
             (),
             Strings(),
-            "Strings before which the stream ends. A string that is a control token's text ends it "
-            "at that token.",
+            "Strings that end the stream; the text stops before them. The text of a control token "
+            "ends it at that token.",
         ),
     ]
     stop_token_ids: Annotated[

@@ -199,7 +199,7 @@ class Session(ClosesOnExit):
             return self._read(ids, ConversationState(role))
 
     async def aappend(self, content: str | Sequence[int], role: str = "user") -> Stats:
-        """Add a message as `append` does, letting other tasks run meanwhile.
+        """Add a message as `append` does, without blocking the event loop.
 
         If the task is cancelled, the tokens processed by then stay in the session.
 
@@ -331,8 +331,8 @@ class Session(ClosesOnExit):
     def fork(self) -> Session:
         """Return a second, independent session with the same contents.
 
-        Its memory is reserved immediately. Forking takes no time, because the two sessions share
-        pages until they differ.
+        Its memory is reserved immediately. Forking copies nothing: the two sessions share pages
+        until they diverge (copy-on-write).
 
         Raises:
             CapacityError: There is no memory for another session.
@@ -348,7 +348,7 @@ class Session(ClosesOnExit):
             )
 
     async def afork(self) -> Session:
-        """Return a second session as `fork` does, letting other tasks run meanwhile.
+        """Return a second session as `fork` does, without blocking the event loop.
 
         Raises:
             Exception: Any error that `fork` raises.
@@ -360,7 +360,7 @@ class Session(ClosesOnExit):
 
         The file holds the keys, values and ids of the live tokens, so anyone who has it can read
         the conversation. `path` is always either the complete old file or the complete new one. A
-        leading `~` is expanded; a link stays, and the file that it names is replaced.
+        leading `~` is expanded; a symbolic link is kept, and its target is replaced.
 
         Raises:
             OSError: The file cannot be written there.
@@ -371,7 +371,7 @@ class Session(ClosesOnExit):
         self._save(path, wanted)
 
     async def asave(self, path: str | os.PathLike[str]) -> None:
-        """Write the session to a file as `save` does, letting other tasks run meanwhile.
+        """Write the session to a file as `save` does, without blocking the event loop.
 
         If the task is cancelled, `path` is either the complete old file or the complete new one,
         and nothing more is written.

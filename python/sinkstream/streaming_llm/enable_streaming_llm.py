@@ -33,8 +33,8 @@ def enable_streaming_llm(
         InvalidArgument: The model cannot stream, or not with these sizes; the message says why.
 
     Warns:
-        UserWarning: The cache is longer than the model's trained length. A later generate() without
-            a cache that cannot stream also warns, once.
+        UserWarning: The cache is longer than the model's trained length. A later generate() call
+            that gets no cache and cannot stream also warns, once.
     """
     kv_cache = StartRecentKVCache(start_size, recent_size, model=model)
     stream_in_generate(model, kv_cache._plan_of("enable_streaming_llm", model))
@@ -44,6 +44,6 @@ def enable_streaming_llm(
 def disable_streaming_llm(model: Any) -> None:
     """Undo `enable_streaming_llm` and the `enable_…_pos_shift_attention` functions.
 
-    The model is then as before. The objects that they returned create no more caches.
+    The model is then as before. Objects returned by these functions create no more caches.
     """
     enabled.disable(model)
