@@ -56,10 +56,12 @@ def batch(
     system: Annotated[str | None, typer.Option(help="System message before each prompt.")] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", "-n", help=f"Tokens of a reply. Default: {PIPED_TOKENS}."),
+        typer.Option(
+            "--max-tokens", "-n", help=f"Maximum tokens per reply. Default: {PIPED_TOKENS}."
+        ),
     ] = None,
     retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Answer again the lines that have an error.")
+        bool, typer.Option("--retry-errors", help="Retry the lines that have an error.")
     ] = False,
     max_sequences: Annotated[
         int, typer.Option(help="Lines answered in parallel. Each has its own cache.")
@@ -280,7 +282,7 @@ class Run:
                 )
                 raise InvalidArgument(
                     "batch: OUT must hold results of the same input, but has one for line "
-                    f"{result['line']}, and IN {where}. To start again, delete OUT."
+                    f"{result['line']}, and IN {where}. To start over, delete OUT."
                 )
             yield line, None if self.retries and "error" in result else result
 

@@ -83,7 +83,7 @@ def request_of(
         if name not in OPTIONS:
             meant = difflib.get_close_matches(name, OPTIONS, n=1)
             raise InvalidArgument(
-                f"batch: line {line.number} must have known options, but there is no option "
+                f"batch: line {line.number} must have only known options, but has "
                 f"{quoted(name)}." + (f" Did you mean {meant[0]}?" if meant else "")
             )
     if isinstance(own.get("logit_bias"), dict):

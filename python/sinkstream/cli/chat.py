@@ -52,7 +52,7 @@ def chat(
         typer.Option(
             "--max-tokens",
             "-n",
-            help=f"Tokens of a reply at most. Default: {REPLY_TOKENS:,}.",
+            help=f"Maximum tokens per reply. Default: {REPLY_TOKENS:,}.",
         ),
     ] = None,
     *,

@@ -29,7 +29,7 @@ class Rule:
 
 
 COMMANDS: dict[Name, Rule] = {
-    "help": Rule("[COMMAND]", "show this help, or the line of one command", is_optional=True),
+    "help": Rule("[COMMAND]", "show this help, or help for one command", is_optional=True),
     "reset": Rule("", "start a new conversation with the same system prompt"),
     "system": Rule("TEXT", "start a new conversation with this system prompt"),
     "save": Rule("FILE", "write the conversation to a file"),
@@ -39,7 +39,7 @@ COMMANDS: dict[Name, Rule] = {
     "undo": Rule("", "remove the last question and its reply"),
     "retry": Rule("", "replace the last reply with a new one"),
     "history": Rule("", "show the turns that the model still sees"),
-    "set": Rule("[OPTION VALUE]", "change how replies are sampled, or show it", is_optional=True),
+    "set": Rule("[OPTION VALUE]", "change a sampling option, or show them all", is_optional=True),
     "stats": Rule("", "show live and evicted tokens, and the speed"),
     "quit": Rule("", "end the chat"),
 }

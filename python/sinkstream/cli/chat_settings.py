@@ -55,7 +55,8 @@ class Settings:
         name, text = _name_of(word), text.strip()
         if not text:
             raise InvalidArgument(
-                f"chat: /set must be followed by OPTION VALUE, but only names {shown(name)}."
+                f"chat: /set must be followed by OPTION VALUE, but is followed only by "
+                f"{shown(name)}."
             )
         value = None if text.lower() in _RESET else _value_of(name, text)
         self._options = {**self._options, name: value}  # type: ignore[misc]

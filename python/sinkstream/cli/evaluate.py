@@ -394,8 +394,8 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
     inside = result.recall("inside")
     if inside is not None and inside.right == 0:
         warn_caller(
-            "evaluate: the model answers nothing inside its window either, so this task is too "
-            "hard for it, and says nothing about the cache."
+            "evaluate: the model answers no question correctly even inside its window, so this "
+            "task is too hard for it, and says nothing about the cache."
         )
     if plot is not None:
         plot_recall([result], plot)

@@ -192,7 +192,7 @@ def _format(model: ModelFacts | RefusedModel) -> str:
 
 def _text(model: ModelFacts | RefusedModel) -> str:
     if model.tokenizer is None:
-        return "no tokenizer; takes and gives token ids"
+        return "no tokenizer; takes and returns token ids"
     template = "with a chat template" if model.has_chat_template else "no chat template"
     return f"tokenizer {model.tokenizer}, {template}"
 

@@ -51,7 +51,7 @@ def models(
 def lines(found: Sequence[ListedModel], width: int) -> Iterator[str]:
     """Yield the table: a line for each model, and below it why it does not load."""
     if not found:
-        yield "There are no models. `sinkstream models FOLDER` searches a folder."
+        yield "No models found. `sinkstream models FOLDER` searches a folder."
         return
     cells = [_TITLES, *map(_cells, found)]
     widths = [max(cell_len(row[i]) for row in cells) + _GAP for i in range(len(_TITLES))]

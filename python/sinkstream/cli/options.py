@@ -63,7 +63,7 @@ Quantize = Annotated[
     typer.Option(
         metavar="TYPE",
         help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type such as '
-        '"q4_k". Default: keep the file\'s numbers.',
+        '"q4_k". Default: keep the file\'s types.',
     ),
 ]
 

@@ -24,8 +24,8 @@ FAILED = 2
 
 EXIT_CODES = {
     0: "success",
-    1: "the program that reads the output has ended, such as `head`; or a bug, with a traceback",
-    FAILED: "an error, which one sentence on standard error explains",
+    1: "the reader of the output, such as `head`, has exited; or a bug, with a traceback",
+    FAILED: "an error; one sentence on standard error explains it",
     INTERRUPTED: "Ctrl-C",
     TERMINATED: "SIGTERM",
 }
@@ -41,7 +41,7 @@ COMMANDS = {
     "generate": "Generate text from a prompt.",
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
     "models": "List the models on this machine, and whether each can be loaded.",
-    "quantize": "Write a GGUF file with fewer bits, as llama.cpp's quantizer does.",
+    "quantize": "Quantize a model to a GGUF file, as llama.cpp's quantizer does.",
 }
 
 

@@ -34,7 +34,7 @@ def quantize(
     threads: options.Threads = None,
     download: options.Download = False,
 ) -> int:
-    """Write a GGUF file with fewer bits, as llama.cpp's quantizer does."""
+    """Quantize a model to a GGUF file, as llama.cpp's quantizer does."""
     mix = as_choice("quantize", "type", mix.upper(), list(MIXES))
     with progress_bar("Quantizing", in_bytes=True, with_time=True) as show:
         written = write_quantized(

@@ -114,7 +114,7 @@ class Talk:
         limit = self._settings.default_limit
         if stream.finish_reason == "length" and limit is not None:
             note(
-                f"The reply ends after {limit:,} tokens, the default of a chat. /set max-tokens "
+                f"The reply ends after {limit:,} tokens, the default in a chat. /set max-tokens "
                 "sets another number."
             )
         self._report_eviction(conversation)

@@ -229,7 +229,7 @@ def test_the_last_line_needs_no_newline_and_lines_may_end_in_crlf(
         ({"prompt": ""}, "batch: the prompt of line 2 must not be empty"),
         ({"messages": [{"role": "user"}]}, "stream: "),
         ({"messages": "hello"}, "of line 2 must be a list of objects, but are of type str."),
-        ({"prompt": "a", "temprature": 1}, 'no option "temprature". Did you mean temperature?'),
+        ({"prompt": "a", "temprature": 1}, 'but has "temprature". Did you mean temperature?'),
         ({"prompt": "a", "top_p": 2}, "stream: `top_p` must be in (0, 1], but is 2."),
         ({"prompt": "a", "top_k": "x"}, "stream: `top_k` must be an integer, but is of type str."),
         ({"prompt": "a", "logit_bias": {"x": 1}}, "batch: a key of `logit_bias` in line 2 must be"),
@@ -412,7 +412,7 @@ def test_an_answered_line_that_has_changed_is_named(
         2,
         "",
         "sinkstream: batch: OUT must hold results of the same input, but has one for line "
-        f"{changed + 1}, and IN has a different line {changed + 1}. To start again, delete "
+        f"{changed + 1}, and IN has a different line {changed + 1}. To start over, delete "
         "OUT.\n",
     )
     assert out.read_bytes() == before

@@ -339,7 +339,7 @@ def test_set_changes_an_option_of_the_following_replies(say: Say, checkpoint: st
         ("/set temp 1", "Did you mean temperature?"),
         ("/set top-k many", 'chat: `top-k` must be an integer, but is "many".'),
         ("/set top-p x", 'chat: `top-p` must be a number, but is "x".'),
-        ("/set seed", "chat: /set must be followed by OPTION VALUE, but only names seed."),
+        ("/set seed", "chat: /set must be followed by OPTION VALUE, but is followed only by seed."),
     ],
 )
 def test_a_wrong_set_is_one_line_and_changes_nothing(
@@ -357,7 +357,7 @@ def test_a_reply_that_loops_is_cut_and_said(say: Say, monkeypatch: pytest.Monkey
     assert outcome.code == 0
     assert len(outcome.out) <= 51
     assert outcome.err == (
-        "The reply ends after 50 tokens, the default of a chat. /set max-tokens sets another "
+        "The reply ends after 50 tokens, the default in a chat. /set max-tokens sets another "
         "number.\n"
     )
     outcome = say(

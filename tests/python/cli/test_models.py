@@ -75,9 +75,7 @@ def test_json_has_stable_keys(run: Run, root: Path) -> None:
 
 
 def test_no_models_is_a_sentence(run: Run, home: Path) -> None:
-    assert (
-        run("models").out == "There are no models. `sinkstream models FOLDER` searches a folder.\n"
-    )
+    assert run("models").out == "No models found. `sinkstream models FOLDER` searches a folder.\n"
     assert json.loads(run("models", "--json").out) == {"models": []}
 
 

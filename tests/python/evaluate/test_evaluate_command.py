@@ -228,8 +228,8 @@ def test_a_task_that_is_too_hard_for_the_model_is_said_to_be(run: Run, checkpoin
     )
     assert "inside the window: 0 of 3 correct" in outcome.out
     assert outcome.err == (
-        "sinkstream: evaluate: the model answers nothing inside its window either, so this task is "
-        "too hard for it, and says nothing about the cache.\n"
+        "sinkstream: evaluate: the model answers no question correctly even inside its window, so "
+        "this task is too hard for it, and says nothing about the cache.\n"
     )
 
 
