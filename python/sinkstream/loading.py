@@ -60,15 +60,15 @@ def load(
     Args:
         path: A GGUF file (if split, any of its parts), a Hugging Face folder, or a name:
             `"smollm2"`, `"ollama:llama3.2"`, `"lmstudio:publisher/repository"`, or `"org/name"` in
-            the Hugging Face cache; `list_models()` lists those that are there. A folder named
+            the Hugging Face cache; `list_models()` lists those on this machine. A folder named
             `org/name` takes precedence. If None, the environment variable SINKSTREAM_MODEL, or else
             `"smollm2"`.
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products. `"float32"` does not round them;
             `"bfloat16"` does. `"int16"` and `"int8"` round them to integers with one scale for
             every 32 values if the weights are integers of at most 8 bits; with other weights they
-            mean float32 and bfloat16. `"auto"` never rounds more than bfloat16 does. A GPU always
-            uses bfloat16. Sums are always float32.
+            are the same as float32 and bfloat16. `"auto"` never rounds more than bfloat16 does. A
+            GPU always uses bfloat16. Sums are always float32.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.
@@ -90,7 +90,8 @@ def load(
             affinity mask and the CPU quota allow; a larger number causes a warning.
         revision: The branch, tag or commit of a checkpoint named `"org/name"`.
         download: Whether to fetch `"org/name"` from the Hugging Face hub with the package
-            huggingface_hub; only missing or changed files. Nothing else uses the network.
+            huggingface_hub. Only missing or changed files are fetched. Nothing else uses the
+            network.
         progress: Called with (bytes read, total bytes) while weights are read. True shows a bar in
             a notebook, and a line on a terminal.
 
@@ -223,7 +224,7 @@ def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
     if options.device == "cuda" and split:
         raise InvalidArgument(
             f'load: `device` must be "cpu" for a quantized Hugging Face folder, but is "cuda". '
-            f"GPU kernels do not read matrices such as {quoted(split[0].tensor)}, which is "
+            f"GPU kernels do not support matrices such as {quoted(split[0].tensor)}, which is "
             f"{split[0].storage}. Use a GGUF file of the model on the GPU.",
             param="device",
         )

@@ -154,7 +154,7 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     value, faults = _parse(_read_small(path, max_bytes), path.name, "load")
     if faults:
         listed = "; ".join(dict.fromkeys(faults[:_MAX_FAULTS]))
-        warn_caller(f"load: {path.name} should be valid JSON, but is not quite: {listed}.")
+        warn_caller(f"load: {path.name} should be strictly valid JSON, but is not: {listed}.")
     return value
 
 

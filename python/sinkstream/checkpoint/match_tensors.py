@@ -141,6 +141,6 @@ def _error(problems: list[str], where: str) -> CheckpointError:
     if len(problems) > len(lines):
         lines.append(f"and {len(problems) - len(lines)} more")
     return CheckpointError(
-        f"load: {where} does not fit its own description in {len(problems)} places:\n  "
+        f"load: {where} does not match its own description in {len(problems)} places:\n  "
         + "\n  ".join(lines)
     )

@@ -133,13 +133,13 @@ def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
 def _check_same_run(name: str, saved: Any, here: dict[str, Any]) -> None:
     saved = saved if isinstance(saved, dict) else {}
     both = [
-        f"{key} is {json.dumps(saved.get(key))} there and {json.dumps(value)} here"
+        f"{key} is {json.dumps(saved.get(key))} in the file and {json.dumps(value)} here"
         for key, value in here.items()
         if saved.get(key) != value
     ]
     if both:
         raise InvalidArgument(
-            f'perplexity: `resume` must be a file of this run, but "{name}" is of another: '
+            f'perplexity: `resume` must belong to this run, but "{name}" belongs to another: '
             f"{'; '.join(both)}. Use that run's settings, or another file.",
             param="resume",
         )

@@ -137,7 +137,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             )
         if self.first_of(self.seen + tokens - 1) > self.first and not self.per_query_sinks:
             raise InvalidArgument(
-                "forward: a forward pass must not evict between its own tokens, but "
+                "forward: a forward pass must not evict tokens that its own queries see, but "
                 f"{tokens} tokens after {self.live} live ones would: the cache keeps "
                 f"{self.start_size + self.recent_size}. Read them with "
                 "`kv_cache.read(input_ids, cache)`, pass "

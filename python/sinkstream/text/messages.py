@@ -91,7 +91,7 @@ class _Check:
         for name in message:
             if name not in _NAMES:
                 raise self._refusal(
-                    f" must have only {', '.join(_NAMES)}, but has {repr(name)[:40]}."
+                    f" must have only the keys {', '.join(_NAMES)}, but has {repr(name)[:40]}."
                 )
 
     def _field(self, name: str, value: Any) -> Any:

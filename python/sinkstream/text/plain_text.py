@@ -140,7 +140,7 @@ def _cut(text: str, cuts: list[int], argument: ArgumentName) -> list[str]:
     """Cut a text at offsets that must lie inside it."""
     if not all(0 < cut < len(text) for cut in cuts):
         raise InvalidArgument(
-            f"{argument} must consist of characters that have a token, but "
+            f"{argument} must contain only characters that have a token, but "
             f"U+{ord(text[0]):04X} is only a control token in this vocabulary.",
             param=argument.name,
         )

@@ -223,8 +223,8 @@ def test_a_part_of_another_model_lacks_tensors(tmp_path: Path) -> None:
 def test_a_part_whose_name_does_not_lead_to_the_others_is_refused(tmp_path: Path) -> None:
     part = write_parts(tmp_path)[1].rename(tmp_path / "m.gguf")
     assert refusal(part) == (
-        "load: the name of m.gguf must end in -00002-of-00003.gguf, because it is one of several "
-        "parts, but does not. The names of the others follow from it."
+        "load: the name of m.gguf must end in -00002-of-00003.gguf, because it is one part "
+        "of several, but does not. The other parts are found by that name."
     )
 
 

@@ -298,7 +298,7 @@ def test_every_mismatch_is_listed_at_once(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(folder)
     assert str(caught.value) == (
-        "load: llama does not fit its own description in 4 places:\n"
+        "load: llama does not match its own description in 4 places:\n"
         '  tensor "model.layers.1.mlp.up_proj.weight" must have shape [160, 96], '
         "but has [96, 160]\n"
         '  tensor "model.layers.2.self_attn.q_proj.weight" must be stored as one of '
@@ -356,7 +356,7 @@ def test_a_config_that_disagrees_with_its_weights_is_an_error(
     folder: Path, field: str, value: Any, places: int
 ) -> None:
     edit(folder / "config.json", **{field: value})
-    with pytest.raises(CheckpointError, match=f"does not fit its own .* in {places} places"):
+    with pytest.raises(CheckpointError, match=f"does not match its own .* in {places} places"):
         open_checkpoint(folder)
 
 
@@ -442,7 +442,7 @@ def test_json_that_other_readers_accept_causes_a_warning(
     config = folder / "config.json"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
-    with pytest.warns(UserWarning, match=f"config.json should be valid JSON, but is not .*{fault}"):
+    with pytest.warns(UserWarning, match=f"config.json should be strictly valid JSON, .*{fault}"):
         checkpoint = open_checkpoint(folder)
     assert checkpoint.spec.vocab_size == 293
     checkpoint.source.close()

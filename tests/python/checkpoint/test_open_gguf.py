@@ -146,7 +146,7 @@ def test_every_mismatch_is_listed_at_once(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(file.write(tmp_path / "m.gguf"))
     assert str(caught.value) == (
-        "load: m.gguf does not fit its own description in 4 places:\n"
+        "load: m.gguf does not match its own description in 4 places:\n"
         '  tensor "token_embd.weight" must have shape [5, 32], but has [32, 5]\n'
         '  tensor "blk.0.ffn_norm.weight" of shape [32] is missing\n'
         '  tensor "output_norm.weight" must be stored as one of BF16, F16, F32, but is Q8_0\n'

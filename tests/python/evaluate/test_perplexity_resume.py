@@ -115,11 +115,11 @@ def test_a_refilled_cache_answers_like_one_that_has_read_everything(
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"method": "window"}, 'method is "sinks" there and "window" here'),
-        ({"window": 20}, "window is 21 there and 20 here"),
-        ({"sinks": 3}, "sinks is 4 there and 3 here"),
-        ({"block": 50}, "block is 100 there and 50 here"),
-        ({"max_tokens": 300}, "text_tokens is 400 there and 300 here"),
+        ({"method": "window"}, 'method is "sinks" in the file and "window" here'),
+        ({"window": 20}, "window is 21 in the file and 20 here"),
+        ({"sinks": 3}, "sinks is 4 in the file and 3 here"),
+        ({"block": 50}, "block is 100 in the file and 50 here"),
+        ({"max_tokens": 300}, "text_tokens is 400 in the file and 300 here"),
     ],
 )
 def test_a_file_of_another_setting_is_refused_and_both_are_named(
@@ -129,14 +129,14 @@ def test_a_file_of_another_setting_is_refused_and_both_are_named(
     perplexity(model, random_ids(TOKENS), **how)
     with pytest.raises(InvalidArgument, match=named) as caught:
         perplexity(model, random_ids(TOKENS), **{**how, **changed})
-    assert '"run.npz" is of another' in str(caught.value)
+    assert '"run.npz" belongs to another' in str(caught.value)
 
 
 def test_a_file_of_another_text_is_refused(model: sinkstream.Model, tmp_path: Path) -> None:
     ids = random_ids(TOKENS)
     perplexity(model, ids, resume=tmp_path / "run.npz")
     ids[-1] ^= 1
-    with pytest.raises(InvalidArgument, match=r'text is "[0-9a-f]{16}" there and'):
+    with pytest.raises(InvalidArgument, match=r'text is "[0-9a-f]{16}" in the file and'):
         perplexity(model, ids, resume=tmp_path / "run.npz")
 
 
@@ -152,7 +152,7 @@ def test_a_file_of_another_model_is_refused(
             tiny_folder("llama-linear"),
             dtype="float32", kv_dtype="float32", sinks=SINKS, window=WINDOW, threads=1,
         ) as other,
-        pytest.raises(InvalidArgument, match='model is "llama" there and "llama-linear" here'),
+        pytest.raises(InvalidArgument, match='model is "llama" in the file and'),
     ):  # fmt: skip
         perplexity(other, ids, resume=tmp_path / "run.npz")
 
@@ -166,7 +166,7 @@ def test_other_weights_under_the_same_name_are_refused(
     monkeypatch.setattr(
         type(model), "forward", lambda self, ids, cache=None: forward(self, ids, cache) * 1.001
     )
-    with pytest.raises(InvalidArgument, match=r'logits is "[0-9a-f]{16}" there and'):
+    with pytest.raises(InvalidArgument, match=r'logits is "[0-9a-f]{16}" in the file and'):
         perplexity(model, ids, resume=tmp_path / "run.npz")
 
 

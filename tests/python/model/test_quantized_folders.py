@@ -76,7 +76,7 @@ def test_a_gpu_is_refused_by_a_sentence(tmp_path: Path) -> None:
     quantized.write(Scheme("awq"), tmp_path / "awq")
     sentence = (
         '`device` must be "cpu" for a quantized Hugging Face folder, but is "cuda". GPU kernels do '
-        'not read matrices such as "model.layers.0.self_attn.q_proj.qweight", which is INT4. '
+        'not support matrices such as "model.layers.0.self_attn.q_proj.qweight", which is INT4. '
     )
     with pytest.raises(sinkstream.InvalidArgument, match=sentence):
         sinkstream.load(tmp_path / "awq", device="cuda")

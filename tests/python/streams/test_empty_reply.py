@@ -15,8 +15,8 @@ import pytest
 import sinkstream
 
 EMPTY = (
-    "stream: the reply is empty, because the model ended its text at once. It has a chat template, "
-    'so it expects messages, [{"role": "user", "content": "…"}], rather than a string.'
+    "stream: the reply is empty, because the model ended its text immediately. It has a chat "
+    'template, so it expects messages, [{"role": "user", "content": "…"}], rather than a string.'
 )
 QUESTION = [{"role": "user", "content": "the"}]
 

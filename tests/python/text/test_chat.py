@@ -384,7 +384,7 @@ def test_messages_of_another_type_are_a_type_error(messages: Any) -> None:
         ("{{ messages | nosuchfilter }}", "No filter named 'nosuchfilter'"),
         ("{{ messages.__class__.mro() }}", "unsafe"),
         ("x" * (MAX_TEMPLATE_CHARACTERS + 1), "at most 65536 characters, but has 65537"),
-        ("{{ 'x' * 10000000 }}", "it makes a value that is too large"),
+        ("{{ 'x' * 10000000 }}", "it creates a value that is too large"),
     ],
 )
 def test_a_template_that_fails_is_an_error_with_a_reason(template: str, sentence: str) -> None:

@@ -136,7 +136,7 @@ def test_control_tokens_in_every_field_stay_plain_text() -> None:
         ({"role": "user", "content": [PARTS[0], {"text": "x"}]}, "part 1 .*must be .*but is None"),
         ({"role": "user", "content": [{**PARTS[0], "cache": 1}]}, "only the keys `text` and `ty"),
         ({"role": "user", "content": [{"type": "text", "text": "\ud800"}]}, "surrogate U.D800 at"),
-        ({"role": "user", "content": "x", "contents": "y"}, "only annotations.* has 'contents'"),
+        ({"role": "user", "content": "x", "contents": "y"}, "only the keys annot.* has 'contents'"),
         ({"role": "user", "content": "x", 3: "y"}, "must have only .* but has 3"),
         ({"role": "assistant", "content": "x", "audio": {"id": "y"}}, "`audio` must be None or e"),
         ({"role": "assistant", "content": "x", "function_call": {"name": "y"}}, "`function_call` "),

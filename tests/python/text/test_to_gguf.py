@@ -98,7 +98,7 @@ def damaged(text: TextFormat, **steps: Any) -> TextFormat:
 )
 def test_rules_without_a_name_are_refused(steps: dict[str, Any]) -> None:
     text = damaged(llama3(), **steps)
-    with pytest.raises(CheckpointError, match="must split words by rules that GGUF has a name for"):
+    with pytest.raises(CheckpointError, match="must have a pre-tokenizer that GGUF has a name for"):
         tokenizer_metadata(text, rows_of(text))
 
 
@@ -114,7 +114,7 @@ def test_merges_that_scores_cannot_order_are_refused() -> None:
     state = json.loads(text.tokenizer.to_str())
     state["model"]["merges"].pop(5)
     text = replace(text, tokenizer=Tokenizer.from_str(json.dumps(state)))
-    with pytest.raises(CheckpointError, match="must have the merges that scores of its pieces"):
+    with pytest.raises(CheckpointError, match="must have merges that follow from scores"):
         tokenizer_metadata(text, rows_of(text))
 
 

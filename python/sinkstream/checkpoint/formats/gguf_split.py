@@ -113,7 +113,7 @@ def _find_place(path: Path, count: int, header: GgufHeader) -> tuple[Path, PartN
         number = number + 1 if type(number) is int and 0 <= number < count else 1
         raise CheckpointError(
             f"load: the name of {path.name} must end in -{number:05}-of-{count:05}.gguf, because "
-            "it is one of several parts, but does not. The names of the others follow from it."
+            "it is one part of several, but does not. The other parts are found by that name."
         )
     _check_count(found.name, count, place.count)
     if count > MAX_PARTS:

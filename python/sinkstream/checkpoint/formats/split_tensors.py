@@ -225,8 +225,8 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
     if math.gcd(group, cols) % _UNIT:
         search.refuse(
             end,
-            f"be the scales of blocks whose columns share a multiple of {_UNIT} with the "
-            f"{cols} columns of the matrix, but they have {group}",
+            f"hold scales of blocks whose width has a divisor that is a multiple of {_UNIT} and "
+            f"divides the {cols} columns of the matrix, but the width is {group}",
         )
         return
     split = SplitMatrix(

@@ -122,8 +122,8 @@ def model_file(model: OllamaModel) -> Path:
     found = [layer for layer in layers if layer[0] == _MODEL]
     if not found and _TENSOR in kinds:
         raise CheckpointError(
-            f"load: {model.name} must have a GGUF file, but has single tensors, which only Ollama "
-            "reads."
+            f"load: {model.name} must have a GGUF file, but has separate tensors, which only "
+            "Ollama reads."
         )
     if len(found) != 1:
         hint = "" if found else " It may run on Ollama's servers."

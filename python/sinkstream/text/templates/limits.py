@@ -51,13 +51,13 @@ class Limits:
     def admit(self, size: int) -> None:
         """Stop the template if a value is or would become too large."""
         if size > self._max_size:
-            raise TemplateError("it makes a value that is too large")
+            raise TemplateError("it creates a value that is too large")
 
     def spend(self, size: int) -> None:
         """Count newly allocated bytes, and stop the template when there are too many."""
         self._left -= size
         if self._left < 0:
-            raise TemplateError("it makes too many values")
+            raise TemplateError("it creates too many values")
 
 
 current_limits: ContextVar[Limits] = ContextVar("limits")

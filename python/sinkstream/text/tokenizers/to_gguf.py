@@ -111,7 +111,7 @@ def _rules(state: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dic
         )
     if name is None:
         rules = {key: state[key] for key in ("normalizer", "pre_tokenizer")}
-        raise _refusal("split words by rules that GGUF has a name for", quoted(json.dumps(rules)))
+        raise _refusal("have a pre-tokenizer that GGUF has a name for", quoted(json.dumps(rules)))
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": name,
@@ -160,7 +160,7 @@ def _scores(
     found = ranked_merges(tokens, ordinary, scores)
     same_merges = set(found) == set(merges)
     if not same_merges or [ranks[a + b] for a, b in found] != [ranks[a + b] for a, b in merges]:
-        raise _refusal("have the merges that scores of its pieces give", "other ones")
+        raise _refusal("have merges that follow from scores of its pieces", "other merges")
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": "default",
