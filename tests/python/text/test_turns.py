@@ -76,8 +76,9 @@ def fed(
         if message["role"] == "user":
             ids += turns.user(message["content"], after=after)
         else:
-            ids += encoder.encode_after(before, space + message["content"], at_start=False)
-            ids += turns.closing(None)
+            reply = encoder.encode_after(before, space + message["content"], at_start=False)
+            assert turns.reply(message["content"]) == reply
+            ids += reply + turns.closing(None)
         after = message["role"]
     return ids
 

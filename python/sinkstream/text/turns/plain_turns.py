@@ -44,15 +44,7 @@ class PlainTurns:
         """Return the ids of all texts; the roles have no effect."""
         ids = self.text.bos_ids
         for i, message in enumerate(messages):
-            content = message.get("content")
-            if content is None:
-                raise InvalidArgument(
-                    f"{MESSAGES} must have `content` in every message: the checkpoint has no chat "
-                    "template.",
-                    param=MESSAGES.name,
-                )
-            said = content if isinstance(content, str) else text_of_parts(content)
-            ids = ids + self._encode(said, MESSAGES, is_first=i == 0)
+            ids = ids + self._encode(_text_of(message), MESSAGES, is_first=i == 0)
         return ids
 
     def user(self, content: str, *, after: str | None) -> list[int]:
@@ -63,6 +55,18 @@ class PlainTurns:
         """Return the ids of a text; its role has no effect."""
         check_role(role)
         return self._encode(content, TEXT, is_first=after is None)
+
+    def request(self, said: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message's text."""
+        return self._encode(_text_of(said), MESSAGES, is_first=after is None)
+
+    def read(self, said: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message's text."""
+        return self.request(said, after=after)
+
+    def reply(self, content: str) -> list[int]:
+        """Return the ids of a text."""
+        return self._encode(content, TEXT, is_first=False)
 
     def closing(self, last_id: int | None) -> list[int]:
         """Return no ids: the text just continues."""
@@ -80,3 +84,14 @@ class PlainTurns:
         if is_first:
             return encoder.encode(content, argument=argument)
         return encoder.encode_after("a", content, argument=argument)  # any letter: not at the start
+
+
+def _text_of(message: Message) -> str:
+    content = message.get("content")
+    if content is None:
+        raise InvalidArgument(
+            f"{MESSAGES} must have `content` in every message: the checkpoint has no chat "
+            "template.",
+            param=MESSAGES.name,
+        )
+    return content if isinstance(content, str) else text_of_parts(content)

@@ -44,6 +44,8 @@ class TemplateTurns:
     """What follows the content of a conversation's last message, if that can be rendered."""
     closings: Mapping[int | None, tuple[int, ...]]
     """What must follow a reply, by the reply's last token; under None, for any other token."""
+    reply_start: Passage
+    """What comes between the generation prompt and a reply: nothing, or white space."""
     difference: str = ""
 
     @property
@@ -93,22 +95,40 @@ class TemplateTurns:
 
     def user(self, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a user message and of the generation prompt."""
-        asked = as_message("user", check_text(content, TEXT))
-        return self.chat.encode(self.part(asked, after, True), TEXT)
+        return self.request(as_message("user", check_text(content, TEXT)), after=after)
 
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
-        read = as_message(check_role(role), check_text(content, TEXT))
-        word = placeholders(self.chat, content)[0]
-        if self.part(as_message(role, word), after, False).after(word) is None:
-            raise _refusal(f"{role} message", TEXT)  # it omits the message
-        passage = self.part(read, after, False)
+        return self.read(as_message(check_role(role), check_text(content, TEXT)), after=after)
+
+    def request(self, said: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message of any role and of the generation prompt."""
+        return self.chat.encode(self.part(said, after, True), TEXT)
+
+    def read(self, said: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message that needs no reply, including its end."""
+        role, content = said["role"], said.get("content")
+        if isinstance(content, str):
+            word = placeholders(self.chat, content)[0]
+            if self.part(as_message(role, word), after, False).after(word) is None:
+                raise _refusal(f"{role} message", TEXT)  # it omits the message
+        passage = self.part(said, after, False)
         if role in self.last_ends:
             body = passage.without_end(self.last_ends[role])
             if body is not None:
                 pieces = join_pieces(body, self.ends[role])
                 passage = dataclasses.replace(passage, pieces=pieces)
         return self.chat.encode(passage, TEXT)
+
+    def reply(self, content: str) -> list[int]:
+        """Return the ids of a reply that is given as text, after a generation prompt."""
+        start = self.reply_start
+        space = "".join(map(str, start.pieces))
+        text = check_text(content, TEXT)
+        if not text.startswith(space):
+            text = space + text
+        pieces = (text,) if text else ()
+        return self.chat.encode(dataclasses.replace(start, pieces=pieces), TEXT)
 
     def closing(self, last_id: int | None) -> list[int]:
         """Return the ids between a reply of the model and the next message."""
@@ -127,7 +147,8 @@ class TemplateTurns:
             end = self.ends.get(role)
             if end is None:
                 continue
-            words = placeholders(self.chat, said["content"])[: len(_EARLIER[role])]
+            text = "".join(strings_of(dict(said)))
+            words = placeholders(self.chat, text)[: len(_EARLIER[role])]
             earlier = [as_message(*pair) for pair in zip(_EARLIER[role], words, strict=True)]
             rendering = self.chat.render([*earlier, said], add_generation_prompt, argument=TEXT)
             tail = rendering.after(words[-1]) if words else rendering
@@ -181,7 +202,23 @@ def split_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateT
     _set_system_end(chat, ends, last_ends)
     ends = {role: _before_spaces(end) for role, end in ends.items()}
     closings = _closings(chat, dataclasses.replace(later, pieces=ends["assistant"]), end_token_ids)
-    return TemplateTurns(chat, ends, last_ends, closings)
+    return TemplateTurns(chat, ends, last_ends, closings, _reply_start(chat))
+
+
+def _reply_start(chat: ChatFormat) -> Passage:
+    """Return the white space between the generation prompt and a reply, and the text before it."""
+    word, reply = placeholders(chat, "")[:2]
+    user = as_message("user", word)
+    asked = chat.render([user], True, argument=TEXT)
+    said = chat.render([user, as_message("assistant", reply)], False, argument=TEXT)
+    start = said.without_start(asked.pieces)
+    first = start.pieces[0] if start is not None and start.pieces else 0
+    if start is not None and isinstance(first, str) and first.lstrip().startswith(reply):
+        space = first.partition(reply)[0]
+        return dataclasses.replace(start, pieces=(space,) if space else ())
+    # The template writes something else before a finished reply; the model continues the prompt.
+    last = asked.pieces[-1] if asked.pieces else 0
+    return Passage((), last if isinstance(last, str) else "", at_start=not asked.pieces)
 
 
 def _before_spaces(end: tuple[Piece, ...]) -> tuple[Piece, ...]:

@@ -64,6 +64,21 @@ class TurnFormat(Protocol):
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
 
+    def request(self, said: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message, as `check_messages` returns it, and the generation prompt.
+
+        It may be of any role.
+        """
+
+    def read(self, said: Message, *, after: str | None) -> list[int]:
+        """Return the ids of such a message if it needs no reply, including its end."""
+
+    def reply(self, content: str) -> list[int]:
+        """Return the ids of a reply that is given as text, between generation prompt and closing.
+
+        They are the tokenizer's encoding; the model may have written the same text in other tokens.
+        """
+
     def closing(self, last_id: int | None) -> list[int]:
         """Return the ids between a reply of the model and the next message.
 
